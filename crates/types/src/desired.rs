@@ -1,0 +1,48 @@
+//! What the controller wants a node to run. It is always the whole truth: a node that applies it twice, or after a
+//! restart, ends in the same state.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::function::FunctionSpec;
+
+/// Grows with each change of a function's spec. Instances of an older revision are replaced, not edited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Revision(pub u64);
+
+impl fmt::Display for Revision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// One function that should run.
+#[derive(Clone, PartialEq, Eq)]
+pub struct DesiredFunction {
+    /// What to run.
+    pub spec: Arc<FunctionSpec>,
+    /// Which version of it.
+    pub revision: Revision,
+    /// How many ready instances there should be; 0 means asleep.
+    pub replicas: u32,
+    /// Contents of the secrets that the spec names.
+    pub secrets: BTreeMap<String, Vec<u8>>,
+}
+
+/// Secrets never reach a log.
+impl fmt::Debug for DesiredFunction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}@{}×{}", self.spec.id(), self.revision, self.replicas)
+    }
+}
+
+/// Everything that should run on a node.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Desired {
+    /// One entry a function, in no particular order.
+    pub functions: Vec<DesiredFunction>,
+}

@@ -1,0 +1,118 @@
+//! What a tenant deploys. The JSON shape is OpenFaaS's `FunctionDeployment`, so its clients work unchanged.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::name::{FunctionId, FunctionName, Namespace};
+
+/// Limits or requests of one instance, as text (`128Mi`, `500m`); see [`crate::quantity`].
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resources {
+    /// Memory of one instance.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<String>,
+    /// CPU of one instance.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<String>,
+    /// Processes and threads of one instance (nearpath's addition).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pids: Option<u64>,
+}
+
+/// A function as deployed. Unknown JSON fields are ignored, as OpenFaaS does.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FunctionSpec {
+    /// The function's name.
+    pub service: FunctionName,
+    /// What to run: `file:///ABSOLUTE/FOLDER` is a folder on this machine; other references need an image store.
+    #[serde(default)]
+    pub image: String,
+    /// Where it lives.
+    #[serde(default, deserialize_with = "empty_is_default")]
+    pub namespace: Namespace,
+    /// The command that the watchdog starts; overrides `fprocess` in `env_vars`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub env_process: String,
+    /// Environment of the watchdog and of the tenant's code.
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub env_vars: BTreeMap<String, String>,
+    /// Placement constraints; kept and shown, used by Kubernetes only.
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub constraints: Vec<String>,
+    /// Secrets mounted at `/var/openfaas/secrets/NAME`.
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub secrets: Vec<String>,
+    /// Labels: scaling settings and whatever the tenant adds.
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub labels: BTreeMap<String, String>,
+    /// Annotations: nearpath's own settings are here, see [`crate::policy`].
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub annotations: BTreeMap<String, String>,
+    /// Hard limits of one instance.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<Resources>,
+    /// What one instance is expected to need.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requests: Option<Resources>,
+    /// Whether the instance's root is read-only apart from `/tmp`.
+    #[serde(default)]
+    pub read_only_root_filesystem: bool,
+}
+
+impl FunctionSpec {
+    /// An otherwise empty spec: what tests and builders start from.
+    pub fn named(service: FunctionName) -> Self {
+        Self {
+            service,
+            image: String::new(),
+            namespace: Namespace::default(),
+            env_process: String::new(),
+            env_vars: BTreeMap::new(),
+            constraints: Vec::new(),
+            secrets: Vec::new(),
+            labels: BTreeMap::new(),
+            annotations: BTreeMap::new(),
+            limits: None,
+            requests: None,
+            read_only_root_filesystem: false,
+        }
+    }
+
+    /// The function's identity.
+    pub fn id(&self) -> FunctionId {
+        FunctionId { name: self.service.clone(), namespace: self.namespace.clone() }
+    }
+}
+
+fn empty_is_default<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Namespace, D::Error> {
+    match Option::<String>::deserialize(from)?.as_deref() {
+        None | Some("") => Ok(Namespace::default()),
+        Some(text) => text.parse().map_err(serde::de::Error::custom),
+    }
+}
+
+/// Go clients write `null` for an empty map or list.
+fn null_is_default<'de, D: serde::Deserializer<'de>, T: Default + Deserialize<'de>>(from: D) -> Result<T, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_go_clients_body_is_read() {
+        let body = r#"{"service":"echo","image":"file:///srv/echo","envVars":null,"labels":{"a":"b"},"annotations":{},"limits":{"memory":"128Mi"},"unknown":1}"#;
+        let spec: FunctionSpec = serde_json::from_str(body).unwrap();
+        assert_eq!(spec.id().to_string(), "echo.openfaas-fn");
+        assert_eq!(spec.limits.unwrap().memory.as_deref(), Some("128Mi"));
+    }
+
+    #[test]
+    fn an_invalid_name_is_refused() {
+        let error = serde_json::from_str::<FunctionSpec>(r#"{"service":"Echo_1"}"#).unwrap_err();
+        assert!(error.to_string().contains("Echo_1"), "{error}");
+    }
+}

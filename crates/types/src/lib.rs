@@ -1,0 +1,23 @@
+//! The words of nearpath: ids, addresses by role, what a tenant deploys, what the data plane is told, and why a
+//! request was refused. Nothing here does I/O, knows a clock or owns a task; every other crate builds on it.
+#![forbid(unsafe_code)]
+
+pub mod addr;
+pub mod desired;
+pub mod duration;
+pub mod function;
+pub mod name;
+pub mod policy;
+pub mod quantity;
+pub mod reason;
+pub mod snapshot;
+pub mod status;
+
+pub use addr::{Eip, InstanceAddr};
+pub use desired::{Desired, DesiredFunction, Revision};
+pub use function::{FunctionSpec, Resources};
+pub use name::{FunctionId, FunctionName, InstanceId, InvalidName, Namespace};
+pub use policy::Policy;
+pub use reason::{PlatformError, Reason};
+pub use snapshot::{FunctionRoute, Instance, InstanceState, Snapshot};
+pub use status::{FunctionStatus, LogLine, LogQuery, ObservedFunction, ObservedInstance, StartPhase};

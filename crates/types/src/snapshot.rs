@@ -1,0 +1,53 @@
+//! The routing state that the node hands to the data plane. Swapped as a whole; no request waits for the control plane.
+
+use std::sync::Arc;
+
+use crate::addr::InstanceAddr;
+use crate::name::{FunctionId, InstanceId};
+use crate::policy::Policy;
+
+/// What may be done with an instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InstanceState {
+    /// It exists, its watchdog or handler is not ready: it may call, but is not called.
+    Starting,
+    /// It may be called.
+    Ready,
+    /// Withdrawn: it finishes what it has and may still call, but gets nothing new.
+    Draining,
+}
+
+/// One instance as the data plane sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Instance {
+    /// Its id: stable for its life, never used again by another one.
+    pub id: InstanceId,
+    /// Where its watchdog listens, and the address from which its own calls come.
+    pub addr: InstanceAddr,
+    /// What may be done with it.
+    pub state: InstanceState,
+}
+
+/// One function that can be called.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FunctionRoute {
+    /// Who it is.
+    pub id: FunctionId,
+    /// Limits, timeouts and permitted edges.
+    pub policy: Arc<Policy>,
+    /// Replicas wanted; 0 means asleep: a request for it wakes it.
+    pub replicas: u32,
+    /// All its instances, whatever their state.
+    pub instances: Vec<Instance>,
+    /// Why no instance is ready, when one should be (a handler that crashes at start), for the caller's error text.
+    pub trouble: Option<Arc<str>>,
+}
+
+/// Everything that can be called on this node, at one moment.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Grows by one with each change.
+    pub version: u64,
+    /// One entry a function.
+    pub functions: Vec<FunctionRoute>,
+}

@@ -1,0 +1,240 @@
+//! What is observed: the answers of the REST API, and what a node tells the controller.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
+
+use serde::{Deserialize, Serialize};
+
+use crate::desired::Revision;
+use crate::function::FunctionSpec;
+use crate::name::{FunctionId, InstanceId};
+use crate::snapshot::InstanceState;
+
+/// OpenFaaS's `FunctionStatus`: the spec as deployed, plus what is observed.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FunctionStatus {
+    /// The function's name (OpenFaaS calls it `service` when deploying and `name` here).
+    pub name: String,
+    /// The rest of the spec; `service` is left out on the wire.
+    #[serde(flatten)]
+    pub spec: SpecFields,
+    /// Requests answered since the gateway started.
+    pub invocation_count: f64,
+    /// Replicas wanted.
+    pub replicas: u64,
+    /// Replicas ready.
+    pub available_replicas: u64,
+    /// RFC 3339, UTC.
+    pub created_at: String,
+    /// CPU and memory, when asked for with `usage=1`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Usage>,
+    /// Why fewer instances are ready than wanted (nearpath's addition).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<String>,
+    /// One entry an instance (nearpath's addition).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub instances: Vec<InstanceStatus>,
+}
+
+/// The fields of a spec that a status repeats.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[allow(missing_docs)] // the names and meanings are those of `FunctionSpec`
+pub struct SpecFields {
+    pub image: String,
+    pub namespace: String,
+    #[serde(default)]
+    pub env_process: String,
+    #[serde(default)]
+    pub env_vars: BTreeMap<String, String>,
+    #[serde(default)]
+    pub constraints: Vec<String>,
+    #[serde(default)]
+    pub secrets: Vec<String>,
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    #[serde(default)]
+    pub annotations: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<crate::Resources>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requests: Option<crate::Resources>,
+    #[serde(default)]
+    pub read_only_root_filesystem: bool,
+}
+
+impl From<&FunctionSpec> for SpecFields {
+    fn from(spec: &FunctionSpec) -> Self {
+        let spec = spec.clone();
+        Self {
+            image: spec.image,
+            namespace: spec.namespace.into(),
+            env_process: spec.env_process,
+            env_vars: spec.env_vars,
+            constraints: spec.constraints,
+            secrets: spec.secrets,
+            labels: spec.labels,
+            annotations: spec.annotations,
+            limits: spec.limits,
+            requests: spec.requests,
+            read_only_root_filesystem: spec.read_only_root_filesystem,
+        }
+    }
+}
+
+/// Resources in use, summed over a function's instances.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Usage {
+    /// Thousandths of a core, averaged since the last look.
+    pub cpu: f64,
+    /// Resident memory.
+    pub total_memory_bytes: f64,
+}
+
+/// One instance, as `describe` shows it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct InstanceStatus {
+    /// Its id.
+    pub id: String,
+    /// `starting`, `ready` or `draining`.
+    pub state: String,
+    /// Where its watchdog listens.
+    pub addr: String,
+    /// The revision it runs.
+    pub revision: u64,
+    /// Process id of its watchdog on the node.
+    pub pid: u32,
+    /// How long its start took, phase by phase, in milliseconds.
+    pub start_ms: BTreeMap<String, f64>,
+}
+
+/// One phase of an instance's start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StartPhase {
+    /// `spawn`, `network`, `root`, `lockdown`, `watchdog`, `handler`, …
+    pub name: String,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// What a node observes of one instance.
+#[derive(Debug, Clone)]
+#[allow(missing_docs)] // the names and meanings are those of `InstanceStatus`
+pub struct ObservedInstance {
+    pub id: InstanceId,
+    pub state: InstanceState,
+    pub addr: crate::InstanceAddr,
+    pub revision: Revision,
+    pub pid: u32,
+    pub start: Vec<StartPhase>,
+}
+
+/// What a node observes of one function.
+#[derive(Debug, Clone)]
+pub struct ObservedFunction {
+    /// Who it is.
+    pub id: FunctionId,
+    /// Its instances, whatever their state and revision.
+    pub instances: Vec<ObservedInstance>,
+    /// The last reason why an instance failed to start or died, until one becomes ready.
+    pub trouble: Option<String>,
+}
+
+impl ObservedFunction {
+    /// Instances that may be called.
+    pub fn available(&self) -> u64 {
+        self.instances.iter().filter(|i| i.state == InstanceState::Ready).count() as u64
+    }
+}
+
+/// One line that an instance wrote.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogLine {
+    /// The function's name.
+    pub name: String,
+    /// Its namespace.
+    pub namespace: String,
+    /// The instance's id.
+    pub instance: String,
+    /// When the node read it; RFC 3339 on the wire.
+    #[serde(with = "rfc3339")]
+    pub timestamp: SystemTime,
+    /// The line without its end.
+    pub text: String,
+}
+
+/// Which log lines are asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogQuery {
+    /// Whose lines.
+    pub function: FunctionId,
+    /// Only this instance's.
+    pub instance: Option<String>,
+    /// At most the last so many of those kept; `None`: all.
+    pub tail: Option<usize>,
+    /// Only lines not older.
+    pub since: Option<SystemTime>,
+    /// Whether to go on with new lines.
+    pub follow: bool,
+}
+
+/// RFC 3339 in UTC, to the nanosecond, for the API's time stamps.
+pub mod rfc3339 {
+    use std::time::SystemTime;
+
+    use jiff::Timestamp;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    /// For `#[serde(with)]`.
+    pub fn serialize<S: Serializer>(time: &SystemTime, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&format(*time))
+    }
+
+    /// For `#[serde(with)]`.
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<SystemTime, D::Error> {
+        let text = String::deserialize(from)?;
+        parse(&text).ok_or_else(|| serde::de::Error::custom(format!("{text:?} is not an RFC 3339 time")))
+    }
+
+    /// Writes a time, as `2026-01-31T08:09:10.123456789Z`.
+    pub fn format(time: SystemTime) -> String {
+        Timestamp::try_from(time).unwrap_or(Timestamp::MAX).to_string()
+    }
+
+    /// Reads a time with `Z` or a numeric offset.
+    pub fn parse(text: &str) -> Option<SystemTime> {
+        text.parse::<Timestamp>().ok().map(SystemTime::from)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn times_on_the_wire() {
+        let time = SystemTime::UNIX_EPOCH + Duration::new(951_782_400, 5);
+        assert_eq!(rfc3339::format(time), "2000-02-29T00:00:00.000000005Z");
+        assert_eq!(rfc3339::parse("2000-02-29T01:00:00.000000005+01:00"), Some(time));
+        for bad in ["", "2000-02-29", "2000-13-01T00:00:00Z", "2000-01-01T25:00:00Z", "2000-01-01T00:00:00", "x"] {
+            assert_eq!(rfc3339::parse(bad), None, "{bad}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_time_survives(seconds in 0u64..4_000_000_000, nanos in 0u32..1_000_000_000) {
+            let time = SystemTime::UNIX_EPOCH + Duration::new(seconds, nanos);
+            prop_assert_eq!(rfc3339::parse(&rfc3339::format(time)), Some(time));
+        }
+        #[test]
+        fn any_text_is_answered(text in ".{0,40}") {
+            let _ = rfc3339::parse(&text);
+        }
+    }
+}
