@@ -1,1 +1,79 @@
+//! For tests only: skips that are counted, ports that are free, deadlines for what can hang, programs that were built.
+#![forbid(unsafe_code)]
 
+use std::future::Future;
+use std::io::Write;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Ends the test early and says why. Every skip is written to the file that `NEARPATH_SKIP_LOG` names; `make test` prints
+/// them and fails when there are more than `tests/skips.allowed` lists.
+#[macro_export]
+macro_rules! skip {
+    ($($reason:tt)*) => {{
+        $crate::note_skip(module_path!(), &format!($($reason)*));
+        return;
+    }};
+}
+
+/// Returns from the test with a noted skip unless it runs as root.
+#[macro_export]
+macro_rules! need_root {
+    () => {
+        if !$crate::is_root() {
+            $crate::skip!("needs root: namespaces, cgroups or mounts")
+        }
+    };
+}
+
+#[doc(hidden)]
+pub fn note_skip(place: &str, reason: &str) {
+    let test = std::thread::current().name().unwrap_or("?").to_owned();
+    eprintln!("SKIP {place} {test}: {reason}");
+    let Some(path) = std::env::var_os("NEARPATH_SKIP_LOG") else { return };
+    let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
+    let written = file.and_then(|mut file| writeln!(file, "{place} {test}: {reason}"));
+    written.expect("a skip that cannot be noted would be silent");
+}
+
+/// Whether the effective user is root.
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// A loopback address that nothing listens on at this moment.
+pub fn free_addr() -> SocketAddr {
+    let probe = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free loopback port");
+    probe.local_addr().expect("a bound socket has an address")
+}
+
+/// Runs `what` to its end, or fails the test after 30 seconds: a hang becomes a failure with a name.
+pub async fn within<F: Future>(what: F) -> F::Output {
+    tokio::time::timeout(Duration::from_secs(30), what).await.expect("the test hung for 30 s")
+}
+
+/// Waits until `ready` holds, asking every 5 ms for at most 30 seconds. For states that nothing announces.
+pub async fn eventually(what: &str, mut ready: impl AsyncFnMut() -> bool) {
+    for _ in 0..6_000 {
+        if ready().await {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("not within 30 s: {what}");
+}
+
+/// A program of this workspace that the running test was built beside (`nearpath`, `nearpath-watchdog`).
+/// Panics with what to do when it has not been built.
+pub fn program(name: &str) -> PathBuf {
+    let test = std::env::current_exe().expect("a test knows its own path");
+    let folder = test.ancestors().nth(2).expect("target/PROFILE/deps/TEST");
+    let path = folder.join(name);
+    assert!(
+        path.exists(),
+        "{} is missing: `make test` builds it first, or run `cargo build --workspace`",
+        path.display()
+    );
+    path
+}

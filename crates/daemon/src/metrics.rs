@@ -1,0 +1,39 @@
+//! One registry for the metrics of a process, in the OpenMetrics text form that Prometheus reads.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use prometheus_client::encoding::text;
+use prometheus_client::registry::Registry as Inner;
+
+/// A shared handle to the registry. The lock is taken to register and to encode, never to count.
+#[derive(Debug, Clone, Default)]
+pub struct Registry(Arc<Mutex<Inner>>);
+
+impl Registry {
+    /// Registers metrics.
+    pub fn with<T>(&self, f: impl FnOnce(&mut Inner) -> T) -> T {
+        f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Everything, as text (`application/openmetrics-text; version=1.0.0`).
+    pub fn encode(&self) -> String {
+        let mut out = String::new();
+        self.with(|inner| text::encode(&mut out, inner)).expect("writing to a String cannot fail");
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use prometheus_client::metrics::counter::Counter;
+
+    #[test]
+    fn what_is_counted_is_shown() {
+        let registry = Registry::default();
+        let counter: Counter = Counter::default();
+        registry.with(|r| r.register("cakes", "Cakes eaten", counter.clone()));
+        counter.inc();
+        assert!(registry.encode().contains("cakes_total 1"), "{}", registry.encode());
+    }
+}
