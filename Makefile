@@ -1,0 +1,72 @@
+# The front door, for people and for CI. `make help` lists the doors.
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+
+CARGO ?= cargo
+HOST := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
+TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
+RELEASE := $(TARGET_DIR)/release
+SKIPS := $(abspath $(TARGET_DIR))/skips.log
+FUZZ_SECONDS ?= 60
+FUZZ_TARGETS = $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
+
+.PHONY: help build demo up test test-python lint fmt fuzz bench dist clean setup setup-cargo-tools
+
+help: ## list what can be made
+	@sed -n 's/^\([a-zA-Z%-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+setup:
+	@command -v $(CARGO) >/dev/null || { echo "cargo is missing: install Rust 1.90 or newer (https://rustup.rs)" >&2; exit 1; }
+	@tools/need cc=gcc python3=python3 ip=iproute2 || echo "going on with what is there"
+
+build: setup ## nearpath and its static watchdog, optimised
+	$(CARGO) build --release --locked -p nearpath-cli -p nearpath-bench -p boutique-currency
+	RUSTFLAGS="-C target-feature=+crt-static" $(CARGO) build --profile watchdog --locked --target $(HOST) -p nearpath-watchdog
+	@cp $(TARGET_DIR)/$(HOST)/watchdog/nearpath-watchdog $(RELEASE)/nearpath-watchdog
+	@mkdir -p examples/boutique/services/bin && cp $(RELEASE)/boutique-currency examples/boutique/services/bin/currency
+
+demo: build ## a ten-service shop on this machine, under load for some seconds
+	@PATH="$(abspath $(RELEASE)):$$PATH" examples/demo.sh
+
+up: build ## controller, node and gateway in one process, until Ctrl-C
+	$(RELEASE)/nearpath up
+
+test: setup ## every test that is fast; fails when more are skipped than tests/skips.allowed lists
+	@rm -f $(SKIPS)
+	$(CARGO) build --locked --workspace
+	NEARPATH_SKIP_LOG=$(SKIPS) $(CARGO) test --locked --workspace
+	$(MAKE) --no-print-directory test-python
+	@tools/skips $(SKIPS)
+
+test-python:
+	python3 -m unittest discover -s examples/boutique/tests -v
+
+lint: setup setup-cargo-tools ## format, clippy, dependencies, layers, and one minute of every fuzz target
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	$(CARGO) run -q --locked -p nearpath-xtask -- layers
+	$(CARGO) deny --log-level error check bans licenses sources
+	$(MAKE) --no-print-directory fuzz
+
+setup-cargo-tools:
+	@command -v cargo-deny >/dev/null || $(CARGO) install --locked --quiet cargo-deny
+	@command -v cargo-fuzz >/dev/null || $(CARGO) install --locked --quiet cargo-fuzz
+
+fuzz: setup-cargo-tools ## every fuzz target for FUZZ_SECONDS (60)
+	@tools/need g++=g++ || true
+	@for target in $(FUZZ_TARGETS); do tools/fuzz $$target $(FUZZ_SECONDS) || exit 1; done
+
+fmt: ## format everything
+	$(CARGO) fmt --all
+
+bench: bench-edge bench-start ## every comparison
+
+bench-%: build ## one comparison: bench-edge, bench-start; writes bench/results/NAME.json
+	@tools/need nginx=nginx || echo "going on without nginx: the comparison will say what it lacks"
+	PATH="$(abspath $(RELEASE)):$$PATH" $(RELEASE)/nearpath-bench $*
+
+dist: build ## a tarball for this architecture and C library
+	@tools/dist $(RELEASE)
+
+clean: ## remove what was built
+	$(CARGO) clean
