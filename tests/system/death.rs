@@ -1,0 +1,72 @@
+//! Instances that die, and what is left behind when the whole house does.
+
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::house::{House, http_function};
+use crate::load::open_loop;
+
+#[tokio::test]
+async fn killed_instances_cost_only_the_requests_inside_them() {
+    nearpath_testkit::need_root!();
+    let house = House::start().await;
+    house.deploy_ready(&http_function(&house.data_dir, "work", "self.answer(200, b'done')")).await;
+    house.scale("work", 2).await;
+    house.until_available("work", 2).await;
+    let load = open_loop(house.addr, "/function/work", 50, Duration::from_secs(5));
+    let killer = async {
+        for _ in 0..4 {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let victim = house.instance_pids("work").await[0];
+            kill_process(Pid::from_raw(victim).unwrap(), Signal::KILL).unwrap();
+        }
+    };
+    let (outcome, ()) = tokio::join!(load, killer);
+    let innocent: Vec<_> = outcome.failures.iter().filter(|f| !f.contains("instance_died") && !f.contains("response_cut")).collect();
+    assert!(innocent.is_empty(), "{innocent:?}\n{}", house.log());
+    assert!(outcome.failures.len() <= 8, "more than the requests inside: {:?}", outcome.failures);
+    house.until_available("work", 2).await;
+}
+
+#[tokio::test]
+async fn kill_nine_leaves_nothing_behind_and_a_restart_brings_everything_back() {
+    nearpath_testkit::need_root!();
+    let folder = tempfile::tempdir().unwrap();
+    let mut house = House::start_in(folder.path(), &[]).await;
+    house.deploy_ready(&http_function(folder.path(), "keep", "self.answer(200, b'kept')")).await;
+    house.scale("keep", 2).await;
+    house.until_available("keep", 2).await;
+    let pids = house.instance_pids("keep").await;
+    assert_eq!(pids.len(), 2);
+    house.end(Signal::KILL);
+    for pid in pids {
+        let gone = async || !std::path::Path::new(&format!("/proc/{pid}")).exists();
+        nearpath_testkit::eventually("the instances die with their house", gone).await;
+    }
+    let again = House::start_in(folder.path(), &[]).await;
+    again.until_available("keep", 2).await;
+    assert_eq!(again.call("keep", "").await.body().as_ref(), b"kept");
+    assert_eq!(cgroups(&again).len(), 2, "two instances, two groups: those of the killed house are swept");
+}
+
+#[tokio::test]
+async fn an_orderly_end_leaves_no_process_and_no_cgroup() {
+    nearpath_testkit::need_root!();
+    let mut house = House::start().await;
+    house.deploy_ready(&http_function(&house.data_dir, "brief", "self.answer(200, b'')")).await;
+    let pids = house.instance_pids("brief").await;
+    let before = cgroups(&house);
+    assert!(!before.is_empty(), "limits are kept by cgroups");
+    assert!(house.end(Signal::TERM).success(), "{}", house.log());
+    assert!(pids.iter().all(|pid| !std::path::Path::new(&format!("/proc/{pid}")).exists()));
+    assert!(before.iter().all(|group| !group.exists()), "{before:?}");
+}
+
+/// Memory cgroups of the instances of this house.
+fn cgroups(house: &House) -> Vec<std::path::PathBuf> {
+    let node = std::fs::read_to_string(house.data_dir.join("node-id")).unwrap();
+    let roots = ["/sys/fs/cgroup/memory/nearpath", "/sys/fs/cgroup/unified/nearpath", "/sys/fs/cgroup/nearpath"];
+    let nodes = roots.iter().map(|root| std::path::Path::new(root).join(node.trim())).filter(|dir| dir.exists());
+    nodes.flat_map(|dir| std::fs::read_dir(dir).unwrap()).flatten().map(|e| e.path()).filter(|p| p.is_dir()).collect()
+}

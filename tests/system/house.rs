@@ -1,0 +1,210 @@
+//! A running `nearpath up` and the calls that tests make to it.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper_util::rt::TokioIo;
+use nearpath_testkit::{eventually, free_addr, program, within};
+use serde_json::{Value, json};
+
+/// A running `nearpath up`. Dropping it kills it with -9: its children must not outlive it.
+pub(crate) struct House {
+    pub(crate) addr: SocketAddr,
+    pub(crate) admin: SocketAddr,
+    pub(crate) data_dir: PathBuf,
+    child: Child,
+    log: Arc<Mutex<String>>,
+    _own: Option<tempfile::TempDir>,
+}
+
+/// What a request brought back: status, header fields, body.
+pub(crate) type Answer = Response<Bytes>;
+
+impl House {
+    /// Starts in a fresh folder and waits until it answers.
+    pub(crate) async fn start() -> Self {
+        let folder = tempfile::Builder::new().prefix("nearpath-test-").tempdir().unwrap();
+        let mut house = Self::start_in(folder.path(), &[]).await;
+        house._own = Some(folder);
+        house
+    }
+
+    /// Starts on a given data directory, with further options.
+    pub(crate) async fn start_in(data_dir: &Path, options: &[&str]) -> Self {
+        let mut house = Self::spawn(Command::new(program("nearpath")), data_dir, options);
+        house.until_ready().await;
+        house
+    }
+
+    /// Starts the program, perhaps through another one, and does not wait.
+    pub(crate) fn spawn(mut command: Command, data_dir: &Path, options: &[&str]) -> Self {
+        let (addr, admin) = (free_addr(), free_addr());
+        command.arg("up").arg("--data-dir").arg(data_dir).arg("--insecure");
+        command.args(["--listen", &addr.to_string(), "--admin-listen", &admin.to_string()]).args(options);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let log = Arc::new(Mutex::new(String::new()));
+        collect(child.stderr.take().unwrap(), Arc::clone(&log));
+        Self { addr, admin, data_dir: data_dir.to_owned(), child, log, _own: None }
+    }
+
+    pub(crate) async fn until_ready(&mut self) {
+        let addr = self.addr;
+        for _ in 0..6_000 {
+            if tokio::net::TcpStream::connect(addr).await.is_ok() {
+                return;
+            }
+            if let Some(status) = self.child.try_wait().unwrap() {
+                panic!("nearpath up ended with {status}:\n{}", self.log());
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+        panic!("nearpath up does not listen after 30 s:\n{}", self.log());
+    }
+
+    pub(crate) fn log(&self) -> String {
+        self.log.lock().unwrap().clone()
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Ends it with a signal and waits for the end.
+    pub(crate) fn end(&mut self, signal: rustix::process::Signal) -> std::process::ExitStatus {
+        let pid = rustix::process::Pid::from_raw(self.child.id() as i32).unwrap();
+        rustix::process::kill_process(pid, signal).unwrap();
+        self.child.wait().unwrap()
+    }
+
+    /// Waits for the process to end by itself.
+    pub(crate) async fn wait(&mut self) -> std::process::ExitStatus {
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    }
+
+    /// One request on a connection of its own.
+    pub(crate) async fn ask(&self, method: Method, path: &str, body: impl Into<Bytes>) -> Answer {
+        let request = Request::builder().method(method).uri(path).header("host", "test");
+        within(send(self.addr, request.body(Full::new(body.into())).unwrap())).await.unwrap()
+    }
+
+    pub(crate) async fn call(&self, function: &str, body: &'static str) -> Answer {
+        self.ask(Method::POST, &format!("/function/{function}"), body).await
+    }
+
+    /// Deploys and checks the answer; does not wait for readiness.
+    pub(crate) async fn deploy(&self, spec: &Value) {
+        let answer = self.ask(Method::POST, "/system/functions", spec.to_string()).await;
+        assert!(answer.status().is_success(), "{}: {:?}", answer.status(), answer.body());
+    }
+
+    /// Deploys and waits until one instance is ready.
+    pub(crate) async fn deploy_ready(&self, spec: &Value) {
+        self.deploy(spec).await;
+        self.until_available(spec["service"].as_str().unwrap(), 1).await;
+    }
+
+    pub(crate) async fn describe(&self, name: &str) -> Value {
+        let answer = self.ask(Method::GET, &format!("/system/function/{name}"), "").await;
+        assert_eq!(answer.status(), StatusCode::OK, "{:?}", answer.body());
+        serde_json::from_slice(answer.body()).unwrap()
+    }
+
+    pub(crate) async fn until_available(&self, name: &str, replicas: u64) {
+        let what = format!("{replicas} available replicas of {name}\n{}", self.log());
+        eventually(&what, async || self.describe(name).await["availableReplicas"] == replicas).await;
+    }
+
+    pub(crate) async fn scale(&self, name: &str, replicas: u64) {
+        let body = json!({ "serviceName": name, "replicas": replicas }).to_string();
+        let answer = self.ask(Method::POST, &format!("/system/scale-function/{name}"), body).await;
+        assert!(answer.status().is_success(), "{}: {:?}", answer.status(), answer.body());
+    }
+
+    /// Watchdog process ids of a function's instances.
+    pub(crate) async fn instance_pids(&self, name: &str) -> Vec<i32> {
+        let instances = self.describe(name).await["instances"].clone();
+        instances.as_array().into_iter().flatten().map(|i| i["pid"].as_i64().unwrap() as i32).collect()
+    }
+}
+
+impl Drop for House {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn collect(stderr: std::process::ChildStderr, log: Arc<Mutex<String>>) {
+    use std::io::{BufRead, BufReader};
+    std::thread::spawn(move || {
+        for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+            log.lock().unwrap().push_str(&format!("{line}\n"));
+        }
+    });
+}
+
+/// One HTTP/1.1 request on a fresh connection.
+pub(crate) async fn send(addr: SocketAddr, request: Request<Full<Bytes>>) -> Result<Answer, Box<dyn std::error::Error + Send + Sync>> {
+    let stream = tokio::net::TcpStream::connect(addr).await?;
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    let driver = tokio::spawn(connection);
+    let (head, body) = sender.send_request(request).await?.into_parts();
+    let answer = Response::from_parts(head, body.collect().await?.to_bytes());
+    driver.abort();
+    Ok(answer)
+}
+
+/// A folder with a handler script, and a function that runs it in streaming mode (one process a request).
+pub(crate) fn script(folder: &Path, name: &str, source: &str) -> Value {
+    let home = folder.join(format!("fn-{name}"));
+    std::fs::create_dir_all(&home).unwrap();
+    std::fs::write(home.join("run.sh"), source).unwrap();
+    json!({ "service": name, "image": format!("file://{}", home.display()), "envProcess": "/bin/sh run.sh" })
+}
+
+/// A function that sends back what it got.
+pub(crate) fn echo(folder: &Path, name: &str) -> Value {
+    script(folder, name, "exec cat\n")
+}
+
+/// A function with an HTTP server written in Python's standard library. `body` is the code of `do_POST` and `do_GET`.
+pub(crate) fn http_function(folder: &Path, name: &str, body: &str) -> Value {
+    let home = folder.join(format!("fn-{name}"));
+    std::fs::create_dir_all(&home).unwrap();
+    let code = body.trim_end().replace('\n', "\n        ");
+    let source = format!(
+        r#"import http.server, os, sys, time, urllib.request, urllib.error
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def do_POST(self):
+        length = int(self.headers.get("Content-Length") or 0)
+        body = self.rfile.read(length)
+        {code}
+    do_GET = do_POST
+    def answer(self, status, body):
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    def log_message(self, *args):
+        pass
+http.server.ThreadingHTTPServer(("127.0.0.1", 5000), Handler).serve_forever()
+"#
+    );
+    std::fs::write(home.join("server.py"), source).unwrap();
+    json!({
+        "service": name, "image": format!("file://{}", home.display()), "envProcess": "python3 server.py",
+        "envVars": { "mode": "http", "upstream_url": "http://127.0.0.1:5000" },
+    })
+}

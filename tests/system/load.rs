@@ -1,0 +1,35 @@
+//! A small open-loop load: requests start on a clock, whatever became of the earlier ones.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use http::Request;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+
+/// What became of a load.
+pub(crate) struct Outcome {
+    pub(crate) answered: usize,
+    pub(crate) failures: Vec<String>,
+}
+
+/// Sends `rate` requests a second for `length`, each on a connection of its own, and waits for all.
+pub(crate) async fn open_loop(addr: SocketAddr, path: &str, rate: u32, length: Duration) -> Outcome {
+    let (start, mut running) = (Instant::now(), JoinSet::new());
+    let total = (f64::from(rate) * length.as_secs_f64()) as u32;
+    for n in 0..total {
+        sleep_until(start + Duration::from_secs(1) * n / rate).await;
+        let request = Request::post(path).header("host", "test").body(Default::default()).unwrap();
+        running.spawn(async move {
+            match tokio::time::timeout(Duration::from_secs(20), crate::house::send(addr, request)).await {
+                Ok(Ok(answer)) if answer.status().is_success() => Ok(()),
+                Ok(Ok(answer)) => Err(format!("{}: {}", answer.status(), String::from_utf8_lossy(answer.body()))),
+                Ok(Err(error)) => Err(format!("{error:?}")),
+                Err(_) => Err("no answer within 20 s".to_owned()),
+            }
+        });
+    }
+    let results = running.join_all().await;
+    let answered = results.iter().filter(|r| r.is_ok()).count();
+    Outcome { answered, failures: results.into_iter().filter_map(Result::err).collect() }
+}

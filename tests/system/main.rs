@@ -1,0 +1,11 @@
+//! The whole system from outside: a real `nearpath up` in a folder of its own, spoken to over its REST API and its
+//! gateway, with real sandboxes. One binary, so that it links once.
+
+mod badinput;
+mod death;
+mod house;
+mod invoke;
+mod load;
+mod restart;
+mod scale;
+mod security;

@@ -1,0 +1,58 @@
+//! What an instance may not do.
+
+use http::StatusCode;
+use serde_json::json;
+
+use crate::house::{House, echo, http_function, script};
+
+/// Calls another function through the gateway and hands on what came back.
+const RELAY: &str = r#"try:
+    with urllib.request.urlopen("http://gateway:8080" + body.decode(), data=b"from inside") as reply:
+        self.answer(reply.status, reply.read())
+except urllib.error.HTTPError as error:
+    self.answer(error.code, error.read())
+except OSError as error:
+    self.answer(599, str(error).encode())"#;
+
+#[tokio::test]
+async fn only_declared_edges_may_be_called() {
+    nearpath_testkit::need_root!();
+    let house = House::start().await;
+    house.deploy_ready(&echo(&house.data_dir, "callee")).await;
+    house.deploy_ready(&echo(&house.data_dir, "stranger")).await;
+    let mut caller = http_function(&house.data_dir, "caller", RELAY);
+    caller["annotations"] = json!({ "nearpath.io/chain": "shop", "nearpath.io/calls": "callee" });
+    house.deploy_ready(&caller).await;
+    let allowed = house.call("caller", "/function/callee").await;
+    assert_eq!((allowed.status(), allowed.body().as_ref()), (StatusCode::OK, b"from inside".as_ref()), "{}", house.log());
+    let denied = house.call("caller", "/function/stranger").await;
+    let text = String::from_utf8_lossy(denied.body()).into_owned();
+    assert_eq!(denied.status(), StatusCode::FORBIDDEN, "{text}");
+    assert!(text.contains("caller") && text.contains("stranger") && text.contains("chains"), "{text}");
+}
+
+#[tokio::test]
+async fn the_administrators_api_is_not_there_for_instances() {
+    nearpath_testkit::need_root!();
+    let house = House::start().await;
+    house.deploy_ready(&http_function(&house.data_dir, "caller", RELAY)).await;
+    let answer = house.call("caller", "/system/functions").await;
+    assert!(answer.status().is_client_error(), "{}: {:?}", answer.status(), answer.body());
+}
+
+#[tokio::test]
+async fn an_instance_sees_its_secret_and_nothing_of_the_host() {
+    nearpath_testkit::need_root!();
+    let house = House::start().await;
+    let secret = json!({ "name": "key", "value": "s3cret" }).to_string();
+    assert!(house.ask(http::Method::POST, "/system/secrets", secret).await.status().is_success());
+    let look = "cat /var/openfaas/secrets/key; echo; id -u; ls /root /home/app /sys 2>&1; ls -d /proc/[0-9]* | wc -l; touch /home/app/function/x 2>&1\n";
+    let mut spec = script(&house.data_dir, "look", look);
+    spec["secrets"] = json!(["key"]);
+    house.deploy_ready(&spec).await;
+    let said = String::from_utf8_lossy(house.call("look", "").await.body()).into_owned();
+    assert!(said.starts_with("s3cret\n"), "{said}");
+    assert!(!said.lines().any(|line| line == "0"), "not root: {said}");
+    assert!(!said.contains("nearpath.db"), "{said}");
+    assert!(said.contains("Read-only file system") || said.contains("Permission denied"), "{said}");
+}
