@@ -1,1 +1,44 @@
-fn main() {}
+//! `nearpath-bench`: load, and comparisons that can be believed.
+//!
+//! [`load`] makes requests in a closed or an open loop, [`tally`] counts what became of them, [`cpu`] reads what the
+//! processes under test spent. [`compare`] is the one way to set variants against each other: interleaved, in rounds,
+//! medians. [`peer`] starts what is measured, [`command`] holds one file a subcommand. Everything runs on loopback.
+
+mod command;
+mod compare;
+mod cpu;
+mod load;
+mod peer;
+mod shop;
+mod tally;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+/// Load generator and side-by-side comparisons for nearpath.
+#[derive(Parser)]
+#[command(name = "nearpath-bench", version)]
+struct Args {
+    #[command(subcommand)]
+    command: command::Command,
+}
+
+fn main() -> ExitCode {
+    raise_file_limit();
+    match command::run(Args::parse().command) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("nearpath-bench: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Hundreds of connections need more files than the usual soft limit of 1024. Children inherit it.
+fn raise_file_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    let _ = setrlimit(Resource::Nofile, limit); // if not, connections fail later and are counted as such
+}

@@ -1,1 +1,13 @@
-fn main() {}
+//! `nearpath`: one binary for the house and for those who work with it.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    // The hidden command comes first and reads no arguments: it runs once for every instance, between fork and watchdog.
+    if std::env::args_os().nth(1).is_some_and(|word| word == "instance-init") {
+        return nearpath_kernel::sandbox::instance_init();
+    }
+    nearpath_cli::run(nearpath_cli::args::Cli::parse().command)
+}

@@ -62,6 +62,12 @@ reasons! {
     FunctionFailed = 19, "function_failed", 500, false;
     ExecTimeout = 20, "exec_timeout", 504, false;
     Internal = 21, "internal", 500, false;
+    Unauthorized = 22, "unauthorized", 401, false;
+    NotFound = 23, "not_found", 404, false;
+    Conflict = 24, "conflict", 409, false;
+    NotImplemented = 25, "not_implemented", 501, false;
+    StorageFull = 26, "storage_full", 507, true;
+    ReadOnly = 27, "read_only", 503, true;
 }
 
 impl fmt::Display for Reason {

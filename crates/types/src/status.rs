@@ -27,6 +27,9 @@ pub struct FunctionStatus {
     pub available_replicas: u64,
     /// RFC 3339, UTC.
     pub created_at: String,
+    /// The revision wanted: an update has arrived when the instances run it (nearpath's addition; 0: not told).
+    #[serde(default)]
+    pub revision: u64,
     /// CPU and memory, when asked for with `usage=1`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,

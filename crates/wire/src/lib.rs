@@ -1,1 +1,18 @@
+//! HTTP/1, HTTP/2 and TLS as nearpath uses them: how a port is opened, how a server and a client speak, what a body is.
+//!
+//! Nothing here knows functions or instances. The protocols are hyper's and rustls's; this crate holds the settings that
+//! nearpath gives them, in one place: limits against hostile peers ([`server`]), connections to instances ([`client`]),
+//! certificates ([`tls`]), sharing a port among threads ([`bind`]) and which headers end at a hop ([`hop`]).
+#![forbid(unsafe_code)]
 
+pub mod bind;
+pub mod body;
+pub mod client;
+pub mod exec;
+pub mod hop;
+pub mod replay;
+pub mod server;
+pub mod tls;
+
+pub use bind::bind;
+pub use body::{Body, BoxError};

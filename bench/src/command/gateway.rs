@@ -1,0 +1,48 @@
+//! `gateway`: nearpath's gateway without node and controller, as a process of its own.
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use nearpath_daemon::drain;
+use nearpath_daemon::metrics::Registry;
+use nearpath_gateway::{Gateway, Listener, NoControl, Settings, Zone, fixed};
+use nearpath_types::Policy;
+
+use super::Outcome;
+
+/// Options of `gateway`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Where to listen
+    #[arg(long, default_value = "127.0.0.1:8080", value_name = "ADDR:PORT")]
+    listen: SocketAddr,
+
+    /// A function's instance; may be given more than once
+    #[arg(long, required = true, value_name = "NAME=ADDR:PORT")]
+    fixed: Vec<String>,
+
+    /// Serving threads; default: one a core
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+}
+
+/// Serves until SIGTERM, then drains.
+pub(crate) fn run(args: &Args) -> Outcome {
+    let threads = args.threads.unwrap_or_else(crate::peer::cores);
+    let endpoints = args.fixed.iter().map(|text| fixed::parse(text)).collect::<Result<Vec<_>, _>>()?;
+    let gateway = Gateway::new(Settings::default(), Arc::new(NoControl), &Registry::default());
+    gateway.publish(&fixed::snapshot(&endpoints, &Policy::default()));
+    let sockets = nearpath_wire::bind::bind(args.listen, threads)?;
+    let listener = Listener { zone: Zone::Public, tls: None, sockets };
+    let (trigger, watch) = drain::channel();
+    let serving = gateway.serve(vec![listener], threads, Arc::new(|| Ok(())), watch)?;
+    super::on_one_thread(async {
+        let mut end = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+        end.recv().await;
+        trigger.drain().await;
+        Ok(ExitCode::SUCCESS)
+    })?;
+    serving.join()?;
+    Ok(ExitCode::SUCCESS)
+}

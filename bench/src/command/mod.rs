@@ -1,0 +1,70 @@
+//! One file a subcommand.
+
+mod boutique;
+mod chaos;
+mod edge;
+mod gateway;
+mod handler;
+mod load;
+mod start;
+
+use std::error::Error;
+use std::future::Future;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Subcommand;
+
+/// What a subcommand ends with: an exit code, or an error that is printed.
+type Outcome = Result<ExitCode, Box<dyn Error + Send + Sync>>;
+
+/// What to do.
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Requests to one URL, in a closed loop or at a constant rate
+    Load(load::Args),
+    /// The users of examples/boutique
+    Boutique(boutique::Args),
+    /// Compare nearpath's gateway with nginx as a reverse proxy
+    Edge(edge::Args),
+    /// How long instances take to start, and where the time goes; needs `nearpath` in PATH
+    Start(start::Args),
+    /// Constant load while instances are scaled and killed and nearpath restarts; needs `nearpath` in PATH
+    Chaos(chaos::Args),
+    /// A plain HTTP handler with a small fixed response
+    Handler(handler::Args),
+    /// nearpath's gateway alone, in front of endpoints that never change
+    Gateway(gateway::Args),
+}
+
+/// Runs one. Everything but the gateway, which has threads of its own, lives on one thread: what is measured gets the rest
+/// of the machine.
+pub(crate) fn run(command: Command) -> Outcome {
+    match command {
+        Command::Load(args) => load::run(&args),
+        Command::Boutique(args) => on_one_thread(boutique::run(args)),
+        Command::Edge(args) => on_one_thread(edge::run(args)),
+        Command::Start(args) => on_one_thread(start::run(args)),
+        Command::Chaos(args) => on_one_thread(chaos::run(args)),
+        Command::Handler(args) => on_one_thread(handler::run(args)),
+        Command::Gateway(args) => gateway::run(&args),
+    }
+}
+
+fn on_one_thread(what: impl Future<Output = Outcome>) -> Outcome {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(what)
+}
+
+/// Seconds, with a fraction or without, or Go's notation: for arguments.
+fn seconds(text: &str) -> Result<Duration, String> {
+    match text.parse::<f64>() {
+        Ok(number) => Duration::try_from_secs_f64(number).map_err(|error| error.to_string()),
+        Err(_) => nearpath_types::duration::parse(text).map_err(|error| error.to_string()),
+    }
+}
+
+/// A positive, finite rate: for arguments.
+fn rate(text: &str) -> Result<f64, String> {
+    let number: f64 = text.parse().map_err(|_| format!("{text:?} is not a number"))?;
+    (number > 0.0 && number.is_finite()).then_some(number).ok_or_else(|| "a rate is greater than 0".to_owned())
+}

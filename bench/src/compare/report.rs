@@ -1,0 +1,113 @@
+//! The file that a comparison writes: `bench/results/NAME.json` with `rows` and `ratios`.
+
+use std::path::PathBuf;
+use std::{fs, io};
+
+use serde::Serialize;
+
+/// One variant of one case.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Row {
+    pub(crate) case: String,
+    pub(crate) variant: String,
+    /// Requests answered, over all rounds.
+    pub(crate) n: u64,
+    pub(crate) p50_us: f64,
+    pub(crate) p99_us: f64,
+    pub(crate) rps: f64,
+    pub(crate) cpu_us_per_request: f64,
+    /// Requests failed, over all rounds.
+    pub(crate) failed: u64,
+}
+
+/// Which way is up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Better {
+    Lower,
+    Higher,
+}
+
+/// A number with a goal.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Ratio {
+    pub(crate) name: String,
+    pub(crate) value: f64,
+    pub(crate) better: Better,
+    pub(crate) goal: f64,
+}
+
+impl Ratio {
+    pub(crate) fn is_met(&self) -> bool {
+        match self.better {
+            Better::Lower => self.value <= self.goal,
+            Better::Higher => self.value >= self.goal,
+        }
+    }
+}
+
+/// A whole comparison.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    #[serde(skip)]
+    name: String,
+    pub(crate) rows: Vec<Row>,
+    pub(crate) ratios: Vec<Ratio>,
+}
+
+impl Report {
+    pub(crate) fn new(name: &str) -> Self {
+        Self { name: name.to_owned(), rows: Vec::new(), ratios: Vec::new() }
+    }
+
+    pub(crate) fn row(&self, case: &str, variant: &str) -> Option<&Row> {
+        self.rows.iter().find(|row| row.case == case && row.variant == variant)
+    }
+
+    /// Writes `bench/results/NAME.json` below the current directory, or into `NEARPATH_BENCH_RESULTS`.
+    pub(crate) fn write(&self) -> io::Result<PathBuf> {
+        let folder = std::env::var_os("NEARPATH_BENCH_RESULTS").map_or_else(|| "bench/results".into(), PathBuf::from);
+        fs::create_dir_all(&folder)?;
+        let path = folder.join(format!("{}.json", self.name));
+        let mut text = serde_json::to_string_pretty(self)?;
+        text.push('\n');
+        fs::write(&path, text)?;
+        Ok(path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn goals() {
+        let ratio = |value, better| Ratio { name: "r".into(), value, better, goal: 0.8 };
+        assert!(ratio(0.9, Better::Higher).is_met() && !ratio(0.9, Better::Lower).is_met());
+        assert!(!ratio(f64::NAN, Better::Higher).is_met(), "nothing measured is no success");
+    }
+
+    #[test]
+    fn exactly_the_agreed_keys() {
+        let row = Row {
+            case: "c".into(),
+            variant: "v".into(),
+            n: 1,
+            p50_us: 1.5,
+            p99_us: 2.0,
+            rps: 3.0,
+            cpu_us_per_request: 4.0,
+            failed: 0,
+        };
+        let ratio = Ratio { name: "r".into(), value: 1.0, better: Better::Lower, goal: 2.0 };
+        let report = Report { name: "x".into(), rows: vec![row], ratios: vec![ratio] };
+        assert_eq!(
+            serde_json::to_value(&report).unwrap(),
+            serde_json::json!({
+                "rows": [{ "case": "c", "variant": "v", "n": 1, "p50_us": 1.5, "p99_us": 2.0, "rps": 3.0,
+                           "cpu_us_per_request": 4.0, "failed": 0 }],
+                "ratios": [{ "name": "r", "value": 1.0, "better": "lower", "goal": 2.0 }],
+            })
+        );
+    }
+}

@@ -1,0 +1,73 @@
+//! Requests, in a closed loop ([`closed`]: the next one when the last is answered) or an open one ([`open`]: by the clock,
+//! whatever became of the earlier ones).
+
+pub(crate) mod closed;
+pub(crate) mod connection;
+pub(crate) mod open;
+pub(crate) mod pacer;
+pub(crate) mod schedule;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, Method, Request, Uri};
+use http_body_util::Full;
+use tokio::time::Instant;
+
+/// A request that can be made any number of times.
+#[derive(Debug, Clone)]
+pub(crate) struct Template {
+    pub(crate) addr: SocketAddr,
+    pub(crate) method: Method,
+    /// Path and query.
+    pub(crate) path: Uri,
+    pub(crate) headers: Vec<(HeaderName, HeaderValue)>,
+    pub(crate) body: Bytes,
+}
+
+impl Template {
+    /// A GET of `path` at `addr`.
+    pub(crate) fn get(addr: SocketAddr, path: &str) -> Result<Self, http::Error> {
+        let host = HeaderValue::try_from(addr.to_string())?;
+        let headers = vec![(http::header::HOST, host)];
+        Ok(Self { addr, method: Method::GET, path: path.try_into()?, headers, body: Bytes::new() })
+    }
+
+    /// The same, asking the server to close the connection afterwards.
+    pub(crate) fn closing(mut self) -> Self {
+        self.headers.push((http::header::CONNECTION, HeaderValue::from_static("close")));
+        self
+    }
+
+    pub(crate) fn request(&self) -> Request<Full<Bytes>> {
+        let mut request = Request::new(Full::new(self.body.clone()));
+        *request.method_mut() = self.method.clone();
+        *request.uri_mut() = self.path.clone();
+        request.headers_mut().extend(self.headers.iter().cloned());
+        request
+    }
+}
+
+/// The time in which requests are counted. What ends before it warms up, what ends after it is not counted.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Window {
+    pub(crate) from: Instant,
+    pub(crate) until: Instant,
+}
+
+impl Window {
+    /// Begins after `warm_up` from now.
+    pub(crate) fn after(warm_up: Duration, length: Duration) -> Self {
+        let from = Instant::now() + warm_up;
+        Self { from, until: from + length }
+    }
+
+    pub(crate) fn holds(&self, moment: Instant) -> bool {
+        self.from <= moment && moment < self.until
+    }
+
+    pub(crate) fn length(&self) -> Duration {
+        self.until - self.from
+    }
+}

@@ -1,0 +1,28 @@
+//! A clock with the kernel's resolution: a thread that sleeps until the next arrival is due and says so. Tokio's own timer
+//! rounds up to a millisecond, which an open loop would report as latency of the server.
+
+use std::io;
+use std::time::Instant;
+
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use super::schedule::Schedule;
+
+/// Numbers of arrivals, each sent when it is due. The channel ends after the last one.
+pub(crate) fn start(schedule: Schedule, start: Instant) -> io::Result<UnboundedReceiver<u64>> {
+    let (due, arrivals) = unbounded_channel();
+    std::thread::Builder::new().name("pacer".into()).spawn(move || pace(schedule, start, &due))?;
+    Ok(arrivals)
+}
+
+fn pace(schedule: Schedule, start: Instant, due: &UnboundedSender<u64>) {
+    let mut sent = 0;
+    while sent < schedule.total() {
+        let now_due = schedule.due(start.elapsed());
+        if (sent..now_due).any(|n| due.send(n).is_err()) {
+            return; // nobody listens any more
+        }
+        sent = sent.max(now_due);
+        std::thread::sleep(schedule.at(sent).saturating_sub(start.elapsed()));
+    }
+}

@@ -1,0 +1,67 @@
+//! When the requests of an open loop are due. No clock: time since the start is an argument.
+
+use std::time::Duration;
+
+/// A constant arrival rate.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Schedule {
+    per_second: f64,
+    total: u64,
+}
+
+impl Schedule {
+    /// `per_second` arrivals a second for `length`. Needs a positive, finite rate.
+    pub(crate) fn new(per_second: f64, length: Duration) -> Self {
+        assert!(per_second > 0.0 && per_second.is_finite(), "a rate is positive");
+        Self { per_second, total: (per_second * length.as_secs_f64()).round() as u64 }
+    }
+
+    /// How many arrivals there are in all.
+    pub(crate) fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// When arrival `n` (from 0) is due, since the start.
+    pub(crate) fn at(&self, n: u64) -> Duration {
+        Duration::from_secs_f64(n as f64 / self.per_second)
+    }
+
+    /// How many arrivals are due at `elapsed`. A driver that slept too long learns here how many it has to make up for:
+    /// none is left out.
+    pub(crate) fn due(&self, elapsed: Duration) -> u64 {
+        let guess = (elapsed.as_secs_f64() * self.per_second) as u64;
+        let mut due = guess.saturating_sub(1); // rounding errs by less than one arrival
+        while due < self.total && self.at(due) <= elapsed {
+            due += 1;
+        }
+        due.min(self.total)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn two_hundred_a_second() {
+        let schedule = Schedule::new(200.0, Duration::from_secs(3));
+        assert_eq!(schedule.total(), 600);
+        assert_eq!(schedule.at(200), Duration::from_secs(1));
+        assert_eq!(schedule.due(Duration::ZERO), 1, "the first is due at once");
+        assert_eq!(schedule.due(Duration::from_millis(12)), 3);
+        assert_eq!(schedule.due(Duration::from_secs(60)), 600, "a stall of a minute: all are due");
+    }
+
+    proptest! {
+        #[test]
+        fn exactly_those_not_later_than_now(rate in 0.5f64..100_000.0, millis in 1u64..20_000, at in 0u64..30_000_000) {
+            let schedule = Schedule::new(rate, Duration::from_millis(millis));
+            let elapsed = Duration::from_micros(at);
+            let due = schedule.due(elapsed);
+            prop_assert!(due <= schedule.total());
+            prop_assert!(due == 0 || schedule.at(due - 1) <= elapsed);
+            prop_assert!(due == schedule.total() || schedule.at(due) > elapsed);
+        }
+    }
+}

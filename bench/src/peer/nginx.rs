@@ -1,0 +1,91 @@
+//! nginx as a reverse proxy, the yardstick of `edge`: kept connections to the handler, no access log, as many workers as
+//! the gateway has threads.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{fs, io};
+
+use tempfile::TempDir;
+
+use super::{Peer, free_addr};
+
+/// A running nginx with its folder.
+pub(crate) struct Nginx {
+    pub(crate) peer: Peer, // before the folder: it ends first
+    _folder: TempDir,
+}
+
+impl Nginx {
+    /// Starts it in front of `handler`, where `/function/echo` leads.
+    pub(crate) async fn start(handler: SocketAddr, workers: usize) -> io::Result<Self> {
+        let (program, folder, addr) = (program()?, tempfile::tempdir()?, free_addr()?);
+        let path = folder.path().join("nginx.conf");
+        fs::write(&path, config(folder.path(), addr, handler, workers))?;
+        let mut command = Command::new(program);
+        command.arg("-c").arg(&path).arg("-p").arg(folder.path()).args(["-e", "stderr"]);
+        Ok(Self { peer: Peer::start(command, addr).await?, _folder: folder })
+    }
+}
+
+/// Debian keeps it where a user's PATH does not lead.
+fn program() -> io::Result<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/usr/local/sbin".into()]);
+    let found = folders.map(|folder| folder.join("nginx")).find(|file| file.is_file());
+    found.ok_or_else(|| io::Error::other("nginx is missing. Install with: sudo apt-get install -y nginx-light"))
+}
+
+fn config(folder: &Path, listen: SocketAddr, handler: SocketAddr, workers: usize) -> String {
+    let user = if rustix::process::geteuid().is_root() { "user root;" } else { "" };
+    let folder = folder.display();
+    format!(
+        "{user}
+daemon off;
+worker_processes {workers};
+pid {folder}/nginx.pid;
+error_log stderr error;
+events {{ worker_connections 4096; }}
+http {{
+  access_log off;
+  client_body_temp_path {folder}/body;
+  proxy_temp_path {folder}/proxy;
+  fastcgi_temp_path {folder}/fastcgi;
+  uwsgi_temp_path {folder}/uwsgi;
+  scgi_temp_path {folder}/scgi;
+  keepalive_requests 1000000000;
+  tcp_nodelay on;
+  upstream handler {{
+    server {handler};
+    keepalive 512;
+    keepalive_requests 1000000000;
+  }}
+  server {{
+    listen {listen} backlog=4096 reuseport;
+    location /function/echo {{
+      proxy_pass http://handler/;
+      proxy_http_version 1.1;
+      proxy_set_header Connection \"\";
+      proxy_set_header Host $host;
+      proxy_set_header X-Forwarded-For $remote_addr;
+    }}
+  }}
+}}
+"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_configuration_names_all_that_was_asked() {
+        let addr = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        let text = config(Path::new("/tmp/x"), addr(1), addr(2), 3);
+        for line in ["worker_processes 3;", "listen 127.0.0.1:1 ", "server 127.0.0.1:2;", "access_log off;"] {
+            assert!(text.contains(line), "{line} is missing:\n{text}");
+        }
+        assert_eq!(text.matches('{').count(), text.matches('}').count());
+    }
+}

@@ -1,0 +1,113 @@
+//! What became of requests: a histogram of latencies, and failures by kind.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+
+/// Longest latency that is told apart, in nanoseconds; longer ones count as this.
+const LONGEST: u64 = 120_000_000_000;
+
+/// Why a request was not answered as it should be.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Failure {
+    /// No connection could be made; the request was not sent.
+    Connect,
+    /// The connection broke before the answer was complete.
+    Broken,
+    /// No answer in time.
+    Timeout,
+    /// Another status than expected, and the platform's reason for it, when it was the platform's.
+    Status(u16, String),
+    /// The status was right, the body was not.
+    Body,
+    /// The load generator itself had too many requests under way.
+    Generator,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Connect => f.write_str("no connection"),
+            Self::Broken => f.write_str("connection broken"),
+            Self::Timeout => f.write_str("timeout"),
+            Self::Status(status, reason) if reason.is_empty() => write!(f, "status {status}"),
+            Self::Status(status, reason) => write!(f, "status {status} {reason}"),
+            Self::Body => f.write_str("unexpected body"),
+            Self::Generator => f.write_str("too many in flight for the load generator"),
+        }
+    }
+}
+
+/// Latencies of answered requests, and how many failed and why.
+#[derive(Debug, Clone)]
+pub(crate) struct Tally {
+    latencies: Histogram<u64>,
+    failures: BTreeMap<String, u64>,
+}
+
+impl Default for Tally {
+    fn default() -> Self {
+        let latencies = Histogram::new_with_max(LONGEST, 3).expect("three digits up to two minutes is a valid range");
+        Self { latencies, failures: BTreeMap::new() }
+    }
+}
+
+impl Tally {
+    /// Counts one request.
+    pub(crate) fn add(&mut self, outcome: Result<Duration, Failure>) {
+        match outcome {
+            Ok(took) => self.latencies.saturating_record((took.as_nanos() as u64).max(1)),
+            Err(failure) => *self.failures.entry(failure.to_string()).or_default() += 1,
+        }
+    }
+
+    /// Adds what another counted.
+    pub(crate) fn merge(&mut self, other: &Self) {
+        self.latencies.add(&other.latencies).expect("both have the same range");
+        for (kind, count) in &other.failures {
+            *self.failures.entry(kind.clone()).or_default() += count;
+        }
+    }
+
+    /// Requests answered as they should be.
+    pub(crate) fn answered(&self) -> u64 {
+        self.latencies.len()
+    }
+
+    /// Requests that were not.
+    pub(crate) fn failed(&self) -> u64 {
+        self.failures.values().sum()
+    }
+
+    /// Failures by kind.
+    pub(crate) fn failures(&self) -> &BTreeMap<String, u64> {
+        &self.failures
+    }
+
+    /// Latency in microseconds that the given share of the answered requests did not exceed; 0 when there were none.
+    pub(crate) fn us(&self, quantile: f64) -> f64 {
+        self.latencies.value_at_quantile(quantile) as f64 / 1e3
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_and_failures() {
+        let (mut one, mut other) = (Tally::default(), Tally::default());
+        (1..=99).for_each(|us| one.add(Ok(Duration::from_micros(us))));
+        other.add(Ok(Duration::from_secs(500)));
+        other.add(Err(Failure::Status(502, "instance_died".into())));
+        other.add(Err(Failure::Status(502, "instance_died".into())));
+        one.merge(&other);
+        assert_eq!((one.answered(), one.failed()), (100, 2));
+        assert!((one.us(0.5) - 50.0).abs() < 0.1, "{}", one.us(0.5));
+        assert!(one.us(1.0) >= 119e6, "a latency above the range counts as its end");
+        assert_eq!(one.failures()["status 502 instance_died"], 2);
+        assert_eq!(Tally::default().us(0.99), 0.0);
+    }
+}

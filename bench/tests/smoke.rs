@@ -1,0 +1,125 @@
+//! Every subcommand once, as a user calls it. None of these asks how fast anything was.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use nearpath_testkit::{eventually, free_addr, skip};
+use serde_json::Value;
+
+/// A server that is killed at the end of its test.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn bench() -> Command {
+    let mut command = Command::new("timeout"); // a hang is a failure
+    command.args(["60", env!("CARGO_BIN_EXE_nearpath-bench")]).stdin(Stdio::null());
+    command
+}
+
+async fn serve(addr: SocketAddr, args: &[&str]) -> Server {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nearpath-bench"));
+    let server = Server(command.args(args).args(["--listen", &addr.to_string()]).spawn().expect("it starts"));
+    eventually("it listens", async || tokio::net::TcpStream::connect(addr).await.is_ok()).await;
+    server
+}
+
+fn load(addr: SocketAddr, args: &[&str]) -> Output {
+    let url = format!("http://{addr}/function/echo");
+    bench()
+        .args(["load", "--json", "--duration", "0.3", "--warm-up", "0", "--url", &url])
+        .args(args)
+        .output()
+        .expect("timeout(1) is there")
+}
+
+fn json(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+}
+
+#[tokio::test]
+async fn load_through_the_gateway() {
+    let (handler, gateway) = (free_addr(), free_addr());
+    let _handler = serve(handler, &["handler"]).await;
+    let gateway_process = serve(gateway, &["gateway", "--fixed", &format!("echo={handler}")]).await;
+    let pid = gateway_process.0.id().to_string();
+    for args in [
+        &["--connections", "4", "--pid", &pid][..],
+        &["--connections", "2", "--new-connection"],
+        &["--rate", "200"],
+        &["--rate", "100", "--new-connection"],
+    ] {
+        let output = load(gateway, args);
+        let report = json(&output);
+        assert!(output.status.success() && report["n"].as_u64() > Some(0), "{args:?}: {report}");
+        assert_eq!(report["failed"], 0, "{args:?}: {report}");
+    }
+}
+
+#[tokio::test]
+async fn an_open_loop_sends_all_that_is_due() {
+    let addr = free_addr();
+    let _handler = serve(addr, &["handler"]).await;
+    assert_eq!(json(&load(addr, &["--rate", "200"]))["n"], 60, "200 a second for 0.3 s");
+}
+
+#[test]
+fn failures_are_told_by_kind_and_by_the_exit_code() {
+    let output = load(free_addr(), &["--rate", "50"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(json(&output)["failures"]["no connection"], 15);
+}
+
+#[test]
+fn a_wrong_url_is_an_error() {
+    let output = bench().args(["load", "--url", "https://example.com/"]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && text.contains("http://HOST:PORT/PATH"), "{text}");
+}
+
+#[tokio::test]
+async fn the_shops_users_notice_a_wrong_answer() {
+    let addr = free_addr();
+    let _handler = serve(addr, &["handler"]).await;
+    let url = format!("http://{addr}/function/frontend");
+    let args = ["boutique", "--duration", "0.2", "--users", "2", "--json", "--url", &url];
+    let output = bench().args(args).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "the handler answers 200, but it is not a shop");
+    assert_eq!(json(&output)["index"]["failures"]["unexpected body"], 2);
+}
+
+#[test]
+fn edge_writes_its_file() {
+    if !["/usr/sbin/nginx", "/usr/bin/nginx"].iter().any(|path| Path::new(path).exists()) {
+        skip!("needs nginx");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let args = ["edge", "--rounds", "1", "--duration", "0.2", "--warm-up", "0.05", "--connections", "2,32"];
+    let output = bench().args(args).env("NEARPATH_BENCH_RESULTS", folder.path()).output().unwrap();
+    let text = std::fs::read(folder.path().join("edge.json")).unwrap_or_else(|error| panic!("{error}: {output:?}"));
+    let report: Value = serde_json::from_slice(&text).unwrap();
+    assert_eq!(report["rows"].as_array().map(Vec::len), Some(8), "two ways, two loads, two variants: {report}");
+    assert_eq!(report["ratios"].as_array().map(Vec::len), Some(4), "{report}");
+    assert!(report["rows"].as_array().unwrap().iter().all(|row| row["failed"] == 0), "{report}");
+}
+
+#[test]
+fn what_needs_nearpath_says_so() {
+    for command in ["start", "chaos"] {
+        let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+        let output = Command::new(env!("CARGO_BIN_EXE_nearpath-bench"))
+            .arg(command)
+            .current_dir(root)
+            .env("PATH", "/nowhere")
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && text.contains("nearpath cannot be started"), "{text}");
+    }
+}

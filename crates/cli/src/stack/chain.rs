@@ -1,0 +1,243 @@
+//! `chains:`: the edges of applications, read and checked against the functions of the file.
+//!
+//! ```yaml
+//! chains:
+//!   shop:
+//!     edges: { frontend: [cart, ads], cart: [store] }
+//!   news: ["front -> feed -> store", "front -> ads"]
+//! ```
+//!
+//! A chain is a directed acyclic graph; only an edge from a function to itself is allowed beside. A function belongs to the
+//! chain in which it calls others; one that only answers belongs to the chain that calls it, if that is one alone.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use nearpath_types::{FunctionId, FunctionName, policy};
+
+use super::cycle;
+use super::function::Draft;
+use super::problem::{Problems, did_you_mean};
+use super::shape::{Text, brief};
+use super::source::Place;
+use super::tree::{Entry, Kind, Node};
+
+/// Caller → callee, as written.
+struct Edge {
+    caller: Text,
+    callee: Text,
+}
+
+/// One application.
+pub(super) struct Chain {
+    name: Text,
+    edges: Vec<Edge>,
+}
+
+/// Reads the edges of one chain, in the long or the short form.
+pub(super) fn read(entry: &Entry, problems: &mut Problems<'_>) -> Chain {
+    let name = Text { text: entry.key.clone(), place: entry.place };
+    if name.text.parse::<FunctionName>().is_err() {
+        let text = format!("invalid chain name `{}`: write it like a function's name", brief(&name.text));
+        problems.error(name.place, text).help("lower-case letters, digits and `-`, starts with a letter, at most 63");
+    }
+    let mut edges = Vec::new();
+    match &entry.value.kind {
+        Kind::List(_) => arrows(&entry.value, &mut edges, problems),
+        _ => {
+            for field in problems.map(&entry.value, &format!("chain {}", brief(&name.text))) {
+                match field.key.as_str() {
+                    "edges" => read_edges(&field.value, &mut edges, problems),
+                    _ => problems.unknown(field, &format!("chain {}", brief(&name.text)), &["edges"]),
+                }
+            }
+        }
+    }
+    Chain { name, edges }
+}
+
+fn read_edges(node: &Node, edges: &mut Vec<Edge>, problems: &mut Problems<'_>) {
+    if let Kind::List(_) = node.kind {
+        return arrows(node, edges, problems);
+    }
+    for entry in problems.map(node, "edges") {
+        let caller = Text { text: entry.key.clone(), place: entry.place };
+        let callees = problems.texts(&entry.value, &format!("edges.{}", brief(&entry.key)));
+        edges.extend(callees.into_iter().map(|callee| Edge { caller: caller.clone(), callee }));
+    }
+}
+
+/// Lines of `a -> b -> c`.
+fn arrows(node: &Node, edges: &mut Vec<Edge>, problems: &mut Problems<'_>) {
+    for text in problems.texts(node, "edges") {
+        let names: Vec<_> = text.text.split("->").map(str::trim).collect();
+        if names.len() < 2 || names.iter().any(|name| name.is_empty()) {
+            problems
+                .error(text.place, format!("`{}` is not an edge", brief(&text.text)))
+                .help("write `caller -> callee`");
+            continue;
+        }
+        let end = |name: &str| Text { text: name.to_owned(), place: text.place };
+        edges.extend(names.windows(2).map(|pair| Edge { caller: end(pair[0]), callee: end(pair[1]) }));
+    }
+}
+
+/// The functions of the file, found by the names that edges use.
+struct Names<'a> {
+    by_id: HashMap<FunctionId, usize>,
+    by_name: HashMap<String, usize>,
+    /// Names whose function could not be read: known, and already complained about.
+    broken: &'a BTreeSet<String>,
+}
+
+/// What an edge's end stands for.
+enum End {
+    Here(usize),
+    /// A function of another namespace that this file does not hold.
+    Elsewhere(FunctionId),
+    Broken,
+}
+
+impl<'a> Names<'a> {
+    fn of(drafts: &[Draft], broken: &'a BTreeSet<String>) -> Self {
+        let ids = drafts.iter().map(|draft| draft.spec.id()).enumerate();
+        let by_id: HashMap<_, _> = ids.map(|(index, id)| (id, index)).collect();
+        let by_name = by_id.iter().map(|(id, index)| (id.name.to_string(), *index)).collect();
+        Self { by_id, by_name, broken }
+    }
+
+    fn find(&self, name: &Text, problems: &mut Problems<'_>) -> End {
+        if self.broken.contains(&name.text) {
+            return End::Broken;
+        }
+        let id = name.text.parse::<FunctionId>();
+        if let (true, Ok(id)) = (name.text.contains('.'), &id) {
+            return self.by_id.get(id).map_or(End::Elsewhere(id.clone()), |index| End::Here(*index));
+        }
+        if let Some(index) = self.by_name.get(&name.text) {
+            return End::Here(*index);
+        }
+        let why = if id.is_ok() { "is not below `functions:`" } else { "is not a function's name" };
+        let problem = problems.error(name.place, format!("function `{}` {why}", brief(&name.text)));
+        problem.help = did_you_mean(&name.text, self.by_name.keys().map(String::as_str));
+        End::Broken
+    }
+}
+
+/// Checks all chains and writes their edges into the callers' annotations.
+pub(super) fn apply(chains: &[Chain], drafts: &mut [Draft], broken: &BTreeSet<String>, problems: &mut Problems<'_>) {
+    let names = Names::of(drafts, broken);
+    let mut homes = Homes::default();
+    for chain in chains {
+        let edges = resolve(chain, &names, problems);
+        acyclic(chain, &edges, drafts, problems);
+        for (caller, callee, place) in &edges {
+            homes.calls_in(*caller, &chain.name, *place, drafts, problems);
+            let name = match callee {
+                Callee::Here(callee) => {
+                    homes.called_in(*callee, &chain.name.text);
+                    written(&drafts[*callee].spec.id(), &drafts[*caller])
+                }
+                Callee::Elsewhere(id) => id.to_string(),
+            };
+            drafts[*caller].calls(&name, *place);
+        }
+    }
+    homes.write(drafts);
+}
+
+enum Callee {
+    Here(usize),
+    Elsewhere(FunctionId),
+}
+
+/// The edges whose ends are known; each unknown caller is complained about once.
+fn resolve(chain: &Chain, names: &Names<'_>, problems: &mut Problems<'_>) -> Vec<(usize, Callee, Place)> {
+    let (mut told, mut edges) = (BTreeSet::new(), Vec::new());
+    for edge in &chain.edges {
+        let callee = names.find(&edge.callee, problems);
+        if told.contains(&edge.caller.text) {
+            continue;
+        }
+        match (names.find(&edge.caller, problems), callee) {
+            (End::Here(caller), End::Here(callee)) => edges.push((caller, Callee::Here(callee), edge.callee.place)),
+            (End::Here(caller), End::Elsewhere(id)) => edges.push((caller, Callee::Elsewhere(id), edge.callee.place)),
+            (End::Here(_), End::Broken) => {}
+            (caller, _) => {
+                if let End::Elsewhere(id) = caller {
+                    let text = format!("{id} is not below `functions:`: a caller must be in this file");
+                    problems.error(edge.caller.place, text);
+                }
+                told.insert(edge.caller.text.clone());
+            }
+        }
+    }
+    edges
+}
+
+/// A function's name as its caller writes it: bare within a namespace.
+fn written(callee: &FunctionId, caller: &Draft) -> String {
+    match callee.namespace == caller.spec.namespace {
+        true => callee.name.to_string(),
+        false => callee.to_string(),
+    }
+}
+
+fn acyclic(chain: &Chain, edges: &[(usize, Callee, Place)], drafts: &[Draft], problems: &mut Problems<'_>) {
+    let inner = |(caller, callee, place): &(usize, Callee, Place)| match callee {
+        Callee::Here(callee) if callee != caller => Some((*caller, *callee, *place)),
+        _ => None,
+    };
+    let mut graph: Vec<_> = edges.iter().filter_map(inner).collect();
+    for _ in 0..5 {
+        let pairs: Vec<_> = graph.iter().map(|(from, to, _)| (*from, *to)).collect();
+        let Some(cycle) = cycle::find(&pairs) else { return };
+        let closing = cycle.last().copied().expect("a cycle has edges");
+        let names: Vec<_> = cycle.iter().map(|edge| drafts[pairs[*edge].0].spec.service.as_str()).collect();
+        let text = format!("chain {} has a cycle: {}", brief(&chain.name.text), walk(&names));
+        problems
+            .error(graph[closing].2, text)
+            .help("a chain is acyclic; only an edge from a function to itself is allowed");
+        graph.remove(closing);
+    }
+}
+
+/// A cycle as it is walked; of a long one the start and the end.
+fn walk(names: &[&str]) -> String {
+    match names.len() {
+        0..=12 => format!("{} -> {}", names.join(" -> "), names[0]),
+        n => format!("{} -> ... -> {} -> {}", names[..8].join(" -> "), names[n - 2..].join(" -> "), names[0]),
+    }
+}
+
+/// Which chain each function belongs to.
+#[derive(Default)]
+struct Homes {
+    callers: BTreeMap<usize, String>,
+    called: BTreeMap<usize, BTreeSet<String>>,
+}
+
+impl Homes {
+    fn calls_in(&mut self, caller: usize, chain: &Text, place: Place, drafts: &[Draft], problems: &mut Problems<'_>) {
+        let home = self.callers.entry(caller).or_insert_with(|| chain.text.clone());
+        if *home != chain.text {
+            let name = &drafts[caller].spec.service;
+            let text = format!("{name} calls others in chain {home} and in chain {}", chain.text);
+            problems.error(place, text).help("a function belongs to one chain: write all its edges there");
+        }
+    }
+
+    fn called_in(&mut self, callee: usize, chain: &str) {
+        self.called.entry(callee).or_default().insert(chain.to_owned());
+    }
+
+    fn write(self, drafts: &mut [Draft]) {
+        for (callee, chains) in self.called {
+            if let (false, 1, Some(chain)) = (self.callers.contains_key(&callee), chains.len(), chains.first()) {
+                drafts[callee].spec.annotations.entry(policy::CHAIN.to_owned()).or_insert_with(|| chain.clone());
+            }
+        }
+        for (caller, chain) in self.callers {
+            drafts[caller].spec.annotations.entry(policy::CHAIN.to_owned()).or_insert(chain);
+        }
+    }
+}

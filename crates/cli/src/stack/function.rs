@@ -1,0 +1,293 @@
+//! One entry below `functions:`.
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::Path;
+
+use nearpath_types::{FunctionName, FunctionSpec, Resources, policy, quantity};
+
+use super::environment;
+use super::problem::Problems;
+use super::shape::{Text, brief};
+use super::source::Place;
+use super::surroundings::Surroundings;
+use super::tree::{Entry, Node};
+
+/// Keys that nearpath obeys.
+const KNOWN: &[&str] = &[
+    "lang",
+    "handler",
+    "image",
+    "fprocess",
+    "environment",
+    "environment_file",
+    "secrets",
+    "constraints",
+    "labels",
+    "annotations",
+    "limits",
+    "requests",
+    "readonly_root_filesystem",
+    "namespace",
+    "egress",
+];
+/// Keys of OpenFaaS that concern the building of images.
+const BUILD: &[&str] = &["skip_build", "build_options", "build_args", "build_secrets", "platforms", "handler_image"];
+/// Variables of the watchdog that old files write beside `environment:` instead of in it.
+const WATCHDOG: &[&str] = &[
+    "read_timeout",
+    "write_timeout",
+    "exec_timeout",
+    "upstream_timeout",
+    "healthcheck_interval",
+    "write_debug",
+    "read_debug",
+    "combined_output",
+    "max_inflight",
+    "mode",
+    "upstream_url",
+    "content_type",
+];
+
+/// A function as read, with the places that later checks point at.
+#[derive(Debug, Clone)]
+pub(super) struct Draft {
+    pub(super) spec: FunctionSpec,
+    pub(super) name_place: Place,
+    /// Places of labels, annotations and variables, by key.
+    places: BTreeMap<String, Place>,
+    /// Items to add to annotations that are lists, each once.
+    lists: BTreeMap<&'static str, Items>,
+}
+
+/// Texts in the order in which they were first seen.
+#[derive(Debug, Clone, Default)]
+struct Items {
+    order: Vec<String>,
+    seen: HashSet<String>,
+}
+
+impl Items {
+    fn add(&mut self, item: &str) {
+        if self.seen.insert(item.to_owned()) {
+            self.order.push(item.to_owned());
+        }
+    }
+}
+
+/// What the image is made from.
+#[derive(Default)]
+struct Origin {
+    lang: Option<Text>,
+    handler: Option<Text>,
+    image: Option<Text>,
+}
+
+/// Reads one function. `None` when its name is not one; everything else is reported and read on.
+pub(super) fn read(
+    entry: &Entry,
+    folder: &Path,
+    around: &dyn Surroundings,
+    problems: &mut Problems<'_>,
+) -> Option<Draft> {
+    let name = match entry.key.parse::<FunctionName>() {
+        Ok(name) => name,
+        Err(error) => {
+            problems.error(entry.place, error.to_string());
+            return None;
+        }
+    };
+    let home = format!("function {name}");
+    let mut draft = Draft {
+        spec: FunctionSpec::named(name),
+        name_place: entry.place,
+        places: BTreeMap::new(),
+        lists: BTreeMap::new(),
+    };
+    let mut origin = Origin::default();
+    let (mut files, mut destinations) = (Vec::new(), Vec::new());
+    for field in problems.map(&entry.value, &home) {
+        match field.key.as_str() {
+            "lang" => origin.lang = problems.text(&field.value, "lang"),
+            "handler" => origin.handler = problems.text(&field.value, "handler"),
+            "image" => origin.image = problems.text(&field.value, "image"),
+            "egress" => destinations = problems.texts(&field.value, "egress"),
+            "environment_file" => files = problems.texts(&field.value, "environment_file"),
+            _ => draft.field(field, &home, problems),
+        }
+    }
+    for file in files {
+        let variables = environment::read(&file, folder, around, problems);
+        draft.keep(variables, |spec| &mut spec.env_vars);
+    }
+    draft.egress(&destinations, problems);
+    draft.image(&origin, folder, around, problems);
+    Some(draft)
+}
+
+impl Draft {
+    fn field(&mut self, field: &Entry, home: &str, problems: &mut Problems<'_>) {
+        let value = &field.value;
+        match field.key.as_str() {
+            "fprocess" => {
+                self.spec.env_process = problems.text(value, "fprocess").map(|text| text.text).unwrap_or_default();
+            }
+            "environment" => self.keep(problems.strings(value, "environment"), |spec| &mut spec.env_vars),
+            "labels" => self.keep(problems.strings(value, "labels"), |spec| &mut spec.labels),
+            "annotations" => self.keep(problems.strings(value, "annotations"), |spec| &mut spec.annotations),
+            "secrets" => self.spec.secrets = plain(problems.texts(value, "secrets")),
+            "constraints" => self.spec.constraints = plain(problems.texts(value, "constraints")),
+            "limits" => self.spec.limits = resources(value, "limits", problems),
+            "requests" => self.spec.requests = resources(value, "requests", problems),
+            "readonly_root_filesystem" => {
+                self.spec.read_only_root_filesystem = problems.flag(value, &field.key).unwrap_or(false);
+            }
+            "namespace" => self.namespace(value, problems),
+            key if BUILD.contains(&key) => {}
+            key if WATCHDOG.contains(&key) => {
+                let text = format!("`{key}` has no effect here: the watchdog reads it from `environment:`");
+                problems.warn(field.place, text).help(format!("move `{key}` below `environment:`"));
+            }
+            _ => problems.unknown(field, home, KNOWN),
+        }
+    }
+
+    fn keep(&mut self, texts: BTreeMap<String, Text>, of: impl Fn(&mut FunctionSpec) -> &mut BTreeMap<String, String>) {
+        for (key, value) in texts {
+            self.places.insert(key.clone(), value.place);
+            of(&mut self.spec).insert(key, value.text);
+        }
+    }
+
+    fn namespace(&mut self, value: &Node, problems: &mut Problems<'_>) {
+        let Some(text) = problems.text(value, "namespace").filter(|text| !text.text.is_empty()) else { return };
+        match text.text.parse() {
+            Ok(namespace) => self.spec.namespace = namespace,
+            Err(error) => {
+                problems.error(text.place, error.to_string());
+            }
+        }
+    }
+
+    /// Adds permitted destinations, each once.
+    pub(super) fn egress(&mut self, destinations: &[Text], problems: &mut Problems<'_>) {
+        for destination in destinations {
+            if let Err(why) = super::egress::check(&destination.text) {
+                problems.error(destination.place, format!("invalid egress `{}`: {why}", brief(&destination.text)));
+                continue;
+            }
+            self.add(policy::EGRESS, &destination.text, destination.place);
+        }
+    }
+
+    /// Adds functions that this one may call.
+    pub(super) fn calls(&mut self, callee: &str, place: Place) {
+        self.add(policy::CALLS, callee, place);
+    }
+
+    fn add(&mut self, annotation: &'static str, item: &str, place: Place) {
+        self.places.entry(annotation.to_owned()).or_insert(place);
+        self.lists.entry(annotation).or_default().add(item);
+    }
+
+    /// The spec, with the collected lists in its annotations after what the author annotated.
+    pub(super) fn finish(mut self, problems: &mut Problems<'_>) -> FunctionSpec {
+        for (annotation, added) in std::mem::take(&mut self.lists) {
+            let value = self.spec.annotations.entry(annotation.to_owned()).or_default();
+            let mut items = Items::default();
+            value.split(',').map(str::trim).filter(|item| !item.is_empty()).for_each(|item| items.add(item));
+            added.order.iter().for_each(|item| items.add(item));
+            *value = items.order.join(",");
+        }
+        self.check_settings(problems);
+        self.spec
+    }
+
+    /// The rule: `image:` as it is; else the folder that `handler:` names, if it is known how to start what is in it.
+    fn image(&mut self, origin: &Origin, folder: &Path, around: &dyn Surroundings, problems: &mut Problems<'_>) {
+        if let Some(image) = &origin.image {
+            self.given_image(image, origin.lang.as_ref(), problems);
+            return;
+        }
+        let name = self.spec.service.clone();
+        let Some(handler) = &origin.handler else {
+            let problem = problems.error(self.name_place, format!("function {name} says nothing of what to run"));
+            problem.help("write `handler: ./FOLDER` and `fprocess: COMMAND`, or `image: REFERENCE`");
+            return;
+        };
+        self.check_command(handler.place, problems);
+        let path = folder.join(&handler.text);
+        match around.folder(&path).map(|path| path.to_str().map(str::to_owned)) {
+            Ok(Some(path)) => self.spec.image = format!("file://{path}"),
+            Ok(None) => {
+                problems.error(handler.place, format!("the path of {} is not UTF-8", path.display()));
+            }
+            Err(error) => {
+                problems.error(handler.place, format!("handler folder {}: {error}", path.display()));
+            }
+        }
+    }
+
+    fn given_image(&mut self, image: &Text, lang: Option<&Text>, problems: &mut Problems<'_>) {
+        self.spec.image.clone_from(&image.text);
+        if let Some(path) = image.text.strip_prefix("file://") {
+            if !path.starts_with('/') {
+                let problem =
+                    problems.error(image.place, "an image that is a folder is written file:///ABSOLUTE/FOLDER");
+                problem.help("`handler: ./FOLDER` instead of `image:` takes a path relative to this file");
+            }
+            self.check_command(image.place, problems);
+        } else if let Some(lang) = lang.filter(|lang| !lang.text.eq_ignore_ascii_case("dockerfile")) {
+            let text =
+                format!("templates (`lang: {}`) are not built here: the image is deployed as it is", brief(&lang.text));
+            problems.warn(lang.place, text);
+        }
+    }
+
+    /// A folder holds no hint of how it is started.
+    fn check_command(&self, place: Place, problems: &mut Problems<'_>) {
+        let variable = |name| self.spec.env_vars.get(name).is_some_and(|text| !text.is_empty());
+        let fixed = self.spec.env_vars.get("mode").is_some_and(|mode| mode == "static");
+        if self.spec.env_process.is_empty() && !variable("fprocess") && !variable("function_process") && !fixed {
+            let text =
+                format!("function {} has no command: a folder does not say how it is started", self.spec.service);
+            problems.error(place, text).help("add `fprocess: COMMAND`, for example `fprocess: python3 handler.py`");
+        }
+    }
+
+    /// Reports every label, annotation and variable that the platform would not understand.
+    fn check_settings(&self, problems: &mut Problems<'_>) {
+        let mut spec = self.spec.clone();
+        while let Err(error) = policy::Policy::of(&spec) {
+            let place = self.places.get(error.key).copied().unwrap_or(self.name_place);
+            problems.error(place, error.to_string());
+            let maps = [&mut spec.labels, &mut spec.annotations, &mut spec.env_vars];
+            if maps.map(|map| map.remove(error.key)).iter().all(Option::is_none) {
+                return;
+            }
+        }
+    }
+}
+
+fn plain(texts: Vec<Text>) -> Vec<String> {
+    texts.into_iter().map(|text| text.text).collect()
+}
+
+fn resources(node: &Node, what: &str, problems: &mut Problems<'_>) -> Option<Resources> {
+    let mut out = Resources::default();
+    for entry in problems.map(node, what) {
+        let Some(text) = problems.text(&entry.value, &entry.key) else { continue };
+        let checked = match entry.key.as_str() {
+            "memory" => quantity::memory(&text.text).map(|_| out.memory = Some(text.text)).map_err(|e| e.to_string()),
+            "cpu" => quantity::cpu(&text.text).map(|_| out.cpu = Some(text.text)).map_err(|e| e.to_string()),
+            "pids" => text.text.parse().map(|n| out.pids = Some(n)).map_err(|_| "pids is a whole number".to_owned()),
+            _ => {
+                problems.unknown(entry, what, &["memory", "cpu", "pids"]);
+                Ok(())
+            }
+        };
+        if let Err(error) = checked {
+            problems.error(text.place, error);
+        }
+    }
+    Some(out)
+}

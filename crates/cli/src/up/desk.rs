@@ -1,0 +1,91 @@
+//! Where gateway, node and controller meet. None of them knows the others; each is given one of these.
+
+use std::sync::{Arc, OnceLock};
+
+use futures_util::future::BoxFuture;
+use http::{Request, Response};
+use hyper::body::Incoming;
+use nearpath_controller::{Controller, Fleet};
+use nearpath_gateway::{Control, Gateway};
+use nearpath_node::Node;
+use nearpath_types::status::Usage;
+use nearpath_types::{Desired, FunctionId, LogLine, LogQuery, ObservedFunction};
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+use tower::ServiceExt;
+
+/// What the gateway may ask of the rest of the house. The controller moves in after the gateway is built.
+pub(super) struct FrontDesk {
+    controller: OnceLock<Controller>,
+    control: Handle,
+}
+
+impl FrontDesk {
+    /// An empty desk; `control` is the runtime on which the administrator's requests are answered.
+    pub(super) fn new(control: Handle) -> Arc<Self> {
+        Arc::new(Self { controller: OnceLock::new(), control })
+    }
+
+    /// The controller moves in. A second one would be a fault of the caller and is ignored.
+    pub(super) fn seat(&self, controller: Controller) {
+        let _ = self.controller.set(controller);
+    }
+}
+
+impl Control for FrontDesk {
+    fn wake(&self, function: &FunctionId) {
+        if let Some(controller) = self.controller.get() {
+            controller.wake(function);
+        }
+    }
+
+    fn admin(&self, request: Request<Incoming>) -> BoxFuture<'static, Response<nearpath_wire::Body>> {
+        let Some(controller) = self.controller.get() else {
+            return Box::pin(std::future::ready(unavailable()));
+        };
+        let router = controller.router();
+        let answer = self.control.spawn(async move { router.oneshot(request).await });
+        Box::pin(async move {
+            match answer.await {
+                Ok(Ok(response)) => response.map(nearpath_wire::Body::new),
+                Ok(Err(never)) => match never {},
+                Err(_) => unavailable(), // the control runtime is shutting down
+            }
+        })
+    }
+}
+
+fn unavailable() -> Response<nearpath_wire::Body> {
+    let mut response = Response::new(nearpath_wire::Body::text("controller: draining: not taking orders now\n"));
+    *response.status_mut() = http::StatusCode::SERVICE_UNAVAILABLE;
+    response
+}
+
+/// What the controller may ask of the machine.
+pub(super) struct Machine {
+    pub(super) node: Arc<Node>,
+    pub(super) gateway: Gateway,
+}
+
+impl Fleet for Machine {
+    fn apply(&self, desired: Desired) {
+        self.node.apply(desired);
+    }
+
+    fn observed(&self) -> Arc<Vec<ObservedFunction>> {
+        self.node.observed().borrow().clone()
+    }
+
+    fn logs(&self, query: LogQuery) -> mpsc::Receiver<LogLine> {
+        self.node.logs(query)
+    }
+
+    fn usage(&self, id: FunctionId) -> BoxFuture<'static, Usage> {
+        let node = Arc::clone(&self.node);
+        Box::pin(async move { node.usage(&id).await })
+    }
+
+    fn invocations(&self, id: &FunctionId) -> u64 {
+        self.gateway.invocations(id)
+    }
+}

@@ -1,0 +1,29 @@
+//! `nearpath up`: controller, node and gateway in one process.
+//!
+//! [`args`] is what was typed, [`plan`] what is ready to use, [`house`] builds the parts and ties them together, [`desk`]
+//! is the seam where they meet. Everything that can be refused (a port in use, a second process on the data directory, a
+//! missing watchdog) is refused before anything is started.
+
+mod args;
+mod desk;
+mod house;
+mod plan;
+
+use std::process::ExitCode;
+
+pub use args::UpArgs;
+
+/// Runs until a signal ends it. Exit code 0 after an orderly end, 1 when it could not start or run.
+pub fn run(args: UpArgs) -> ExitCode {
+    let outcome = plan::Plan::from_args(args).and_then(|plan| {
+        nearpath_daemon::logs::init(plan.log_format);
+        house::live(plan)
+    });
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("nearpath up: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! What is ready to use: defaults filled in, contradictions refused.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use nearpath_daemon::logs::Format;
+use nearpath_kernel::sandbox::Isolation;
+use thiserror::Error;
+
+use super::args::UpArgs;
+
+/// Why `nearpath up` does not start.
+#[derive(Debug, Error)]
+pub(super) enum UpError {
+    #[error("--insecure is for loopback addresses only, and {0} is not one: drop --insecure, or listen on 127.0.0.1")]
+    Insecure(SocketAddr),
+    #[error("the watchdog {0} is missing: `make build` puts it beside nearpath, --watchdog names another place")]
+    NoWatchdog(PathBuf),
+    #[error("no namespaces: this process is not root and may not make user namespaces ({0}). `nearpath doctor` says more; --no-sandbox runs functions without isolation")]
+    NoIsolation(std::io::Error),
+    #[error("{what} {addr}: {error}")]
+    Listen { what: &'static str, addr: SocketAddr, error: std::io::Error },
+    #[error("TLS: {0}")]
+    Tls(String),
+    #[error("{what}: {error}")]
+    Part { what: &'static str, error: Box<dyn std::error::Error + Send + Sync> },
+}
+
+impl UpError {
+    /// Names the part of the house that failed.
+    pub(super) fn part<E: Into<Box<dyn std::error::Error + Send + Sync>>>(what: &'static str) -> impl FnOnce(E) -> Self {
+        move |error| Self::Part { what, error: error.into() }
+    }
+}
+
+/// TLS as typed: address, certificate chain, key.
+pub(super) struct Tls {
+    pub(super) listen: SocketAddr,
+    pub(super) cert: PathBuf,
+    pub(super) key: PathBuf,
+}
+
+/// Everything that the house is built from.
+pub(super) struct Plan {
+    pub(super) data_dir: PathBuf,
+    pub(super) listen: SocketAddr,
+    pub(super) tls: Option<Tls>,
+    pub(super) admin_listen: SocketAddr,
+    pub(super) insecure: bool,
+    pub(super) secret_mount_path: Option<PathBuf>,
+    pub(super) isolation: Isolation,
+    pub(super) threads: usize,
+    pub(super) access_log: Option<PathBuf>,
+    pub(super) watchdog: PathBuf,
+    pub(super) drain_timeout: Duration,
+    pub(super) log_format: Format,
+}
+
+impl Plan {
+    /// Fills in defaults. Enters a user namespace when there is no root: that is possible only now, while the process has
+    /// one thread.
+    pub(super) fn from_args(args: UpArgs) -> Result<Self, UpError> {
+        let tls = args.tls_listen.zip(args.tls_cert.zip(args.tls_key)).map(|(listen, (cert, key))| Tls { listen, cert, key });
+        let public = [Some(args.listen), tls.as_ref().map(|tls| tls.listen)];
+        if let Some(addr) = public.into_iter().flatten().find(|addr| args.insecure && !addr.ip().is_loopback()) {
+            return Err(UpError::Insecure(addr));
+        }
+        Ok(Self {
+            data_dir: args.data_dir.unwrap_or_else(default_data_dir),
+            listen: args.listen,
+            tls,
+            admin_listen: args.admin_listen,
+            insecure: args.insecure,
+            secret_mount_path: args.secret_mount_path,
+            watchdog: watchdog(args.watchdog)?,
+            isolation: isolation(args.no_sandbox)?,
+            threads: args.threads.unwrap_or_else(cores).max(1),
+            access_log: args.access_log,
+            drain_timeout: args.drain_timeout,
+            log_format: if args.log_json { Format::Json } else { Format::Text },
+        })
+    }
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// `/var/lib/nearpath` as root, else under the user's state directory.
+pub(crate) fn default_data_dir() -> PathBuf {
+    if rustix::process::geteuid().is_root() {
+        return PathBuf::from("/var/lib/nearpath");
+    }
+    let state = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from);
+    let home = || PathBuf::from(std::env::var_os("HOME").unwrap_or_else(|| "/tmp".into())).join(".local/state");
+    state.unwrap_or_else(home).join("nearpath")
+}
+
+fn watchdog(given: Option<PathBuf>) -> Result<PathBuf, UpError> {
+    let beside = || std::env::current_exe().map(|exe| exe.with_file_name("nearpath-watchdog")).unwrap_or_default();
+    let path = given.unwrap_or_else(beside);
+    path.canonicalize().map_err(|_| UpError::NoWatchdog(path))
+}
+
+fn isolation(no_sandbox: bool) -> Result<Isolation, UpError> {
+    if no_sandbox {
+        return Ok(Isolation::None);
+    }
+    if rustix::process::geteuid().is_root() {
+        return Ok(Isolation::Root);
+    }
+    nearpath_kernel::sandbox::enter_user_namespace().map_err(UpError::NoIsolation)?;
+    Ok(Isolation::UserNamespace)
+}

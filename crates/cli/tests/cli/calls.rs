@@ -1,0 +1,110 @@
+//! The commands that show or change one thing: requests and shapes.
+
+use serde_json::{Value, json};
+
+use crate::fake::{Fake, Run, status};
+
+#[tokio::test]
+async fn ls_prints_a_table_or_the_statuses() {
+    let list = || {
+        Value::from(vec![status("web", 2, 1, Some("exit 1")), status("cart", 1, 1, None), status("idle", 0, 0, None)])
+    };
+    let fake = Fake::start(move |_, _| (200, list())).await;
+    let table = "NAME  READY        INVOCATIONS  IMAGE\ncart  1/1                    7  file:///srv/x\nidle  asleep                 7  file:///srv/x\nweb   1/2 trouble            7  file:///srv/x\n";
+    assert_eq!(fake.run(&["ls"]).await.expect(0).out, table);
+    let json = fake.run(&["ls", "--json", "-n", "dev"]).await.expect(0).json();
+    assert_eq!(json[0]["name"], "cart");
+    assert_eq!(json[2]["availableReplicas"], 1);
+    assert_eq!(fake.lines()[1], "GET /system/functions?namespace=dev");
+}
+
+#[tokio::test]
+async fn describe_shows_instances_and_trouble() {
+    let fake = Fake::start(|_, _| (200, status("web", 2, 1, Some("exit 1")))).await;
+    let page = fake.run(&["describe", "web"]).await.expect(0).out;
+    for wanted in [
+        "Name:        web",
+        "State:       trouble 1/2: exit 1",
+        "Calls:       cart",
+        "memory 128Mi",
+        "11.2 ms (handler 10.0, spawn 1.2)",
+    ] {
+        assert!(page.contains(wanted), "{wanted}\n{page}");
+    }
+    let json = fake.run(&["describe", "web", "--json"]).await.expect(0).json();
+    assert_eq!(json["instances"][0]["startMs"]["spawn"], 1.25);
+    assert_eq!(json["trouble"], "exit 1");
+    let none = Fake::start(|_, _| (404, "".into())).await;
+    assert!(none.run(&["describe", "web"]).await.expect(4).err.contains("no function web.openfaas-fn"));
+}
+
+#[tokio::test]
+async fn logs_pass_every_option_on() {
+    let line = json!({"name": "web", "namespace": "openfaas-fn", "instance": "i1", "timestamp": "2026-01-31T08:09:10Z", "text": "hello"});
+    let fake = Fake::start(move |_, _| (200, format!("{line}\n{line}\n").into())).await;
+    let plain = fake.run(&["logs", "web", "--tail", "2"]).await.expect(0).out;
+    assert_eq!(plain, "2026-01-31T08:09:10Z i1 hello\n".repeat(2));
+    assert_eq!(fake.lines()[0], "GET /system/logs?name=web&namespace=openfaas-fn&follow=false&tail=2");
+    let json = fake.run(&["logs", "web.dev", "-f", "--since", "5m", "--instance", "i1", "--json"]).await.expect(0).out;
+    assert_eq!(json.lines().count(), 2);
+    let asked = &fake.lines()[1];
+    assert!(
+        asked.starts_with("GET /system/logs?name=web&namespace=dev&follow=true&since=20")
+            && asked.ends_with("&instance=i1"),
+        "{asked}"
+    );
+}
+
+#[tokio::test]
+async fn scale_asks_and_can_wait() {
+    let fake = Fake::start(|asked, before| match asked.line.starts_with("POST") {
+        true => (202, json!({})),
+        false => (200, status("web", 3, if before > 1 { 3 } else { 0 }, None)),
+    })
+    .await;
+    let run = fake.run(&["scale", "web", "3", "--wait", "--json"]).await.expect(0);
+    assert_eq!(fake.lines()[0], "POST /system/scale-function/web?namespace=openfaas-fn");
+    assert_eq!(fake.asked()[0].json(), json!({"serviceName": "web", "namespace": "openfaas-fn", "replicas": 3}));
+    assert_eq!(run.json(), json!({"name": "web", "namespace": "openfaas-fn", "replicas": 3, "availableReplicas": 3}));
+}
+
+#[tokio::test]
+async fn version_works_with_and_without_a_gateway() {
+    let info = json!({"provider": {"provider": "nearpath", "version": {"release": "0.1.0"}, "orchestration": "nearpath"}, "version": {"release": "0.1.0"}, "arch": "x86_64"});
+    let fake = Fake::start(move |_, _| (200, info.clone())).await;
+    assert!(fake.run(&["version"]).await.expect(0).out.contains("server  nearpath 0.1.0 at http://127.0.0.1"));
+    let json = fake.run(&["version", "--json"]).await.expect(0).json();
+    assert_eq!(json["server"]["provider"]["provider"], "nearpath");
+    let alone = Run::new(&["version", "--json", "-g", "http://127.0.0.1:1"]).end().await.expect(0).json();
+    assert_eq!(alone["server"], Value::Null);
+    assert_eq!(alone["client"]["version"], env!("CARGO_PKG_VERSION"));
+}
+
+#[tokio::test]
+async fn credentials_come_from_option_variable_or_the_data_directory() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("basic-auth-user"), "root\n").unwrap();
+    std::fs::write(folder.path().join("basic-auth-password"), "local\n").unwrap();
+    let data_dir = folder.path().to_str().unwrap();
+    let password_file = folder.path().join("typed");
+    std::fs::write(&password_file, "typed").unwrap();
+    let fake = Fake::start(|_, _| (200, json!([]))).await;
+    let url = format!("http://{}", fake.addr);
+    let run = |args: &[&str]| Run::new(args).env("OPENFAAS_URL", &url).env("NEARPATH_DATA_DIR", data_dir);
+    run(&["ls"]).end().await.expect(0);
+    run(&["ls"]).env("NEARPATH_PASSWORD", "variable").end().await.expect(0);
+    run(&["ls", "--username", "me", "--password-file", password_file.to_str().unwrap()])
+        .env("NEARPATH_PASSWORD", "no")
+        .end()
+        .await
+        .expect(0);
+    fake.run(&["ls"]).await.expect(0);
+    let sent: Vec<_> = fake
+        .asked()
+        .iter()
+        .map(|asked| asked.headers.get("authorization").map(|h| h.to_str().unwrap().to_owned()))
+        .collect();
+    let basic = |base64: &str| Some(format!("Basic {base64}"));
+    let wanted = [basic("cm9vdDpsb2NhbA=="), basic("YWRtaW46dmFyaWFibGU="), basic("bWU6dHlwZWQ="), None];
+    assert_eq!(sent, wanted);
+}

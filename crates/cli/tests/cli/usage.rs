@@ -1,0 +1,154 @@
+//! Help, wrong usage, gateways that are not there, completion, doctor, and that the documents tell the truth.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::fake::{Fake, Run};
+
+const COMMANDS: &[&str] =
+    &["up", "deploy", "ls", "describe", "invoke", "logs", "scale", "rm", "doctor", "version", "completion"];
+
+fn document(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference").join(name);
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// `-x, --long` options in a help text, without those that every command has.
+fn options(help: &str) -> Vec<String> {
+    let words = help.split_whitespace().map(|word| word.trim_end_matches(',').to_owned());
+    let mut out: Vec<_> = words.filter(|word| word.starts_with("--") && word.len() > 2).collect();
+    out.retain(|word| {
+        word.chars().all(|c| c.is_ascii_lowercase() || c == '-') && word != "--help" && word != "--version"
+    });
+    out
+}
+
+#[tokio::test]
+async fn help_names_every_command_and_exit_code() {
+    let help = Run::new(&["--help"]).end().await.expect(0).out;
+    for command in COMMANDS {
+        assert!(help.contains(&format!("\n  {command}")), "{command}\n{help}");
+    }
+    for (exit, text) in nearpath_cli::exit::Exit::TABLE {
+        assert!(help.contains(&format!("{}  {text}", *exit as u8)), "{help}");
+    }
+    assert!(!help.contains("instance-init"), "it is no command for people");
+}
+
+#[tokio::test]
+async fn the_reference_page_names_every_command_option_and_exit_code() {
+    let page = document("cli.md");
+    for command in COMMANDS {
+        assert!(page.contains(&format!("## `nearpath {command}")), "{command}");
+        let help = Run::new(&[command, "--help"]).end().await.expect(0).out;
+        for option in options(&help) {
+            assert!(page.contains(&format!("`{option}")), "{command} {option}");
+        }
+    }
+    for (exit, text) in nearpath_cli::exit::Exit::TABLE {
+        assert!(page.contains(&format!("| {} | {text} |", *exit as u8)), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn wrong_usage_ends_with_2() {
+    for args in [
+        &["frobnicate"] as &[&str],
+        &["describe"],
+        &["describe", "Echo_1"],
+        &["scale", "echo", "many"],
+        &["deploy", "echo"],
+        &["deploy", "--image", "x"],
+        &["rm"],
+        &["ls", "-g", "ftp://x"],
+        &["ls", "-g", "http://me:secret@127.0.0.1"],
+        &["invoke", "echo", "-H", "no"],
+        &["invoke", "echo", "-X", "G ET"],
+        &["invoke", "echo", "--async"],
+        &["logs", "echo", "--since", "soon"],
+        &["completion", "cmd"],
+    ] {
+        let ended = Run::new(args).end().await;
+        assert_eq!(ended.code, 2, "{args:?}: {}", ended.err);
+        assert!(!ended.err.is_empty() && ended.out.is_empty(), "{args:?}");
+    }
+}
+
+#[tokio::test]
+async fn no_gateway_is_told_with_what_to_do() {
+    let ended = Run::new(&["ls", "-g", "http://127.0.0.1:1"]).end().await.expect(3);
+    assert!(
+        ended.err.contains("no gateway at http://127.0.0.1:1") && ended.err.contains("nearpath up"),
+        "{}",
+        ended.err
+    );
+}
+
+#[tokio::test]
+async fn a_refused_password_is_told_with_where_it_came_from() {
+    let fake = Fake::start(|_, _| (401, "invalid credentials".into())).await;
+    let ended = fake.run(&["ls"]).await.expect(5);
+    assert!(ended.err.contains("401: invalid credentials") && ended.err.contains("NEARPATH_PASSWORD"), "{}", ended.err);
+}
+
+#[tokio::test]
+async fn an_answer_that_is_not_the_api_is_told() {
+    let fake = Fake::start(|_, _| (200, "<html>".into())).await;
+    assert!(fake.run(&["ls"]).await.expect(1).err.contains("not its API's JSON"));
+    let strange = Fake::start(|_, _| (507, "controller: storage_full: no space".into())).await;
+    assert!(strange.run(&["scale", "f", "1"]).await.expect(1).err.contains("507: controller: storage_full"));
+}
+
+#[tokio::test]
+async fn completion_scripts_know_the_commands() {
+    for shell in ["bash", "zsh", "fish"] {
+        let script = Run::new(&["completion", shell]).end().await.expect(0).out;
+        assert!(COMMANDS.iter().all(|command| script.contains(command)), "{shell}");
+    }
+}
+
+#[tokio::test]
+async fn doctor_says_what_is_lost_and_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let watchdog = env!("CARGO_BIN_EXE_nearpath"); // any program that exists
+    let data_dir = folder.path().join("new");
+    let args = ["doctor", "--json", "--data-dir", data_dir.to_str().unwrap()];
+    let whole =
+        Run::new(&args).env("NEARPATH_WATCHDOG", watchdog).env("PATH", "/nonexistent").end().await.expect(0).json();
+    assert_eq!(whole["usable"], true);
+    let check =
+        |name: &str| whole["checks"].as_array().unwrap().iter().find(|check| check["name"] == name).unwrap().clone();
+    assert_eq!(check("watchdog")["verdict"], "ok");
+    assert_eq!(check("python3")["verdict"], "warn");
+    assert!(check("python3")["do"].is_string() && check("python3")["lost"].is_string());
+    assert!(!data_dir.exists(), "doctor changes nothing");
+    let broken = Run::new(&args).env("NEARPATH_WATCHDOG", "/nonexistent").end().await.expect(1).json();
+    assert_eq!(broken["usable"], false);
+    let page = Run::new(&["doctor"]).env("NEARPATH_WATCHDOG", "/nonexistent").end().await.expect(1).out;
+    assert!(page.contains("lost  watchdog") && page.contains("do:   "), "{page}");
+}
+
+/// The example of the reference page is read by the very code that it documents.
+#[tokio::test]
+async fn the_example_of_the_stack_page_is_valid() {
+    let page = document("stack.md");
+    let example = page.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("an example");
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["frontend", "cart"] {
+        std::fs::create_dir(folder.path().join(name)).unwrap();
+    }
+    std::fs::write(folder.path().join("common.yml"), "environment:\n  LOG: info\n").unwrap();
+    std::fs::write(folder.path().join("stack.yml"), example).unwrap();
+    let fake = Fake::start(|_, _| (202, json!({}))).await;
+    let url = format!("http://{}", fake.addr);
+    let run =
+        Run::new(&["deploy", "--no-wait"]).env("OPENFAAS_URL", &url).current_dir(folder.path()).end().await.expect(0);
+    assert_eq!(run.err, "", "no warning in what is shown as an example");
+    let sent: Vec<Value> = fake.asked().iter().map(|asked| asked.json()).collect();
+    assert_eq!(
+        sent.iter().map(|spec| spec["service"].as_str().unwrap()).collect::<Vec<_>>(),
+        ["frontend", "cart", "ads"]
+    );
+    assert_eq!(sent[0]["annotations"]["nearpath.io/calls"], "cart,ads");
+}

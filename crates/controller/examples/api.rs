@@ -1,0 +1,53 @@
+//! The API alone, with nothing behind it: for outside suites (schemathesis) and for trying clients.
+//!
+//! `cargo run -p nearpath-controller --example api -- FOLDER 127.0.0.1:PORT`. User and password are `admin`; no
+//! function ever has an instance.
+
+use std::convert::Infallible;
+use std::error::Error;
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use nearpath_controller::{Auth, Config, Controller, Credentials, Fleet, api};
+use nearpath_types::status::Usage;
+use nearpath_types::{Desired, FunctionId, LogLine, LogQuery, ObservedFunction};
+use tokio::sync::mpsc;
+
+struct Nothing;
+
+impl Fleet for Nothing {
+    fn apply(&self, _: Desired) {}
+    fn observed(&self) -> Arc<Vec<ObservedFunction>> {
+        Arc::default()
+    }
+    fn logs(&self, _: LogQuery) -> mpsc::Receiver<LogLine> {
+        mpsc::channel(1).1
+    }
+    fn usage(&self, _: FunctionId) -> BoxFuture<'static, Usage> {
+        std::future::ready(Usage::default()).boxed()
+    }
+    fn invocations(&self, _: &FunctionId) -> u64 {
+        0
+    }
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    nearpath_daemon::logs::init(nearpath_daemon::logs::Format::Text);
+    let mut arguments = std::env::args().skip(1);
+    let folder = arguments.next().ok_or("first argument: a folder")?;
+    let listener = tokio::net::TcpListener::bind(arguments.next().ok_or("second argument: ADDRESS:PORT")?).await?;
+    let admin = Credentials { user: "admin".to_owned(), password: "admin".to_owned() };
+    let config = Config { auth: Auth::Given(admin), ..Config::new(folder) };
+    let router = Controller::open(config, Arc::new(Nothing)).await?.router();
+    loop {
+        let (stream, _) = listener.accept().await?;
+        let router = router.clone();
+        let service =
+            hyper::service::service_fn(move |request| api::answer(router.clone(), request).map(Ok::<_, Infallible>));
+        let mut http = hyper::server::conn::http1::Builder::new();
+        tokio::spawn(http.timer(TokioTimer::new()).serve_connection(TokioIo::new(stream), service));
+    }
+}

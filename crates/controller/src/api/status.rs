@@ -1,0 +1,48 @@
+//! A function as the API shows it: what is wanted beside what is observed.
+
+use nearpath_types::status::{InstanceStatus, SpecFields, Usage, rfc3339};
+use nearpath_types::{FunctionStatus, InstanceState, ObservedFunction, ObservedInstance};
+
+use crate::model::Function;
+
+/// Puts a status together. `observed` is `None` when the node has not heard of the function yet.
+pub(crate) fn status(function: &Function, observed: Option<&ObservedFunction>, invocations: u64) -> FunctionStatus {
+    FunctionStatus {
+        name: function.spec.service.to_string(),
+        spec: SpecFields::from(&*function.spec),
+        invocation_count: invocations as f64,
+        replicas: function.replicas.into(),
+        available_replicas: observed.map_or(0, ObservedFunction::available),
+        created_at: rfc3339::format(function.created_at),
+        revision: function.revision.0,
+        usage: None,
+        trouble: observed.and_then(|observed| observed.trouble.clone()),
+        instances: Vec::new(),
+    }
+}
+
+/// Adds what only `describe` shows.
+pub(crate) fn in_detail(
+    status: FunctionStatus,
+    observed: Option<&ObservedFunction>,
+    usage: Option<Usage>,
+) -> FunctionStatus {
+    let instances = observed.map(|observed| observed.instances.iter().map(instance).collect()).unwrap_or_default();
+    FunctionStatus { instances, usage, ..status }
+}
+
+fn instance(observed: &ObservedInstance) -> InstanceStatus {
+    let state = match observed.state {
+        InstanceState::Starting => "starting",
+        InstanceState::Ready => "ready",
+        InstanceState::Draining => "draining",
+    };
+    InstanceStatus {
+        id: observed.id.to_string(),
+        state: state.to_owned(),
+        addr: observed.addr.to_string(),
+        revision: observed.revision.0,
+        pid: observed.pid,
+        start_ms: observed.start.iter().map(|phase| (phase.name.clone(), phase.took.as_secs_f64() * 1e3)).collect(),
+    }
+}

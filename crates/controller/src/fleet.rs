@@ -1,0 +1,23 @@
+//! What the controller needs from whoever runs the functions.
+
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use nearpath_types::status::Usage;
+use nearpath_types::{Desired, FunctionId, LogLine, LogQuery, ObservedFunction};
+use tokio::sync::mpsc;
+
+/// The node and the gateway, seen from above. Every method is quick; none waits for the network or a disk.
+pub trait Fleet: Send + Sync + 'static {
+    /// Takes the whole truth. Called in order, from one thread, within a tokio runtime's context.
+    fn apply(&self, desired: Desired);
+    /// What runs now.
+    fn observed(&self) -> Arc<Vec<ObservedFunction>>;
+    /// Log lines. The stream ends when there are no more, or goes on until the receiver is dropped when asked to
+    /// follow.
+    fn logs(&self, query: LogQuery) -> mpsc::Receiver<LogLine>;
+    /// CPU and memory in use by a function.
+    fn usage(&self, id: FunctionId) -> BoxFuture<'static, Usage>;
+    /// Requests answered since the gateway started.
+    fn invocations(&self, id: &FunctionId) -> u64;
+}

@@ -1,0 +1,49 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::model::tests::any_command;
+use crate::model::{Command, decide};
+
+/// Runs commands against both, in commits of a few each, and reads the store back.
+fn read_back(commands: Vec<Vec<Command>>) -> (Model, Model) {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut store, mut model) = Store::open(DataDir::claim(folder.path()).unwrap()).unwrap();
+    for group in commands {
+        let mut changes = Vec::new();
+        for command in group {
+            if let Ok(decision) = decide(&model, &command, std::time::SystemTime::UNIX_EPOCH) {
+                changes.extend(decision.changes.clone());
+                decision.changes.into_iter().for_each(|change| model.apply(change));
+            }
+        }
+        store.commit(&changes).unwrap();
+    }
+    drop(store);
+    (model, Store::open(DataDir::claim(folder.path()).unwrap()).unwrap().1)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    #[test]
+    fn what_is_written_is_read(commands in prop::collection::vec(prop::collection::vec(any_command(), 1..5), 0..12)) {
+        let (model, read) = read_back(commands);
+        prop_assert_eq!(model, read);
+    }
+}
+
+#[test]
+fn the_log_does_not_grow_for_ever() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut store, _) = Store::open(DataDir::claim(folder.path()).unwrap()).unwrap();
+    let value = crate::model::Secret(vec![7; 600_000].into());
+    let mut largest = 0;
+    for number in 0..20 {
+        let id = format!("openfaas-fn/s{number}").parse().unwrap();
+        store.commit(&[Change::PutSecret(id, value.clone())]).unwrap();
+        largest = largest.max(store.log_bytes());
+    }
+    assert!((1..2 * CHECKPOINT_BYTES).contains(&largest), "{largest} bytes");
+    store.tidy();
+    assert!(!store.is_untidy());
+}

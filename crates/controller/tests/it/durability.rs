@@ -1,0 +1,110 @@
+//! What was acknowledged is there after a restart, also after `kill -9`.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use nearpath_testkit::{skip, within};
+use tokio::io::{AsyncBufReadExt, BufReader};
+
+use crate::child;
+use crate::lab::{Lab, spec};
+
+#[tokio::test]
+async fn a_restart_keeps_everything() {
+    let lab = Lab::new().await;
+    lab.expect(201, "POST", "/system/namespace/dev", r#"{"labels":{"a":"b"}}"#).await;
+    lab.expect(201, "POST", "/system/secrets", r#"{"name":"key","namespace":"dev","rawValue":"AP8="}"#).await;
+    lab.expect(202, "POST", "/system/functions", &spec("echo", r#","namespace":"dev","secrets":["key"]"#)).await;
+    lab.expect(202, "POST", "/system/scale-function/echo.dev", r#"{"replicas":3}"#).await;
+    lab.deploy("gone").await;
+    lab.expect(200, "DELETE", "/system/functions", r#"{"functionName":"gone"}"#).await;
+    lab.deploy("asleep").await;
+    lab.expect(202, "POST", "/system/scale-function/asleep", r#"{"replicas":0}"#).await;
+    let (before, wanted) = (lab.controller.model(), lab.fleet.wants("echo.dev"));
+    let lab = lab.reopened().await;
+    assert_eq!(lab.controller.model(), before);
+    assert_eq!(lab.fleet.wants("echo.dev"), wanted, "the fleet is told at once");
+    lab.deploy("gone").await;
+    let revision = lab.fleet.wants("gone").unwrap().revision;
+    assert!(wanted.unwrap().revision < revision && before.revision < revision, "revisions never go back");
+}
+
+#[tokio::test]
+async fn changes_at_the_same_time_are_all_kept() {
+    let lab = Lab::new().await;
+    let names: Vec<String> = (0..200).map(|number| format!("f{number}")).collect();
+    futures_util::future::join_all(names.iter().map(|name| lab.deploy(name))).await;
+    let revisions: BTreeSet<_> = lab.controller.model().functions.values().map(|f| f.revision).collect();
+    assert_eq!(revisions.len(), names.len());
+    let before = lab.controller.model();
+    assert_eq!(lab.reopened().await.controller.model(), before);
+}
+
+#[tokio::test]
+async fn after_closing_changes_are_refused_and_the_folder_is_free() {
+    let folder = tempfile::tempdir().unwrap();
+    let lab = Lab::on(folder.path()).await;
+    lab.deploy("echo").await;
+    within(lab.controller.close()).await;
+    within(lab.controller.close()).await;
+    let refused = lab.expect(503, "POST", "/system/functions", &spec("late", "")).await;
+    assert_eq!(refused.header("x-nearpath-reason"), "draining");
+    assert_eq!(lab.get("/system/functions").await.json().as_array().unwrap().len(), 1);
+    let next = Lab::on(folder.path()).await;
+    assert_eq!(next.controller.model(), lab.controller.model());
+}
+
+const ROUNDS: usize = 8;
+const SERIES: usize = 4;
+
+#[tokio::test]
+async fn what_was_acknowledged_survives_kill_9() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut acknowledged = Vec::new();
+    for round in 0..ROUNDS {
+        acknowledged.extend(write_and_kill(folder.path(), round).await);
+        let lab = Lab::on(folder.path()).await;
+        let model = lab.controller.model();
+        for name in &acknowledged {
+            let secret = model.secrets.get(&format!("openfaas-fn/{name}").parse().unwrap());
+            assert_eq!(secret.map(|s| &*s.0), Some(name.as_bytes()), "{name} was acknowledged and is lost");
+        }
+    }
+    assert!(acknowledged.len() > ROUNDS * SERIES, "the child hardly wrote anything");
+}
+
+/// Lets a child write until it has acknowledged some changes, kills it in the middle, and returns what it acknowledged.
+async fn write_and_kill(folder: &Path, round: usize) -> Vec<String> {
+    let mut command = child::run(&[], "durability::writes_for_ever", folder);
+    let mut writer = command.env("ROUND", round.to_string()).spawn().unwrap();
+    let mut lines = BufReader::new(writer.stdout.take().unwrap()).lines();
+    let mut acknowledged = Vec::new();
+    while let Some(line) = within(lines.next_line()).await.unwrap() {
+        acknowledged.extend(line.strip_prefix("acknowledged ").map(str::to_owned));
+        if acknowledged.len() == 15 + 11 * round {
+            writer.start_kill().unwrap(); // and read on: what it still said counts
+        }
+    }
+    within(writer.wait()).await.unwrap();
+    acknowledged
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "a child of what_was_acknowledged_survives_kill_9"]
+async fn writes_for_ever() {
+    let Some(folder) = child::folder() else { skip!("runs as a child only") };
+    let round = std::env::var("ROUND").unwrap();
+    let lab = Lab::on(&folder).await;
+    let series = |series: usize| {
+        let (lab, round) = (&lab, &round);
+        async move {
+            for number in 0.. {
+                let name = format!("r{round}-s{series}-{number}");
+                let body = format!(r#"{{"name":"{name}","value":"{name}"}}"#);
+                lab.expect(201, "POST", "/system/secrets", &body).await;
+                println!("\nacknowledged {name}");
+            }
+        }
+    };
+    futures_util::future::join_all((0..SERIES).map(series)).await;
+}

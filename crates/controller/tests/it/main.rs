@@ -1,0 +1,13 @@
+//! The controller from outside: its API over HTTP, its promises about the disk. One binary, so that it links once.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has to panic")]
+
+mod api;
+mod auth;
+mod child;
+mod contract;
+mod disk;
+mod durability;
+mod lab;
+mod logs;
+mod wire;

@@ -1,0 +1,118 @@
+//! One try to have a request answered by one instance.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Instant;
+
+use http::Response;
+use hyper::body::Incoming;
+use nearpath_types::{PlatformError, Reason, duration, policy};
+
+use super::clock::{Clock, Stage};
+use super::outgoing;
+use super::pool::Line;
+use super::upload::Flow;
+use crate::COMPONENT;
+use crate::path::Call;
+use crate::route::Endpoint;
+
+/// What came of it.
+pub(crate) enum Attempt {
+    /// The head of an answer, on this connection.
+    Answered(Response<Incoming>, Line),
+    /// Not a byte was sent, and why; the request is back in the call.
+    Unsent(String),
+}
+
+/// Sends the call's request to `endpoint` over a pooled or a new connection and waits for the head of its answer.
+///
+/// # Errors
+/// Everything after which the request may have run: it is not sent again.
+pub(crate) async fn attempt(call: &mut Call, endpoint: &Arc<Endpoint>) -> Result<Attempt, PlatformError> {
+    let h2 = call.asked.grpc;
+    let mut pooled = call.lane.pools.take(endpoint, h2);
+    loop {
+        let fresh = pooled.is_none();
+        let mut line = match pooled.take() {
+            Some(line) => line,
+            None => match call.lane.pools.open(endpoint, h2, call.lane.connect_timeout).await {
+                Ok(line) => line,
+                Err(error) => return Ok(Attempt::Unsent(error.to_string())),
+            },
+        };
+        let request = call.request.take().expect("an unsent request is put back");
+        match within(&call.clock, call.admitted, call.flow.as_ref(), line.send(request)).await {
+            Ok(Ok(response)) => return Ok(Attempt::Answered(response, line)),
+            Ok(Err(mut error)) => {
+                call.request = error.take_message();
+                let error = error.into_error();
+                match call.request {
+                    None => return Err(broken(call, endpoint, &error)),
+                    Some(_) if fresh => return Ok(Attempt::Unsent(error.to_string())),
+                    Some(_) => {} // the pooled connection had been closed: a new one
+                }
+            }
+            Err(reason) => return Err(too_late(call, endpoint, reason)),
+        }
+    }
+}
+
+/// Awaits `answer` for as long as the clock allows. One timer, which moves only when it fires early or the stage changes.
+async fn within<F: Future>(
+    clock: &Clock,
+    sent: Instant,
+    flow: Option<&Rc<Flow>>,
+    answer: F,
+) -> Result<F::Output, Reason> {
+    let stage = || flow.map_or(Stage::Awaiting(sent), |flow| flow.stage(sent));
+    let mut answer = pin!(answer);
+    let mut timer = pin!(tokio::time::sleep_until(clock.next(stage()).0.into()));
+    poll_fn(|cx| {
+        if let Poll::Ready(answer) = answer.as_mut().poll(cx) {
+            return Poll::Ready(Ok(answer));
+        }
+        if let Some(flow) = flow.filter(|flow| !flow.has_ended()) {
+            flow.watch(cx.waker());
+        }
+        let next = clock.next(stage()).0.into();
+        if next < timer.deadline() {
+            timer.as_mut().reset(next);
+        }
+        while timer.as_mut().poll(cx).is_ready() {
+            if let Some(reason) = clock.expired(stage(), Instant::now()) {
+                return Poll::Ready(Err(reason));
+            }
+            timer.as_mut().reset(clock.next(stage()).0.into());
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+fn broken(call: &Call, endpoint: &Endpoint, error: &hyper::Error) -> PlatformError {
+    match call.flow.as_ref().and_then(|flow| flow.fault()) {
+        Some(Reason::BodyTooLarge) => outgoing::too_large(call.route.policy.max_body.unwrap_or(u64::MAX)),
+        Some(reason) => PlatformError::new(COMPONENT, reason, "the caller went away before its body was complete"),
+        None => {
+            let what = if error.is_parse() { "answered with invalid HTTP" } else { "broke off before it had answered" };
+            let message = format!("instance {} of {} {what}: {error}", endpoint.id, call.function.name);
+            PlatformError::new(COMPONENT, Reason::InstanceDied, message)
+        }
+    }
+}
+
+fn too_late(call: &Call, endpoint: &Endpoint, reason: Reason) -> PlatformError {
+    let (name, limits, id) = (&call.function.name, &call.route.policy, endpoint.id);
+    let (message, setting) = match reason {
+        Reason::SlowRequest => ("the request's body stopped arriving".to_owned(), "body idle timeout"),
+        Reason::FirstByteTimeout => {
+            let limit = duration::format(limits.first_byte_timeout);
+            (format!("instance {id} of {name} did not begin to answer within {limit}"), policy::FIRST_BYTE_TIMEOUT)
+        }
+        _ => (format!("instance {id} of {name} had not answered when the deadline passed"), call.clock.total_setting()),
+    };
+    PlatformError::new(COMPONENT, reason, message).governed_by(setting)
+}

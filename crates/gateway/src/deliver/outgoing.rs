@@ -1,0 +1,77 @@
+//! The request as an instance gets it.
+
+use http::header::{CONTENT_LENGTH, HeaderValue};
+use http::uri::{Authority, PathAndQuery, Scheme};
+use http::{HeaderMap, Uri, Version};
+use nearpath_types::{PlatformError, Reason, policy};
+
+use super::headers;
+use crate::COMPONENT;
+use crate::path::Call;
+
+/// Turns what came into what is sent, in place.
+///
+/// # Errors
+/// `body_too_large` when the request says so itself.
+pub(crate) fn prepare(call: &mut Call) -> Result<(), PlatformError> {
+    let Some(mut request) = call.request.take() else { return Ok(()) };
+    let limit = call.route.policy.max_body;
+    if let Some(limit) = limit.filter(|limit| announced(request.headers()) > *limit) {
+        return Err(too_large(limit));
+    }
+    let authority = request.uri().authority().and_then(|authority| HeaderValue::from_str(authority.as_str()).ok());
+    headers::to_function(request.headers_mut(), call, authority);
+    *request.uri_mut() = functions_uri(request.uri(), call.rest, call.asked.grpc);
+    *request.version_mut() = if call.asked.grpc { Version::HTTP_2 } else { Version::HTTP_11 };
+    call.request = Some(request);
+    Ok(())
+}
+
+/// The refusal of a body above `limit` bytes.
+pub(super) fn too_large(limit: u64) -> PlatformError {
+    let message = format!("the request's body is larger than {limit} bytes");
+    PlatformError::new(COMPONENT, Reason::BodyTooLarge, message).governed_by(policy::MAX_BODY)
+}
+
+fn announced(headers: &HeaderMap) -> u64 {
+    let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
+    length.and_then(|length| length.parse().ok()).unwrap_or(0)
+}
+
+/// `/function/echo/a?b` → `/a?b`, `/function/echo?b` → `/?b`. HTTP/2 wants scheme and authority as well.
+fn functions_uri(from: &Uri, rest: usize, full: bool) -> Uri {
+    let whole = from.path_and_query().map_or("", PathAndQuery::as_str);
+    let tail = whole.get(rest..).unwrap_or_default();
+    let tail = match tail.as_bytes().first() {
+        None => PathAndQuery::from_static("/"),
+        Some(b'/') => PathAndQuery::try_from(tail).unwrap_or_else(|_| PathAndQuery::from_static("/")),
+        Some(_) => PathAndQuery::try_from(format!("/{tail}")).unwrap_or_else(|_| PathAndQuery::from_static("/")),
+    };
+    let mut parts = http::uri::Parts::default();
+    parts.path_and_query = Some(tail);
+    if full {
+        parts.scheme = Some(Scheme::HTTP);
+        parts.authority = Some(from.authority().cloned().unwrap_or_else(|| Authority::from_static("function")));
+    }
+    Uri::from_parts(parts).expect("a path alone, or all three parts, make a URI")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_function_sees_its_own_path() {
+        for (from, rest, to) in [
+            ("/function/echo", 14, "/"),
+            ("/function/echo?a=b", 14, "/?a=b"),
+            ("/function/echo/", 14, "/"),
+            ("/function/echo/a/b?c=d%20e", 14, "/a/b?c=d%20e"),
+            ("http://host/function/echo/a", 14, "/a"),
+        ] {
+            assert_eq!(functions_uri(&from.parse().unwrap(), rest, false).to_string(), to, "{from}");
+        }
+        let full = functions_uri(&"http://host/function/echo/a".parse().unwrap(), 14, true);
+        assert_eq!(full.to_string(), "http://host/a");
+    }
+}

@@ -1,0 +1,120 @@
+//! The response's body on its way to the caller. It holds the request's place at the instance, the connection and the
+//! completion record until the last byte, and gives them back exactly once.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use nearpath_types::Reason;
+use nearpath_wire::BoxError;
+use tokio::time::Sleep;
+
+use super::clock::Stage;
+use super::pick::Place;
+use super::pool::Line;
+use crate::path::Call;
+
+/// What a request holds until its response's end.
+pub(crate) struct Held {
+    /// Its place at the instance.
+    pub(crate) place: Place,
+    /// Its connection to the instance.
+    pub(crate) line: Line,
+}
+
+/// A response's body.
+pub(crate) struct Passing {
+    body: Incoming,
+    held: Option<Held>,
+    call: Box<Call>,
+    last: Instant,
+    /// Made when the body first keeps the caller waiting: most never do.
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl Passing {
+    /// Begins to pass `body` on. `bodiless`: hyper will not ask for it (HEAD, 204, 304).
+    pub(crate) fn new(body: Incoming, held: Held, call: Box<Call>, now: Instant, bodiless: bool) -> Self {
+        let mut passing = Self { last: now, body, held: Some(held), call, timer: None };
+        if bodiless || passing.body.is_end_stream() {
+            passing.finish();
+        }
+        passing
+    }
+
+    /// The response is complete: the connection may serve the next request, unless this one's body is still coming.
+    fn finish(&mut self) {
+        let Some(Held { place, line }) = self.held.take() else { return };
+        let call = &mut self.call;
+        call.record.finished();
+        if call.flow.as_ref().is_none_or(|flow| flow.has_ended()) {
+            call.lane.pools.put(&place.endpoint, line, call.lane.now());
+        }
+    }
+
+    fn cut(&mut self, reason: Reason, error: BoxError) -> BoxError {
+        self.call.record.cut(reason);
+        self.held = None;
+        error
+    }
+
+    fn count(&mut self, frame: &Frame<Bytes>) {
+        self.call.record.bytes_out += frame.data_ref().map_or(0, Bytes::len) as u64;
+        if self.body.is_end_stream() {
+            self.finish();
+        } else if self.timer.is_some() {
+            self.last = Instant::now();
+        }
+    }
+
+    /// The limit that has passed, if one has. A timer that fires early, because something came since it was set, is set
+    /// again.
+    fn poll_limits(&mut self, cx: &mut Context<'_>) -> Poll<Reason> {
+        if self.timer.is_none() {
+            self.last = Instant::now();
+        }
+        let stage = Stage::Streaming(self.last);
+        let clock = self.call.clock;
+        let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(clock.next(stage).0.into())));
+        while timer.as_mut().poll(cx).is_ready() {
+            if let Some(reason) = clock.expired(stage, Instant::now()) {
+                return Poll::Ready(reason);
+            }
+            timer.as_mut().reset(clock.next(stage).0.into());
+        }
+        Poll::Pending
+    }
+}
+
+impl Body for Passing {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let this = &mut *self;
+        match Pin::new(&mut this.body).poll_frame(cx) {
+            Poll::Ready(Some(Ok(frame))) => {
+                this.count(&frame);
+                Poll::Ready(Some(Ok(frame)))
+            }
+            Poll::Ready(Some(Err(error))) => Poll::Ready(Some(Err(this.cut(Reason::ResponseCut, error.into())))),
+            Poll::Ready(None) => {
+                this.finish();
+                Poll::Ready(None)
+            }
+            Poll::Pending => this.poll_limits(cx).map(|reason| Some(Err(this.cut(reason, reason.name().into())))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

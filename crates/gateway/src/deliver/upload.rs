@@ -1,0 +1,134 @@
+//! The request's body on its way to an instance: counted, bounded, and watched for silence.
+
+use std::cell::{Cell, RefCell};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use nearpath_types::Reason;
+use nearpath_wire::BoxError;
+
+use super::clock::Stage;
+
+/// How far a request's body is. Shared by the body, which another task sends, and the request that waits for an answer.
+#[derive(Debug)]
+pub(crate) struct Flow {
+    bytes: Cell<u64>,
+    last: Cell<Instant>,
+    ended: Cell<Option<Instant>>,
+    fault: Cell<Option<Reason>>,
+    waiting: RefCell<Option<Waker>>,
+}
+
+impl Flow {
+    fn new(now: Instant) -> Rc<Self> {
+        let (bytes, last) = (Cell::new(0), Cell::new(now));
+        Rc::new(Self { bytes, last, ended: Cell::new(None), fault: Cell::new(None), waiting: RefCell::new(None) })
+    }
+
+    /// Bytes of the body so far.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.get()
+    }
+
+    /// Why the body was not sent as a whole, when the caller or a limit is to blame.
+    pub(crate) fn fault(&self) -> Option<Reason> {
+        self.fault.get()
+    }
+
+    /// Where a request that was let in at `admitted` stands before its answer. Nobody asked for its body before.
+    pub(crate) fn stage(&self, admitted: Instant) -> Stage {
+        self.ended.get().map_or(Stage::Uploading(self.last.get().max(admitted)), Stage::Awaiting)
+    }
+
+    /// Whether all of it was sent.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.get().is_some()
+    }
+
+    /// Wakes `waker` when the stage changes.
+    pub(crate) fn watch(&self, waker: &Waker) {
+        let mut waiting = self.waiting.borrow_mut();
+        if !waiting.as_ref().is_some_and(|known| known.will_wake(waker)) {
+            *waiting = Some(waker.clone());
+        }
+    }
+
+    fn end(&self) {
+        self.ended.set(Some(Instant::now()));
+        if let Some(waker) = self.waiting.borrow_mut().take() {
+            waker.wake();
+        }
+    }
+}
+
+/// A request's body.
+#[derive(Debug)]
+pub(crate) enum Upload {
+    /// There is none.
+    Empty,
+    /// It arrives from the caller.
+    Streaming {
+        /// What arrives.
+        body: Incoming,
+        /// Where it is counted.
+        flow: Rc<Flow>,
+        /// The most it may be, in bytes.
+        limit: u64,
+    },
+}
+
+impl Upload {
+    /// Wraps what arrives. No [`Flow`]: there is no body.
+    pub(crate) fn new(body: Incoming, limit: Option<u64>) -> (Self, Option<Rc<Flow>>) {
+        if body.is_end_stream() {
+            return (Self::Empty, None);
+        }
+        let flow = Flow::new(Instant::now());
+        (Self::Streaming { body, flow: flow.clone(), limit: limit.unwrap_or(u64::MAX) }, Some(flow))
+    }
+}
+
+impl Body for Upload {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let Self::Streaming { body, flow, limit } = self.get_mut() else { return Poll::Ready(None) };
+        let frame = std::task::ready!(Pin::new(&mut *body).poll_frame(cx));
+        match &frame {
+            Some(Ok(frame)) => {
+                flow.bytes.set(flow.bytes.get() + frame.data_ref().map_or(0, Bytes::len) as u64);
+                flow.last.set(Instant::now());
+                if flow.bytes.get() > *limit {
+                    flow.fault.set(Some(Reason::BodyTooLarge));
+                    return Poll::Ready(Some(Err("the request's body is larger than the limit".into())));
+                }
+                if body.is_end_stream() {
+                    flow.end();
+                }
+            }
+            Some(Err(_)) => flow.fault.set(Some(Reason::CallerGone)),
+            None => flow.end(),
+        }
+        Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Empty => true,
+            Self::Streaming { body, .. } => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Empty => SizeHint::with_exact(0),
+            Self::Streaming { body, .. } => body.size_hint(),
+        }
+    }
+}

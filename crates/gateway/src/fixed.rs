@@ -1,0 +1,66 @@
+//! A snapshot of endpoints that never change: the gateway alone, without a node or a controller.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use nearpath_types::{FunctionId, FunctionRoute, Instance, InstanceAddr, InstanceId, InstanceState, Policy, Snapshot};
+
+/// Why a text is not a fixed endpoint.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is not NAME=ADDRESS:PORT: {why}")]
+pub struct BadEndpoint {
+    text: String,
+    why: String,
+}
+
+/// Reads `NAME[.NAMESPACE]=ADDRESS:PORT`, for example `echo=127.0.0.1:9000`.
+///
+/// # Errors
+/// [`BadEndpoint`] says which part is wrong.
+pub fn parse(text: &str) -> Result<(FunctionId, SocketAddr), BadEndpoint> {
+    let bad = |why: String| BadEndpoint { text: text.to_owned(), why };
+    let (name, addr) = text.split_once('=').ok_or_else(|| bad("there is no '='".into()))?;
+    let id = name.parse().map_err(|error: nearpath_types::InvalidName| bad(error.to_string()))?;
+    let addr = addr.parse().map_err(|_| bad(format!("{addr:?} is no IP address with a port")))?;
+    Ok((id, addr))
+}
+
+/// A snapshot in which every endpoint is ready; several of one name are instances of one function.
+pub fn snapshot(endpoints: &[(FunctionId, SocketAddr)], policy: &Policy) -> Snapshot {
+    let mut functions: BTreeMap<&FunctionId, Vec<Instance>> = BTreeMap::new();
+    for ((id, addr), number) in endpoints.iter().zip(1..) {
+        let instance = Instance { id: InstanceId(number), addr: InstanceAddr(*addr), state: InstanceState::Ready };
+        functions.entry(id).or_default().push(instance);
+    }
+    let policy = Arc::new(policy.clone());
+    let route = |(id, instances): (&FunctionId, Vec<Instance>)| FunctionRoute {
+        id: id.clone(),
+        policy: policy.clone(),
+        replicas: u32::try_from(instances.len()).unwrap_or(u32::MAX),
+        instances,
+        trouble: None,
+    };
+    Snapshot { version: 1, functions: functions.into_iter().map(route).collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints_of_one_name_are_one_function() {
+        let endpoints: Vec<_> =
+            ["echo=127.0.0.1:1", "echo=127.0.0.1:2", "b.dev=[::1]:3"].iter().map(|text| parse(text).unwrap()).collect();
+        let snapshot = snapshot(&endpoints, &Policy::default());
+        let shape: Vec<_> = snapshot.functions.iter().map(|f| (f.id.to_string(), f.instances.len())).collect();
+        assert_eq!(shape, [("b.dev".to_owned(), 1), ("echo.openfaas-fn".to_owned(), 2)]);
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        for (text, why) in [("echo", "no '='"), ("Echo=127.0.0.1:1", "function name"), ("echo=localhost:1", "no IP")] {
+            assert!(parse(text).unwrap_err().to_string().contains(why), "{text}");
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! The gateway as the rest of the program holds it.
+
+use std::io;
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+
+use futures_util::future::BoxFuture;
+use http::{HeaderValue, Request, Response};
+use hyper::body::Incoming;
+use nearpath_daemon::drain;
+use nearpath_daemon::metrics::Registry;
+use nearpath_types::{FunctionId, PlatformError, Reason, Snapshot};
+use nearpath_wire::Body;
+
+use crate::listen::{self, Port, Thread};
+use crate::record::{AccessLog, Metrics, Totals};
+use crate::route::Table;
+use crate::{COMPONENT, Settings, refusal};
+
+/// What the gateway asks of the rest of the program.
+pub trait Control: Send + Sync + 'static {
+    /// A request waits for a function that has no ready instance. Called from serving threads, about once a second for
+    /// a function; must not block.
+    fn wake(&self, function: &FunctionId);
+    /// Answers the administrator's paths: `/system/…`, `/ui…`, `/`, `/async-function/…`.
+    fn admin(&self, request: Request<Incoming>) -> BoxFuture<'static, Response<Body>>;
+}
+
+/// For a gateway on its own: nothing can be woken and there is no administrator's side.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NoControl;
+
+impl Control for NoControl {
+    fn wake(&self, _: &FunctionId) {}
+
+    fn admin(&self, request: Request<Incoming>) -> BoxFuture<'static, Response<Body>> {
+        let error = PlatformError::new(COMPONENT, Reason::NoFunction, "this gateway has no administrator's side");
+        let response = refusal::render(&error, refusal::wants_json(&request));
+        Box::pin(std::future::ready(response))
+    }
+}
+
+/// Who may reach a listener.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Zone {
+    /// Everybody, for functions; the administrator, for the rest.
+    Public,
+    /// Instances, along declared edges.
+    Inner,
+}
+
+/// A port to serve.
+pub struct Listener {
+    /// Who may reach it.
+    pub zone: Zone,
+    /// With TLS, if set.
+    pub tls: Option<Arc<rustls::ServerConfig>>,
+    /// One socket a thread, see `nearpath_wire::bind`. With fewer, threads share them.
+    pub sockets: Vec<TcpListener>,
+}
+
+/// A handle on the gateway; clones are the same gateway.
+#[derive(Clone)]
+pub struct Gateway {
+    settings: Arc<Settings>,
+    shared: Arc<Shared>,
+}
+
+/// What all serving threads share.
+#[derive(Clone)]
+pub(crate) struct Shared {
+    pub table: Arc<Table>,
+    pub control: Arc<dyn Control>,
+    pub totals: Arc<Totals>,
+    pub log: Option<AccessLog>,
+    pub served_by: HeaderValue,
+}
+
+/// The serving threads.
+#[must_use = "without joining it, nobody knows when the drain is over"]
+pub struct Serving(Vec<JoinHandle<io::Result<()>>>);
+
+impl Serving {
+    /// Waits, blocking, until every thread has ended: after the drain.
+    ///
+    /// # Errors
+    /// When a thread could not serve, or panicked.
+    pub fn join(self) -> io::Result<()> {
+        let ends =
+            self.0.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err(io::Error::other("it panicked"))));
+        ends.collect()
+    }
+}
+
+impl Gateway {
+    /// A gateway that knows no function yet. Its metrics go to `registry`.
+    pub fn new(settings: Settings, control: Arc<dyn Control>, registry: &Registry) -> Self {
+        let (table, totals) = (Arc::<Table>::default(), Arc::<Totals>::default());
+        let metrics = Metrics { table: table.clone(), totals: totals.clone() };
+        registry.with(|registry| registry.register_collector(Box::new(metrics)));
+        let served_by = HeaderValue::from_str(&settings.name).unwrap_or(HeaderValue::from_static("nearpath"));
+        Self { settings: settings.into(), shared: Arc::new(Shared { table, control, totals, log: None, served_by }) }
+    }
+
+    /// The same gateway with an access log: one JSON line a request, see [`crate::record::Line`]. To be called before
+    /// [`Gateway::serve`].
+    ///
+    /// # Errors
+    /// When the log's thread cannot be started.
+    pub fn with_access_log(self, out: Box<dyn io::Write + Send>) -> io::Result<Self> {
+        let log = AccessLog::start(out, self.shared.totals.clone())?;
+        let shared = Shared { log: Some(log), ..(*self.shared).clone() };
+        Ok(Self { settings: self.settings, shared: shared.into() })
+    }
+
+    /// Takes over a snapshot. When this returns, nothing new is sent to an instance that it does not call ready.
+    pub fn publish(&self, snapshot: &Snapshot) {
+        self.shared.table.publish(snapshot);
+    }
+
+    /// Requests for the function that have ended since it was first published.
+    pub fn invocations(&self, id: &FunctionId) -> u64 {
+        self.shared.table.get(id).map_or(0, |function| function.tally.ended())
+    }
+
+    /// Serves the listeners on `threads` threads of their own, named `gateway-N`. Each calls `enter` first, which may move
+    /// it to another network namespace. Returns when all threads serve.
+    ///
+    /// # Errors
+    /// When `enter` fails, or a thread cannot be started.
+    pub fn serve(
+        &self,
+        listeners: Vec<Listener>,
+        threads: usize,
+        enter: Arc<dyn Fn() -> io::Result<()> + Send + Sync>,
+        drain: drain::Watch,
+    ) -> io::Result<Serving> {
+        let threads = threads.max(1);
+        let (ready, started) = mpsc::channel();
+        let mut handles = Vec::new();
+        for number in 0..threads {
+            let thread = self.thread(&listeners, number, threads, &drain)?;
+            let (gateway, enter, ready) = (self.clone(), enter.clone(), ready.clone());
+            let serve = move || {
+                let entered = enter();
+                let failed = entered.as_ref().err().map(|error| io::Error::new(error.kind(), error.to_string()));
+                let _ = ready.send(entered); // the starter waits for it
+                match failed {
+                    Some(error) => Err(error),
+                    None => listen::run(thread, &gateway.settings, &gateway.shared),
+                }
+            };
+            handles.push(std::thread::Builder::new().name(format!("gateway-{number}")).spawn(serve)?);
+        }
+        drop(ready);
+        started.iter().take(threads).collect::<io::Result<()>>()?;
+        Ok(Serving(handles))
+    }
+
+    fn thread(&self, all: &[Listener], number: usize, threads: usize, drain: &drain::Watch) -> io::Result<Thread> {
+        let port = |listener: &Listener| Port {
+            zone: listener.zone,
+            tls: listener.tls.clone(),
+            limits: self.settings.limits,
+            tls_timeout: self.settings.tls_timeout,
+            connections: self.settings.max_connections.div_ceil(threads),
+            drain: drain.clone(),
+        };
+        let served = all.iter().filter(|listener| !listener.sockets.is_empty());
+        let ports = served.map(|listener| {
+            let socket = listener.sockets[number % listener.sockets.len()].try_clone()?;
+            Ok((port(listener), socket))
+        });
+        let ports = ports.collect::<io::Result<_>>()?;
+        Ok(Thread { number: number as u64, ports, drain: drain.clone() })
+    }
+}

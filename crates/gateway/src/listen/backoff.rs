@@ -1,0 +1,38 @@
+//! How long to pause after a connection could not be accepted: out of file descriptors, the next try fails as well.
+
+use std::time::Duration;
+
+const FIRST: Duration = Duration::from_millis(5);
+const LONGEST: Duration = Duration::from_secs(1);
+
+/// Doubles from 5 ms to 1 s; begins anew after a success.
+#[derive(Debug, Default)]
+pub(super) struct Backoff(Option<Duration>);
+
+impl Backoff {
+    /// A connection was accepted.
+    pub(super) fn reset(&mut self) {
+        self.0 = None;
+    }
+
+    /// One could not be accepted: pause so long.
+    pub(super) fn next(&mut self) -> Duration {
+        let pause = self.0.map_or(FIRST, |last| (last * 2).min(LONGEST));
+        self.0 = Some(pause);
+        pause
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn doubles_up_to_a_second() {
+        let mut backoff = Backoff::default();
+        let pauses: Vec<_> = (0..10).map(|_| backoff.next().as_millis()).collect();
+        assert_eq!(pauses, [5, 10, 20, 40, 80, 160, 320, 640, 1000, 1000]);
+        backoff.reset();
+        assert_eq!(backoff.next(), FIRST);
+    }
+}

@@ -1,0 +1,201 @@
+//! One caller's connection: which protocol it speaks, and an answer for each of its requests.
+
+use std::cell::Cell;
+use std::convert::Infallible;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{HeaderValue, Request, Response};
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use nearpath_types::Reason;
+use nearpath_wire::replay::{self, Spoken};
+use nearpath_wire::{BoxError, server};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsAcceptor;
+
+use super::Port;
+use super::life::{Busy, Life};
+use super::resets::Resets;
+use super::watched::Watched;
+use crate::lane::Lane;
+use crate::path::{self, Content, Peer};
+
+/// Serves one connection to its end. Its requests are answered by [`path::answer`].
+pub(super) async fn serve_connection(lane: Rc<Lane>, port: Rc<Port>, stream: TcpStream, addr: SocketAddr) {
+    let life = Life::new(lane.ticks());
+    let peer = Rc::new(peer(&port, addr));
+    lane.lives.add(life.clone());
+    if port.is_draining() {
+        lane.lives.drain(); // accepted in the same moment: it did not hear the order
+    }
+    let visit = Rc::new(Visit { lane: lane.clone(), peer, life: life.clone(), resets: Resets::default() });
+    let served = serve(&visit, &port, stream);
+    let ended = life.govern(async {
+        if let Err(error) = served.await {
+            tracing::debug!(%addr, %error, "connection ended");
+        }
+    });
+    if !ended.await {
+        lane.totals.connections_cut.fetch_add(1, Ordering::Relaxed);
+    }
+    lane.lives.remove(&life);
+}
+
+fn peer(port: &Port, addr: SocketAddr) -> Peer {
+    let ip = addr.ip().to_canonical();
+    Peer {
+        zone: port.zone,
+        addr: ip,
+        forwarded_for: HeaderValue::from_str(&ip.to_string()).expect("an address is ASCII"),
+        proto: HeaderValue::from_static(if port.tls.is_some() { "https" } else { "http" }),
+    }
+}
+
+async fn serve(visit: &Rc<Visit>, port: &Port, mut stream: TcpStream) -> Result<(), BoxError> {
+    stream.set_nodelay(true)?;
+    let Some(tls) = &port.tls else {
+        return match replay::tell(&mut stream).await? {
+            None => Ok(()),
+            Some((Spoken::Http1, seen)) => http1(visit, port, stream, seen).await,
+            Some((Spoken::Http2, seen)) => http2(visit, port, stream, seen).await,
+        };
+    };
+    let handshake = TlsAcceptor::from(tls.clone()).accept(stream);
+    let stream = tokio::time::timeout(port.tls_timeout, handshake).await.map_err(io::Error::from)??;
+    match stream.get_ref().1.alpn_protocol() {
+        Some(b"h2") => http2(visit, port, stream, Bytes::new()).await,
+        _ => http1(visit, port, stream, Bytes::new()).await,
+    }
+}
+
+async fn http1<T>(visit: &Rc<Visit>, port: &Port, io: T, seen: Bytes) -> Result<(), BoxError>
+where
+    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    visit.life.speaks(false);
+    let io = TokioIo::new(Watched::new(io, seen, visit.life.clone()));
+    let connection = server::http1(&port.limits).serve_connection(io, service_fn(|request| visit.answer(request)));
+    let mut connection = pin!(connection.with_upgrades());
+    let mut draining = false;
+    let served = poll_fn(|cx| {
+        if !draining && visit.life.is_draining() {
+            draining = true;
+            connection.as_mut().graceful_shutdown();
+        }
+        connection.as_mut().poll(cx)
+    });
+    visit.judged(served.await)
+}
+
+async fn http2<T>(visit: &Rc<Visit>, port: &Port, io: T, seen: Bytes) -> Result<(), BoxError>
+where
+    T: AsyncRead + AsyncWrite + Unpin + 'static,
+{
+    visit.life.speaks(true);
+    let io = TokioIo::new(Watched::new(io, seen, visit.life.clone()));
+    let connection = server::http2(&port.limits);
+    let mut connection = pin!(connection.serve_connection(io, service_fn(|request| visit.answer_stream(request))));
+    let mut draining = false;
+    let served = poll_fn(|cx| {
+        if !draining && visit.life.is_draining() {
+            draining = true;
+            connection.as_mut().graceful_shutdown();
+        }
+        connection.as_mut().poll(cx)
+    });
+    visit.judged(served.await)
+}
+
+/// One connection's requests.
+struct Visit {
+    lane: Rc<Lane>,
+    peer: Rc<Peer>,
+    life: Arc<Life>,
+    resets: Resets,
+}
+
+impl Visit {
+    /// Looks at the request at once, so that the future need not hold it.
+    fn answer(&self, request: Request<Incoming>) -> impl Future<Output = Result<Response<Reply>, Infallible>> + use<> {
+        let busy = self.life.begin();
+        let begun = path::begin(&self.lane, &self.peer, request);
+        async move {
+            let response = path::answer(begun).await;
+            Ok(response.map(|content| Reply { content, _busy: busy }))
+        }
+    }
+
+    fn answer_stream(
+        self: &Rc<Self>,
+        request: Request<Incoming>,
+    ) -> impl Future<Output = Result<Response<Reply>, Infallible>> + use<> {
+        let stream = Stream { visit: self.clone(), answered: Cell::new(false) };
+        let answer = self.answer(request);
+        async move {
+            let response = answer.await;
+            stream.answered.set(true);
+            response
+        }
+    }
+
+    /// What hyper refused by itself is counted by reason; it has answered already.
+    fn judged(&self, served: hyper::Result<()>) -> Result<(), BoxError> {
+        let Err(error) = served else { return Ok(()) };
+        if error.is_parse() {
+            let reason = if error.is_parse_too_large() { Reason::HeadersTooLarge } else { Reason::BadRequest };
+            self.lane.totals.refused.add(reason);
+        }
+        Err(error.into())
+    }
+}
+
+/// One HTTP/2 request: dropped unanswered, it was reset.
+struct Stream {
+    visit: Rc<Visit>,
+    answered: Cell<bool>,
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        let resets = &self.visit.resets;
+        if self.answered.get() {
+            resets.answered();
+        } else if resets.abandoned() {
+            self.visit.life.cut();
+        }
+    }
+}
+
+/// An answer's body, which keeps the connection busy until its end.
+struct Reply {
+    content: Content,
+    _busy: Busy,
+}
+
+impl Body for Reply {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        Pin::new(&mut self.get_mut().content).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.content.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.content.size_hint()
+    }
+}

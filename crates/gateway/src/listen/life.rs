@@ -1,0 +1,284 @@
+//! The life of a caller's connection: when it has been silent, slow or stuck for too long.
+//!
+//! One sweep a [`TICK`] looks at every connection of a thread, so that no request needs a timer for this. The judgement is
+//! a pure function of a few numbers that the connection keeps up to date with plain stores.
+
+use std::cell::RefCell;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+/// How often connections are looked at.
+pub(crate) const TICK: Duration = Duration::from_millis(250);
+
+/// Limits of a connection, in ticks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Patience {
+    /// From a request's first byte to the end of its head; also from the connection's beginning.
+    pub head: u32,
+    /// Between requests.
+    pub idle: u32,
+    /// While the peer takes none of the bytes that wait for it.
+    pub stuck: u32,
+}
+
+/// `time` in whole ticks, at least one.
+pub(super) fn ticks(time: Duration) -> u32 {
+    u32::try_from(time.as_millis().div_ceil(TICK.as_millis())).unwrap_or(u32::MAX).max(1)
+}
+
+/// What a connection is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Pulse {
+    /// Requests that have no complete answer yet.
+    pub requests: u32,
+    /// Whether part of a request's head has come.
+    pub heard: bool,
+    /// When the last of the above changed.
+    pub since: u32,
+    /// When a write first found no room, if none has succeeded since.
+    pub stuck: Option<u32>,
+}
+
+/// Why a connection is cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cut {
+    /// A request's head did not come in time.
+    SlowHead,
+    /// Nothing came for long.
+    Idle,
+    /// The peer does not read its answer.
+    Stuck,
+}
+
+/// Judges a connection at tick `now`.
+pub(super) fn judge(pulse: Pulse, now: u32, patience: &Patience) -> Option<Cut> {
+    let over = |since: u32, limit: u32| now.wrapping_sub(since) > limit;
+    match pulse {
+        Pulse { stuck: Some(since), .. } if over(since, patience.stuck) => Some(Cut::Stuck),
+        Pulse { requests: 1.., .. } => None,
+        Pulse { heard: true, since, .. } if over(since, patience.head) => Some(Cut::SlowHead),
+        Pulse { heard: false, since, .. } if over(since, patience.idle) => Some(Cut::Idle),
+        _ => None,
+    }
+}
+
+const CUT: u8 = 2;
+const DRAIN: u8 = 1;
+
+/// One connection as its sweep sees it. Atomics only because hyper wants upgradable connections to be `Send`.
+#[derive(Debug)]
+pub(crate) struct Life {
+    now: Arc<AtomicU32>,
+    requests: AtomicU32,
+    heard: AtomicBool,
+    since: AtomicU32,
+    /// Tick plus one; 0: not stuck.
+    stuck: AtomicU32,
+    http2: AtomicBool,
+    /// Whether its protocol is known and it can be told to end by that.
+    speaks: AtomicBool,
+    orders: AtomicU8,
+    waker: OnceLock<Waker>,
+}
+
+impl Life {
+    /// A connection that begins now and owes a request.
+    pub(crate) fn new(now: &Arc<AtomicU32>) -> Arc<Self> {
+        Arc::new(Self {
+            since: AtomicU32::new(now.load(Ordering::Relaxed)),
+            now: now.clone(),
+            requests: AtomicU32::new(0),
+            heard: AtomicBool::new(true),
+            stuck: AtomicU32::new(0),
+            http2: AtomicBool::new(false),
+            speaks: AtomicBool::new(false),
+            orders: AtomicU8::new(0),
+            waker: OnceLock::new(),
+        })
+    }
+
+    /// Its protocol is known. With HTTP/2, bytes between requests are not the beginning of a request's head.
+    pub(crate) fn speaks(&self, http2: bool) {
+        self.speaks.store(true, Ordering::Relaxed);
+        self.http2.store(http2, Ordering::Relaxed);
+        if http2 {
+            self.quiet();
+        }
+    }
+
+    /// Bytes came.
+    pub(crate) fn heard(&self) {
+        let between = self.requests.load(Ordering::Relaxed) == 0 && !self.heard.load(Ordering::Relaxed);
+        if between && !self.http2.load(Ordering::Relaxed) {
+            self.heard.store(true, Ordering::Relaxed);
+            self.touch();
+        }
+    }
+
+    /// A write succeeded, or found no room.
+    pub(crate) fn wrote(&self, room: bool) {
+        if room {
+            self.stuck.store(0, Ordering::Relaxed);
+        } else if self.stuck.load(Ordering::Relaxed) == 0 {
+            self.stuck.store(self.now.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        }
+    }
+
+    /// A request's head is complete; it lasts as long as the value.
+    pub(crate) fn begin(self: &Arc<Self>) -> Busy {
+        self.requests.store(self.requests.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        Busy(self.clone())
+    }
+
+    fn quiet(&self) {
+        self.heard.store(false, Ordering::Relaxed);
+        self.touch();
+    }
+
+    fn touch(&self) {
+        self.since.store(self.now.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    fn pulse(&self) -> Pulse {
+        Pulse {
+            requests: self.requests.load(Ordering::Relaxed),
+            heard: self.heard.load(Ordering::Relaxed),
+            since: self.since.load(Ordering::Relaxed),
+            stuck: self.stuck.load(Ordering::Relaxed).checked_sub(1),
+        }
+    }
+
+    /// Ends the connection at once.
+    pub(crate) fn cut(&self) {
+        self.order(CUT);
+    }
+
+    fn drain(&self) {
+        self.order(DRAIN);
+    }
+
+    fn order(&self, order: u8) {
+        self.orders.fetch_or(order, Ordering::Relaxed);
+        if let Some(waker) = self.waker.get() {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// Whether it should end after the requests that it has.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.orders.load(Ordering::Relaxed) & DRAIN != 0
+    }
+
+    /// Runs the connection until it ends or is cut; false: it was cut. One that has not said a word ends with the drain. It
+    /// must be the whole of its task, because its waker is noted once.
+    pub(crate) async fn govern(&self, connection: impl Future<Output = ()>) -> bool {
+        let mut connection = pin!(connection);
+        poll_fn(|cx| {
+            self.waker.get_or_init(|| cx.waker().clone());
+            match self.orders.load(Ordering::Relaxed) {
+                orders if orders & CUT != 0 => Poll::Ready(false),
+                DRAIN if !self.speaks.load(Ordering::Relaxed) => Poll::Ready(true),
+                _ => connection.as_mut().poll(cx).map(|()| true),
+            }
+        })
+        .await
+    }
+}
+
+/// One request of a connection, from its complete head to its complete answer.
+#[derive(Debug)]
+pub(crate) struct Busy(Arc<Life>);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.requests.store(self.0.requests.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
+        self.0.quiet();
+    }
+}
+
+/// Every connection of a thread.
+#[derive(Debug, Default)]
+pub(crate) struct Lives(RefCell<Vec<Arc<Life>>>);
+
+impl Lives {
+    /// Adds a connection.
+    pub(crate) fn add(&self, life: Arc<Life>) {
+        self.0.borrow_mut().push(life);
+    }
+
+    /// Forgets one that has ended.
+    pub(crate) fn remove(&self, life: &Arc<Life>) {
+        let mut lives = self.0.borrow_mut();
+        if let Some(at) = lives.iter().position(|known| Arc::ptr_eq(known, life)) {
+            lives.swap_remove(at);
+        }
+    }
+
+    /// Cuts those that took too long. Gives their number.
+    pub(crate) fn sweep(&self, now: u32, patience: &Patience) -> u64 {
+        let lives = self.0.borrow();
+        let late = lives.iter().filter(|life| judge(life.pulse(), now, patience).is_some());
+        late.map(|life| life.cut()).count() as u64
+    }
+
+    /// Tells all of them to end after the requests that they have.
+    pub(crate) fn drain(&self) {
+        self.0.borrow().iter().for_each(|life| life.drain());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENCE: Patience = Patience { head: 10, idle: 100, stuck: 20 };
+
+    fn pulse(requests: u32, heard: bool, stuck: Option<u32>) -> Pulse {
+        Pulse { requests, heard, since: 5, stuck }
+    }
+
+    #[test]
+    fn each_state_has_its_limit() {
+        for (pulse, limit, cut) in [
+            (pulse(0, true, None), 15, Cut::SlowHead),
+            (pulse(0, false, None), 105, Cut::Idle),
+            (pulse(3, false, Some(7)), 27, Cut::Stuck),
+        ] {
+            assert_eq!(judge(pulse, limit, &PATIENCE), None, "{pulse:?}");
+            assert_eq!(judge(pulse, limit + 1, &PATIENCE), Some(cut), "{pulse:?}");
+        }
+        assert_eq!(judge(pulse(1, false, None), 1_000_000, &PATIENCE), None, "a request has limits of its own");
+    }
+
+    #[test]
+    fn a_request_separates_head_and_silence() {
+        let now = Arc::new(AtomicU32::new(0));
+        let life = Life::new(&now);
+        assert!(life.pulse().heard, "a new connection owes a request");
+        let busy = life.begin();
+        drop(busy);
+        assert_eq!((life.pulse().requests, life.pulse().heard), (0, false));
+        now.store(9, Ordering::Relaxed);
+        life.heard();
+        assert_eq!((life.pulse().heard, life.pulse().since), (true, 9));
+        now.store(12, Ordering::Relaxed);
+        life.heard();
+        assert_eq!(life.pulse().since, 9, "later bytes of the same head give no more time");
+    }
+
+    #[test]
+    fn stuck_counts_from_the_first_failed_write() {
+        let now = Arc::new(AtomicU32::new(3));
+        let life = Life::new(&now);
+        life.wrote(false);
+        now.store(8, Ordering::Relaxed);
+        life.wrote(false);
+        assert_eq!(life.pulse().stuck, Some(3));
+        life.wrote(true);
+        assert_eq!(life.pulse().stuck, None);
+    }
+}

@@ -1,0 +1,39 @@
+//! Connections from callers: accepted on every thread, told apart by protocol, watched, and drained.
+//!
+//! A port has one socket a thread (`SO_REUSEPORT`); a connection lives and dies on the thread that accepted it.
+
+mod accept;
+mod backoff;
+mod connection;
+mod life;
+mod resets;
+mod thread;
+mod watched;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nearpath_daemon::drain;
+use nearpath_wire::server::Limits;
+
+pub(crate) use life::Lives;
+pub(crate) use thread::{Thread, run};
+
+use crate::Zone;
+
+/// A port as one thread serves it.
+pub(crate) struct Port {
+    pub zone: Zone,
+    pub tls: Option<Arc<rustls::ServerConfig>>,
+    pub limits: Limits,
+    pub tls_timeout: Duration,
+    /// Connections that this thread may have on this port.
+    pub connections: usize,
+    pub drain: drain::Watch,
+}
+
+impl Port {
+    fn is_draining(&self) -> bool {
+        self.drain.is_draining()
+    }
+}

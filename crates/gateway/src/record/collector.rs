@@ -1,0 +1,139 @@
+//! Shows the tallies as metrics, under OpenFaaS's names where it has one.
+
+use std::fmt::{Debug, Error};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::exemplar::Exemplar;
+
+use super::tally::{BOUNDS_US, Refusals, Times};
+use crate::route::{Function, Table};
+
+type NoExemplar<'a> = Option<&'a Exemplar<[(&'static str, &'static str); 0], u64>>;
+
+/// What is counted beside the functions.
+#[derive(Debug, Default)]
+pub(crate) struct Totals {
+    /// Refused before a function was known.
+    pub refused: Refusals,
+    /// Connections accepted.
+    pub connections: AtomicU64,
+    /// Times when a connection could not be accepted, for want of file descriptors mostly.
+    pub accept_errors: AtomicU64,
+    /// Connections cut because the peer was too slow, too silent or reset too many streams.
+    pub connections_cut: AtomicU64,
+    /// Access log lines lost because the writer fell behind.
+    pub log_lost: AtomicU64,
+}
+
+/// Reads the table and the totals at each scrape.
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    /// The functions.
+    pub table: Arc<Table>,
+    /// The rest.
+    pub totals: Arc<Totals>,
+}
+
+impl Collector for Metrics {
+    fn encode(&self, mut to: DescriptorEncoder) -> Result<(), Error> {
+        let mut functions = self.table.functions();
+        functions.sort_by(|a, b| a.name.cmp(&b.name));
+        self.seconds(&mut to, &functions)?;
+        self.invocations(&mut to, &functions)?;
+        self.gauges(&mut to, &functions)?;
+        self.refusals(&mut to, &functions)?;
+        self.connections(&mut to)
+    }
+}
+
+impl Metrics {
+    fn seconds(&self, to: &mut DescriptorEncoder, functions: &[Arc<Function>]) -> Result<(), Error> {
+        let help = "Seconds from a request's arrival to its response's end";
+        let mut metric = to.encode_descriptor("gateway_functions_seconds", help, None, MetricType::Histogram)?;
+        each_code(functions, |name, code, times| {
+            let labels = [("function_name", name), ("code", code)];
+            let mut metric = metric.encode_family(&labels)?;
+            let sum = times.sum_seconds();
+            metric.encode_histogram::<[(&str, &str); 0]>(sum, times.count(), &buckets(times), None)
+        })
+    }
+
+    fn invocations(&self, to: &mut DescriptorEncoder, functions: &[Arc<Function>]) -> Result<(), Error> {
+        let help = "Requests that ended";
+        let mut metric = to.encode_descriptor("gateway_function_invocation", help, None, MetricType::Counter)?;
+        each_code(functions, |name, code, times| {
+            let labels = [("function_name", name), ("code", code)];
+            metric.encode_family(&labels)?.encode_counter(&times.count(), None as NoExemplar)
+        })
+    }
+
+    fn gauges(&self, to: &mut DescriptorEncoder, functions: &[Arc<Function>]) -> Result<(), Error> {
+        type Value = fn(&Function) -> u64;
+        let gauges: [(&str, &str, Value); 4] = [
+            // OpenFaaS's name has no `_total`, which OpenMetrics demands of a counter.
+            ("gateway_function_invocation_started", "Requests that came", |f| f.tally.started()),
+            ("gateway_service_count", "Instances that are ready", |f| f.route().ready.len() as u64),
+            ("nearpath_inflight", "Requests that came and have not ended", |f| {
+                f.tally.started().saturating_sub(f.tally.ended())
+            }),
+            ("nearpath_queued", "Requests that wait for an instance", |f| f.gate.load().1 as u64),
+        ];
+        for (name, help, value) in gauges {
+            let mut metric = to.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            for function in functions {
+                let labels = [("function_name", &*function.name)];
+                metric.encode_family(&labels)?.encode_gauge(&value(function))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn refusals(&self, to: &mut DescriptorEncoder, functions: &[Arc<Function>]) -> Result<(), Error> {
+        let help = "Requests that the platform refused, cut or lost; no function_name: none was known";
+        let mut metric = to.encode_descriptor("nearpath_refused", help, None, MetricType::Counter)?;
+        let of_functions = functions.iter().map(|function| (&*function.name, &function.tally.refused));
+        for (name, refused) in of_functions.chain([("", &self.totals.refused)]) {
+            for (reason, count) in refused.seen() {
+                let labels = [("function_name", name), ("reason", reason.name())];
+                metric.encode_family(&labels)?.encode_counter(&count, None as NoExemplar)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn connections(&self, to: &mut DescriptorEncoder) -> Result<(), Error> {
+        let totals = &*self.totals;
+        let counters = [
+            ("nearpath_connections", "Connections accepted", &totals.connections),
+            ("nearpath_accept_errors", "Connections that could not be accepted", &totals.accept_errors),
+            ("nearpath_connections_cut", "Connections cut: peer too slow or too silent", &totals.connections_cut),
+            ("nearpath_access_log_lost", "Access log lines lost: writer too slow", &totals.log_lost),
+        ];
+        for (name, help, value) in counters {
+            let mut metric = to.encode_descriptor(name, help, None, MetricType::Counter)?;
+            metric.encode_counter(&value.load(Ordering::Relaxed), None as NoExemplar)?;
+        }
+        Ok(())
+    }
+}
+
+fn each_code(
+    functions: &[Arc<Function>],
+    mut show: impl FnMut(&str, &str, &Times) -> Result<(), Error>,
+) -> Result<(), Error> {
+    for function in functions {
+        for (code, times) in function.tally.codes() {
+            show(&function.name, &code.to_string(), times)?;
+        }
+    }
+    Ok(())
+}
+
+fn buckets(times: &Times) -> Vec<(f64, u64)> {
+    let bounds = BOUNDS_US.iter().map(|us| *us as f64 / 1e6).chain([f64::INFINITY]);
+    bounds.zip(times.buckets()).collect()
+}

@@ -1,0 +1,172 @@
+//! The end of a request, recorded exactly once: a value that records when it is dropped.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use http::{Request, Version};
+use nearpath_types::{InstanceId, Reason};
+
+use super::log::Line;
+use crate::deliver::Flow;
+use crate::lane::Lane;
+use crate::route::Function;
+
+/// What nginx and others log when the caller went away before it had an answer.
+const GONE: u16 = 499;
+
+/// One request that has not ended yet. It is handed from the path to the response's body; whoever drops it ends the
+/// request. Unless told otherwise by then, the caller has gone.
+pub(crate) struct Completion {
+    lane: Rc<Lane>,
+    function: Option<Arc<Function>>,
+    started: Instant,
+    status: u16,
+    reason: Option<Reason>,
+    /// How long it waited to be let in.
+    pub queue_wait: Duration,
+    /// Which instance it was sent to last.
+    pub instance: Option<InstanceId>,
+    /// Bytes of the response's body so far.
+    pub bytes_out: u64,
+    body: Option<Rc<Flow>>,
+    details: Option<Box<Details>>,
+}
+
+/// What only the access log wants.
+struct Details {
+    time: SystemTime,
+    call_id: String,
+    asked: String,
+    caller: Option<String>,
+    method: String,
+    path: String,
+    protocol: &'static str,
+}
+
+impl Completion {
+    /// A request that has just come. `function`: the one it is for; `asked`: as the path named it.
+    pub(crate) fn start<B>(
+        lane: &Rc<Lane>,
+        request: &Request<B>,
+        function: Option<Arc<Function>>,
+        asked: &str,
+    ) -> Self {
+        if let Some(function) = &function {
+            function.tally.start();
+        }
+        let details = lane.log.as_ref().map(|_| Box::new(Details::of(request, asked)));
+        Self {
+            lane: lane.clone(),
+            function,
+            started: Instant::now(),
+            status: GONE,
+            reason: Some(Reason::CallerGone),
+            queue_wait: Duration::ZERO,
+            instance: None,
+            bytes_out: 0,
+            body: None,
+            details,
+        }
+    }
+
+    /// When it came.
+    pub(crate) fn started(&self) -> Instant {
+        self.started
+    }
+
+    /// For the access log.
+    pub(crate) fn identify(&mut self, call_id: &http::HeaderValue, caller: Option<&Function>) {
+        if let Some(details) = &mut self.details {
+            details.call_id = String::from_utf8_lossy(call_id.as_bytes()).into_owned();
+            details.caller = caller.map(|caller| caller.name.to_string());
+        }
+    }
+
+    /// Where the request body's bytes are counted.
+    pub(crate) fn count_in(&mut self, body: Option<Rc<Flow>>) {
+        self.body = body;
+    }
+
+    /// The response's head is on its way; if nothing else is said, the caller leaves before its end.
+    pub(crate) fn answered(&mut self, status: u16) {
+        self.status = status;
+    }
+
+    /// The caller has its whole answer.
+    pub(crate) fn finished(&mut self) {
+        self.reason = None;
+    }
+
+    /// The platform refused it, with that reason's status.
+    pub(crate) fn refused(&mut self, reason: Reason) {
+        self.status = reason.status();
+        self.reason = Some(reason);
+    }
+
+    /// The platform cut the response after its head had gone.
+    pub(crate) fn cut(&mut self, reason: Reason) {
+        self.reason = Some(reason);
+    }
+
+    fn record(&mut self) {
+        let took = self.started.elapsed();
+        if self.reason == Some(Reason::CallerGone) && self.lane.is_cutting() {
+            self.reason = Some(Reason::Draining);
+        }
+        match &self.function {
+            Some(function) => {
+                function.tally.end(self.status, took);
+                self.reason.inspect(|reason| function.tally.refused.add(*reason));
+            }
+            None => drop(self.reason.inspect(|reason| self.lane.totals.refused.add(*reason))),
+        }
+        if let (Some(details), Some(log)) = (self.details.take(), &self.lane.log) {
+            log.write(self.line(*details, took));
+        }
+    }
+
+    fn line(&self, details: Details, took: Duration) -> Line {
+        Line {
+            time: details.time,
+            call_id: details.call_id,
+            function: self.function.as_ref().map_or(details.asked, |function| function.name.to_string()),
+            caller: details.caller,
+            method: details.method,
+            path: details.path,
+            protocol: details.protocol,
+            status: self.status,
+            reason: self.reason.map(Reason::name),
+            instance: self.instance.map(|id| id.to_string()),
+            bytes_in: self.body.as_ref().map_or(0, |body| body.bytes()),
+            bytes_out: self.bytes_out,
+            duration: took.as_secs_f64(),
+            queue_wait: self.queue_wait.as_secs_f64(),
+            via: "http",
+        }
+    }
+}
+
+impl Drop for Completion {
+    fn drop(&mut self) {
+        self.record();
+    }
+}
+
+impl Details {
+    fn of<B>(request: &Request<B>, asked: &str) -> Self {
+        Self {
+            time: SystemTime::now(),
+            call_id: String::new(),
+            asked: asked.to_owned(),
+            caller: None,
+            method: request.method().to_string(),
+            path: request.uri().path().to_owned(),
+            protocol: match request.version() {
+                Version::HTTP_10 => "HTTP/1.0",
+                Version::HTTP_2 => "HTTP/2",
+                _ => "HTTP/1.1",
+            },
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! How a request ends: exactly one [`Completion`] each, from which metrics and access log both come.
+
+mod collector;
+mod completion;
+mod log;
+mod tally;
+
+pub(crate) use collector::{Metrics, Totals};
+pub(crate) use completion::Completion;
+pub(crate) use log::AccessLog;
+pub(crate) use tally::Tally;

@@ -1,0 +1,89 @@
+//! The platform's errors as answers: which component, why, which setting governs it, and whether to try again.
+
+use std::rc::Rc;
+
+use http::header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
+use http::{Request, Response, StatusCode};
+use nearpath_types::{PlatformError, Reason};
+use nearpath_wire::Body;
+use serde::Serialize;
+
+use crate::COMPONENT;
+use crate::deliver::headers::{self, Asked};
+use crate::lane::Lane;
+use crate::path::{Call, Content};
+use crate::record::Completion;
+
+/// Says that the platform made the answer, not the function.
+pub(crate) const X_OPENFAAS_INTERNAL: HeaderName = HeaderName::from_static("x-openfaas-internal");
+/// The reason's name.
+pub(crate) const X_NEARPATH_REASON: HeaderName = HeaderName::from_static("x-nearpath-reason");
+
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+/// Seconds after which a caller may try again.
+const SOON: HeaderValue = HeaderValue::from_static("1");
+
+#[derive(Serialize)]
+struct Shown<'a> {
+    component: &'a str,
+    reason: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    setting: Option<&'a str>,
+    message: &'a str,
+    retry_is_safe: bool,
+}
+
+/// The answer to a request for a function that was refused on its walk.
+pub(crate) fn of_call(call: Call, error: &PlatformError) -> Response<Content> {
+    refused(&call.lane, &call.asked, call.record, error)
+}
+
+/// The answer to a request that was refused, recorded.
+pub(crate) fn refused(lane: &Lane, asked: &Asked, mut record: Completion, error: &PlatformError) -> Response<Content> {
+    record.refused(error.reason);
+    let mut response = render(error, asked.json);
+    headers::identify(response.headers_mut(), asked, &lane.served_by);
+    response.map(Content::Own)
+}
+
+/// The answer to a request that is for no function, recorded.
+pub(crate) fn outside<B>(lane: &Rc<Lane>, request: &Request<B>, reason: Reason, why: &str) -> Response<Content> {
+    let asked = Asked::of(request);
+    let mut record = Completion::start(lane, request, None, request.uri().path());
+    record.identify(&asked.call_id, None);
+    refused(lane, &asked, record, &PlatformError::new(COMPONENT, reason, why.to_owned()))
+}
+
+/// An error as an HTTP answer. JSON when `json`, else one line of text.
+pub(crate) fn render(error: &PlatformError, json: bool) -> Response<Body> {
+    let body = if json { as_json(error) } else { format!("{error}\n") };
+    let mut response = Response::new(Body::from(body));
+    let status = error.reason.status();
+    *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, if json { JSON } else { TEXT });
+    headers.insert(X_OPENFAAS_INTERNAL, HeaderValue::from_static(error.component));
+    headers.insert(X_NEARPATH_REASON, HeaderValue::from_static(error.reason.name()));
+    if error.reason.retry_is_safe() && matches!(status, 429 | 503) {
+        headers.insert(RETRY_AFTER, SOON);
+    }
+    response
+}
+
+/// Whether the caller of a request would rather have JSON.
+pub(crate) fn wants_json<B>(request: &Request<B>) -> bool {
+    let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok());
+    accept.is_some_and(|accept| accept.contains("application/json"))
+}
+
+fn as_json(error: &PlatformError) -> String {
+    let shown = Shown {
+        component: error.component,
+        reason: error.reason.name(),
+        setting: error.setting,
+        message: &error.message,
+        retry_is_safe: error.reason.retry_is_safe(),
+    };
+    serde_json::to_string(&shown).expect("five plain fields become JSON")
+}

@@ -1,0 +1,69 @@
+//! One ready instance as all threads see it: where it is, and how many requests are at it.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use nearpath_types::InstanceId;
+
+const WITHDRAWN: u32 = 1 << 31;
+
+/// An instance that was ready when it was made. Once withdrawn it stays so.
+#[derive(Debug)]
+pub(crate) struct Endpoint {
+    /// The instance.
+    pub id: InstanceId,
+    /// Where its watchdog listens.
+    pub addr: SocketAddr,
+    /// Unlike `id`, never used twice while the process lives: the key of connection pools.
+    pub serial: u64,
+    /// Bit 31: withdrawn. Below: requests at it. One word, so that each request knows for sure on which side of the
+    /// withdrawal it is.
+    load: AtomicU32,
+}
+
+impl Endpoint {
+    /// An instance that nothing was sent to yet.
+    pub(crate) fn new(id: InstanceId, addr: SocketAddr) -> Self {
+        static SERIAL: AtomicU64 = AtomicU64::new(0);
+        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+        Self { id, addr, serial, load: AtomicU32::new(0) }
+    }
+
+    /// Requests at it; `None` once it is withdrawn.
+    pub(crate) fn load(&self) -> Option<u32> {
+        let load = self.load.load(Ordering::Relaxed);
+        (load & WITHDRAWN == 0).then_some(load)
+    }
+
+    /// Adds a request, unless it was withdrawn or has `limit` already.
+    pub(crate) fn take(&self, limit: u32) -> bool {
+        let step = |load: u32| (load & WITHDRAWN == 0 && load < limit).then_some(load + 1);
+        self.load.fetch_update(Ordering::AcqRel, Ordering::Relaxed, step).is_ok()
+    }
+
+    /// Ends a request. False: the instance was withdrawn meanwhile, and the request forgiven at the gate.
+    pub(crate) fn release(&self) -> bool {
+        self.load.fetch_sub(1, Ordering::AcqRel) & WITHDRAWN == 0
+    }
+
+    /// Lets nothing new in. Gives the number of requests still at it, the first time; then 0.
+    pub(crate) fn withdraw(&self) -> u32 {
+        let before = self.load.fetch_or(WITHDRAWN, Ordering::AcqRel);
+        if before & WITHDRAWN == 0 { before } else { 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_withdrawn_endpoint_takes_nothing_and_forgives_once() {
+        let endpoint = Endpoint::new(InstanceId(1), "127.0.0.1:1".parse().unwrap());
+        assert!(endpoint.take(2) && endpoint.take(2) && !endpoint.take(2));
+        assert!(endpoint.release());
+        assert_eq!((endpoint.withdraw(), endpoint.withdraw()), (1, 0));
+        assert!(!endpoint.take(2) && endpoint.load().is_none());
+        assert!(!endpoint.release(), "the last one was forgiven at the gate");
+    }
+}

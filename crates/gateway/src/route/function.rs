@@ -1,0 +1,117 @@
+//! What the gateway keeps about one function: what the last snapshot said, and what lives longer than a snapshot.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use arc_swap::ArcSwap;
+use http::HeaderValue;
+use nearpath_types::{FunctionId, FunctionRoute, InstanceState, Policy, duration};
+
+use super::endpoint::Endpoint;
+use crate::admit::{Bell, Gate, UNLIMITED};
+use crate::record::Tally;
+
+/// A function that can be called. Lives from the snapshot that brings it to the one that lacks it.
+#[derive(Debug)]
+pub(crate) struct Function {
+    /// Who it is.
+    pub id: FunctionId,
+    /// `NAME.NAMESPACE`, for metrics and logs.
+    pub name: Box<str>,
+    /// The same, for requests that bring no `Host`.
+    pub host: HeaderValue,
+    /// Who is let in.
+    pub gate: Arc<Gate>,
+    /// Rung when it sleeps.
+    pub bell: Bell,
+    /// What it did.
+    pub tally: Tally,
+    route: ArcSwap<Route>,
+}
+
+/// What the last snapshot says about a function.
+#[derive(Debug)]
+pub(crate) struct Route {
+    /// Limits, timeouts and permitted edges.
+    pub policy: Arc<Policy>,
+    /// Instances that may be called.
+    pub ready: Vec<Arc<Endpoint>>,
+    /// Why none is ready.
+    pub trouble: Option<Arc<str>>,
+    /// The whole request's limit, as `X-Timeout` tells it.
+    pub total: HeaderValue,
+}
+
+impl Function {
+    /// A function without instances; [`Function::update`] brings them.
+    pub(crate) fn new(id: FunctionId, policy: Arc<Policy>) -> Self {
+        let name = id.to_string().into_boxed_str();
+        Self {
+            host: HeaderValue::from_str(&name).expect("RFC 1035 labels and a dot are visible ASCII"),
+            gate: Gate::new(0, policy.queue),
+            bell: Bell::new(Instant::now()),
+            tally: Tally::default(),
+            route: ArcSwap::from_pointee(Route::new(policy, Vec::new(), None)),
+            id,
+            name,
+        }
+    }
+
+    /// What the last snapshot says.
+    pub(crate) fn route(&self) -> Arc<Route> {
+        self.route.load_full()
+    }
+
+    /// Takes over a snapshot's entry. Instances that were ready before keep their counts; those that no longer are get
+    /// nothing new from here on, and what is still at them no longer counts against the limit.
+    pub(crate) fn update(&self, entry: &FunctionRoute) {
+        let before = self.route();
+        let ready = merge(&before.ready, entry);
+        let capacity = capacity(&entry.policy, ready.len());
+        self.route.store(Arc::new(Route::new(entry.policy.clone(), ready.clone(), entry.trouble.clone())));
+        let kept = |old: &Arc<Endpoint>| ready.iter().any(|new| Arc::ptr_eq(old, new));
+        for gone in before.ready.iter().filter(|old| !kept(old)) {
+            self.gate.forgive(gone.withdraw());
+        }
+        self.gate.resize(capacity, entry.policy.queue);
+    }
+
+    /// Ends it: nothing new is sent, and whoever waits learns that it is gone.
+    pub(crate) fn remove(&self) {
+        for gone in &self.route().ready {
+            gone.withdraw();
+        }
+        self.gate.close();
+    }
+}
+
+impl Route {
+    fn new(policy: Arc<Policy>, ready: Vec<Arc<Endpoint>>, trouble: Option<Arc<str>>) -> Self {
+        let total = HeaderValue::from_str(&duration::format(policy.total_timeout)).expect("a duration is ASCII");
+        Self { policy, ready, trouble, total }
+    }
+
+    /// Whether a request would have to wait for an instance to start.
+    pub(crate) fn is_cold(&self) -> bool {
+        self.ready.is_empty()
+    }
+}
+
+fn capacity(policy: &Policy, ready: usize) -> u32 {
+    let ready = u32::try_from(ready).unwrap_or(UNLIMITED);
+    match policy.max_inflight {
+        Some(each) => each.saturating_mul(ready).min(UNLIMITED),
+        None if ready == 0 => 0,
+        None => UNLIMITED,
+    }
+}
+
+fn merge(before: &[Arc<Endpoint>], entry: &FunctionRoute) -> Vec<Arc<Endpoint>> {
+    let ready = entry.instances.iter().filter(|instance| instance.state == InstanceState::Ready);
+    ready
+        .map(|instance| {
+            let same = |old: &&Arc<Endpoint>| old.id == instance.id && old.addr == instance.addr.0;
+            before.iter().find(same).cloned().unwrap_or_else(|| Endpoint::new(instance.id, instance.addr.0).into())
+        })
+        .collect()
+}

@@ -1,0 +1,124 @@
+//! Peers that mean harm: slow, silent, huge, restless.
+
+use http::{Request, Response};
+use nearpath_gateway::Settings;
+use nearpath_testkit::{eventually, within};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::house::{House, full, h2, mirror, ms, raw, serving};
+
+#[tokio::test]
+async fn a_slow_head_is_cut_while_others_are_served() {
+    let house = House::with(Settings { header_timeout: ms(500), ..Settings::default() });
+    house.echo(mirror().await);
+    let mut slow = TcpStream::connect(house.public).await.unwrap();
+    slow.write_all(b"GET /function/echo HTTP/1.1\r\n").await.unwrap();
+    let (mut read, mut write) = slow.split();
+    let drip = async {
+        while write.write_all(b"x: 1\r\n").await.is_ok() {
+            tokio::time::sleep(ms(50)).await;
+        }
+    };
+    let mut rest = Vec::new();
+    tokio::select! {
+        () = drip => {}
+        _ = within(read.read_to_end(&mut rest)) => {}
+    }
+    assert!(rest.is_empty());
+    assert_eq!(house.get("/function/echo").await.status, 200);
+    assert!(house.metrics().contains("nearpath_connections_cut_total 1"));
+}
+
+#[tokio::test]
+async fn a_silent_connection_is_closed() {
+    let settings = Settings { header_timeout: ms(300), idle_timeout: ms(300), ..Settings::default() };
+    let house = House::with(settings);
+    house.echo(mirror().await);
+    assert_eq!(raw(house.public, b"").await, "", "one that never says a word");
+    let answer = raw(house.public, b"GET /function/echo HTTP/1.1\r\nhost: a\r\n\r\n").await;
+    assert!(answer.starts_with("HTTP/1.1 200 "), "one that stays after its answer");
+}
+
+#[tokio::test]
+async fn a_caller_that_does_not_read_is_cut() {
+    let house = House::with(Settings { write_timeout: ms(500), ..Settings::default() });
+    house.echo(serving(async |_| Response::new(full(vec![b'x'; 64 << 20]))).await);
+    let mut stream = TcpStream::connect(house.public).await.unwrap();
+    stream.write_all(b"GET /function/echo HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+    eventually("it is recorded", async || house.log.all().len() == 1).await;
+    assert_eq!(house.log.all()[0]["reason"], "caller_gone");
+    drop(stream);
+}
+
+#[tokio::test]
+async fn header_bombs_are_431() {
+    let house = House::open();
+    house.echo(mirror().await);
+    let huge = format!("GET /function/echo HTTP/1.1\r\nhost: a\r\nx: {}\r\n\r\n", "y".repeat(2 << 20));
+    let many = format!("GET /function/echo HTTP/1.1\r\nhost: a\r\n{}\r\n", "x: 1\r\n".repeat(5_000));
+    for bomb in [huge, many] {
+        let mut stream = TcpStream::connect(house.public).await.unwrap();
+        let _ = stream.write_all(bomb.as_bytes()).await; // it may be cut while writing
+        let mut answer = Vec::new();
+        let _ = within(stream.read_to_end(&mut answer)).await;
+        let answer = String::from_utf8_lossy(&answer);
+        assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431 "), "{answer}");
+    }
+    eventually("both are counted", async || {
+        house.metrics().contains(r#"nearpath_refused_total{function_name="",reason="headers_too_large"} 2"#)
+    })
+    .await;
+    assert_eq!(house.get("/function/echo").await.status, 200);
+}
+
+#[tokio::test]
+async fn rapid_resets_are_bounded() {
+    let house = House::open();
+    house.echo(serving(async |_| std::future::pending::<Response<_>>().await).await);
+    let client = h2(house.public).await;
+    for _ in 0..2_000 {
+        let mut client = client.clone();
+        let request = Request::get("http://a/function/echo").body(full("")).unwrap();
+        let call = client.send_request(request);
+        if tokio::time::timeout(ms(2), call).await.is_ok_and(|answer| answer.is_err()) {
+            break; // the gateway closed the connection
+        }
+    }
+    assert!(client.is_closed());
+    let started = house.log.all().len();
+    assert!(started <= 150, "{started} requests were begun");
+}
+
+#[tokio::test]
+async fn http_2_with_connection_headers_is_refused() {
+    let house = House::open();
+    house.echo(mirror().await);
+    let mut stream = TcpStream::connect(house.public).await.unwrap();
+    stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
+    let mut block = vec![0x82, 0x86, 0x41, 1, b'a', 0x44, 14]; // GET, http, :authority a, :path
+    block.extend(b"/function/echo");
+    block.extend([0x40, 17]);
+    block.extend(b"transfer-encoding");
+    block.push(7);
+    block.extend(b"chunked");
+    let mut frame = vec![0, 0, block.len() as u8, 1, 5, 0, 0, 0, 1];
+    frame.extend(block);
+    stream.write_all(&frame).await.unwrap();
+    let reset = within(frame_of(&mut stream, 3)).await;
+    assert_eq!(reset, [0, 0, 0, 1], "PROTOCOL_ERROR");
+    assert!(house.log.all().is_empty());
+}
+
+/// The payload of the next frame of that type.
+async fn frame_of(stream: &mut TcpStream, wanted: u8) -> Vec<u8> {
+    loop {
+        let mut head = [0; 9];
+        stream.read_exact(&mut head).await.unwrap();
+        let mut payload = vec![0; usize::from(head[1]) << 8 | usize::from(head[2])];
+        stream.read_exact(&mut payload).await.unwrap();
+        if head[3] == wanted {
+            return payload;
+        }
+    }
+}

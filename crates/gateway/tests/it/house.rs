@@ -1,0 +1,315 @@
+//! A gateway with fixed instances behind it, and the simplest clients and servers that can show a behaviour.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use http::{Request, Response};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
+use nearpath_daemon::drain::{self, Trigger};
+use nearpath_daemon::metrics::Registry;
+use nearpath_gateway::{Control, Gateway, Listener, Serving, Settings, Zone};
+use nearpath_types::{FunctionId, FunctionRoute, Instance, InstanceAddr, InstanceId, InstanceState, Policy, Snapshot};
+use nearpath_wire::Body;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::mpsc;
+
+pub(crate) type TestBody = UnsyncBoxBody<Bytes, Infallible>;
+
+pub(crate) fn full(text: impl Into<Bytes>) -> TestBody {
+    Full::new(text.into()).boxed_unsync()
+}
+
+/// Rings arrive here; the administrator's side says which path it saw.
+pub(crate) struct Rings(mpsc::UnboundedSender<FunctionId>);
+
+impl Control for Rings {
+    fn wake(&self, function: &FunctionId) {
+        let _ = self.0.send(function.clone());
+    }
+
+    fn admin(&self, request: Request<Incoming>) -> BoxFuture<'static, Response<Body>> {
+        let body = Body::from(format!("admin {}", request.uri().path()));
+        Box::pin(std::future::ready(Response::new(body)))
+    }
+}
+
+pub(crate) struct House {
+    pub gateway: Gateway,
+    pub public: SocketAddr,
+    pub inner: SocketAddr,
+    pub(crate) secure: SocketAddr,
+    /// PEM, self-signed for `localhost`.
+    pub(crate) certificate: String,
+    pub rings: mpsc::UnboundedReceiver<FunctionId>,
+    pub registry: Registry,
+    pub log: Lines,
+    trigger: Option<Trigger>,
+    serving: Option<Serving>,
+}
+
+/// What the access log wrote.
+#[derive(Clone, Default)]
+pub(crate) struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Lines {
+    pub(crate) fn all(&self) -> Vec<serde_json::Value> {
+        let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+}
+
+impl House {
+    pub(crate) fn open() -> Self {
+        Self::with(Settings::default())
+    }
+
+    pub(crate) fn with(settings: Settings) -> Self {
+        let (send, rings) = mpsc::unbounded_channel();
+        let (registry, log) = (Registry::default(), Lines::default());
+        let gateway = Gateway::new(settings, Arc::new(Rings(send)), &registry);
+        let gateway = gateway.with_access_log(Box::new(log.clone())).unwrap();
+        let bind = || nearpath_wire::bind((Ipv4Addr::LOCALHOST, 0).into(), 2).unwrap();
+        let (public, inner, secure) = (bind(), bind(), bind());
+        let (certificate, tls) = self_signed();
+        let at_secure = secure[0].local_addr().unwrap();
+        let (at, at_inner) = (public[0].local_addr().unwrap(), inner[0].local_addr().unwrap());
+        let listeners = vec![
+            Listener { zone: Zone::Public, tls: None, sockets: public },
+            Listener { zone: Zone::Inner, tls: None, sockets: inner },
+            Listener { zone: Zone::Public, tls: Some(tls), sockets: secure },
+        ];
+        let (trigger, watch) = drain::channel();
+        let serving = gateway.serve(listeners, 2, Arc::new(|| Ok(())), watch).unwrap();
+        let (trigger, serving) = (Some(trigger), Some(serving));
+        let (public, inner, secure) = (at, at_inner, at_secure);
+        Self { gateway, public, inner, secure, certificate, rings, registry, log, trigger, serving }
+    }
+
+    /// Begins the drain; the value is ready when it is over.
+    pub(crate) fn drain(&mut self) -> impl Future<Output = ()> + use<> {
+        let (trigger, serving) = (self.trigger.take().unwrap(), self.serving.take().unwrap());
+        let begun = tokio::spawn(trigger.drain());
+        async move {
+            begun.await.unwrap();
+            tokio::task::spawn_blocking(|| serving.join()).await.unwrap().unwrap();
+        }
+    }
+
+    /// Publishes functions whose instances are all ready.
+    pub(crate) fn publish(&self, functions: &[(&str, Policy, &[SocketAddr])]) {
+        let routes = functions.iter().map(|(name, policy, at)| route(name, policy.clone(), at));
+        self.gateway.publish(&Snapshot { version: 1, functions: routes.collect() });
+    }
+
+    pub(crate) fn echo(&self, at: SocketAddr) {
+        self.publish(&[("echo", Policy::default(), &[at])]);
+    }
+
+    pub(crate) fn metrics(&self) -> String {
+        self.registry.encode()
+    }
+
+    /// One request with a connection of its own.
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        ask(self.public, Request::get(path).body(full("")).unwrap()).await
+    }
+}
+
+fn self_signed() -> (String, Arc<rustls::ServerConfig>) {
+    let folder = tempfile::tempdir().unwrap();
+    let (cert, key) = (folder.path().join("cert.pem"), folder.path().join("key.pem"));
+    let pair = rcgen::generate_simple_self_signed(vec!["localhost".into()]).unwrap();
+    std::fs::write(&cert, pair.cert.pem()).unwrap();
+    std::fs::write(&key, pair.signing_key.serialize_pem()).unwrap();
+    (pair.cert.pem(), nearpath_wire::tls::load(&cert, &key).unwrap())
+}
+
+/// A function's entry; an instance's id follows from its address, so that publishing twice means the same instances.
+pub(crate) fn route(name: &str, policy: Policy, ready: &[SocketAddr]) -> FunctionRoute {
+    FunctionRoute {
+        id: name.parse().unwrap(),
+        policy: Arc::new(policy),
+        replicas: ready.len() as u32,
+        instances: ready.iter().map(|at| instance(*at, InstanceState::Ready)).collect(),
+        trouble: None,
+    }
+}
+
+pub(crate) fn instance(at: SocketAddr, state: InstanceState) -> Instance {
+    Instance { id: InstanceId(u64::from(at.port())), addr: InstanceAddr(at), state }
+}
+
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub status: u16,
+    pub headers: http::HeaderMap,
+    pub body: String,
+    pub trailers: Option<http::HeaderMap>,
+}
+
+impl Answer {
+    pub(crate) fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", |value| value.to_str().unwrap())
+    }
+
+    pub(crate) fn reason(&self) -> &str {
+        self.header("x-nearpath-reason")
+    }
+}
+
+pub(crate) async fn ask(at: SocketAddr, request: Request<TestBody>) -> Answer {
+    let response = nearpath_testkit::within(send(at, request)).await.unwrap();
+    finish(response).await
+}
+
+pub(crate) async fn finish(response: Response<Incoming>) -> Answer {
+    let (head, body) = response.into_parts();
+    let body = nearpath_testkit::within(body.collect()).await.unwrap();
+    let trailers = body.trailers().cloned();
+    let body = String::from_utf8(body.to_bytes().to_vec()).unwrap();
+    Answer { status: head.status.as_u16(), headers: head.headers, body, trailers }
+}
+
+/// Sends over HTTP/1.1 on a connection of its own and gives the head.
+pub(crate) async fn send(at: SocketAddr, mut request: Request<TestBody>) -> hyper::Result<Response<Incoming>> {
+    if !request.headers().contains_key("host") {
+        request.headers_mut().insert("host", "shop.example".parse().unwrap());
+    }
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(TcpStream::connect(at).await.unwrap())).await?;
+    tokio::spawn(connection.with_upgrades());
+    let response = sender.send_request(request).await?;
+    tokio::spawn(async move {
+        let _open_until_the_body_ends = sender.ready().await;
+    });
+    Ok(response)
+}
+
+/// An HTTP/2 connection without TLS.
+pub(crate) async fn h2(at: SocketAddr) -> hyper::client::conn::http2::SendRequest<TestBody> {
+    let io = TokioIo::new(TcpStream::connect(at).await.unwrap());
+    let (sender, connection) = hyper::client::conn::http2::handshake(TokioExecutor::new(), io).await.unwrap();
+    tokio::spawn(connection);
+    sender
+}
+
+/// A function's instance: answers each request with `answer`, over HTTP/1.1 or h2c.
+pub(crate) async fn instance_at<F, R>(ip: Ipv4Addr, answer: F) -> SocketAddr
+where
+    F: Fn(Request<Incoming>) -> R + Clone + Send + 'static,
+    R: Future<Output = Response<TestBody>> + Send + 'static,
+{
+    let socket = TcpListener::bind((ip, 0)).await.unwrap();
+    let at = socket.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = socket.accept().await {
+            let answer = answer.clone();
+            let service = service_fn(move |request| {
+                let answered = answer(request);
+                async { Ok::<_, Infallible>(answered.await) }
+            });
+            tokio::spawn(async move {
+                let _ = auto::Builder::new(TokioExecutor::new())
+                    .serve_connection_with_upgrades(TokioIo::new(stream), service)
+                    .await;
+            });
+        }
+    });
+    at
+}
+
+pub(crate) async fn serving<F, R>(answer: F) -> SocketAddr
+where
+    F: Fn(Request<Incoming>) -> R + Clone + Send + 'static,
+    R: Future<Output = Response<TestBody>> + Send + 'static,
+{
+    instance_at(Ipv4Addr::LOCALHOST, answer).await
+}
+
+/// Answers with what it got: method, target, headers, body.
+pub(crate) async fn mirror() -> SocketAddr {
+    serving(async |request: Request<Incoming>| {
+        let (head, body) = request.into_parts();
+        let mut text = format!("{} {}\n", head.method, head.uri);
+        for (name, value) in &head.headers {
+            text += &format!("{name}: {}\n", value.to_str().unwrap());
+        }
+        let body = body.collect().await.unwrap().to_bytes();
+        text += &format!("\n{}", String::from_utf8_lossy(&body));
+        Response::new(full(text))
+    })
+    .await
+}
+
+/// A server that does to each connection what `script` says, and counts them.
+pub(crate) async fn scripted<F, R>(script: F) -> (SocketAddr, mpsc::UnboundedReceiver<()>)
+where
+    F: Fn(TcpStream) -> R + Clone + Send + 'static,
+    R: Future<Output = ()> + Send + 'static,
+{
+    let socket = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let at = socket.local_addr().unwrap();
+    let (seen, connections) = mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = socket.accept().await {
+            let _ = seen.send(());
+            tokio::spawn(script.clone()(stream));
+        }
+    });
+    (at, connections)
+}
+
+/// Reads a request's head.
+pub(crate) async fn read_head(stream: &mut TcpStream) -> String {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        match stream.read_u8().await {
+            Ok(byte) => head.push(byte),
+            Err(_) => break,
+        }
+    }
+    String::from_utf8_lossy(&head).into_owned()
+}
+
+/// Sends bytes as they are and reads until the gateway closes.
+pub(crate) async fn raw(at: SocketAddr, bytes: &[u8]) -> String {
+    let mut stream = TcpStream::connect(at).await.unwrap();
+    stream.write_all(bytes).await.unwrap();
+    let mut answer = Vec::new();
+    let _ = nearpath_testkit::within(stream.read_to_end(&mut answer)).await;
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+/// Connects from another loopback address.
+pub(crate) async fn connect_from(from: [u8; 4], to: SocketAddr) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind((IpAddr::from(from), 0).into()).unwrap();
+    socket.connect(to).await.unwrap()
+}
+
+pub(crate) fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}

@@ -1,0 +1,66 @@
+//! Calls from instances: along declared edges only.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use http::Response;
+use nearpath_types::{InstanceState, Policy, Snapshot};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::house::{self, House, connect_from, full, instance_at};
+
+async fn call(house: &House, from: [u8; 4], path: &str) -> String {
+    let mut stream = connect_from(from, house.inner).await;
+    let request = format!("GET {path} HTTP/1.1\r\nhost: gateway\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    nearpath_testkit::within(stream.read_to_string(&mut answer)).await.unwrap();
+    answer
+}
+
+/// `frontend` (127.0.0.2, still starting) may call `cart` (127.0.0.3), and nothing else.
+async fn shop() -> House {
+    let house = House::open();
+    let cart = instance_at(Ipv4Addr::new(127, 0, 0, 3), async |_| Response::new(full("cart"))).await;
+    let frontend = SocketAddr::from(([127, 0, 0, 2], 9));
+    let policy = Policy { calls: vec!["cart".parse().unwrap()], chain: Some("shop".into()), ..Policy::default() };
+    let mut caller = house::route("frontend", policy, &[]);
+    caller.instances = vec![house::instance(frontend, InstanceState::Starting)];
+    let functions = vec![caller, house::route("cart", Policy::default(), &[cart])];
+    house.gateway.publish(&Snapshot { version: 1, functions });
+    house
+}
+
+#[tokio::test]
+async fn a_declared_edge_is_open_and_recorded() {
+    let house = shop().await;
+    assert!(call(&house, [127, 0, 0, 2], "/function/cart").await.starts_with("HTTP/1.1 200 "));
+    nearpath_testkit::eventually("it is logged", async || !house.log.all().is_empty()).await;
+    assert_eq!(house.log.all()[0]["caller"], "frontend.openfaas-fn");
+}
+
+#[tokio::test]
+async fn an_undeclared_edge_is_refused_with_the_line_to_add() {
+    let house = shop().await;
+    let answer = call(&house, [127, 0, 0, 3], "/function/frontend").await;
+    assert!(answer.starts_with("HTTP/1.1 403 ") && answer.contains("not_allowed"), "{answer}");
+    for part in ["cart.openfaas-fn", "frontend.openfaas-fn", "{edges: {cart: [frontend]}}"] {
+        assert!(answer.contains(part), "{part} in {answer}");
+    }
+    assert!(call(&house, [127, 0, 0, 2], "/function/frontend").await.contains("shop: {edges: {frontend: [frontend]}}"));
+}
+
+#[tokio::test]
+async fn a_stranger_is_refused() {
+    let house = shop().await;
+    let answer = call(&house, [127, 0, 0, 9], "/function/cart").await;
+    assert!(answer.starts_with("HTTP/1.1 403 ") && answer.contains("127.0.0.9"), "{answer}");
+}
+
+#[tokio::test]
+async fn the_administrators_side_is_not_there() {
+    let house = shop().await;
+    for path in ["/system/functions", "/ui/", "/", "/async-function/cart"] {
+        assert!(call(&house, [127, 0, 0, 2], path).await.starts_with("HTTP/1.1 404 "), "{path}");
+    }
+    assert!(call(&house, [127, 0, 0, 2], "/healthz").await.starts_with("HTTP/1.1 200 "));
+}

@@ -1,0 +1,14 @@
+//! The gateway from outside: real sockets on both sides.
+#![allow(clippy::unwrap_used)] // clippy.toml allows it in tests, but knows their helpers only inside `#[cfg(test)]`
+
+mod abuse;
+mod admission;
+mod basics;
+mod drain;
+mod failures;
+mod house;
+mod inner;
+mod malformed;
+mod records;
+mod streams;
+mod tls;

@@ -1,0 +1,71 @@
+//! One completion record a request: metrics and access log.
+
+use http::Request;
+use nearpath_testkit::eventually;
+use nearpath_types::Policy;
+
+use crate::house::{House, ask, full, mirror};
+
+#[tokio::test]
+async fn metrics_have_openfaas_names() {
+    let house = House::open();
+    house.publish(&[("echo", Policy::default(), &[mirror().await]), ("idle.dev", Policy::default(), &[])]);
+    for _ in 0..3 {
+        house.get("/function/echo").await;
+    }
+    house.get("/function/missing").await;
+    let echo = r#"function_name="echo.openfaas-fn""#;
+    eventually("three are counted", async || house.gateway.invocations(&"echo".parse().unwrap()) == 3).await;
+    let metrics = house.metrics();
+    for line in [
+        format!("gateway_function_invocation_total{{{echo},code=\"200\"}} 3"),
+        format!("gateway_functions_seconds_count{{{echo},code=\"200\"}} 3"),
+        format!("gateway_functions_seconds_bucket{{le=\"+Inf\",{echo},code=\"200\"}} 3"),
+        format!("gateway_function_invocation_started{{{echo}}} 3"),
+        format!("gateway_service_count{{{echo}}} 1"),
+        "gateway_service_count{function_name=\"idle.dev\"} 0".into(),
+        format!("nearpath_inflight{{{echo}}} 0"),
+        r#"nearpath_refused_total{function_name="",reason="no_function"} 1"#.into(),
+    ] {
+        assert!(metrics.contains(&line), "{line} in\n{metrics}");
+    }
+}
+
+#[tokio::test]
+async fn the_access_log_tells_the_whole_story() {
+    let house = House::open();
+    house.echo(mirror().await);
+    let request = Request::post("/function/echo/a?b").header("x-call-id", "mine").body(full("12345")).unwrap();
+    let answer = ask(house.public, request).await;
+    eventually("it is logged", async || house.log.all().len() == 1).await;
+    let line = &house.log.all()[0];
+    for (key, value) in [
+        ("call_id", "mine".into()),
+        ("function", "echo.openfaas-fn".into()),
+        ("method", "POST".into()),
+        ("path", "/function/echo/a".into()),
+        ("protocol", "HTTP/1.1".into()),
+        ("status", 200.into()),
+        ("bytes_in", 5.into()),
+        ("bytes_out", answer.body.len().into()),
+        ("via", "http".into()),
+    ] {
+        let value: serde_json::Value = value;
+        assert_eq!(line[key], value, "{key} in {line}");
+    }
+    assert!(line["reason"].is_null() && line["duration"].as_f64().unwrap() > 0.0, "{line}");
+}
+
+#[tokio::test]
+async fn a_function_that_comes_back_begins_anew() {
+    let house = House::open();
+    house.echo(mirror().await);
+    house.get("/function/echo").await;
+    let id = "echo".parse().unwrap();
+    eventually("it is counted", async || house.gateway.invocations(&id) == 1).await;
+    house.echo(mirror().await);
+    assert_eq!(house.gateway.invocations(&id), 1, "a snapshot does not forget");
+    house.publish(&[]);
+    house.echo(mirror().await);
+    assert_eq!(house.gateway.invocations(&id), 0);
+}

@@ -1,0 +1,147 @@
+//! Links, addresses and routes over rtnetlink (`man 7 rtnetlink`), blocking: a request is sent, its answer awaited.
+//!
+//! A netlink socket belongs to the network namespace in which it was opened, whatever namespace its owner joins later.
+
+use std::io;
+use std::net::Ipv4Addr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+use netlink_packet_core::{
+    NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload,
+};
+use netlink_packet_route::address::{AddressAttribute, AddressMessage, AddressScope};
+use netlink_packet_route::link::{InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
+use netlink_packet_route::route::{
+    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
+};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+
+/// The index of the loopback device: the first of every network namespace.
+pub(crate) const LOOPBACK: u32 = 1;
+
+/// A socket for requests in one network namespace.
+pub(crate) struct Rtnl {
+    socket: Socket,
+    sequence: u32,
+}
+
+/// Where a route leads.
+pub(crate) struct Route {
+    /// Packets to this address; `None`: to every address.
+    pub(crate) to: Option<Ipv4Addr>,
+    /// The next hop, when the destination is not on the link itself.
+    pub(crate) via: Option<Ipv4Addr>,
+    /// The device.
+    pub(crate) device: u32,
+    /// The source address of packets that have none yet.
+    pub(crate) source: Option<Ipv4Addr>,
+}
+
+/// One veth pair, of which the far end is made in another namespace. Making it there costs nothing, while moving it
+/// later waits for an RCU grace period.
+pub(crate) struct Veth<'a> {
+    /// The near end's name.
+    pub(crate) near: &'a str,
+    /// The far end's name.
+    pub(crate) far: &'a str,
+    /// The far end's index: must be free in its namespace.
+    pub(crate) far_index: u32,
+    /// The far end's namespace.
+    pub(crate) far_namespace: BorrowedFd<'a>,
+}
+
+impl Rtnl {
+    /// Opens a socket in the calling thread's network namespace.
+    pub(crate) fn open() -> io::Result<Self> {
+        let socket = Socket::new(NETLINK_ROUTE)?;
+        socket.connect(&SocketAddr::new(0, 0))?;
+        Ok(Self { socket, sequence: 0 })
+    }
+
+    /// The index of a device by its name.
+    pub(crate) fn index(&self, name: &str) -> io::Result<u32> {
+        Ok(rustix::net::netdevice::name_to_index(self.socket.as_fd(), name)?)
+    }
+
+    /// Sets a device up.
+    pub(crate) fn up(&mut self, device: u32) -> io::Result<()> {
+        let mut link = LinkMessage::default();
+        link.header.index = device;
+        link.header.flags = LinkFlags::Up;
+        link.header.change_mask = LinkFlags::Up;
+        self.request(RouteNetlinkMessage::SetLink(link), 0)
+    }
+
+    /// Gives a device an address with a prefix of 32 bits.
+    pub(crate) fn address(&mut self, device: u32, address: Ipv4Addr) -> io::Result<()> {
+        let mut message = AddressMessage::default();
+        message.header.family = AddressFamily::Inet;
+        message.header.prefix_len = 32;
+        message.header.scope = AddressScope::Universe;
+        message.header.index = device;
+        message.attributes = vec![AddressAttribute::Local(address.into()), AddressAttribute::Address(address.into())];
+        self.request(RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_REPLACE)
+    }
+
+    /// Adds a route, or turns an older one to the same destination: the kernel takes a dead instance's device down some
+    /// time after its end, and its address may have been given to a new one by then.
+    pub(crate) fn route(&mut self, route: &Route) -> io::Result<()> {
+        let mut message = RouteMessage::default();
+        message.header.address_family = AddressFamily::Inet;
+        message.header.table = RouteHeader::RT_TABLE_MAIN;
+        message.header.protocol = RouteProtocol::Static;
+        message.header.kind = RouteType::Unicast;
+        message.header.scope = if route.via.is_some() { RouteScope::Universe } else { RouteScope::Link };
+        message.header.destination_prefix_length = if route.to.is_some() { 32 } else { 0 };
+        let to = route.to.map(|to| RouteAttribute::Destination(RouteAddress::Inet(to)));
+        let via = route.via.map(|via| RouteAttribute::Gateway(RouteAddress::Inet(via)));
+        let source = route.source.map(|source| RouteAttribute::PrefSource(RouteAddress::Inet(source)));
+        message.attributes = [to, via, source, Some(RouteAttribute::Oif(route.device))].into_iter().flatten().collect();
+        self.request(RouteNetlinkMessage::NewRoute(message), NLM_F_CREATE | NLM_F_REPLACE)
+    }
+
+    /// Makes a veth pair; the near end is up.
+    pub(crate) fn veth(&mut self, veth: &Veth<'_>) -> io::Result<()> {
+        let mut far = LinkMessage::default();
+        far.header.index = veth.far_index;
+        far.attributes =
+            vec![LinkAttribute::IfName(veth.far.to_owned()), LinkAttribute::NetNsFd(veth.far_namespace.as_raw_fd())];
+        let mut near = LinkMessage::default();
+        near.header.flags = LinkFlags::Up;
+        near.header.change_mask = LinkFlags::Up;
+        near.attributes = vec![
+            LinkAttribute::IfName(veth.near.to_owned()),
+            LinkAttribute::LinkInfo(vec![
+                LinkInfo::Kind(InfoKind::Veth),
+                LinkInfo::Data(InfoData::Veth(InfoVeth::Peer(far))),
+            ]),
+        ];
+        self.request(RouteNetlinkMessage::NewLink(near), NLM_F_CREATE | NLM_F_EXCL)
+    }
+
+    fn request(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
+        let mut packet = NetlinkMessage::from(message);
+        self.sequence += 1;
+        packet.header.sequence_number = self.sequence;
+        packet.header.flags = NLM_F_REQUEST | NLM_F_ACK | flags;
+        packet.finalize();
+        let mut buffer = vec![0; packet.buffer_len()];
+        packet.serialize(&mut buffer);
+        self.socket.send(&buffer, 0)?;
+        self.acknowledged()
+    }
+
+    fn acknowledged(&mut self) -> io::Result<()> {
+        loop {
+            let (answer, _) = self.socket.recv_from_full()?;
+            let answer = NetlinkMessage::<RouteNetlinkMessage>::deserialize(&answer).map_err(io::Error::other)?;
+            match answer.payload {
+                NetlinkPayload::Error(error) if answer.header.sequence_number == self.sequence => {
+                    return if error.code.is_some() { Err(error.to_io()) } else { Ok(()) };
+                }
+                _ => {} // an answer to an earlier request that was given up
+            }
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! What this machine allows, and what is lost where it does not: for `nearpath doctor` and for choosing [`Isolation`].
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+
+use crate::cgroup::Cgroups;
+use crate::sandbox::{Isolation, namespaces_allowed};
+use crate::seccomp::Filters;
+
+/// One thing that an instance's sandbox is made of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// What it is.
+    pub name: &'static str,
+    /// Why it is not there; `None`: it is.
+    pub trouble: Option<String>,
+    /// What is lost without it.
+    pub lost: &'static str,
+    /// What an operator can do about it.
+    pub remedy: &'static str,
+}
+
+/// Everything that was found. Displays as one line a finding.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Capabilities {
+    /// The best isolation that can be had.
+    pub isolation: Isolation,
+    /// One entry a part.
+    pub findings: Vec<Finding>,
+}
+
+const ROOT_NAMESPACES: i32 =
+    libc::CLONE_NEWPID | libc::CLONE_NEWNET | libc::CLONE_NEWNS | libc::CLONE_NEWUTS | libc::CLONE_NEWIPC;
+
+/// Tries what instances need, in a child process that changes nothing outside itself.
+pub fn probe() -> Capabilities {
+    let as_root = namespaces_allowed(ROOT_NAMESPACES);
+    let as_user = namespaces_allowed(ROOT_NAMESPACES | libc::CLONE_NEWUSER);
+    let isolation = match (&as_root, &as_user) {
+        (Ok(()), _) if rustix::process::geteuid().is_root() => Isolation::Root,
+        (_, Ok(())) => Isolation::UserNamespace,
+        _ => Isolation::None,
+    };
+    let mut findings = vec![root(&as_root), user_namespaces(&as_user)];
+    findings.extend([seccomp(), usr()]);
+    findings.extend(cgroups());
+    Capabilities { isolation, findings }
+}
+
+impl Finding {
+    /// Whether it is there.
+    pub fn is_there(&self) -> bool {
+        self.trouble.is_none()
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.trouble {
+            None => write!(f, "yes  {}", self.name),
+            Some(trouble) => write!(f, "no   {}: {trouble}; lost: {}; remedy: {}", self.name, self.lost, self.remedy),
+        }
+    }
+}
+
+impl fmt::Display for Capabilities {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.findings.iter().try_for_each(|finding| writeln!(f, "{finding}"))
+    }
+}
+
+fn root(namespaces: &io::Result<()>) -> Finding {
+    let root = rustix::process::geteuid().is_root();
+    let trouble = if root { said(namespaces) } else { Some("not running as root".into()) };
+    Finding {
+        name: "namespaces as root",
+        trouble,
+        lost: "a user of its own for each instance, and limits of memory, CPU and processes",
+        remedy: "run `nearpath up` as root",
+    }
+}
+
+fn user_namespaces(namespaces: &io::Result<()>) -> Finding {
+    Finding {
+        name: "user namespaces",
+        trouble: said(namespaces),
+        lost: "isolation without root",
+        remedy: "set kernel.unprivileged_userns_clone=1, kernel.apparmor_restrict_unprivileged_userns=0 and \
+                 user.max_user_namespaces above 0, or run as root",
+    }
+}
+
+fn seccomp() -> Finding {
+    let missing =
+        (!Path::new("/proc/sys/kernel/seccomp").exists()).then(|| "this kernel was built without it".to_owned());
+    Finding {
+        name: "seccomp",
+        trouble: missing.or_else(|| Filters::compile().err().map(|error| error.to_string())),
+        lost: "the second wall around instances; they will not start",
+        remedy: "use a kernel with CONFIG_SECCOMP_FILTER on x86_64 or aarch64",
+    }
+}
+
+fn usr() -> Finding {
+    let trouble = std::fs::read_dir("/usr").err().map(|error| format!("/usr: {error}"));
+    Finding {
+        name: "a host system to share",
+        trouble,
+        lost: "the interpreters and libraries that instances run with",
+        remedy: "let nearpath read /usr",
+    }
+}
+
+fn cgroups() -> Vec<Finding> {
+    let cgroups = Cgroups::detect(&format!("probe-{}", std::process::id()));
+    let missing = cgroups.missing();
+    cgroups.leave();
+    let finding = |controller: crate::cgroup::Controller, name, lost| Finding {
+        name,
+        trouble: missing.contains(&controller).then(|| "no hierarchy where this process may make groups".to_owned()),
+        lost,
+        remedy: "run as root, or delegate cgroups to this user (systemd: Delegate=yes)",
+    };
+    use crate::cgroup::Controller::{Cpu, Memory, Pids};
+    vec![
+        finding(Memory, "memory limits", "`limits.memory`: one instance can use up the machine's memory"),
+        finding(Cpu, "CPU limits", "`limits.cpu`: one instance can slow the others down"),
+        finding(Pids, "process limits", "a fork bomb in one instance reaches all"),
+    ]
+}
+
+fn said(result: &io::Result<()>) -> Option<String> {
+    result.as_ref().err().map(ToString::to_string)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_says_what_is_lost() {
+        let found = probe();
+        assert!(found.findings.len() >= 7);
+        for finding in found.findings.iter().filter(|finding| !finding.is_there()) {
+            assert!(finding.to_string().contains(finding.lost), "{finding}");
+        }
+        if nearpath_testkit::is_root() {
+            assert_eq!(found.isolation, Isolation::Root, "{found}");
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! `/etc` of an instance: who there is, what names mean, and what programs need of the host's.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use super::spec::Spec;
+
+/// Taken from the host, where it has them: what programs need to start, to verify TLS and to know the time.
+pub(super) const FROM_HOST: &[&str] = &[
+    "/etc/ld.so.cache",
+    "/etc/ld.so.conf",
+    "/etc/ld.so.conf.d",
+    "/etc/alternatives",
+    "/etc/ssl",
+    "/etc/pki",
+    "/etc/ca-certificates",
+    "/etc/localtime",
+    "/etc/mime.types",
+    "/etc/protocols",
+    "/etc/services",
+    "/etc/python3",
+    "/etc/java-17-openjdk",
+];
+
+/// Writes the files that are the instance's own, below the working directory.
+pub(super) fn write(spec: &Spec, uid: u32, gid: u32) -> io::Result<()> {
+    fs::create_dir_all("etc")?;
+    for (name, text) in files(spec, uid, gid) {
+        fs::write(Path::new("etc").join(name), text)?;
+    }
+    Ok(())
+}
+
+fn files(spec: &Spec, uid: u32, gid: u32) -> [(&'static str, String); 6] {
+    let app = if uid == 0 { "root" } else { "app" }; // in a user namespace the only user is called 0
+    let root = if uid == 0 { String::new() } else { "root:x:0:0:root:/:/usr/sbin/nologin\n".into() };
+    let group = if gid == 0 { "root:x:0:\n".into() } else { format!("root:x:0:\napp:x:{gid}:\n") };
+    [
+        ("passwd", format!("{root}{app}:x:{uid}:{gid}::/home/app:/bin/sh\n")),
+        ("group", group),
+        ("hostname", format!("{}\n", spec.hostname)),
+        ("hosts", hosts(spec)),
+        (
+            "resolv.conf",
+            "# No name server is within reach: names are in /etc/hosts.\noptions timeout:1 attempts:1\n".into(),
+        ),
+        ("nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n".into()),
+    ]
+}
+
+fn hosts(spec: &Spec) -> String {
+    let local = "127.0.0.1 localhost\n";
+    match &spec.network {
+        Some(network) => {
+            format!("{local}{} gateway gateway.openfaas\n{} {}\n", network.gateway, network.eip, spec.hostname)
+        }
+        None => format!("{local}127.0.1.1 {}\n", spec.hostname),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sandbox::{Isolation, Network};
+    use nearpath_types::{Eip, InstanceId};
+
+    #[test]
+    fn the_gateway_has_a_name() {
+        let mut spec = Spec::new(InstanceId(7), Isolation::Root, "/bin/true".into());
+        let (eip, gateway) = (Eip([10, 62, 0, 9].into()), [10, 62, 0, 1].into());
+        spec.network = Some(Network { eip, gateway, switch: None });
+        let hosts = hosts(&spec);
+        assert!(hosts.contains("10.62.0.1 gateway") && hosts.contains("10.62.0.9 i7"), "{hosts}");
+    }
+}

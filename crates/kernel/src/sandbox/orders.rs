@@ -1,0 +1,133 @@
+//! What the launcher and the template tell each other, over a socket: one message an order, one message an answer.
+//!
+//! Specs and descriptors travel in messages. Nothing is in arguments or environment, which other processes may read, and no
+//! descriptor is inherited, so a fork elsewhere in the node cannot leak one.
+
+use std::fs::File;
+use std::io::{self, IoSlice, IoSliceMut, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::MemfdFlags;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+};
+use rustix::process::Pid;
+
+use super::spec::{Isolation, Spec};
+
+const MOST_FDS: usize = 6;
+
+/// One instance to be made, as the template gets it.
+pub(super) struct Order {
+    /// The spec as JSON, in memory; read by the child.
+    spec: OwnedFd,
+    /// Whether the child gets a PID namespace: known before it exists.
+    pub(super) own_pids: bool,
+    pub(super) streams: Streams<OwnedFd>,
+    /// The switch's network namespace.
+    pub(super) switch: Option<OwnedFd>,
+}
+
+/// The ends that the child writes to.
+pub(super) struct Streams<F> {
+    pub(super) stdout: F,
+    pub(super) stderr: F,
+    pub(super) notes: F,
+    /// Never written to: it is closed when the child has become the watchdog, or died.
+    pub(super) gate: F,
+}
+
+/// Sends an order.
+pub(super) fn send(socket: BorrowedFd<'_>, spec: &Spec, streams: &Streams<OwnedFd>) -> io::Result<()> {
+    let text = memfd("spec", &serde_json::to_vec(spec)?)?;
+    let Streams { stdout, stderr, notes, gate } = streams;
+    let mut fds = [&text, stdout, stderr, notes, gate].map(AsFd::as_fd).to_vec();
+    fds.extend(spec.network.as_ref().and_then(|network| network.switch.as_deref()).map(AsFd::as_fd));
+    put(socket, &[u8::from(spec.isolation != Isolation::None)], &fds)
+}
+
+/// Waits for an order; `None` when the launcher is gone.
+pub(super) fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<Order>> {
+    let mut own_pids = [0];
+    let (length, fds) = take(socket, &mut own_pids)?;
+    if length == 0 {
+        return Ok(None);
+    }
+    let mut fds = fds.into_iter();
+    let mut next =
+        || fds.next().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "an order lacks a descriptor"));
+    let (spec, stdout, stderr, notes, gate) = (next()?, next()?, next()?, next()?, next()?);
+    let streams = Streams { stdout, stderr, notes, gate };
+    Ok(Some(Order { spec, own_pids: own_pids[0] == 1, streams, switch: fds.next() }))
+}
+
+impl Order {
+    /// Reads the spec.
+    pub(super) fn spec(&self) -> io::Result<Spec> {
+        Ok(serde_json::from_slice(&content(self.spec.as_fd())?)?)
+    }
+}
+
+/// Answers an order: the child's pid and pidfd, or why there is none.
+pub(super) fn answer(socket: BorrowedFd<'_>, child: io::Result<(Pid, OwnedFd)>) -> io::Result<()> {
+    match child {
+        Ok((pid, pidfd)) => put(socket, &pid.as_raw_nonzero().get().to_ne_bytes(), &[pidfd.as_fd()]),
+        Err(error) => put(socket, &(-error.raw_os_error().unwrap_or(libc::EIO)).to_ne_bytes(), &[]),
+    }
+}
+
+/// Waits for the answer.
+pub(super) fn answered(socket: BorrowedFd<'_>) -> io::Result<(u32, OwnedFd)> {
+    let gone = || io::Error::new(io::ErrorKind::BrokenPipe, "the template of instances has ended");
+    let mut number = [0; 4];
+    let (length, fds) = take(socket, &mut number)?;
+    match (length, u32::try_from(i32::from_ne_bytes(number)), fds.into_iter().next()) {
+        (0, ..) => Err(gone()),
+        (_, Ok(pid), Some(pidfd)) => Ok((pid, pidfd)),
+        _ => Err(io::Error::from_raw_os_error(i32::from_ne_bytes(number).wrapping_neg())),
+    }
+}
+
+/// Sends a message of bytes and descriptors.
+pub(super) fn put(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FDS))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() {
+        ancillary.push(SendAncillaryMessage::ScmRights(fds));
+    }
+    rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// Receives a message: how many bytes there were, 0 at the end, and its descriptors.
+pub(super) fn take(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FDS))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    let message = rustix::io::retry_on_intr(|| {
+        rustix::net::recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut ancillary, flags)
+    })?;
+    let mut fds = Vec::new();
+    for part in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = part {
+            fds.extend(rights);
+        }
+    }
+    Ok((message.bytes, fds))
+}
+
+/// An anonymous file that holds `bytes`.
+pub(super) fn memfd(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
+    let mut file = File::from(rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC)?);
+    file.write_all(bytes)?;
+    Ok(file.into())
+}
+
+/// All bytes of such a file.
+pub(super) fn content(fd: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
+    let length = usize::try_from(rustix::fs::fstat(fd)?.st_size).map_err(io::Error::other)?;
+    let mut bytes = vec![0; length];
+    let read = rustix::io::pread(fd, &mut bytes[..], 0)?;
+    if read == length { Ok(bytes) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+}

@@ -1,0 +1,139 @@
+//! The system calls that no instance may make.
+//!
+//! The list is data (`seccomp/ARCH.json`, each rule with its reason) and a deny list: everything else is allowed, so
+//! that a tenant's program meets an ordinary Linux. It stands behind namespaces, uid and dropped capabilities as a second
+//! wall, and keeps away rarely used kernel code. `forbidden` calls fail with EPERM; `absent` ones with ENOSYS, because
+//! programs have another way when the kernel seems too old. Calls by a foreign ABI (32 bit on a 64-bit machine) kill the
+//! process, those by x32 fail with ENOSYS: their numbers differ, so the list would not see them.
+
+use std::io;
+
+use seccompiler::{BpfMap, BpfProgram, TargetArch, compile_from_json, sock_filter};
+
+const X86_64: &str = include_str!("../seccomp/x86_64.json");
+const AARCH64: &str = include_str!("../seccomp/aarch64.json");
+
+/// Set in the number of every x32 system call (`__X32_SYSCALL_BIT` in `asm/unistd.h`).
+const X32_BIT: u32 = 0x4000_0000;
+
+/// Why the list could not be compiled: it does not fit this machine.
+#[derive(Debug, thiserror::Error)]
+pub enum FilterError {
+    /// There is no list for this architecture.
+    #[error("no seccomp list for the architecture {0}")]
+    Architecture(&'static str),
+    /// The list is wrong.
+    #[error("the seccomp list for this architecture is invalid: {0}")]
+    List(#[from] seccompiler::Error),
+}
+
+/// The compiled list, ready to be put in force.
+#[derive(Debug, Clone)]
+pub struct Filters(Vec<BpfProgram>);
+
+impl Filters {
+    /// Compiles the list of this machine's architecture.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn compile() -> Result<Self, FilterError> {
+        let name = std::env::consts::ARCH;
+        match name {
+            "x86_64" => Self::compile_for(X86_64, TargetArch::x86_64),
+            "aarch64" => Self::compile_for(AARCH64, TargetArch::aarch64),
+            _ => Err(FilterError::Architecture(name)),
+        }
+    }
+
+    fn compile_for(list: &str, architecture: TargetArch) -> Result<Self, FilterError> {
+        let map: BpfMap = compile_from_json(list.as_bytes(), architecture)?;
+        let mut programs: Vec<_> = map.into_values().collect();
+        if matches!(architecture, TargetArch::x86_64) {
+            programs.push(refuse_x32());
+        }
+        Ok(Self(programs))
+    }
+
+    /// Puts the list in force for the calling thread and what it executes or forks, for good. Sets `no_new_privs`.
+    ///
+    /// # Errors
+    /// When the kernel has no seccomp.
+    pub fn apply(&self) -> io::Result<()> {
+        self.0.iter().try_for_each(|program| seccompiler::apply_filter(program).map_err(io::Error::other))
+    }
+
+    /// For another process on this machine.
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for program in &self.0 {
+            bytes.extend((program.len() as u32).to_ne_bytes());
+            for op in program {
+                bytes.extend(op.code.to_ne_bytes());
+                bytes.extend([op.jt, op.jf]);
+                bytes.extend(op.k.to_ne_bytes());
+            }
+        }
+        bytes
+    }
+
+    /// Reads what [`Filters::to_bytes`] wrote.
+    pub(crate) fn from_bytes(mut bytes: &[u8]) -> Option<Self> {
+        let mut programs = Vec::new();
+        while !bytes.is_empty() {
+            let (length, rest) = bytes.split_first_chunk()?;
+            let (ops, rest) = rest.split_at_checked(8 * u32::from_ne_bytes(*length) as usize)?;
+            programs.push(ops.chunks_exact(8).map(instruction).collect::<Option<_>>()?);
+            bytes = rest;
+        }
+        Some(Self(programs))
+    }
+}
+
+fn instruction(bytes: &[u8]) -> Option<sock_filter> {
+    let (code, rest) = bytes.split_first_chunk()?;
+    let ([jt, jf], rest) = rest.split_first_chunk()?;
+    let (k, _) = rest.split_first_chunk()?;
+    Some(sock_filter { code: u16::from_ne_bytes(*code), jt: *jt, jf: *jf, k: u32::from_ne_bytes(*k) })
+}
+
+/// Four instructions that the list's compiler cannot express: the number is at offset 0 of `struct seccomp_data`.
+fn refuse_x32() -> BpfProgram {
+    const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+    const JUMP_GE: u16 = (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16;
+    const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+    let op = |code, jt, jf, k| sock_filter { code, jt, jf, k };
+    vec![
+        op(LOAD, 0, 0, 0),
+        op(JUMP_GE, 0, 1, X32_BIT),
+        op(RETURN, 0, 0, libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32),
+        op(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_lists_compile() {
+        assert_eq!(Filters::compile_for(X86_64, TargetArch::x86_64).unwrap().0.len(), 3);
+        assert_eq!(Filters::compile_for(AARCH64, TargetArch::aarch64).unwrap().0.len(), 2);
+    }
+
+    #[test]
+    fn every_rule_has_a_reason() {
+        for list in [X86_64, AARCH64] {
+            let lists: serde_json::Value = serde_json::from_str(list).unwrap();
+            for rule in lists.as_object().unwrap().values().flat_map(|list| list["filter"].as_array().unwrap()) {
+                assert!(rule["comment"].as_str().is_some_and(|reason| reason.len() > 10), "{rule}");
+            }
+        }
+    }
+
+    #[test]
+    fn compiled_lists_survive_the_way_to_the_child() {
+        let filters = Filters::compile_for(X86_64, TargetArch::x86_64).unwrap();
+        assert_eq!(Filters::from_bytes(&filters.to_bytes()).unwrap().0, filters.0);
+        assert!(Filters::from_bytes(&[1, 0, 0, 0, 9]).is_none());
+    }
+}

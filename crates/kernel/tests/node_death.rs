@@ -1,0 +1,95 @@
+//! A node that is killed takes everything with it. `examples/instance.rs` is the node.
+#![allow(clippy::unwrap_used)] // in the helpers, too
+
+mod lab;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+
+use nearpath_kernel::cgroup::Cgroups;
+use nearpath_testkit::need_root;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+/// Starts a node with one instance that runs `script`, and reads lines from it: the instance's pid, then its own.
+fn node(name: &str, script: &str, lines: usize) -> (Child, Vec<String>) {
+    let mut command = Command::new(lab::instance_program());
+    command.args(["node", "/bin/sh", "-c", script]).stdout(Stdio::piped()).env("NODE", name);
+    let mut child = command.spawn().unwrap();
+    let out = BufReader::new(child.stdout.take().unwrap());
+    let lines: Vec<_> = out.lines().take(lines).map(Result::unwrap).collect();
+    (child, lines)
+}
+
+/// The ids of all namespaces of a process, and of all processes of its PID namespace.
+fn namespaces(pid: &str) -> Vec<String> {
+    let link = |kind: &str| fs::read_link(format!("/proc/{pid}/ns/{kind}")).unwrap().to_string_lossy().into_owned();
+    ["net", "mnt", "pid", "uts", "ipc"].map(link).to_vec()
+}
+
+/// Processes that are in one of the namespaces. One that has ended but was not waited for holds no namespace of files or
+/// network any more.
+fn inside(namespaces: &[String]) -> Vec<String> {
+    let all = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let within = |pid: &String| {
+        let link = |kind| fs::read_link(format!("/proc/{pid}/ns/{kind}")).ok();
+        let found = ["net", "mnt"].into_iter().filter_map(link);
+        found.map(|link| link.to_string_lossy().into_owned()).any(|link| namespaces.contains(&link))
+    };
+    all.filter(|name| name.bytes().all(|b| b.is_ascii_digit())).filter(within).collect()
+}
+
+#[test]
+fn nothing_survives_a_killed_node() {
+    need_root!();
+    let name = format!("test-death-{}", std::process::id());
+    let (mut node, lines) = node(&name, "sleep 77 & setsid sleep 78 & echo up; wait", 2);
+    let pid = &lines[0];
+    let namespaces = namespaces(pid);
+    assert_eq!(inside(&namespaces).len(), 3, "the shell and both sleeps");
+    let instance = pidfd_open(Pid::from_raw(pid.parse().unwrap()).unwrap(), PidfdFlags::empty()).unwrap();
+    node.kill().unwrap();
+    node.wait().unwrap();
+    let deadline = Timespec { tv_sec: 30, tv_nsec: 0 };
+    assert_eq!(poll(&mut [PollFd::new(&instance, PollFlags::IN)], Some(&deadline)).unwrap(), 1, "it outlived its node");
+    // A PID namespace's first process ends after all others in it: with it, everything is gone.
+    assert_eq!(inside(&namespaces), Vec::<String>::new());
+    let cgroups = Cgroups::detect(&name);
+    let swept = cgroups.sweep().unwrap();
+    cgroups.leave();
+    assert_eq!(swept.killed, 0, "{swept:?}");
+    let names = fs::read_to_string("/proc/net/dev").unwrap() + &fs::read_to_string("/proc/mounts").unwrap();
+    assert!(!names.contains(" np") && !names.contains("nearpath "), "{names}");
+}
+
+/// The source address of a packet proves who sent it: what comes from another veth is dropped.
+#[test]
+fn a_forged_source_is_dropped() {
+    need_root!();
+    // The forger needs power that an instance lacks, so it enters an instance's network from outside.
+    let name = format!("test-forge-{}", std::process::id());
+    let (mut node, lines) = node(&name, "echo up; sleep 60", 2);
+    let pid = &lines[0];
+    let forge = |source: &str| {
+        let python = format!(
+            "import socket
+s = socket.socket(); s.setsockopt(socket.SOL_IP, 15, 1); s.settimeout(1)
+s.bind(('{source}', 0))
+try: s.connect(('10.62.0.1', 9))
+except OSError as e: print(type(e).__name__)"
+        );
+        let address = format!("ip address add {source}/32 dev lo 2>/dev/null; exec python3 -c \"$SCRIPT\"");
+        let mut command = Command::new("nsenter");
+        command.args(["-t", pid, "-n", "sh", "-c", &address]).env("SCRIPT", python);
+        String::from_utf8(command.output().unwrap().stdout).unwrap()
+    };
+    assert_eq!(forge("10.62.0.2"), "ConnectionRefusedError\n", "its own address is answered");
+    assert_eq!(forge("10.62.0.3"), "TimeoutError\n", "another instance's is not");
+    assert_eq!(forge("198.51.100.7"), "TimeoutError\n", "nor a stranger's");
+    node.kill().unwrap();
+    node.wait().unwrap();
+    let cgroups = Cgroups::detect(&name);
+    cgroups.sweep().unwrap();
+    cgroups.leave();
+}

@@ -1,0 +1,94 @@
+//! The two lesser isolations: a user namespace for a node without root, and none at all.
+#![allow(clippy::unwrap_used)] // in the helpers, too
+
+mod lab;
+
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use lab::Lab;
+use nearpath_kernel::sandbox::{Bind, Isolation, Spec};
+use nearpath_testkit::{need_root, skip};
+
+const NOBODY: u32 = 65_534;
+
+/// Runs a node without root whose one instance runs a script; returns what came out.
+fn as_nobody(script: &str) -> Option<String> {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let program = folder.path().join("instance"); // the build folder may be closed to others
+    std::fs::copy(lab::instance_program(), &program).unwrap();
+    let mut command = Command::new(program);
+    command.args(["user", "/bin/sh", "-c", script]).uid(NOBODY).gid(NOBODY).current_dir("/");
+    let output = command.output().unwrap();
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    match output.status.success() {
+        true => Some(format!("{out}{err}")),
+        false if err.contains("not permitted") => None,
+        false => panic!("{out}{err}"),
+    }
+}
+
+#[test]
+fn a_user_namespace_gives_nearly_everything() {
+    need_root!(); // to become nobody
+    let script = "echo pid $$; grep -E 'CapEff|CapBnd|Seccomp:' /proc/self/status; ls -d /root /sys /home/app; \
+                  echo x > /etc/x; cat /proc/net/dev; unshare -n true";
+    let Some(out) = as_nobody(script) else { skip!("user namespaces are forbidden here") };
+    for part in
+        ["pid 1\n", "CapEff:\t0000000000000000", "CapBnd:\t0000000000000000", "Seccomp:\t2", "/home/app\n", "eth0:"]
+    {
+        assert!(out.contains(part), "{part:?} is missing: {out}");
+    }
+    for refused in
+        ["access '/root'", "access '/sys'", "Read-only file system", "unshare failed: Operation not permitted"]
+    {
+        assert!(out.contains(refused), "{refused:?} is missing: {out}");
+    }
+    assert!(out.contains("phase lockdown"), "{out}");
+}
+
+#[test]
+fn without_a_sandbox_it_still_gains_no_power() {
+    need_root!(); // the lab's switch
+    let lab = Lab::new();
+    let (folder, scratch) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let script = "pwd; cat $TMPDIR/secrets/key; grep -E 'NoNewPrivs|CapEff|Seccomp:' /proc/self/status; unshare -m true || echo refused";
+    let mut spec = lab.shell(script);
+    spec.isolation = Isolation::None;
+    spec.binds = vec![Bind { source: folder.path().into(), target: Spec::FUNCTION.into(), writable: false }];
+    spec.workdir = Spec::FUNCTION.into();
+    spec.scratch = Some(scratch.path().into());
+    spec.secrets.insert("key".into(), b"secret\n".to_vec());
+    let ended = lab.run(&spec);
+    let expected = format!(
+        "{}\nsecret\nCapEff:\t0000000000000000\nNoNewPrivs:\t1\nSeccomp:\t2\nrefused\n",
+        folder.path().display()
+    );
+    assert_eq!(ended.out, expected, "{ended:?}");
+}
+
+#[test]
+fn an_instance_ends_with_its_launcher() {
+    need_root!();
+    for isolation in [Isolation::Root, Isolation::None] {
+        let lab = Lab::new();
+        let mut spec = lab.shell("echo up; exec sleep 60");
+        spec.isolation = isolation;
+        let (running, _) = lab.start(&spec);
+        drop(lab.launcher);
+        assert_eq!(lab::finish(running).signal, Some(9));
+    }
+}
+
+#[test]
+fn a_killed_template_is_replaced() {
+    need_root!();
+    let lab = Lab::new();
+    let (running, _) = lab.start(&lab.shell("echo up; exec sleep 60"));
+    lab.kill_template();
+    let ended = lab.run(&lab.shell("echo again"));
+    assert_eq!(ended.out, "again\n", "{ended:?}");
+    lab::kill(running);
+}

@@ -1,0 +1,275 @@
+//! The walk of one instance: copy the folder, launch, listen to its notes, serve, stop, clear up.
+//!
+//! One task an instance. It decides nothing about other instances; it reports [`Event`]s to the agent, and the last one
+//! is always [`Event::Gone`], sent when nothing of the instance is left on the machine.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::future::BoxFuture;
+use nearpath_types::{InstanceId, StartPhase};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{sleep, timeout};
+
+use super::ending::{Ending, Evidence};
+use super::notes::{Note, Notes};
+use crate::artifact::{Artifacts, Key};
+use crate::logs::Logs;
+use crate::machine::{Blueprint, Exit, Launched, Machine, Process};
+
+/// How long a dead instance's pipes may hold the report back: a process that escaped may still hold them open.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+/// How long an instance that reported its failure may take to end.
+const FAILED_GRACE: Duration = Duration::from_secs(3);
+
+/// How long an instance waits for the gateway to let go of it.
+const SETTLE_LIMIT: Duration = Duration::from_secs(10);
+
+/// What the agent hears of an instance.
+pub enum Event {
+    /// It runs.
+    Launched {
+        /// Which one.
+        id: InstanceId,
+        /// Process id of its watchdog.
+        pid: u32,
+        /// For measuring it.
+        process: Arc<dyn Process>,
+    },
+    /// A phase of its start ended.
+    Phase(InstanceId, StartPhase),
+    /// It may be called.
+    Ready(InstanceId),
+    /// Nothing is left of it.
+    Gone(InstanceId, Ending),
+}
+
+/// The agent's word to stop.
+pub struct StopOrder {
+    /// Ends when nobody sends it new requests any more.
+    pub withdrawn: BoxFuture<'static, ()>,
+    /// How long it may take after that.
+    pub limit: Duration,
+}
+
+/// Everything that an instance's task needs.
+pub struct Life {
+    /// What to build; its folder is filled in here.
+    pub blueprint: Blueprint,
+    /// What it runs.
+    pub artifact: Key,
+    /// The image to copy from on first use.
+    pub image: String,
+    /// How long it may take to get ready.
+    pub start_limit: Duration,
+    /// The tenant's memory limit, for texts.
+    pub memory_limit: Option<String>,
+    /// The machine.
+    pub machine: Arc<dyn Machine>,
+    /// The copies of folders.
+    pub artifacts: Arc<Artifacts>,
+    /// Where its output goes.
+    pub logs: Logs,
+    /// Who hears of it.
+    pub events: mpsc::UnboundedSender<Event>,
+}
+
+/// The two outputs being read.
+type Pumps = [tokio::task::JoinHandle<()>; 2];
+
+/// How the watching of a process came to its end.
+enum Watched {
+    Exited(Exit),
+    TooSlow,
+    /// Without an order the node itself has ended.
+    Ordered(Option<StopOrder>),
+}
+
+impl Life {
+    /// Lives it. A sender that is dropped without an order counts as an order to end at once.
+    pub async fn live(mut self, stop: oneshot::Receiver<StopOrder>) {
+        let ending = match self.launch().await {
+            Ok(launched) => self.run(launched, stop).await,
+            Err(trouble) => Ending::FailedStart(trouble),
+        };
+        self.tell(Event::Gone(self.blueprint.id, ending));
+    }
+
+    /// The agent outlives its instances; when it is gone, so is the reason to tell.
+    fn tell(&self, event: Event) {
+        let _ = self.events.send(event);
+    }
+
+    fn phase(&self, name: &str, since: Instant) {
+        let phase = StartPhase { name: name.to_owned(), took: since.elapsed() };
+        self.tell(Event::Phase(self.blueprint.id, phase));
+    }
+
+    async fn launch(&mut self) -> Result<Launched, String> {
+        let begun = Instant::now();
+        self.blueprint.folder =
+            self.artifacts.get(&self.artifact, &self.image).await.map_err(|error| error.to_string())?;
+        self.phase("artifact", begun);
+        let (machine, blueprint, begun) = (self.machine.clone(), self.blueprint.clone(), Instant::now());
+        let launched = tokio::task::spawn_blocking(move || machine.launch(&blueprint)).await;
+        let launched = launched.expect("launching does not panic");
+        self.phase("spawn", begun);
+        launched.map_err(|error| format!("the node could not start the instance: {error}; see `nearpath doctor`"))
+    }
+
+    async fn run(&self, launched: Launched, stop: oneshot::Receiver<StopOrder>) -> Ending {
+        let Launched { pid, stdout, stderr, notes, process } = launched;
+        self.tell(Event::Launched { id: self.blueprint.id, pid, process: process.clone() });
+        let pumps: Pumps = [stdout, stderr].map(|output| {
+            tokio::spawn(self.logs.clone().collect(self.blueprint.function.clone(), self.blueprint.id, output))
+        });
+        let ending = match Notes::new(notes) {
+            Ok(notes) => self.watch(&*process, notes, stop, pumps).await,
+            Err(error) => {
+                process.kill();
+                process.exited().await;
+                Ending::FailedStart(format!("the node cannot hear the instance: {error}"))
+            }
+        };
+        let _ = tokio::task::spawn_blocking(move || process.release()).await; // a panic there is printed
+        ending
+    }
+
+    async fn watch(
+        &self,
+        process: &dyn Process,
+        mut notes: Notes,
+        mut stop: oneshot::Receiver<StopOrder>,
+        pumps: Pumps,
+    ) -> Ending {
+        let (mut start, mut exited) = (Start::default(), process.exited());
+        let watched = self.listen(&mut notes, &mut start, &mut exited, &mut stop).await;
+        let exit = match watched {
+            Watched::Exited(exit) => Some(exit),
+            Watched::TooSlow => {
+                process.kill();
+                exited.await;
+                None
+            }
+            Watched::Ordered(order) => {
+                self.stop(process, exited, order).await;
+                self.last_words(&mut notes, &mut start, pumps).await;
+                return Ending::Stopped;
+            }
+        };
+        self.last_words(&mut notes, &mut start, pumps).await;
+        self.judge(exit, start)
+    }
+
+    /// Hears notes until something ends the instance.
+    async fn listen(
+        &self,
+        notes: &mut Notes,
+        start: &mut Start,
+        exited: &mut BoxFuture<'_, Exit>,
+        stop: &mut oneshot::Receiver<StopOrder>,
+    ) -> Watched {
+        let mut deadline = pin!(sleep(self.start_limit));
+        loop {
+            tokio::select! {
+                biased;
+                note = notes.next(), if !start.silent => {
+                    if self.hear(note, start) {
+                        deadline.as_mut().reset(tokio::time::Instant::now() + FAILED_GRACE);
+                    }
+                }
+                exit = &mut *exited => return Watched::Exited(exit),
+                order = &mut *stop => return Watched::Ordered(order.ok()),
+                () = &mut deadline, if start.is_overdue() => return Watched::TooSlow,
+            }
+        }
+    }
+
+    /// Takes one note; says whether it began the time in which a failed instance has to end.
+    fn hear(&self, note: Option<Note>, start: &mut Start) -> bool {
+        match note {
+            Some(Note::Phase(phase)) if !start.ready => self.tell(Event::Phase(self.blueprint.id, phase)),
+            Some(Note::Ready) if !start.ready && start.reported.is_none() => {
+                start.ready = true;
+                self.tell(Event::Ready(self.blueprint.id));
+            }
+            Some(Note::Failed(text)) => {
+                start.reported.get_or_insert(text);
+                return true;
+            }
+            Some(Note::Phase(_) | Note::Ready) => {}
+            None => start.silent = true,
+        }
+        false
+    }
+
+    /// Withdraw, ask, insist.
+    async fn stop(&self, process: &dyn Process, mut exited: BoxFuture<'_, Exit>, order: Option<StopOrder>) {
+        if let Some(StopOrder { withdrawn, limit }) = order {
+            tokio::select! {
+                _ = &mut exited => return,
+                _ = timeout(SETTLE_LIMIT, withdrawn) => {}
+            }
+            process.terminate();
+            if timeout(limit, &mut exited).await.is_ok() {
+                return;
+            }
+            let text = format!("nearpath: the instance did not stop within {limit:?} and was killed");
+            self.logs.push(&self.blueprint.function, self.blueprint.id, text);
+        }
+        process.kill();
+        exited.await;
+    }
+
+    /// Reads what the dead instance had still written.
+    async fn last_words(&self, notes: &mut Notes, start: &mut Start, mut pumps: Pumps) {
+        let rest = async {
+            while !start.silent {
+                self.hear_late(notes.next().await, start);
+            }
+            for pump in &mut pumps {
+                let _ = pump.await; // a panic there is printed
+            }
+        };
+        let _ = timeout(LAST_WORDS, rest).await;
+        pumps.iter().for_each(|pump| pump.abort());
+    }
+
+    /// A dead instance does not get ready any more.
+    fn hear_late(&self, note: Option<Note>, start: &mut Start) {
+        if note != Some(Note::Ready) {
+            self.hear(note, start);
+        }
+    }
+
+    /// `exit` is `None` for an instance that the node ended because its time was up.
+    fn judge(&self, exit: Option<Exit>, start: Start) -> Ending {
+        let evidence = Evidence {
+            exit,
+            last_line: self.logs.last_line(&self.blueprint.function, self.blueprint.id),
+            memory_limit: self.memory_limit.clone(),
+            reported: start.reported,
+        };
+        match (exit, start.ready) {
+            (_, true) => Ending::Died(evidence.after_ready()),
+            (None, false) if evidence.reported.is_none() => Ending::FailedStart(evidence.too_slow(self.start_limit)),
+            (_, false) => Ending::FailedStart(evidence.before_ready()),
+        }
+    }
+}
+
+/// What the notes told so far.
+#[derive(Debug, Default)]
+struct Start {
+    ready: bool,
+    silent: bool,
+    reported: Option<String>,
+}
+
+impl Start {
+    /// Whether its time to get ready, or to end after a failure, runs.
+    fn is_overdue(&self) -> bool {
+        !self.ready || self.reported.is_some()
+    }
+}

@@ -1,0 +1,173 @@
+//! The real machine: namespaces, cgroups and seccomp of [`nearpath_kernel`].
+
+use std::io;
+use std::net::Ipv4Addr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use nearpath_kernel::cgroup::{Cgroup, Cgroups, Limits as KernelLimits};
+use nearpath_kernel::sandbox::{Bind, Isolation, Launcher, Network, Spec};
+use nearpath_kernel::switch::Switch;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, pidfd_send_signal, waitid};
+use tokio::io::unix::AsyncFd;
+
+use super::{Blueprint, Consumed, Exit, Launched, Limits, Machine, Process};
+
+/// Starts instances as sandboxed processes of this machine.
+pub struct KernelMachine {
+    launcher: Launcher,
+    cgroups: Cgroups,
+    isolation: Isolation,
+    watchdog: PathBuf,
+    switch: Option<Arc<Switch>>,
+    gateway: Ipv4Addr,
+}
+
+impl KernelMachine {
+    /// A machine with `launcher` for its instances. `watchdog` is the program on the host; `node` names the cgroups.
+    pub fn new(
+        launcher: Launcher,
+        node: &str,
+        isolation: Isolation,
+        watchdog: &Path,
+        network: (Ipv4Addr, Option<Arc<Switch>>),
+    ) -> Self {
+        let (gateway, switch) = network;
+        Self { launcher, cgroups: Cgroups::detect(node), isolation, watchdog: watchdog.to_owned(), switch, gateway }
+    }
+
+    fn spec(&self, from: &Blueprint, cgroup: &Cgroup) -> Spec {
+        let mut spec = Spec::new(from.id, self.isolation, self.watchdog.clone());
+        spec.network = from.eip.map(|eip| Network { eip, gateway: self.gateway, switch: self.switch.clone() });
+        spec.cgroup = cgroup.join_files();
+        (spec.uid, spec.gid) = (from.uid, from.uid);
+        let target = PathBuf::from(Spec::FUNCTION);
+        spec.binds = vec![Bind { source: from.folder.clone(), target: target.clone(), writable: false }];
+        spec.workdir = target;
+        spec.secrets = from.secrets.clone();
+        spec.read_only_root = from.read_only_root;
+        spec.environment = from.environment.clone();
+        spec.scratch = (self.isolation == Isolation::None).then(|| from.tmp.clone());
+        spec
+    }
+}
+
+impl Machine for KernelMachine {
+    fn launch(&self, blueprint: &Blueprint) -> io::Result<Launched> {
+        let cgroup = self.cgroups.create(blueprint.id, &limits(&blueprint.limits))?;
+        let scratch = Scratch::make(&blueprint.tmp, self.isolation)?;
+        let launched = self.launcher.launch(&self.spec(blueprint, &cgroup))?;
+        let process = KernelProcess {
+            pidfd: launched.pidfd,
+            group: Pid::from_raw(launched.pid as i32).filter(|_| self.isolation == Isolation::None),
+            remains: Mutex::new(Some(Remains { cgroup, _scratch: scratch })),
+        };
+        let (stdout, stderr, notes) = (launched.stdout, launched.stderr, launched.notes);
+        Ok(Launched { pid: launched.pid, stdout, stderr, notes, process: Arc::new(process) })
+    }
+
+    fn sweep(&self) -> io::Result<()> {
+        let swept = self.cgroups.sweep()?;
+        if swept.removed > 0 {
+            tracing::info!(cgroups = swept.removed, killed = swept.killed, "removed what an earlier run left behind");
+        }
+        Ok(())
+    }
+
+    fn has_network(&self) -> bool {
+        self.isolation != Isolation::None
+    }
+}
+
+fn limits(from: &Limits) -> KernelLimits {
+    KernelLimits { memory_bytes: from.memory, cpu_millis: from.cpu, pids: from.pids }
+}
+
+/// The folder that stands in for a private `/tmp`; removed when dropped.
+struct Scratch(Option<PathBuf>);
+
+impl Scratch {
+    fn make(path: &Path, isolation: Isolation) -> io::Result<Self> {
+        if isolation != Isolation::None {
+            return Ok(Self(None));
+        }
+        std::fs::create_dir_all(path)?;
+        Ok(Self(Some(path.to_owned())))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Some(error) = self.0.take().and_then(|path| std::fs::remove_dir_all(path).err()) {
+            tracing::warn!(%error, "a temporary folder is left behind; the node's next start removes it");
+        }
+    }
+}
+
+struct Remains {
+    cgroup: Cgroup,
+    _scratch: Scratch,
+}
+
+struct KernelProcess {
+    pidfd: OwnedFd,
+    /// Its process group, where there is no PID namespace that dies with the watchdog.
+    group: Option<Pid>,
+    remains: Mutex<Option<Remains>>,
+}
+
+impl KernelProcess {
+    /// One that has ended cannot be signalled any more, which is as good.
+    fn signal(&self, signal: Signal) {
+        let _ = pidfd_send_signal(&self.pidfd, signal);
+    }
+
+    fn remains(&self) -> std::sync::MutexGuard<'_, Option<Remains>> {
+        self.remains.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn wait(&self) -> io::Result<Exit> {
+        #[expect(deprecated, reason = "its successor is unsafe for descriptors of unknown safety; this one is owned")]
+        let ended = AsyncFd::new(self.pidfd.as_fd())?; // readable once it ended: pidfd_open(2)
+        let _ = ended.readable().await?;
+        self.kill_group(); // while the zombie still holds its number
+        let Some(status) = waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED)? else {
+            return Ok(Exit::Unknown);
+        };
+        let code = status.exit_status().map(Exit::Code);
+        Ok(code.or(status.terminating_signal().map(Exit::Signal)).unwrap_or(Exit::Unknown))
+    }
+
+    fn kill_group(&self) {
+        if let Some(group) = self.group {
+            let _ = kill_process_group(group, Signal::KILL); // fails when nobody is left in it
+        }
+    }
+}
+
+impl Process for KernelProcess {
+    fn terminate(&self) {
+        self.signal(Signal::TERM);
+    }
+
+    fn kill(&self) {
+        self.kill_group();
+        self.signal(Signal::KILL);
+    }
+
+    fn exited(&self) -> BoxFuture<'_, Exit> {
+        self.wait().map(|exit| exit.unwrap_or(Exit::Unknown)).boxed()
+    }
+
+    fn consumed(&self) -> Option<Consumed> {
+        let usage = self.remains().as_ref()?.cgroup.usage().ok()?;
+        Some(Consumed { cpu_nanos: usage.cpu.as_nanos() as u64, memory_bytes: usage.memory_bytes })
+    }
+
+    fn release(&self) {
+        drop(self.remains().take());
+    }
+}

@@ -1,0 +1,124 @@
+//! What the node needs of the machine below it: start one instance, signal it, learn of its end, take its remains away.
+//!
+//! [`Machine`] is the seam between decisions and the kernel: [`kernel::KernelMachine`] is the real one, the tests run the
+//! same node on a fake.
+
+pub mod kernel;
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::{fmt, io};
+
+use futures_util::future::BoxFuture;
+use nearpath_types::{Eip, FunctionId, InstanceId};
+
+/// Everything that one instance needs to exist.
+#[derive(Clone)]
+pub struct Blueprint {
+    /// Its id.
+    pub id: InstanceId,
+    /// Whose instance it is.
+    pub function: FunctionId,
+    /// Its address; `None`: it shares the machine's network.
+    pub eip: Option<Eip>,
+    /// The user it runs as, where the node may choose.
+    pub uid: u32,
+    /// The tenant's folder, to be seen at `/home/app/function`.
+    pub folder: PathBuf,
+    /// A folder of its own for temporary files, where `/tmp` cannot be private.
+    pub tmp: PathBuf,
+    /// Its whole environment.
+    pub environment: BTreeMap<String, String>,
+    /// Contents by name, to be seen under `/var/openfaas/secrets`.
+    pub secrets: BTreeMap<String, Vec<u8>>,
+    /// Limits of its memory, CPU and processes.
+    pub limits: Limits,
+    /// Whether its root is read-only apart from `/tmp`.
+    pub read_only_root: bool,
+}
+
+/// Secrets never reach a log.
+impl fmt::Debug for Blueprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {}", self.id, self.function)
+    }
+}
+
+/// Limits of one instance; `None`: no limit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes.
+    pub memory: Option<u64>,
+    /// Thousandths of a core.
+    pub cpu: Option<u64>,
+    /// Processes and threads.
+    pub pids: Option<u64>,
+}
+
+/// An instance that was started.
+pub struct Launched {
+    /// Process id of its watchdog, as the node sees it.
+    pub pid: u32,
+    /// Reading end of its standard output.
+    pub stdout: OwnedFd,
+    /// Reading end of its standard error.
+    pub stderr: OwnedFd,
+    /// Reading end of its notes; see `contract/notes.md`.
+    pub notes: OwnedFd,
+    /// Power over it.
+    pub process: Arc<dyn Process>,
+}
+
+/// How a process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    /// By itself, with this code.
+    Code(i32),
+    /// By this signal.
+    Signal(i32),
+    /// Nobody could tell.
+    Unknown,
+}
+
+/// What an instance has used.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Consumed {
+    /// CPU time since its start, in nanoseconds.
+    pub cpu_nanos: u64,
+    /// Memory at this moment, in bytes.
+    pub memory_bytes: u64,
+}
+
+/// Power over a started instance. Calls to one that has ended do nothing.
+pub trait Process: Send + Sync + 'static {
+    /// Asks it to finish what it has and end (SIGTERM).
+    fn terminate(&self);
+    /// Ends it and everything in it now (SIGKILL).
+    fn kill(&self);
+    /// Waits for its end. May be asked once.
+    fn exited(&self) -> BoxFuture<'_, Exit>;
+    /// What it has used; `None` where nobody counts.
+    fn consumed(&self) -> Option<Consumed>;
+    /// Takes away what the ended process leaves behind (cgroup, folders). Blocks; may be called more than once.
+    fn release(&self);
+}
+
+/// The machine below the node.
+pub trait Machine: Send + Sync + 'static {
+    /// Starts an instance. Blocks for some milliseconds.
+    ///
+    /// # Errors
+    /// When the kernel refuses; nothing is left behind then.
+    fn launch(&self, blueprint: &Blueprint) -> io::Result<Launched>;
+
+    /// Kills and removes what an earlier life of this node left behind. Blocks.
+    ///
+    /// # Errors
+    /// When something could not be removed; the text names it.
+    fn sweep(&self) -> io::Result<()>;
+
+    /// Whether instances get a network of their own, hence an eIP.
+    fn has_network(&self) -> bool;
+}

@@ -1,0 +1,123 @@
+//! The handle to the agent.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use nearpath_daemon::metrics::Registry;
+use nearpath_kernel::sandbox::{INIT_ARGUMENT, Isolation, Launcher};
+use nearpath_types::status::Usage;
+use nearpath_types::{Desired, FunctionId, LogLine, LogQuery, ObservedFunction, Snapshot};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::agent::{Agent, Command, Inbox, Publisher, Workshop};
+use crate::artifact::Artifacts;
+use crate::config::{Config, NodeError};
+use crate::ids::Ids;
+use crate::logs::Logs;
+use crate::machine::Machine;
+use crate::machine::kernel::KernelMachine;
+use crate::metrics::Metrics;
+
+/// A running node. Dropping it without [`Node::stop`] kills its instances.
+#[derive(Debug)]
+pub struct Node {
+    desired: watch::Sender<Desired>,
+    commands: mpsc::UnboundedSender<Command>,
+    snapshots: watch::Receiver<Arc<Snapshot>>,
+    observed: watch::Receiver<Arc<Vec<ObservedFunction>>>,
+    logs: Logs,
+}
+
+impl Node {
+    /// Sweeps what an earlier run left behind and starts the agent. Runs nothing until [`Node::apply`] is called for the
+    /// first time. Needs a running runtime.
+    ///
+    /// # Errors
+    /// See [`NodeError`].
+    pub async fn start(config: Config, registry: &Registry) -> Result<Node, NodeError> {
+        if config.isolation != Isolation::None && config.switch.is_none() {
+            return Err(NodeError::NoSwitch(config.isolation));
+        }
+        let launcher = match &config.init {
+            Some(program) => Launcher::with_program(program, [INIT_ARGUMENT]),
+            None => Launcher::start(),
+        };
+        let launcher = launcher.map_err(NodeError::Launcher)?;
+        let network = (config.gateway_ip, config.switch.clone());
+        let machine = KernelMachine::new(launcher, &config.node, config.isolation, &config.watchdog, network);
+        Self::start_on(Arc::new(machine), config, registry).await
+    }
+
+    /// Like [`Node::start`], on any machine.
+    ///
+    /// # Errors
+    /// See [`NodeError`].
+    pub async fn start_on(machine: Arc<dyn Machine>, config: Config, registry: &Registry) -> Result<Node, NodeError> {
+        let opening = (machine.clone(), config.clone());
+        let opened = tokio::task::spawn_blocking(move || open(&*opening.0, &opening.1)).await;
+        let (ids, artifacts) = opened.expect("opening does not panic")?;
+        let logs = Logs::new(config.log_bound);
+        let (events, heard) = mpsc::unbounded_channel();
+        let own = (ids, config.gateway_ip, config.data_dir.join("tmp"));
+        let workshop = Workshop::new(machine, Arc::new(artifacts), logs.clone(), events, own);
+        let publisher = Publisher::new();
+        let (snapshots, observed) = (publisher.snapshots(), publisher.observed());
+        let (commands, obeyed) = mpsc::unbounded_channel();
+        let (desired, wishes) = watch::channel(Desired::default());
+        let agent = Agent::new(workshop, publisher, config.settle, Metrics::new(registry));
+        tokio::spawn(agent.run(Inbox { desired: wishes, commands: obeyed, events: heard }));
+        Ok(Node { desired, commands, snapshots, observed, logs })
+    }
+
+    /// Says what should run: the whole truth, each time. Returns at once; the last call counts.
+    pub fn apply(&self, desired: Desired) {
+        self.desired.send_replace(desired);
+    }
+
+    /// What can be called, as it changes.
+    pub fn snapshots(&self) -> watch::Receiver<Arc<Snapshot>> {
+        self.snapshots.clone()
+    }
+
+    /// What there is, as it changes. A removed function is listed until its last instance is gone.
+    pub fn observed(&self) -> watch::Receiver<Arc<Vec<ObservedFunction>>> {
+        self.observed.clone()
+    }
+
+    /// Lines that a function's instances wrote: first those kept, then, with `follow`, those that come. A reader that
+    /// is too slow loses lines and is told how many. Needs a running runtime.
+    pub fn logs(&self, query: LogQuery) -> mpsc::Receiver<LogLine> {
+        self.logs.read(query)
+    }
+
+    /// What the instances of a function use together; zero where nobody counts.
+    pub async fn usage(&self, id: &FunctionId) -> Usage {
+        let (answer, usage) = oneshot::channel();
+        let _ = self.commands.send(Command::Usage(id.clone(), answer)); // a stopped agent drops the answer
+        usage.await.unwrap_or_default()
+    }
+
+    /// Drains all instances side by side and returns when nothing is left of them. Bounded by each instance's own limit
+    /// (see [`crate::instance::variables::stop_limit`]).
+    pub async fn stop(self) {
+        let (done, stopped) = oneshot::channel();
+        let _ = self.commands.send(Command::Stop(done));
+        let _ = stopped.await; // an agent that is gone has nothing left
+    }
+}
+
+/// Everything on the disk and the machine that has to be in order first. Blocks.
+fn open(machine: &dyn Machine, config: &Config) -> Result<(Ids, Artifacts), NodeError> {
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        move |error| NodeError::DataDir { path, error }
+    };
+    let (ids, artifacts, tmp) =
+        (config.data_dir.join("instance-ids"), config.data_dir.join("artifacts"), config.data_dir.join("tmp"));
+    fs::create_dir_all(&tmp).map_err(failed(&tmp))?;
+    machine.sweep().map_err(NodeError::Sweep)?;
+    fs::remove_dir_all(&tmp).map_err(failed(&tmp))?;
+    let artifacts = Artifacts::open(artifacts.clone(), config.artifact_limit).map_err(failed(&artifacts))?;
+    Ok((Ids::open(ids.clone()).map_err(failed(&ids))?, artifacts))
+}

@@ -1,0 +1,141 @@
+//! Ports and connections: HTTP/1.1 and h2c on the same port, told apart by their first bytes.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::{mpsc, watch};
+
+use crate::patience::{Busy, Patient};
+use crate::serve::{App, answer, show_metrics};
+
+/// Largest head of a request in bytes.
+const HEAD: usize = 64 * 1024;
+/// Most header fields of a request.
+const HEADERS: usize = 128;
+/// Bytes of one HTTP/2 stream that may be on the way unread, and four times that of a connection.
+const WINDOW: u32 = 256 * 1024;
+/// Connections that the kernel keeps until they are accepted; it caps this at `net.core.somaxconn`.
+const BACKLOG: u32 = 4096;
+/// Pause after accept fails, usually for want of file descriptors: trying at once would burn the core.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
+
+/// Proof that something is still at work; the drain waits until all are gone.
+pub(crate) type Open = mpsc::Sender<()>;
+
+/// Tells connections to finish, and waits for them.
+#[derive(Debug)]
+pub(crate) struct Closing {
+    close: watch::Sender<bool>,
+    open: Open,
+    gone: mpsc::Receiver<()>,
+}
+
+/// What a connection needs to know of [`Closing`].
+#[derive(Debug, Clone)]
+pub(crate) struct Watch {
+    closing: watch::Receiver<bool>,
+    pub(crate) open: Open,
+}
+
+impl Watch {
+    /// Returns when connections are to finish.
+    async fn closed(&mut self) {
+        let _ = self.closing.wait_for(|closing| *closing).await;
+    }
+}
+
+impl Closing {
+    pub(crate) fn new() -> Self {
+        let (open, gone) = mpsc::channel(1);
+        Self { close: watch::Sender::new(false), open, gone }
+    }
+
+    pub(crate) fn watch(&self) -> Watch {
+        Watch { closing: self.close.subscribe(), open: self.open.clone() }
+    }
+
+    /// Ports close at once, connections after the answer they are giving; done when the last call has ended.
+    pub(crate) async fn finish(self) {
+        let Self { close, open, mut gone } = self;
+        close.send_replace(true);
+        drop(open);
+        let _ = gone.recv().await; // always `None`, when no sender is left
+    }
+}
+
+/// Opens a port.
+///
+/// # Errors
+/// With the address in the text.
+pub(crate) fn bind(addr: SocketAddr) -> io::Result<TcpListener> {
+    let named = |fault: io::Error| io::Error::new(fault.kind(), format!("cannot listen on {addr}: {fault}"));
+    let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    socket.set_reuseaddr(true)?; // a port is free again at once when its owner has gone
+    socket.bind(addr).map_err(named)?;
+    socket.listen(BACKLOG).map_err(named)
+}
+
+/// Accepts until the watch says to close.
+pub(crate) async fn accept(listener: TcpListener, app: Arc<App>, mut watch: Watch) {
+    let http = Arc::new(http());
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = watch.closed() => return,
+        };
+        match accepted {
+            Ok((stream, _)) => {
+                drop(tokio::spawn(connection(stream, Arc::clone(&http), Arc::clone(&app), watch.clone())))
+            }
+            Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
+        }
+    }
+}
+
+fn http() -> Builder<TokioExecutor> {
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder.http1().max_headers(HEADERS).max_buf_size(HEAD).half_close(false);
+    let mut http2 = builder.http2();
+    http2.timer(TokioTimer::new()).keep_alive_interval(Duration::from_secs(20)).max_header_list_size(HEAD as u32);
+    http2.initial_stream_window_size(WINDOW).initial_connection_window_size(4 * WINDOW).max_concurrent_streams(1024);
+    builder
+}
+
+async fn connection(stream: TcpStream, http: Arc<Builder<TokioExecutor>>, app: Arc<App>, watch: Watch) {
+    let _ = stream.set_nodelay(true); // a connection that is already gone shows it at the first read
+    let mut watch = watch;
+    let open = watch.open.clone();
+    let busy = Busy::default();
+    let io = Patient::new(stream, busy.clone(), app.config.read_timeout, app.config.write_timeout);
+    let service = service_fn(|request| answer(Arc::clone(&app), request, busy.enter(), open.clone()));
+    let connection = http.serve_connection_with_upgrades(TokioIo::new(io), service);
+    let mut connection = std::pin::pin!(connection);
+    tokio::select! {
+        _ = connection.as_mut() => {} // its end is the caller's affair; calls are recorded one by one
+        () = watch.closed() => {
+            connection.as_mut().graceful_shutdown();
+            let _ = connection.await;
+        }
+    }
+}
+
+/// Serves `/metrics` until the process ends.
+pub(crate) async fn accept_metrics(listener: TcpListener, app: Arc<App>) {
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+            continue;
+        };
+        let app = Arc::clone(&app);
+        tokio::spawn(async move {
+            let service = service_fn(|request| std::future::ready(show_metrics(&app, &request)));
+            let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+        });
+    }
+}

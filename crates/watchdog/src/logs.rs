@@ -1,0 +1,91 @@
+//! Where lines go: the tenant's output and the watchdog's own words, on this process's stdout and stderr.
+//!
+//! A full pipe must not stop the event loop, so pipes are written to without blocking and whoever writes waits; then the
+//! tenant's own writes wait too. Files and terminals do not block for long and are written to directly.
+
+use std::fmt;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{FileType, fstat};
+use tokio::io::AsyncWriteExt;
+use tokio::net::unix::pipe;
+use tokio::sync::Mutex;
+
+/// One of the two streams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stream {
+    Stdout,
+    Stderr,
+}
+
+impl Stream {
+    /// Its name in log prefixes.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Stdout => "stdout",
+            Self::Stderr => "stderr",
+        }
+    }
+
+    fn duplicate(self) -> io::Result<OwnedFd> {
+        match self {
+            Self::Stdout => io::stdout().as_fd().try_clone_to_owned(),
+            Self::Stderr => io::stderr().as_fd().try_clone_to_owned(),
+        }
+    }
+}
+
+/// The writing end of one stream.
+#[derive(Debug)]
+pub(crate) struct Sink {
+    stream: Stream,
+    pipe: Option<Mutex<pipe::Sender>>,
+}
+
+impl Sink {
+    /// Must be called inside the runtime.
+    pub(crate) fn open(stream: Stream) -> Self {
+        Self { stream, pipe: open_pipe(stream).ok().map(Mutex::new) }
+    }
+
+    /// Writes whole lines. What cannot be written is lost: there is nowhere to say so.
+    pub(crate) async fn write(&self, bytes: &[u8]) {
+        let _ = match &self.pipe {
+            Some(pipe) => pipe.lock().await.write_all(bytes).await,
+            None => self.write_now(bytes),
+        };
+    }
+
+    fn write_now(&self, bytes: &[u8]) -> io::Result<()> {
+        match self.stream {
+            Stream::Stdout => io::stdout().write_all(bytes),
+            Stream::Stderr => io::stderr().write_all(bytes),
+        }
+    }
+}
+
+fn open_pipe(stream: Stream) -> io::Result<pipe::Sender> {
+    let fd = stream.duplicate()?;
+    match FileType::from_raw_mode(fstat(&fd)?.st_mode) {
+        FileType::Fifo => pipe::Sender::from_owned_fd(fd),
+        _ => Err(io::ErrorKind::Unsupported.into()),
+    }
+}
+
+/// Says a line of the watchdog's own on stderr, if there is room for it.
+pub(crate) fn write_own(line: fmt::Arguments<'_>) {
+    let line = format!("nearpath-watchdog: {line}\n");
+    let _ = rustix::io::write(io::stderr(), line.as_bytes());
+}
+
+/// [`write_own`] with a format.
+macro_rules! say {
+    ($($text:tt)*) => { $crate::logs::write_own(format_args!($($text)*)) };
+}
+pub(crate) use say;
+
+/// `2026/01/31 23:59:59`, UTC: the prefix's form of now.
+pub(crate) fn now() -> String {
+    jiff::Timestamp::now().strftime("%Y/%m/%d %H:%M:%S").to_string()
+}

@@ -1,0 +1,69 @@
+//! Notes to the node about the start, on the pipe whose number is in `NEARPATH_NOTES_FD`: `phase NAME NANOSECONDS`, `ready`,
+//! `failed TEXT`. Without that variable they go nowhere.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+use rustix::io::{FdFlags, fcntl_setfd};
+
+/// Longest text of a `failed` note in bytes; the pipe holds 64 KiB and nobody may read yet.
+const LONGEST: usize = 4096;
+
+/// The pipe's writing end, if there is one. A note that cannot be written is lost: the node sees the end of the pipe.
+#[derive(Debug, Default)]
+pub(crate) struct Notes(Option<File>);
+
+impl Notes {
+    /// Takes the pipe over and keeps it from the tenant's process. To be called once, before anything else is opened.
+    pub(crate) fn take(variable: Option<&str>) -> Self {
+        Self(variable.and_then(|text| text.parse().ok()).and_then(adopt))
+    }
+
+    /// A phase of the start ended after `took`.
+    pub(crate) fn phase(&mut self, name: &str, took: Duration) {
+        self.write(&format!("phase {name} {}\n", took.as_nanos()));
+    }
+
+    /// The instance may be called.
+    pub(crate) fn ready(&mut self) {
+        self.write("ready\n");
+    }
+
+    /// The start failed; `text` becomes one line.
+    pub(crate) fn failed(&mut self, text: &str) {
+        let mut line = String::from("failed ");
+        for c in text.trim_end().chars() {
+            if line.len() >= LONGEST {
+                break;
+            }
+            line.push(if c.is_control() { ' ' } else { c });
+        }
+        line.push('\n');
+        self.write(&line);
+    }
+
+    fn write(&mut self, line: &str) {
+        if let Some(pipe) = &mut self.0 {
+            let _ = pipe.write_all(line.as_bytes());
+        }
+    }
+}
+
+#[allow(unsafe_code)] // the one place where a number from outside becomes a descriptor
+fn adopt(number: RawFd) -> Option<File> {
+    if number <= 2 {
+        return None;
+    }
+    // SAFETY: the launcher opened this descriptor for this process alone and told its number. Nothing here has opened
+    // one yet, so no other owner exists; one that is not open at all is given up again below, before it is used.
+    let fd = unsafe { OwnedFd::from_raw_fd(number) };
+    match fcntl_setfd(&fd, FdFlags::CLOEXEC) {
+        Ok(()) => Some(File::from(fd)),
+        Err(_) => {
+            let _ = fd.into_raw_fd();
+            None
+        }
+    }
+}

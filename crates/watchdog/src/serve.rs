@@ -1,0 +1,241 @@
+//! The way of one request through the watchdog: health, limit, deadline, mode, completion.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use http::header::CONTENT_TYPE;
+use http::uri::PathAndQuery;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
+use hyper::body::Incoming;
+use nearpath_types::{PlatformError, Reason, duration};
+use tokio::time::{Instant, timeout_at};
+
+use crate::body::Body;
+use crate::config::Config;
+use crate::inflight::{Inflight, Permit};
+use crate::listen::Open;
+use crate::lock::Lock;
+use crate::metrics::{MethodLabel, Metrics};
+use crate::mode::{Answer, Call, Mode};
+use crate::patience::BusyGuard;
+use crate::process::output::Output;
+use crate::refusal::{self, error};
+
+const X_TIMEOUT: HeaderName = HeaderName::from_static("x-timeout");
+const X_CALL_ID: HeaderName = HeaderName::from_static("x-call-id");
+/// The status that stands for a caller who left before there was one.
+const CALLER_GONE: u16 = Reason::CallerGone.status();
+
+/// All that a request needs to be answered.
+#[derive(Debug)]
+pub(crate) struct App {
+    pub(crate) config: Config,
+    pub(crate) mode: Mode,
+    pub(crate) inflight: Inflight,
+    pub(crate) metrics: Metrics,
+    pub(crate) lock: Lock,
+    pub(crate) output: Arc<Output>,
+    /// False from the first SIGTERM on.
+    pub(crate) healthy: AtomicBool,
+}
+
+/// Answers one request of a connection.
+pub(crate) async fn answer(
+    app: Arc<App>,
+    request: Request<Incoming>,
+    busy: BusyGuard,
+    open: Open,
+) -> Result<Response<Body>, Infallible> {
+    Ok(match request.uri().path() {
+        "/_/health" => health(&app),
+        "/_/ready" => ready(&app, request).await,
+        _ => call(&app, request, busy, open).await,
+    })
+}
+
+fn health(app: &App) -> Response<Body> {
+    if app.healthy.load(Ordering::Relaxed) && app.lock.held() {
+        return Response::new(Body::from("OK"));
+    }
+    refusal::answer(&error(Reason::Draining, "the instance is stopping, or its lock file was removed"))
+}
+
+/// Of the three answers, the limit's comes first: an instance that is full is alive, but not to be called.
+async fn ready(app: &App, request: Request<Incoming>) -> Response<Body> {
+    if app.inflight.full() {
+        return refusal::answer(&overload(app));
+    }
+    let health = health(app);
+    if health.status() != StatusCode::OK {
+        return health;
+    }
+    if !app.mode.started() {
+        let starting = error(Reason::ColdTimeout, "the tenant's server does not accept connections yet");
+        return refusal::answer(&starting.governed_by("start_timeout"));
+    }
+    match (&app.mode, &app.config.ready_path) {
+        (Mode::Http(_), Some(path)) => ask_tenant(app, request, path.clone()).await,
+        _ => health,
+    }
+}
+
+async fn ask_tenant(app: &App, mut request: Request<Incoming>, path: PathAndQuery) -> Response<Body> {
+    *request.uri_mut() = path.into();
+    let limit = app.config.exec_timeout;
+    let answered = within(Deadline::after(limit), app.mode.answer(Call { request, began: Instant::now() })).await;
+    answered.map_or_else(|fault| refusal::answer(&fault), Answer::into_response)
+}
+
+async fn call(app: &Arc<App>, request: Request<Incoming>, busy: BusyGuard, open: Open) -> Response<Body> {
+    let mut completion = Completion::begin(app, &request, busy, open);
+    completion.permit = app.inflight.enter();
+    if completion.permit.is_none() {
+        return completion.attach(refusal::answer(&overload(app)), None);
+    }
+    let deadline = Deadline::after(time_limit(app.config.exec_timeout, request.headers()));
+    let began = completion.began;
+    match within(deadline, app.mode.answer(Call { request, began })).await {
+        Ok(Answer::Plain(response)) => completion.attach(response, deadline.at()),
+        Ok(Answer::Upgraded(response, tunnel)) => {
+            completion.code = response.status().as_u16();
+            tokio::spawn(tunnel.run(completion));
+            response
+        }
+        Err(fault) => completion.attach(refusal::answer(&fault), None),
+    }
+}
+
+fn overload(app: &App) -> PlatformError {
+    let text = format!("{} calls are in progress, which is the limit", app.inflight.limit());
+    error(Reason::Overload, text).governed_by("max_inflight")
+}
+
+/// A caller may ask for less time than the function has, never for more. What is not a duration is ignored, as
+/// of-watchdog does.
+fn time_limit(most: Option<Duration>, headers: &HeaderMap) -> Option<Duration> {
+    let asked = headers.get(X_TIMEOUT).and_then(|value| duration::parse(value.to_str().ok()?).ok());
+    match (most, asked.filter(|asked| !asked.is_zero())) {
+        (Some(most), Some(asked)) => Some(most.min(asked)),
+        (most, asked) => most.or(asked),
+    }
+}
+
+/// When a call must be over, and how long it had.
+#[derive(Debug, Clone, Copy)]
+struct Deadline(Option<(Instant, Duration)>);
+
+impl Deadline {
+    fn after(limit: Option<Duration>) -> Self {
+        Self(limit.map(|limit| (Instant::now() + limit, limit)))
+    }
+
+    fn at(self) -> Option<Instant> {
+        self.0.map(|(at, _)| at)
+    }
+}
+
+/// Dropping the mode's work at the deadline kills the call's process or closes its connection.
+async fn within<F>(deadline: Deadline, work: F) -> Result<Answer, PlatformError>
+where
+    F: Future<Output = Result<Answer, PlatformError>>,
+{
+    let Some((at, limit)) = deadline.0 else { return work.await };
+    let late = |_| {
+        let text = format!("the function did not answer within {}", duration::format(limit));
+        error(Reason::ExecTimeout, text).governed_by("exec_timeout")
+    };
+    timeout_at(at, work).await.map_err(late)?
+}
+
+/// One call from its head to the last byte of its answer; counted and logged when dropped.
+#[derive(Debug)]
+pub(crate) struct Completion {
+    app: Arc<App>,
+    method: MethodLabel,
+    code: u16,
+    began: Instant,
+    line: Option<Box<Line>>,
+    permit: Option<Permit>,
+    _busy: BusyGuard,
+    _open: Open,
+}
+
+/// What the log says of a call.
+#[derive(Debug)]
+struct Line {
+    method: Method,
+    path: String,
+    call_id: String,
+}
+
+impl Line {
+    fn of(request: &Request<Incoming>) -> Box<Self> {
+        let call_id = request.headers().get(X_CALL_ID).and_then(|id| id.to_str().ok()).unwrap_or("none");
+        let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+        Box::new(Self { method, path, call_id: call_id.to_owned() })
+    }
+}
+
+impl Completion {
+    fn begin(app: &Arc<App>, request: &Request<Incoming>, busy: BusyGuard, open: Open) -> Self {
+        app.metrics.begin();
+        Self {
+            app: Arc::clone(app),
+            method: request.method().into(),
+            code: CALLER_GONE,
+            began: Instant::now(),
+            line: app.config.log_callid.then(|| Line::of(request)),
+            permit: None,
+            _busy: busy,
+            _open: open,
+        }
+    }
+
+    fn attach(mut self, response: Response<Body>, deadline: Option<Instant>) -> Response<Body> {
+        self.code = response.status().as_u16();
+        response.map(|body| body.until(deadline, self))
+    }
+}
+
+impl Drop for Completion {
+    fn drop(&mut self) {
+        let took = self.began.elapsed();
+        self.app.metrics.end(self.code, self.method, took);
+        let Some(line) = self.line.take() else { return };
+        let Line { method, path, call_id } = *line;
+        let text = format!("{method} {path} - {} - {:.4}s [{call_id}]", self.code, took.as_secs_f64());
+        let output = Arc::clone(&self.app.output);
+        tokio::spawn(async move { output.line(&text).await });
+    }
+}
+
+/// The answer of the metrics port.
+pub(crate) fn show_metrics(app: &App, request: &Request<Incoming>) -> Result<Response<Body>, Infallible> {
+    if request.uri().path() != "/metrics" {
+        return Ok(refusal::answer(&error(Reason::NotFound, "only /metrics is here")));
+    }
+    let mut response = Response::new(Body::from(app.metrics.text()));
+    let openmetrics = HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
+    response.headers_mut().insert(CONTENT_TYPE, openmetrics);
+    Ok(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn x_timeout_only_shortens() {
+        let limit = |most: Option<u64>, asked: &'static str| {
+            let headers = HeaderMap::from_iter([(X_TIMEOUT, HeaderValue::from_static(asked))]);
+            time_limit(most.map(Duration::from_secs), &headers).map(|limit| limit.as_secs())
+        };
+        assert_eq!(limit(Some(30), "10s"), Some(10));
+        assert_eq!(limit(Some(30), "10"), Some(10));
+        assert_eq!(limit(Some(30), "1m"), Some(30));
+        assert_eq!(limit(None, "5s"), Some(5));
+        assert_eq!((limit(Some(30), "soon"), limit(Some(30), "0s"), limit(None, "")), (Some(30), Some(30), None));
+    }
+}

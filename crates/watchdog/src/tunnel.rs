@@ -1,0 +1,41 @@
+//! HTTP/1.1 upgrades, such as WebSocket: when the tenant agrees (101), bytes pass both ways until a side has had enough.
+
+use http::header::{CONNECTION, UPGRADE};
+use http::{Request, Response, Version};
+use hyper::upgrade::{OnUpgrade, on};
+use hyper_util::rt::TokioIo;
+use tokio::io::copy_bidirectional;
+
+use crate::serve::Completion;
+
+/// Both halves of a connection that is about to be upgraded.
+#[derive(Debug)]
+pub(crate) struct Tunnel {
+    pub(crate) caller: OnUpgrade,
+    pub(crate) tenant: OnUpgrade,
+}
+
+/// The caller's half, if the request asks for an upgrade.
+pub(crate) fn wanted<B>(request: &mut Request<B>) -> Option<OnUpgrade> {
+    let headers = request.headers();
+    let words =
+        headers.get_all(CONNECTION).iter().filter_map(|line| line.to_str().ok()).flat_map(|line| line.split(','));
+    let asks = words.map(str::trim).any(|word| word.eq_ignore_ascii_case("upgrade"));
+    let possible = request.version() == Version::HTTP_11 && headers.contains_key(UPGRADE) && asks;
+    possible.then(|| on(request))
+}
+
+impl Tunnel {
+    /// The tunnel of an answer with status 101.
+    pub(crate) fn between<B>(caller: OnUpgrade, response: &mut Response<B>) -> Self {
+        Self { caller, tenant: on(response) }
+    }
+
+    /// Passes bytes. The call counts as in progress all the while; a tunnel has no time limit, a drain ends it.
+    pub(crate) async fn run(self, completion: Completion) {
+        if let Ok((caller, tenant)) = tokio::try_join!(self.caller, self.tenant) {
+            let _ = copy_bidirectional(&mut TokioIo::new(caller), &mut TokioIo::new(tenant)).await;
+        }
+        drop(completion);
+    }
+}

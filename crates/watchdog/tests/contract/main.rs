@@ -1,0 +1,10 @@
+//! The contract, row by row, against the real program: `README.md` says which test holds which row.
+
+#![allow(clippy::unwrap_used)] // helpers of tests are tests
+
+mod files;
+mod fork;
+mod http;
+mod life;
+mod limits;
+mod support;

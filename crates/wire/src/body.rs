@@ -1,0 +1,113 @@
+//! One body type for answers that nearpath makes itself and for those it passes on.
+
+use std::error::Error;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use http_body_util::BodyExt;
+use http_body_util::combinators::UnsyncBoxBody;
+use hyper::body::Incoming;
+
+/// Any error that can travel between threads.
+pub type BoxError = Box<dyn Error + Send + Sync>;
+
+/// A message's body. Only [`Body::boxed`] allocates.
+#[derive(Debug, Default)]
+pub struct Body(Kind);
+
+#[derive(Debug, Default)]
+enum Kind {
+    #[default]
+    Empty,
+    Full(Bytes),
+    Incoming(Incoming),
+    Boxed(UnsyncBoxBody<Bytes, BoxError>),
+}
+
+impl Body {
+    /// A body of zero bytes.
+    pub fn empty() -> Self {
+        Self::default()
+    }
+
+    /// Wraps any other body.
+    pub fn boxed<B>(body: B) -> Self
+    where
+        B: HttpBody<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        Self(Kind::Boxed(body.map_err(Into::into).boxed_unsync()))
+    }
+}
+
+impl<T: Into<Bytes>> From<T> for Body {
+    fn from(bytes: T) -> Self {
+        let bytes = bytes.into();
+        Self(if bytes.is_empty() { Kind::Empty } else { Kind::Full(bytes) })
+    }
+}
+
+impl Body {
+    /// What a peer sends, as it arrives.
+    pub fn incoming(body: Incoming) -> Self {
+        Self(Kind::Incoming(body))
+    }
+}
+
+impl HttpBody for Body {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        match &mut self.0 {
+            Kind::Empty => Poll::Ready(None),
+            Kind::Full(bytes) => {
+                let bytes = std::mem::take(bytes);
+                self.0 = Kind::Empty;
+                Poll::Ready(Some(Ok(Frame::data(bytes))))
+            }
+            Kind::Incoming(body) => Pin::new(body).poll_frame(cx).map_err(Into::into),
+            Kind::Boxed(body) => Pin::new(body).poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.0 {
+            Kind::Empty => true,
+            Kind::Full(_) => false,
+            Kind::Incoming(body) => body.is_end_stream(),
+            Kind::Boxed(body) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.0 {
+            Kind::Empty => SizeHint::with_exact(0),
+            Kind::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Kind::Incoming(body) => body.size_hint(),
+            Kind::Boxed(body) => body.size_hint(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn every_kind_gives_its_bytes_once() {
+        let boxed = Body::boxed(http_body_util::Full::new(Bytes::from_static(b"abc")));
+        for (body, expected) in [(Body::empty(), ""), (Body::from("abc"), "abc"), (boxed, "abc")] {
+            assert_eq!(body.size_hint().exact(), Some(expected.len() as u64));
+            assert_eq!(body.collect().await.unwrap().to_bytes(), expected);
+        }
+    }
+
+    #[test]
+    fn nothing_is_known_to_be_nothing() {
+        assert!(Body::from("").is_end_stream());
+        assert!(Body::empty().is_end_stream());
+    }
+}

@@ -1,0 +1,104 @@
+//! Connections to an instance: HTTP/1.1 by default, HTTP/2 without TLS (h2c by prior knowledge, RFC 9113 section 3.3) for
+//! gRPC. The task that drives a connection stays on the thread that made it.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use http_body::Body;
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+
+use crate::BoxError;
+use crate::exec::LocalExec;
+
+/// Largest head of a response, and the most that is read ahead, in bytes. Its header fields are bounded by hyper's own 100:
+/// another number would cost an allocation for each response.
+const BUFFER: usize = 64 * 1024;
+/// Bytes of one stream that may be on the way without being consumed.
+const STREAM_WINDOW: u32 = 1024 * 1024;
+
+/// Why there is no connection. In every case nothing of the request was sent.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// Refused, unreachable, or out of file descriptors.
+    #[error("cannot connect to {addr}: {source}")]
+    Io {
+        /// Where to.
+        addr: SocketAddr,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The peer did not answer in time.
+    #[error("cannot connect to {addr}: no answer within {limit:?}")]
+    Timeout {
+        /// Where to.
+        addr: SocketAddr,
+        /// How long was waited.
+        limit: Duration,
+    },
+    /// The peer accepted, but did not speak HTTP.
+    #[error("cannot speak HTTP with {addr}: {source}")]
+    Http {
+        /// Where to.
+        addr: SocketAddr,
+        /// What was wrong.
+        source: hyper::Error,
+    },
+}
+
+async fn connect(addr: SocketAddr, limit: Duration) -> Result<TokioIo<TcpStream>, ConnectError> {
+    let stream = match tokio::time::timeout(limit, TcpStream::connect(addr)).await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(source)) => return Err(ConnectError::Io { addr, source }),
+        Err(_) => return Err(ConnectError::Timeout { addr, limit }),
+    };
+    stream.set_nodelay(true).map_err(|source| ConnectError::Io { addr, source })?;
+    Ok(TokioIo::new(stream))
+}
+
+/// Opens an HTTP/1.1 connection that can be upgraded. Must run inside a `LocalSet`.
+///
+/// # Errors
+/// See [`ConnectError`].
+pub async fn http1<B>(addr: SocketAddr, limit: Duration) -> Result<http1::SendRequest<B>, ConnectError>
+where
+    B: Body + 'static,
+    B::Data: Send,
+    B::Error: Into<BoxError>,
+{
+    let io = connect(addr, limit).await?;
+    let handshake = http1::Builder::new().max_buf_size(BUFFER).handshake(io).await;
+    let (sender, connection) = handshake.map_err(|source| ConnectError::Http { addr, source })?;
+    tokio::task::spawn_local(async move {
+        if let Err(error) = connection.with_upgrades().await {
+            tracing::debug!(%addr, %error, "connection to an instance ended");
+        }
+    });
+    Ok(sender)
+}
+
+/// Opens an h2c connection. Must run inside a `LocalSet`.
+///
+/// # Errors
+/// See [`ConnectError`].
+pub async fn http2<B>(addr: SocketAddr, limit: Duration) -> Result<http2::SendRequest<B>, ConnectError>
+where
+    B: Body + Unpin + 'static,
+    B::Data: Send,
+    B::Error: Into<BoxError>,
+{
+    let io = connect(addr, limit).await?;
+    let mut builder = http2::Builder::new(LocalExec);
+    builder.initial_stream_window_size(STREAM_WINDOW).initial_connection_window_size(4 * STREAM_WINDOW);
+    builder.timer(hyper_util::rt::TokioTimer::new());
+    builder.keep_alive_interval(Duration::from_secs(20)).max_header_list_size(BUFFER as u32);
+    let (sender, connection) = builder.handshake(io).await.map_err(|source| ConnectError::Http { addr, source })?;
+    tokio::task::spawn_local(async move {
+        if let Err(error) = connection.await {
+            tracing::debug!(%addr, %error, "h2c connection to an instance ended");
+        }
+    });
+    Ok(sender)
+}

@@ -1,0 +1,94 @@
+//! A server's certificate and key, read from PEM files, with errors that say what to mend.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::ServerConfig;
+use rustls::crypto::ring;
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+/// Why TLS cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A file is missing, unreadable or not PEM.
+    #[error("{what} file {}: {why}", path.display())]
+    File {
+        /// `certificate` or `key`.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Both were read, but do not work together.
+    #[error("certificate {} and key {} do not work together: {source}", cert.display(), key.display())]
+    Mismatch {
+        /// The certificate's file.
+        cert: PathBuf,
+        /// The key's file.
+        key: PathBuf,
+        /// What rustls says.
+        source: rustls::Error,
+    },
+}
+
+/// Reads a certificate chain and its key. Clients may choose HTTP/2 or HTTP/1.1 (ALPN); TLS 1.2 and 1.3.
+///
+/// # Errors
+/// See [`TlsError`]; every text names the file.
+pub fn load(cert: &Path, key: &Path) -> Result<Arc<ServerConfig>, TlsError> {
+    let chain = certificates(cert)?;
+    let secret = PrivateKeyDer::from_pem_file(key).map_err(|error| broken("key", key, &error))?;
+    let mismatch = |source| TlsError::Mismatch { cert: cert.into(), key: key.into(), source };
+    let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, secret))
+        .map_err(mismatch)?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    match read {
+        Ok(chain) if chain.is_empty() => Err(broken("certificate", path, &pem::Error::NoItemsFound)),
+        Ok(chain) => Ok(chain),
+        Err(error) => Err(broken("certificate", path, &error)),
+    }
+}
+
+fn broken(what: &'static str, path: &Path, error: &pem::Error) -> TlsError {
+    let why = match error {
+        pem::Error::Io(error) => error.to_string(),
+        pem::Error::NoItemsFound => format!("it holds no PEM {what}"),
+        other => format!("it is not valid PEM: {other}"),
+    };
+    TlsError::File { what, path: path.into(), why }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn a_pair_loads_and_every_fault_names_its_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let pair = rcgen::generate_simple_self_signed(vec!["localhost".into()]).unwrap();
+        fs::write(at("cert"), pair.cert.pem()).unwrap();
+        fs::write(at("key"), pair.signing_key.serialize_pem()).unwrap();
+        let other = rcgen::generate_simple_self_signed(vec!["localhost".into()]).unwrap();
+        fs::write(at("other"), other.signing_key.serialize_pem()).unwrap();
+        fs::write(at("empty"), "").unwrap();
+
+        assert_eq!(load(&at("cert"), &at("key")).unwrap().alpn_protocols, [&b"h2"[..], b"http/1.1"]);
+        for (cert, key, named) in
+            [("none", "key", "none"), ("empty", "key", "empty"), ("cert", "empty", "empty"), ("cert", "other", "other")]
+        {
+            let error = load(&at(cert), &at(key)).unwrap_err().to_string();
+            assert!(error.contains(&at(named).display().to_string()), "{error}");
+        }
+    }
+}

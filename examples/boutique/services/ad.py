@@ -1,0 +1,25 @@
+"""Advertisements: those that fit what the customer looks at, else two at random."""
+
+import random
+
+import shop
+
+ADS = {
+    "accessories": "Watch the time: 20 % off every watch.",
+    "clothing": "Tank tops, two for the price of one.",
+    "footwear": "Loafers that last. Free second sole.",
+    "hair": "Hairdryer for travellers: 50 % off.",
+    "decor": "Candle holders for long evenings, 30 % off.",
+    "kitchen": "Mugs: buy two, the second one is free.",
+}
+
+
+@shop.route("GET", "/ads")
+def get_ads(request):
+    wanted = request.query.get("categories", "").split(",")
+    fitting = [text for category, text in ADS.items() if category in wanted]
+    return fitting or random.sample(list(ADS.values()), 2)
+
+
+if __name__ == "__main__":
+    shop.serve()

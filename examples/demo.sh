@@ -1,0 +1,88 @@
+#!/bin/sh
+# The shop of examples/boutique on this machine, under load for some seconds. `make demo` builds what it needs and calls it.
+# Needs `nearpath` and `nearpath-bench` in PATH. Everything happens on loopback and in a temporary folder, and is gone
+# afterwards. DEMO_SECONDS: how long the load lasts (8). DEMO_KEEP=1: the shop stays up until Ctrl-C.
+set -eu
+cd "$(dirname "$0")/.."
+stack=examples/boutique/stack.yml
+work=$(mktemp -d "${TMPDIR:-/tmp}/nearpath-demo.XXXXXX")
+log=$work/up.log
+up=
+
+stop() {
+  trap - EXIT INT TERM
+  if [ -n "$up" ]; then
+    kill -TERM "$up" 2>/dev/null || true
+    wait "$up" || true
+  fi
+  rm -rf "$work"
+}
+trap stop EXIT
+trap 'exit 130' INT TERM
+
+# Says what went wrong, with the logs that explain it.
+fail() {
+  echo "demo: $1" >&2
+  if kill -0 "$up" 2>/dev/null; then
+    nearpath ls >&2 || true
+    for name in ${2:-}; do
+      echo "--- nearpath logs $name (last lines)" >&2
+      timeout 10 nearpath logs "$name" --tail 20 >&2 || true
+    done
+  fi
+  echo "--- nearpath up (last lines)" >&2
+  tail -n 40 "$log" >&2
+  echo "--- \`nearpath doctor\` says what this machine lacks" >&2
+  exit 1
+}
+
+# Two ports that nobody uses.
+ports=$(python3 - <<'PYTHON'
+import socket
+probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+print(*(probe.getsockname()[1] for probe in probes))
+PYTHON
+)
+listen=127.0.0.1:${ports% *} admin=127.0.0.1:${ports#* }
+export OPENFAAS_URL="http://$listen"
+
+echo "== nearpath up: controller, node and gateway in one process, on $listen"
+nearpath up --data-dir "$work/data" --listen "$listen" --admin-listen "$admin" --insecure >"$log" 2>&1 &
+up=$!
+tries=0
+until python3 -c "import urllib.request; urllib.request.urlopen('http://$admin/healthz', timeout=2)" 2>/dev/null; do
+  kill -0 "$up" 2>/dev/null || fail "nearpath up ended"
+  tries=$((tries + 1))
+  [ "$tries" -lt 200 ] || fail "nearpath up is not ready"
+  sleep 0.05
+done
+
+echo "== nearpath deploy -f $stack"
+nearpath deploy -f "$stack" || fail "not every function got ready"
+
+seconds=${DEMO_SECONDS:-8}
+echo
+echo "== the shop's customers, for $seconds seconds"
+nearpath-bench boutique --url "$OPENFAAS_URL/function/frontend" \
+  --users 8 --wait-min 0.05 --wait-max 0.25 --duration "$seconds" || fail "requests failed" "frontend checkout"
+
+echo
+echo "== what each function was asked"
+nearpath ls
+cat <<TEXT
+
+To look further, start it yourself: \`make up\` in one terminal (or DEMO_KEEP=1 make demo), and in another
+  nearpath deploy -f $stack
+  nearpath ls                                    what runs
+  nearpath describe frontend                     its instances, and what each phase of their start took
+  nearpath logs -f email                         what it writes
+  nearpath invoke currency -X GET --path /supported
+  curl http://127.0.0.1:8080/function/frontend/product/OLJCESPC7Z
+  curl http://127.0.0.1:8082/metrics             calls, codes and latencies of every function
+TEXT
+
+if [ -n "${DEMO_KEEP:-}" ]; then
+  echo
+  echo "The shop stays up until Ctrl-C: export OPENFAAS_URL=$OPENFAAS_URL; metrics: http://$admin/metrics"
+  wait "$up" || true
+fi
