@@ -100,7 +100,7 @@ impl Node {
 
     /// Drains all instances side by side and returns when nothing is left of them. Bounded by each instance's own limit
     /// (see [`crate::instance::variables::stop_limit`]).
-    pub async fn stop(self) {
+    pub async fn stop(&self) {
         let (done, stopped) = oneshot::channel();
         let _ = self.commands.send(Command::Stop(done));
         let _ = stopped.await; // an agent that is gone has nothing left

@@ -47,7 +47,7 @@ impl Control for FrontDesk {
         let answer = self.control.spawn(async move { router.oneshot(request).await });
         Box::pin(async move {
             match answer.await {
-                Ok(Ok(response)) => response.map(nearpath_wire::Body::new),
+                Ok(Ok(response)) => response.map(nearpath_wire::Body::boxed),
                 Ok(Err(never)) => match never {},
                 Err(_) => unavailable(), // the control runtime is shutting down
             }
@@ -56,7 +56,7 @@ impl Control for FrontDesk {
 }
 
 fn unavailable() -> Response<nearpath_wire::Body> {
-    let mut response = Response::new(nearpath_wire::Body::text("controller: draining: not taking orders now\n"));
+    let mut response = Response::new(nearpath_wire::Body::from("controller: draining: not taking orders now\n"));
     *response.status_mut() = http::StatusCode::SERVICE_UNAVAILABLE;
     response
 }

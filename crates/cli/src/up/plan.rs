@@ -17,19 +17,21 @@ pub(super) enum UpError {
     Insecure(SocketAddr),
     #[error("the watchdog {0} is missing: `make build` puts it beside nearpath, --watchdog names another place")]
     NoWatchdog(PathBuf),
-    #[error("no namespaces: this process is not root and may not make user namespaces ({0}). `nearpath doctor` says more; --no-sandbox runs functions without isolation")]
+    #[error(
+        "no namespaces: this process is not root and may not make user namespaces ({0}). `nearpath doctor` says more; --no-sandbox runs functions without isolation"
+    )]
     NoIsolation(std::io::Error),
     #[error("{what} {addr}: {error}")]
     Listen { what: &'static str, addr: SocketAddr, error: std::io::Error },
-    #[error("TLS: {0}")]
-    Tls(String),
     #[error("{what}: {error}")]
     Part { what: &'static str, error: Box<dyn std::error::Error + Send + Sync> },
 }
 
 impl UpError {
     /// Names the part of the house that failed.
-    pub(super) fn part<E: Into<Box<dyn std::error::Error + Send + Sync>>>(what: &'static str) -> impl FnOnce(E) -> Self {
+    pub(super) fn part<E: Into<Box<dyn std::error::Error + Send + Sync>>>(
+        what: &'static str,
+    ) -> impl FnOnce(E) -> Self {
         move |error| Self::Part { what, error: error.into() }
     }
 }
@@ -61,13 +63,14 @@ impl Plan {
     /// Fills in defaults. Enters a user namespace when there is no root: that is possible only now, while the process has
     /// one thread.
     pub(super) fn from_args(args: UpArgs) -> Result<Self, UpError> {
-        let tls = args.tls_listen.zip(args.tls_cert.zip(args.tls_key)).map(|(listen, (cert, key))| Tls { listen, cert, key });
+        let tls =
+            args.tls_listen.zip(args.tls_cert.zip(args.tls_key)).map(|(listen, (cert, key))| Tls { listen, cert, key });
         let public = [Some(args.listen), tls.as_ref().map(|tls| tls.listen)];
         if let Some(addr) = public.into_iter().flatten().find(|addr| args.insecure && !addr.ip().is_loopback()) {
             return Err(UpError::Insecure(addr));
         }
         Ok(Self {
-            data_dir: args.data_dir.unwrap_or_else(default_data_dir),
+            data_dir: args.data_dir.unwrap_or_else(crate::default_data_dir),
             listen: args.listen,
             tls,
             admin_listen: args.admin_listen,
@@ -85,16 +88,6 @@ impl Plan {
 
 fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
-}
-
-/// `/var/lib/nearpath` as root, else under the user's state directory.
-pub(crate) fn default_data_dir() -> PathBuf {
-    if rustix::process::geteuid().is_root() {
-        return PathBuf::from("/var/lib/nearpath");
-    }
-    let state = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from);
-    let home = || PathBuf::from(std::env::var_os("HOME").unwrap_or_else(|| "/tmp".into())).join(".local/state");
-    state.unwrap_or_else(home).join("nearpath")
 }
 
 fn watchdog(given: Option<PathBuf>) -> Result<PathBuf, UpError> {
