@@ -20,7 +20,8 @@ async fn raw(house: &House, bytes: &[u8]) -> String {
 async fn names_against_rfc_1035_are_refused_by_the_server() {
     nearpath_testkit::need_root!();
     let house = House::start().await;
-    let answer = house.ask(Method::POST, "/system/functions", json!({ "service": "Echo_1", "image": "x" }).to_string()).await;
+    let answer =
+        house.ask(Method::POST, "/system/functions", json!({ "service": "Echo_1", "image": "x" }).to_string()).await;
     assert_eq!(answer.status(), StatusCode::BAD_REQUEST);
     assert!(String::from_utf8_lossy(answer.body()).contains("Echo_1"));
 }
@@ -100,7 +101,8 @@ async fn out_of_file_descriptors_is_survived() {
     nearpath_testkit::need_root!();
     let house = House::start().await;
     house.deploy_ready(&echo(&house.data_dir, "echo")).await;
-    let limit = rustix::process::Rlimit { current: Some(96), maximum: Some(4_096) };
+    let maximum = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum; // the child inherited it
+    let limit = rustix::process::Rlimit { current: Some(96), maximum };
     let pid = rustix::process::Pid::from_raw(house.pid() as i32).unwrap();
     let before = rustix::process::prlimit(Some(pid), rustix::process::Resource::Nofile, limit).unwrap();
     let mut crowd = Vec::new();

@@ -23,7 +23,8 @@ async fn killed_instances_cost_only_the_requests_inside_them() {
         }
     };
     let (outcome, ()) = tokio::join!(load, killer);
-    let innocent: Vec<_> = outcome.failures.iter().filter(|f| !f.contains("instance_died") && !f.contains("response_cut")).collect();
+    let innocent: Vec<_> =
+        outcome.failures.iter().filter(|f| !f.contains("instance_died") && !f.contains("response_cut")).collect();
     assert!(innocent.is_empty(), "{innocent:?}\n{}", house.log());
     assert!(outcome.failures.len() <= 8, "more than the requests inside: {:?}", outcome.failures);
     house.until_available("work", 2).await;

@@ -155,7 +155,10 @@ fn collect(stderr: std::process::ChildStderr, log: Arc<Mutex<String>>) {
 }
 
 /// One HTTP/1.1 request on a fresh connection.
-pub(crate) async fn send(addr: SocketAddr, request: Request<Full<Bytes>>) -> Result<Answer, Box<dyn std::error::Error + Send + Sync>> {
+pub(crate) async fn send(
+    addr: SocketAddr,
+    request: Request<Full<Bytes>>,
+) -> Result<Answer, Box<dyn std::error::Error + Send + Sync>> {
     let stream = tokio::net::TcpStream::connect(addr).await?;
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     let driver = tokio::spawn(connection);

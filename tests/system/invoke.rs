@@ -58,7 +58,11 @@ async fn invocations_are_counted() {
         house.call("echo", "x").await;
     }
     assert_eq!(house.describe("echo").await["invocationCount"], 3.0);
-    let metrics = crate::house::send(house.admin, http::Request::get("/metrics").header("host", "t").body(Default::default()).unwrap()).await;
+    let metrics = crate::house::send(
+        house.admin,
+        http::Request::get("/metrics").header("host", "t").body(Default::default()).unwrap(),
+    )
+    .await;
     let metrics = String::from_utf8_lossy(metrics.unwrap().body()).into_owned();
     let line = r#"gateway_function_invocation_total{function_name="echo.openfaas-fn",code="200"} 3"#;
     assert!(metrics.contains(line), "{metrics}");
@@ -74,7 +78,8 @@ async fn an_update_replaces_the_code_without_a_gap() {
     let update = async {
         let answer = house.ask(Method::PUT, "/system/functions", second.to_string()).await;
         assert!(answer.status().is_success());
-        nearpath_testkit::eventually("the new code", async || house.call("fn", "").await.body().as_ref() == b"two").await;
+        nearpath_testkit::eventually("the new code", async || house.call("fn", "").await.body().as_ref() == b"two")
+            .await;
     };
     let (outcome, ()) = tokio::join!(load, update);
     assert_eq!(outcome.failures, Vec::<String>::new(), "{}", house.log());
