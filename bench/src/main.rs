@@ -16,6 +16,10 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
+/// As in `nearpath`: what is measured here as `gateway` has to be what is shipped.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Load generator and side-by-side comparisons for nearpath.
 #[derive(Parser)]
 #[command(name = "nearpath-bench", version)]

@@ -202,7 +202,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
     def log_message(self, *args):
         pass
-http.server.ThreadingHTTPServer(("127.0.0.1", 5000), Handler).serve_forever()
+http.server.ThreadingHTTPServer(("127.0.0.1", int(os.environ.get("PORT", "5000"))), Handler).serve_forever()
 "#
     );
     std::fs::write(home.join("server.py"), source).unwrap();

@@ -8,5 +8,6 @@ mod house;
 mod invoke;
 mod load;
 mod restart;
+mod rootless;
 mod scale;
 mod security;

@@ -18,10 +18,15 @@ fn isolation(isolation: Isolation) -> Check {
         Isolation::Root => Check::ok("isolation", "full: each instance has namespaces and a user of its own"),
         Isolation::UserNamespace => {
             let lost = "instances have namespaces of their own, but all run under your user";
-            Check::warn("isolation", "user namespaces", lost, "run `nearpath up` as root for full isolation")
+            Check::warn(
+                "isolation",
+                "user namespaces",
+                lost,
+                "run `nearpath up` as root, with all its capabilities, for full isolation",
+            )
         }
         Isolation::None => {
-            let lost = "functions can only run unprotected, beside each other and with your rights";
+            let lost = "functions can only run unprotected, with your rights; edges between them are not enforced";
             Check::lost("isolation", "none", lost, "run as root, allow user namespaces (below), or `up --no-sandbox`")
         }
     }

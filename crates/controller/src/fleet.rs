@@ -7,9 +7,10 @@ use nearpath_types::status::Usage;
 use nearpath_types::{Desired, FunctionId, LogLine, LogQuery, ObservedFunction};
 use tokio::sync::mpsc;
 
-/// The node and the gateway, seen from above. Every method is quick; none waits for the network or a disk.
+/// The node and the gateway, seen from above. Every method is quick; none waits for an instance or a disk.
 pub trait Fleet: Send + Sync + 'static {
-    /// Takes the whole truth. Called in order, from one thread, within a tokio runtime's context.
+    /// Takes the whole truth; when it returns, calls are routed by it. Called in order, from one thread that is not a
+    /// runtime's, within a tokio runtime's context.
     fn apply(&self, desired: Desired);
     /// What runs now.
     fn observed(&self) -> Arc<Vec<ObservedFunction>>;

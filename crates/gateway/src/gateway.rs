@@ -57,7 +57,8 @@ pub struct Listener {
     pub zone: Zone,
     /// With TLS, if set.
     pub tls: Option<Arc<rustls::ServerConfig>>,
-    /// One socket a thread, see `nearpath_wire::bind`. With fewer, threads share them.
+    /// One socket a thread, see `nearpath_wire::bind`, which also sets what their connections inherit. With fewer, threads
+    /// share them.
     pub sockets: Vec<TcpListener>,
 }
 

@@ -2,9 +2,11 @@
 
 use std::cell::Cell;
 use std::future::Future;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::HeaderValue;
@@ -90,11 +92,7 @@ impl Lane {
 
     /// Runs a connection or tunnel on this thread; the drain waits for it.
     pub(crate) fn spawn(self: &Rc<Self>, task: impl Future<Output = ()> + 'static) {
-        let busy = Task::new(self);
-        tokio::task::spawn_local(async move {
-            task.await;
-            drop(busy);
-        });
+        tokio::task::spawn_local(Counted { task, _busy: Task::new(self) });
     }
 
     /// Waits until no connection and no tunnel is left.
@@ -112,6 +110,23 @@ impl Lane {
     /// Whether the drain's time is over.
     pub(crate) fn is_cutting(&self) -> bool {
         self.cutting.get()
+    }
+}
+
+pin_project_lite::pin_project! {
+    /// A task with its count. An `async` block around the task would be twice as large, and is moved several times.
+    struct Counted<F> {
+        #[pin]
+        task: F,
+        _busy: Task,
+    }
+}
+
+impl<F: Future<Output = ()>> Future for Counted<F> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        self.project().task.poll(cx)
     }
 }
 

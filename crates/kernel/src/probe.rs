@@ -35,17 +35,43 @@ const ROOT_NAMESPACES: i32 =
 
 /// Tries what instances need, in a child process that changes nothing outside itself.
 pub fn probe() -> Capabilities {
-    let as_root = namespaces_allowed(ROOT_NAMESPACES);
-    let as_user = namespaces_allowed(ROOT_NAMESPACES | libc::CLONE_NEWUSER);
-    let isolation = match (&as_root, &as_user) {
-        (Ok(()), _) if rustix::process::geteuid().is_root() => Isolation::Root,
-        (_, Ok(())) => Isolation::UserNamespace,
-        _ => Isolation::None,
-    };
+    let (as_root, as_user) = namespaces();
+    let isolation = best(&as_root, &as_user);
     let mut findings = vec![root(&as_root), user_namespaces(&as_user)];
     findings.extend([seccomp(), usr()]);
     findings.extend(cgroups());
     Capabilities { isolation, findings }
+}
+
+/// The best isolation that can be had: [`Capabilities::isolation`] alone, which takes about a millisecond.
+pub fn isolation() -> Isolation {
+    let (as_root, as_user) = namespaces();
+    best(&as_root, &as_user)
+}
+
+/// Whether they may be made as root and in a user namespace.
+fn namespaces() -> (io::Result<()>, io::Result<()>) {
+    let as_user = namespaces_allowed(ROOT_NAMESPACES | libc::CLONE_NEWUSER).and_then(|()| may_map_itself());
+    (namespaces_allowed(ROOT_NAMESPACES), as_user)
+}
+
+/// Since Linux 5.12 root needs a capability to be somebody in a user namespace (`man 7 user_namespaces`); others do not.
+fn may_map_itself() -> io::Result<()> {
+    use rustix::thread::{CapabilitySet, capabilities};
+    let root = rustix::process::geteuid().is_root();
+    match root && !capabilities(None)?.effective.contains(CapabilitySet::SETFCAP) {
+        true => Err(io::Error::new(io::ErrorKind::PermissionDenied, "root without CAP_SETFCAP may not be mapped")),
+        false => Ok(()),
+    }
+}
+
+/// Root in a container often may not make namespaces, but a user namespace first and then all others.
+fn best(as_root: &io::Result<()>, as_user: &io::Result<()>) -> Isolation {
+    match (as_root, as_user) {
+        (Ok(()), _) if rustix::process::geteuid().is_root() => Isolation::Root,
+        (_, Ok(())) => Isolation::UserNamespace,
+        _ => Isolation::None,
+    }
 }
 
 impl Finding {
@@ -76,8 +102,12 @@ fn root(namespaces: &io::Result<()>) -> Finding {
     Finding {
         name: "namespaces as root",
         trouble,
-        lost: "a user of its own for each instance, and limits of memory, CPU and processes",
-        remedy: "run `nearpath up` as root",
+        lost: "a user of its own for each instance",
+        remedy: if root {
+            "give this root CAP_SYS_ADMIN and CAP_NET_ADMIN (a container: --privileged)"
+        } else {
+            "run `nearpath up` as root"
+        },
     }
 }
 

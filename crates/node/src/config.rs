@@ -58,6 +58,8 @@ pub struct Config {
     pub isolation: Isolation,
     /// The gateway's address in the node's network; the instances' eIPs are those of its /16.
     pub gateway_ip: Ipv4Addr,
+    /// Where functions find the gateway, as a URL without a path: `gateway_url` in the environment of instances.
+    pub gateway_url: String,
     /// The node's network; needed unless `isolation` is [`Isolation::None`].
     pub switch: Option<Arc<Switch>>,
     /// When a withdrawn instance may be told to stop.
@@ -79,6 +81,7 @@ impl Config {
             watchdog,
             isolation: Isolation::None,
             gateway_ip: Ipv4Addr::new(10, 62, 0, 1),
+            gateway_url: "http://gateway:8080".to_owned(),
             switch: None,
             settle: Settle::after(Duration::from_millis(100)),
             artifact_limit: Limit::default(),

@@ -10,10 +10,10 @@ use nearpath_types::status::Usage;
 use nearpath_types::{Desired, FunctionId, LogLine, LogQuery, ObservedFunction, Snapshot};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::agent::{Agent, Command, Inbox, Publisher, Workshop};
+use crate::agent::{Agent, Command, Inbox, Premises, Publisher, Workshop};
 use crate::artifact::Artifacts;
 use crate::config::{Config, NodeError};
-use crate::ids::Ids;
+use crate::ids::{Eips, Ids};
 use crate::logs::Logs;
 use crate::machine::Machine;
 use crate::machine::kernel::KernelMachine;
@@ -59,8 +59,9 @@ impl Node {
         let (ids, artifacts) = opened.expect("opening does not panic")?;
         let logs = Logs::new(config.log_bound);
         let (events, heard) = mpsc::unbounded_channel();
-        let own = (ids, config.gateway_ip, config.data_dir.join("tmp"));
-        let workshop = Workshop::new(machine, Arc::new(artifacts), logs.clone(), events, own);
+        let premises = Premises { gateway_url: config.gateway_url, tmp: config.data_dir.join("tmp") };
+        let numbers = (ids, Eips::around(config.gateway_ip));
+        let workshop = Workshop::new(machine, Arc::new(artifacts), (logs.clone(), events), premises, numbers);
         let publisher = Publisher::new();
         let (snapshots, observed) = (publisher.snapshots(), publisher.observed());
         let (commands, obeyed) = mpsc::unbounded_channel();
@@ -73,6 +74,14 @@ impl Node {
     /// Says what should run: the whole truth, each time. Returns at once; the last call counts.
     pub fn apply(&self, desired: Desired) {
         self.desired.send_replace(desired);
+    }
+
+    /// Waits until what was applied last is published, and gives the version of that snapshot. At once when the node has
+    /// stopped.
+    pub async fn caught_up(&self) -> u64 {
+        let (answer, version) = oneshot::channel();
+        let _ = self.commands.send(Command::Version(answer)); // a stopped agent drops the answer
+        version.await.unwrap_or_default()
     }
 
     /// What can be called, as it changes.

@@ -3,14 +3,15 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 
-use rustix::net::sockopt::{set_ipv6_v6only, set_socket_reuseaddr, set_socket_reuseport};
+use rustix::net::sockopt::{set_ipv6_v6only, set_socket_reuseaddr, set_socket_reuseport, set_tcp_nodelay};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 /// Connections that the kernel keeps until they are accepted; it caps this at `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
 
 /// Opens `addr` with `n` sockets among which the kernel spreads new connections (`SO_REUSEPORT`, socket(7)).
-/// With port 0 the kernel chooses one, the same for all of them. The sockets are non-blocking.
+/// With port 0 the kernel chooses one, the same for all of them. The sockets are non-blocking. What they accept sends small
+/// pieces at once: Linux lets connections inherit `TCP_NODELAY`, which saves a system call for each.
 ///
 /// # Errors
 /// When the address is not this machine's, or the port is in use, also by another program that shares it: the
@@ -34,6 +35,7 @@ fn open(addr: SocketAddr, shared: bool) -> io::Result<TcpListener> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(family, SocketType::STREAM, flags, None)?;
     set_socket_reuseaddr(&socket, true)?;
+    set_tcp_nodelay(&socket, true)?;
     if addr.is_ipv6() {
         set_ipv6_v6only(&socket, false)?;
     }
@@ -57,6 +59,14 @@ mod tests {
         let sockets = bind((Ipv4Addr::LOCALHOST, 0).into(), 3).unwrap();
         let ports: Vec<_> = sockets.iter().map(|s| s.local_addr().unwrap().port()).collect();
         assert_eq!(ports, [ports[0]; 3]);
+    }
+
+    #[test]
+    fn connections_inherit_nodelay() {
+        let socket = bind((Ipv4Addr::LOCALHOST, 0).into(), 1).unwrap().remove(0);
+        socket.set_nonblocking(false).unwrap();
+        let _peer = std::net::TcpStream::connect(socket.local_addr().unwrap()).unwrap();
+        assert!(socket.accept().unwrap().0.nodelay().unwrap());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use nearpath_node::instance::variables::PATH;
 use rustix::fs::{Access, access, statvfs};
 use rustix::process::{Resource, getrlimit};
 
@@ -92,13 +93,14 @@ fn files() -> Check {
     }
 }
 
+/// Instances see the system's folders only: a python3 in somebody's home is of no use to them.
 fn python() -> Check {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    match std::env::split_paths(&path).map(|folder| folder.join("python3")).find(|python| python.is_file()) {
+    let mut pythons = std::env::split_paths(PATH).map(|folder| folder.join("python3"));
+    match pythons.find(|python| python.is_file()) {
         Some(python) => Check::ok("python3", python.display().to_string()),
         None => {
             let lost = "functions in Python and `make demo` do not run";
-            Check::warn("python3", "not found in PATH", lost, "apt-get install python3")
+            Check::warn("python3", format!("not in {PATH}"), lost, "apt-get install python3")
         }
     }
 }

@@ -39,7 +39,7 @@ pub struct UpArgs {
     #[arg(long, env = "secret_mount_path", value_name = "DIR")]
     pub secret_mount_path: Option<PathBuf>,
 
-    /// Run functions without any isolation, where not even user namespaces are permitted
+    /// Run functions without any isolation, with your rights, where not even user namespaces are permitted
     #[arg(long)]
     pub no_sandbox: bool,
 

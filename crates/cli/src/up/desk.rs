@@ -1,13 +1,14 @@
 //! Where gateway, node and controller meet. None of them knows the others; each is given one of these.
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use nearpath_controller::{Controller, Fleet};
 use nearpath_gateway::{Control, Gateway};
-use nearpath_node::Node;
+use nearpath_node::{Node, Settle};
 use nearpath_types::status::Usage;
 use nearpath_types::{Desired, FunctionId, LogLine, LogQuery, ObservedFunction};
 use tokio::runtime::Handle;
@@ -65,11 +66,22 @@ fn unavailable() -> Response<nearpath_wire::Body> {
 pub(super) struct Machine {
     pub(super) node: Arc<Node>,
     pub(super) gateway: Gateway,
+    pub(super) settle: Settle,
+    pub(super) control: Handle,
 }
 
+/// An order is answered after this even when the gateway has not heard of it.
+const PATIENCE: Duration = Duration::from_secs(2);
+
 impl Fleet for Machine {
+    /// Returns when the gateway knows: who deploys and calls at once finds the function.
     fn apply(&self, desired: Desired) {
         self.node.apply(desired);
+        let known = async { self.settle.settled(self.node.caught_up().await).await };
+        let late = self.control.block_on(async { tokio::time::timeout(PATIENCE, known).await.is_err() });
+        if late {
+            tracing::warn!(?PATIENCE, "the gateway has not taken over a change yet");
+        }
     }
 
     fn observed(&self) -> Arc<Vec<ObservedFunction>> {

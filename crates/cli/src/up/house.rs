@@ -2,7 +2,7 @@
 //! opposite order.
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -61,11 +61,12 @@ impl House {
         let desk = FrontDesk::new(tokio::runtime::Handle::current());
         let gateway = gateway(&plan, desk.clone(), &registry)?;
         let (settle, published) = settle();
-        let node = Node::start(node_config(&plan, switch.clone(), settle)?, &registry).await;
+        let node = Node::start(node_config(&plan, switch.clone(), settle.clone())?, &registry).await;
         let node = Arc::new(node.map_err(UpError::part("node"))?);
         tokio::spawn(forward_snapshots(node.clone(), gateway.clone(), published));
 
-        let fleet = Arc::new(Machine { node: node.clone(), gateway: gateway.clone() });
+        let control = tokio::runtime::Handle::current();
+        let fleet = Arc::new(Machine { node: node.clone(), gateway: gateway.clone(), settle, control });
         let controller = Controller::open_in(folder, controller_config(&plan), fleet).await;
         let controller = controller.map_err(UpError::part("controller"))?;
         desk.seat(controller.clone());
@@ -150,7 +151,25 @@ fn access_log(path: &Path) -> io::Result<Box<dyn io::Write + Send>> {
 fn node_config(plan: &Plan, switch: Option<Arc<Switch>>, settle: Settle) -> Result<nearpath_node::Config, UpError> {
     let node = node_id(&plan.data_dir).map_err(UpError::part("--data-dir"))?;
     let config = nearpath_node::Config::new(plan.data_dir.clone(), plan.watchdog.clone());
-    Ok(nearpath_node::Config { node, isolation: plan.isolation, gateway_ip: GATEWAY_IP, switch, settle, ..config })
+    let (isolation, gateway_url) = (plan.isolation, gateway_url(plan));
+    Ok(nearpath_node::Config { node, isolation, gateway_ip: GATEWAY_IP, gateway_url, switch, settle, ..config })
+}
+
+/// Where instances call each other: at the inner listener by name or, without a network of their own, where everybody does.
+fn gateway_url(plan: &Plan) -> String {
+    match plan.isolation {
+        Isolation::None => format!("http://{}", reachable(plan.listen)),
+        Isolation::Root | Isolation::UserNamespace => format!("http://gateway:{INNER_PORT}"),
+    }
+}
+
+/// An address to call from this machine: one that listens everywhere does on loopback too.
+fn reachable(listen: SocketAddr) -> SocketAddr {
+    match listen.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => (Ipv4Addr::LOCALHOST, listen.port()).into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => (Ipv6Addr::LOCALHOST, listen.port()).into(),
+        _ => listen,
+    }
 }
 
 /// Names what the node leaves on the machine (its cgroups), so that a later process on the same data directory finds it
@@ -211,7 +230,7 @@ fn announce(plan: &Plan, controller: &Controller) {
     let isolation = match plan.isolation {
         Isolation::Root => "namespaces, cgroups, seccomp",
         Isolation::UserNamespace => "user namespaces (`nearpath doctor` says what is lost without root)",
-        Isolation::None => "none: functions see this machine (--no-sandbox)",
+        Isolation::None => "none (--no-sandbox): functions run with your rights; edges between them are not enforced",
     };
     eprintln!("nearpath {} is up", env!("CARGO_PKG_VERSION"));
     eprintln!("  gateway  http://{}", plan.listen);

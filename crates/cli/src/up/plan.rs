@@ -18,7 +18,7 @@ pub(super) enum UpError {
     #[error("the watchdog {0} is missing: `make build` puts it beside nearpath, --watchdog names another place")]
     NoWatchdog(PathBuf),
     #[error(
-        "no namespaces: this process is not root and may not make user namespaces ({0}). `nearpath doctor` says more; --no-sandbox runs functions without isolation"
+        "no namespaces: this process may not make them, nor a user namespace of its own ({0}). `nearpath doctor` says what to do; --no-sandbox runs functions without isolation"
     )]
     NoIsolation(std::io::Error),
     #[error("{what} {addr}: {error}")]
@@ -100,7 +100,7 @@ fn isolation(no_sandbox: bool) -> Result<Isolation, UpError> {
     if no_sandbox {
         return Ok(Isolation::None);
     }
-    if rustix::process::geteuid().is_root() {
+    if nearpath_kernel::probe::isolation() == Isolation::Root {
         return Ok(Isolation::Root);
     }
     nearpath_kernel::sandbox::enter_user_namespace().map_err(UpError::NoIsolation)?;

@@ -114,19 +114,31 @@ async fn doctor_says_what_is_lost_and_what_to_do() {
     let watchdog = env!("CARGO_BIN_EXE_nearpath"); // any program that exists
     let data_dir = folder.path().join("new");
     let args = ["doctor", "--json", "--data-dir", data_dir.to_str().unwrap()];
-    let whole =
-        Run::new(&args).env("NEARPATH_WATCHDOG", watchdog).env("PATH", "/nonexistent").end().await.expect(0).json();
+    let whole = Run::new(&args).env("NEARPATH_WATCHDOG", watchdog).end().await.expect(0).json();
     assert_eq!(whole["usable"], true);
-    let check =
-        |name: &str| whole["checks"].as_array().unwrap().iter().find(|check| check["name"] == name).unwrap().clone();
-    assert_eq!(check("watchdog")["verdict"], "ok");
-    assert_eq!(check("python3")["verdict"], "warn");
-    assert!(check("python3")["do"].is_string() && check("python3")["lost"].is_string());
+    assert_eq!(check(&whole, "watchdog")["verdict"], "ok");
     assert!(!data_dir.exists(), "doctor changes nothing");
     let broken = Run::new(&args).env("NEARPATH_WATCHDOG", "/nonexistent").end().await.expect(1).json();
     assert_eq!(broken["usable"], false);
+    let watchdog = check(&broken, "watchdog");
+    assert_eq!(watchdog["verdict"], "lost");
+    assert!(watchdog["do"].is_string() && watchdog["lost"].is_string());
     let page = Run::new(&["doctor"]).env("NEARPATH_WATCHDOG", "/nonexistent").end().await.expect(1).out;
     assert!(page.contains("lost  watchdog") && page.contains("do:   "), "{page}");
+}
+
+#[tokio::test]
+async fn doctor_looks_for_python_where_instances_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let own = folder.path().join("python3");
+    std::fs::write(&own, "").unwrap();
+    let run = Run::new(&["doctor", "--json"]).env("NEARPATH_WATCHDOG", env!("CARGO_BIN_EXE_nearpath"));
+    let whole = run.env("PATH", folder.path().to_str().unwrap()).end().await.json();
+    assert_ne!(check(&whole, "python3")["found"], own.to_str().unwrap(), "no instance sees this one");
+}
+
+fn check(findings: &serde_json::Value, name: &str) -> serde_json::Value {
+    findings["checks"].as_array().unwrap().iter().find(|check| check["name"] == name).unwrap().clone()
 }
 
 /// The example of the reference page is read by the very code that it documents.

@@ -29,7 +29,7 @@ use wait::{Next, Patience};
 pub(crate) async fn enter(call: &mut Call) -> Result<Permit, PlatformError> {
     match call.function.gate.enter() {
         Entry::In(permit) => Ok(permit),
-        Entry::Wait(waiter, first) => wait(call, waiter, first).await,
+        Entry::Wait(waiter, first) => Box::pin(wait(call, waiter, first)).await,
         Entry::Full => Err(overload(call)),
         Entry::Closed => Err(gone(call)),
     }

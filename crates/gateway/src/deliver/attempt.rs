@@ -38,7 +38,8 @@ pub(crate) async fn attempt(call: &mut Call, endpoint: &Arc<Endpoint>) -> Result
         let fresh = pooled.is_none();
         let mut line = match pooled.take() {
             Some(line) => line,
-            None => match call.lane.pools.open(endpoint, h2, call.lane.connect_timeout).await {
+            // Rare, so on the heap: every request's future would be as large otherwise, and it is copied into its place.
+            None => match Box::pin(call.lane.pools.open(endpoint, h2, call.lane.connect_timeout)).await {
                 Ok(line) => line,
                 Err(error) => return Ok(Attempt::Unsent(error.to_string())),
             },

@@ -56,7 +56,7 @@ pub(crate) async fn send(call: &mut Call, mut permit: Permit) -> Result<Answer, 
         call.record.instance = Some(place.endpoint.id);
         match attempt(call, &place.endpoint).await? {
             Attempt::Answered(response, line) => return Ok(Answer { response, held: Held { place, line }, caller }),
-            Attempt::Unsent(error) => permit = failures.next(call, place, error).await?,
+            Attempt::Unsent(error) => permit = Box::pin(failures.next(call, place, error)).await?,
         }
     }
 }
@@ -68,7 +68,7 @@ async fn find_place(call: &mut Call, mut permit: Permit, failures: &Failures) ->
     loop {
         permit = match pick::pick(&call.route, permit, &failures.tried, call.lane.random()) {
             Ok(place) => return Ok(place),
-            Err(permit) => admit::enter_again(call, Some(permit)).await?,
+            Err(permit) => Box::pin(admit::enter_again(call, Some(permit))).await?,
         };
         if Instant::now() >= call.clock.deadline() {
             return Err(unreachable(call, "the others have no room"));

@@ -33,11 +33,7 @@ async fn accept_all(lane: &Rc<Lane>, port: &Rc<Port>, socket: &tokio::net::TcpLi
             Ok((stream, addr)) => {
                 backoff.reset();
                 lane.totals.connections.fetch_add(1, Ordering::Relaxed);
-                let connection = serve_connection(lane.clone(), port.clone(), stream, addr);
-                lane.spawn(async move {
-                    connection.await;
-                    drop(place);
-                });
+                lane.spawn(serve_connection(lane.clone(), port.clone(), stream, addr, place));
             }
             Err(error) => {
                 let pause = backoff.next();

@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,6 +22,7 @@ use nearpath_wire::replay::{self, Spoken};
 use nearpath_wire::{BoxError, server};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio_rustls::TlsAcceptor;
 
 use super::Port;
@@ -31,8 +32,14 @@ use super::watched::Watched;
 use crate::lane::Lane;
 use crate::path::{self, Content, Peer};
 
-/// Serves one connection to its end. Its requests are answered by [`path::answer`].
-pub(super) async fn serve_connection(lane: Rc<Lane>, port: Rc<Port>, stream: TcpStream, addr: SocketAddr) {
+/// Serves one connection to its end, and keeps its `place` until then. Its requests are answered by [`path::answer`].
+pub(super) async fn serve_connection(
+    lane: Rc<Lane>,
+    port: Rc<Port>,
+    stream: TcpStream,
+    addr: SocketAddr,
+    _place: OwnedSemaphorePermit,
+) {
     let life = Life::new(lane.ticks());
     let peer = Rc::new(peer(&port, addr));
     lane.lives.add(life.clone());
@@ -40,14 +47,10 @@ pub(super) async fn serve_connection(lane: Rc<Lane>, port: Rc<Port>, stream: Tcp
         lane.lives.drain(); // accepted in the same moment: it did not hear the order
     }
     let visit = Rc::new(Visit { lane: lane.clone(), peer, life: life.clone(), resets: Resets::default() });
-    let served = serve(&visit, &port, stream);
-    let ended = life.govern(async {
-        if let Err(error) = served.await {
-            tracing::debug!(%addr, %error, "connection ended");
-        }
-    });
-    if !ended.await {
-        lane.totals.connections_cut.fetch_add(1, Ordering::Relaxed);
+    match life.govern(serve(&visit, &port, stream)).await {
+        Some(Ok(())) => {}
+        Some(Err(error)) => tracing::debug!(%addr, %error, "connection ended"),
+        None => drop(lane.totals.connections_cut.fetch_add(1, Ordering::Relaxed)),
     }
     lane.lives.remove(&life);
 }
@@ -62,31 +65,41 @@ fn peer(port: &Port, addr: SocketAddr) -> Peer {
     }
 }
 
+/// Small, because it is moved before it first runs: what is large is on the heap. `TCP_NODELAY` comes from the listener.
 async fn serve(visit: &Rc<Visit>, port: &Port, mut stream: TcpStream) -> Result<(), BoxError> {
-    stream.set_nodelay(true)?;
-    let Some(tls) = &port.tls else {
-        return match replay::tell(&mut stream).await? {
-            None => Ok(()),
-            Some((Spoken::Http1, seen)) => http1(visit, port, stream, seen).await,
-            Some((Spoken::Http2, seen)) => http2(visit, port, stream, seen).await,
-        };
-    };
-    let handshake = TlsAcceptor::from(tls.clone()).accept(stream);
-    let stream = tokio::time::timeout(port.tls_timeout, handshake).await.map_err(io::Error::from)??;
-    match stream.get_ref().1.alpn_protocol() {
-        Some(b"h2") => http2(visit, port, stream, Bytes::new()).await,
-        _ => http1(visit, port, stream, Bytes::new()).await,
+    if let Some(tls) = &port.tls {
+        return Box::pin(encrypted(visit, port, tls, stream)).await;
+    }
+    match replay::tell(&mut stream).await? {
+        None => Ok(()),
+        Some((Spoken::Http1, seen)) => {
+            http1(visit, port, Watched::new(stream, seen, visit.life.clone()).closed_by_drop()).await
+        }
+        Some((Spoken::Http2, seen)) => http2(visit, port, Watched::new(stream, seen, visit.life.clone())).await,
     }
 }
 
-async fn http1<T>(visit: &Rc<Visit>, port: &Port, io: T, seen: Bytes) -> Result<(), BoxError>
+async fn encrypted(
+    visit: &Rc<Visit>,
+    port: &Port,
+    tls: &Arc<rustls::ServerConfig>,
+    stream: TcpStream,
+) -> Result<(), BoxError> {
+    let handshake = TlsAcceptor::from(tls.clone()).accept(stream);
+    let stream = tokio::time::timeout(port.tls_timeout, handshake).await.map_err(io::Error::from)??;
+    let h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+    let stream = Watched::new(stream, Bytes::new(), visit.life.clone());
+    if h2 { http2(visit, port, stream).await } else { http1(visit, port, stream).await }
+}
+
+async fn http1<T>(visit: &Rc<Visit>, port: &Port, io: Watched<T>) -> Result<(), BoxError>
 where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     visit.life.speaks(false);
-    let io = TokioIo::new(Watched::new(io, seen, visit.life.clone()));
-    let connection = server::http1(&port.limits).serve_connection(io, service_fn(|request| visit.answer(request)));
-    let mut connection = pin!(connection.with_upgrades());
+    let service = service_fn(|request| visit.answer(request));
+    let connection = server::http1(&port.limits).serve_connection(TokioIo::new(io), service);
+    let mut connection = Box::pin(connection.with_upgrades());
     let mut draining = false;
     let served = poll_fn(|cx| {
         if !draining && visit.life.is_draining() {
@@ -95,17 +108,18 @@ where
         }
         connection.as_mut().poll(cx)
     });
-    visit.judged(served.await)
+    let served = served.await;
+    visit.life.ended(); // upgraded, its stream lives on
+    visit.judged(served)
 }
 
-async fn http2<T>(visit: &Rc<Visit>, port: &Port, io: T, seen: Bytes) -> Result<(), BoxError>
+async fn http2<T>(visit: &Rc<Visit>, port: &Port, io: Watched<T>) -> Result<(), BoxError>
 where
     T: AsyncRead + AsyncWrite + Unpin + 'static,
 {
     visit.life.speaks(true);
-    let io = TokioIo::new(Watched::new(io, seen, visit.life.clone()));
-    let connection = server::http2(&port.limits);
-    let mut connection = pin!(connection.serve_connection(io, service_fn(|request| visit.answer_stream(request))));
+    let service = service_fn(|request| visit.answer_stream(request));
+    let mut connection = Box::pin(server::http2(&port.limits).serve_connection(TokioIo::new(io), service));
     let mut draining = false;
     let served = poll_fn(|cx| {
         if !draining && visit.life.is_draining() {

@@ -81,6 +81,7 @@ pub(crate) struct Life {
     http2: AtomicBool,
     /// Whether its protocol is known and it can be told to end by that.
     speaks: AtomicBool,
+    over: AtomicBool,
     orders: AtomicU8,
     waker: OnceLock<Waker>,
 }
@@ -96,6 +97,7 @@ impl Life {
             stuck: AtomicU32::new(0),
             http2: AtomicBool::new(false),
             speaks: AtomicBool::new(false),
+            over: AtomicBool::new(false),
             orders: AtomicU8::new(0),
             waker: OnceLock::new(),
         })
@@ -173,16 +175,26 @@ impl Life {
         self.orders.load(Ordering::Relaxed) & DRAIN != 0
     }
 
-    /// Runs the connection until it ends or is cut; false: it was cut. One that has not said a word ends with the drain. It
+    /// HTTP has ended on it.
+    pub(crate) fn ended(&self) {
+        self.over.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether HTTP has ended on it: it was upgraded, or nobody holds it any more.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.over.load(Ordering::Relaxed)
+    }
+
+    /// Runs the connection until it ends or is cut; `None`: it was cut. One that has not said a word ends with the drain. It
     /// must be the whole of its task, because its waker is noted once.
-    pub(crate) async fn govern(&self, connection: impl Future<Output = ()>) -> bool {
+    pub(crate) async fn govern<E>(&self, connection: impl Future<Output = Result<(), E>>) -> Option<Result<(), E>> {
         let mut connection = pin!(connection);
         poll_fn(|cx| {
             self.waker.get_or_init(|| cx.waker().clone());
             match self.orders.load(Ordering::Relaxed) {
-                orders if orders & CUT != 0 => Poll::Ready(false),
-                DRAIN if !self.speaks.load(Ordering::Relaxed) => Poll::Ready(true),
-                _ => connection.as_mut().poll(cx).map(|()| true),
+                orders if orders & CUT != 0 => Poll::Ready(None),
+                DRAIN if !self.speaks.load(Ordering::Relaxed) => Poll::Ready(Some(Ok(()))),
+                _ => connection.as_mut().poll(cx).map(Some),
             }
         })
         .await

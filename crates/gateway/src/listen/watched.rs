@@ -15,12 +15,19 @@ pub(super) struct Watched<T> {
     io: T,
     replay: Bytes,
     life: Arc<Life>,
+    closed_by_drop: bool,
 }
 
 impl<T> Watched<T> {
     /// Watches `io`, of which `replay` was read already.
     pub(super) fn new(io: T, replay: Bytes, life: Arc<Life>) -> Self {
-        Self { io, replay, life }
+        Self { io, replay, life, closed_by_drop: false }
+    }
+
+    /// Dropping it is enough to end it, as with a plain socket: close(2) sends what is buffered and then FIN, as shutdown(2)
+    /// before it would. After an upgrade it is shut down nevertheless, for its other half goes on.
+    pub(super) fn closed_by_drop(self) -> Self {
+        Self { closed_by_drop: true, ..self }
     }
 
     fn written(&self, polled: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
@@ -70,6 +77,9 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Watched<T> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.closed_by_drop && !self.life.has_ended() {
+            return Poll::Ready(Ok(()));
+        }
         Pin::new(&mut self.io).poll_shutdown(cx)
     }
 }

@@ -142,7 +142,7 @@ fn in_place(spec: &Spec) -> Spec {
 fn lock_down(spec: &Spec, kit: &Kit) -> io::Result<()> {
     lockdown::limit(spec)?;
     lockdown::drop_power(spec)?;
-    lockdown::die_with_launcher(kit.socket.as_fd())?;
+    lockdown::end_with_launcher(spec, kit.socket.as_fd())?;
     lockdown::close_rest_at_exec()
 }
 

@@ -70,8 +70,19 @@ pub(super) fn limit(spec: &Spec) -> io::Result<()> {
 /// Dies with the launcher's thread. A change of user forgets this, so it is asked for again; `alive`, a socket to the
 /// launcher, shows one that was gone before the kernel knew.
 pub(super) fn die_with_launcher(alive: BorrowedFd<'_>) -> io::Result<()> {
+    signal_at_end_of_launcher(Signal::KILL, alive)
+}
+
+/// Has the watchdog told of the launcher's end. Its death takes a PID namespace with it; without one the tenant's processes
+/// would outlive it, so there it is asked to end, and ends them first.
+pub(super) fn end_with_launcher(spec: &Spec, alive: BorrowedFd<'_>) -> io::Result<()> {
+    let signal = if spec.isolation == Isolation::None { Signal::TERM } else { Signal::KILL };
+    signal_at_end_of_launcher(signal, alive)
+}
+
+fn signal_at_end_of_launcher(signal: Signal, alive: BorrowedFd<'_>) -> io::Result<()> {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    rustix::process::set_parent_process_death_signal(Some(signal))?;
     let mut ends = [PollFd::from_borrowed_fd(alive, PollFlags::empty())];
     match poll(&mut ends, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))? {
         0 => Ok(()),

@@ -27,12 +27,14 @@ use publisher::{Functions, Records};
 use record::{Meter, Record};
 
 pub(crate) use publisher::Publisher;
-pub(crate) use workshop::Workshop;
+pub(crate) use workshop::{Premises, Workshop};
 
 /// What the node's handle asks for.
 pub(crate) enum Command {
     /// What a function uses.
     Usage(FunctionId, oneshot::Sender<Usage>),
+    /// The version of the snapshot that tells what was wished last.
+    Version(oneshot::Sender<u64>),
     /// Drain everything; answered when nothing is left.
     Stop(oneshot::Sender<()>),
 }
@@ -52,6 +54,8 @@ pub(crate) struct Agent {
     functions: Functions,
     records: Records,
     stopping: Option<oneshot::Sender<()>>,
+    /// Who waits for the next publication.
+    waiting: Vec<oneshot::Sender<u64>>,
     /// Copies that were needed when they were last collected; `None`: not known before the first wish.
     needed: Option<BTreeSet<Key>>,
     informed: bool,
@@ -67,6 +71,7 @@ impl Agent {
             functions: BTreeMap::new(),
             records: BTreeMap::new(),
             stopping: None,
+            waiting: Vec::new(),
             needed: None,
             informed: false,
         }
@@ -81,10 +86,10 @@ impl Agent {
             }
             tokio::select! {
                 command = inbox.commands.recv() => match command {
-                    Some(command) => self.obey(command),
+                    Some(command) => self.obey(command, &mut inbox.desired),
                     None => break,
                 },
-                Ok(()) = inbox.desired.changed() => self.wish(inbox.desired.borrow_and_update().clone()),
+                Ok(()) = inbox.desired.changed() => self.wish(&mut inbox.desired),
                 Some(event) = inbox.events.recv() => {
                     self.hear(event);
                     while let Ok(event) = inbox.events.try_recv() {
@@ -113,6 +118,9 @@ impl Agent {
             lives
         });
         let version = self.publisher.publish(&self.functions, &self.records);
+        for asker in self.waiting.drain(..) {
+            let _ = asker.send(version); // the asker may have left
+        }
         self.metrics.count(self.records.values().map(|record| record.state));
         withdrawn.into_iter().for_each(|(id, was_ready)| self.order_stop(id, was_ready, version));
         self.collect_artifacts();
@@ -174,14 +182,19 @@ impl Agent {
         let _ = stop.send(StopOrder { withdrawn, limit: record.stop_limit }); // it may just have ended
     }
 
-    fn obey(&mut self, command: Command) {
+    fn obey(&mut self, command: Command, desired: &mut watch::Receiver<Desired>) {
         match command {
             Command::Usage(id, answer) => self.measure(&id, answer),
+            Command::Version(answer) => {
+                self.wish(desired); // the wish came before the question, on another channel
+                self.waiting.push(answer);
+            }
             Command::Stop(done) => self.stopping = Some(done),
         }
     }
 
-    fn wish(&mut self, desired: Desired) {
+    fn wish(&mut self, desired: &mut watch::Receiver<Desired>) {
+        let desired = desired.borrow_and_update().clone();
         self.informed = true;
         let mut all: BTreeMap<_, _> = desired.functions.into_iter().map(|one| (one.spec.id(), one)).collect();
         for (id, function) in &mut self.functions {

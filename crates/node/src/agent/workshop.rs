@@ -26,11 +26,18 @@ pub(crate) struct Workshop {
     pub(crate) artifacts: Arc<Artifacts>,
     pub(crate) logs: Logs,
     pub(crate) events: mpsc::UnboundedSender<Event>,
-    /// Below it each instance without a private `/tmp` gets a folder.
-    pub(crate) tmp: PathBuf,
+    premises: Premises,
     ids: Ids,
     eips: Eips,
     uids: Ring,
+}
+
+/// What instances find around them.
+pub(crate) struct Premises {
+    /// Where the gateway answers them.
+    pub(crate) gateway_url: String,
+    /// Below it each instance without a private `/tmp` gets a folder.
+    pub(crate) tmp: PathBuf,
 }
 
 /// Where an instance is reached.
@@ -44,12 +51,12 @@ impl Workshop {
     pub(crate) fn new(
         machine: Arc<dyn Machine>,
         artifacts: Arc<Artifacts>,
-        logs: Logs,
-        events: mpsc::UnboundedSender<Event>,
-        (ids, gateway, tmp): (Ids, Ipv4Addr, PathBuf),
+        (logs, events): (Logs, mpsc::UnboundedSender<Event>),
+        premises: Premises,
+        (ids, eips): (Ids, Eips),
     ) -> Self {
         let uids = Ring::new(ids::FIRST_UID, MOST_INSTANCES);
-        Self { machine, artifacts, logs, events, tmp, ids, eips: Eips::around(gateway), uids }
+        Self { machine, artifacts, logs, events, premises, ids, eips, uids }
     }
 
     /// Starts an instance; how it goes is told by events.
@@ -88,9 +95,9 @@ impl Workshop {
         (place, limits): (&Place, Limits),
     ) -> Result<Blueprint, String> {
         let spec = &desired.spec;
-        let tmp = self.tmp.join(id.to_string());
+        let tmp = self.premises.tmp.join(id.to_string());
         let shown = if place.eip.is_some() { "/tmp".into() } else { tmp.to_string_lossy() };
-        let environment = variables::environment(spec, place.ports, &shown)?;
+        let environment = variables::environment(spec, place.ports, (&shown, &self.premises.gateway_url))?;
         Ok(Blueprint {
             id,
             function: spec.id(),

@@ -26,6 +26,9 @@ const FAILED_GRACE: Duration = Duration::from_secs(3);
 /// How long an instance waits for the gateway to let go of it.
 const SETTLE_LIMIT: Duration = Duration::from_secs(10);
 
+/// Begins what the node itself writes into a function's log.
+const OWN_WORDS: &str = "nearpath: ";
+
 /// What the agent hears of an instance.
 pub enum Event {
     /// It runs.
@@ -121,6 +124,7 @@ impl Life {
     async fn run(&self, launched: Launched, stop: oneshot::Receiver<StopOrder>) -> Ending {
         let Launched { pid, stdout, stderr, notes, process } = launched;
         self.tell(Event::Launched { id: self.blueprint.id, pid, process: process.clone() });
+        self.admit_unkept_limits();
         let pumps: Pumps = [stdout, stderr].map(|output| {
             tokio::spawn(self.logs.clone().collect(self.blueprint.function.clone(), self.blueprint.id, output))
         });
@@ -134,6 +138,18 @@ impl Life {
         };
         let _ = tokio::task::spawn_blocking(move || process.release()).await; // a panic there is printed
         ending
+    }
+
+    fn unkept_limits(&self) -> Vec<&'static str> {
+        self.machine.unkept(&self.blueprint.limits)
+    }
+
+    /// Nobody should believe in a limit that is not there.
+    fn admit_unkept_limits(&self) {
+        for limit in self.unkept_limits() {
+            let text = format!("{OWN_WORDS}{limit} is not kept on this node; `nearpath doctor` says why");
+            self.logs.push(&self.blueprint.function, self.blueprint.id, text);
+        }
     }
 
     async fn watch(
@@ -215,7 +231,7 @@ impl Life {
             if timeout(limit, &mut exited).await.is_ok() {
                 return;
             }
-            let text = format!("nearpath: the instance did not stop within {limit:?} and was killed");
+            let text = format!("{OWN_WORDS}the instance did not stop within {limit:?} and was killed");
             self.logs.push(&self.blueprint.function, self.blueprint.id, text);
         }
         process.kill();
@@ -247,14 +263,31 @@ impl Life {
     fn judge(&self, exit: Option<Exit>, start: Start) -> Ending {
         let evidence = Evidence {
             exit,
-            last_line: self.logs.last_line(&self.blueprint.function, self.blueprint.id),
-            memory_limit: self.memory_limit.clone(),
+            last_line: self.last_line(),
+            memory_limit: self.memory_limit.clone().filter(|_| !self.unkept_limits().contains(&"limits.memory")),
             reported: start.reported,
         };
         match (exit, start.ready) {
             (_, true) => Ending::Died(evidence.after_ready()),
-            (None, false) if evidence.reported.is_none() => Ending::FailedStart(evidence.too_slow(self.start_limit)),
-            (_, false) => Ending::FailedStart(evidence.before_ready()),
+            (None, false) if evidence.reported.is_none() => {
+                Ending::FailedStart(evidence.too_slow(self.start_limit) + self.port_hint())
+            }
+            (_, false) => Ending::FailedStart(evidence.before_ready() + self.port_hint()),
+        }
+    }
+
+    /// What the instance wrote last, unless it wrote nothing.
+    fn last_line(&self) -> Option<String> {
+        let last = self.logs.last_line(&self.blueprint.function, self.blueprint.id);
+        last.filter(|line| !line.starts_with(OWN_WORDS))
+    }
+
+    /// Where all share the machine's ports, the one that a tenant chose is not the one that is asked for.
+    fn port_hint(&self) -> &'static str {
+        let server = self.blueprint.environment.get("mode").is_some_and(|mode| mode == "http");
+        match self.blueprint.eip.is_none() && server {
+            true => "; without a sandbox a server must listen on the port that the variable PORT names",
+            false => "",
         }
     }
 }

@@ -11,6 +11,9 @@ use nearpath_types::{FunctionSpec, duration};
 /// The port of the watchdog in an instance that has a network of its own.
 pub const PORT: u16 = 8080;
 
+/// Where an instance looks for programs, unless its tenant says otherwise.
+pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
 /// What an instance without a network of its own must not share with the others on the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LoopbackPorts {
@@ -20,16 +23,18 @@ pub struct LoopbackPorts {
     pub upstream: u16,
 }
 
-/// Builds the environment. `shared` is set when the instance has no network of its own; `tmp` is its temporary folder.
+/// Builds the environment. `shared` is set when the instance has no network of its own; `tmp` is its temporary folder and
+/// `gateway_url` tells it where to call other functions.
 ///
 /// # Errors
 /// When the tenant's variables hold a name or a value that no process can be given; the text names it.
 pub fn environment(
     spec: &FunctionSpec,
     shared: Option<LoopbackPorts>,
-    tmp: &str,
+    (tmp, gateway_url): (&str, &str),
 ) -> Result<BTreeMap<String, String>, String> {
-    let mut all = defaults(tmp);
+    let home = if shared.is_some() { tmp } else { "/home/app" };
+    let mut all = defaults(home, tmp, gateway_url);
     for (name, value) in &spec.env_vars {
         check(name, value)?;
         all.insert(name.clone(), value.clone());
@@ -44,12 +49,13 @@ pub fn environment(
     Ok(all)
 }
 
-fn defaults(tmp: &str) -> BTreeMap<String, String> {
+fn defaults(home: &str, tmp: &str, gateway_url: &str) -> BTreeMap<String, String> {
     let defaults = [
-        ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
-        ("HOME", "/home/app"),
+        ("PATH", PATH),
+        ("HOME", home),
         ("LANG", "C.UTF-8"),
         ("TMPDIR", tmp),
+        ("gateway_url", gateway_url),
         ("healthcheck_interval", "0s"), // the node withdraws an instance before it tells it to stop
     ];
     defaults.map(|(name, value)| (name.to_owned(), value.to_owned())).into()
@@ -107,6 +113,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    const GATEWAY: &str = "http://gateway:8080";
+
     fn spec(variables: &[(&str, &str)]) -> FunctionSpec {
         let mut spec = FunctionSpec::named("echo".parse().unwrap());
         spec.env_vars = variables.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
@@ -116,7 +124,7 @@ mod tests {
     #[test]
     fn the_tenant_sets_all_but_what_makes_the_instance_reachable() {
         let spec = spec(&[("PATH", "/opt"), ("port", "1"), ("OPENFAAS_NAME", "root"), ("NEARPATH_NOTES_FD", "1")]);
-        let all = environment(&spec, None, "/tmp").unwrap();
+        let all = environment(&spec, None, ("/tmp", GATEWAY)).unwrap();
         assert_eq!(all["PATH"], "/opt");
         assert_eq!(all["port"], "8080");
         assert_eq!(all["OPENFAAS_NAME"], "echo");
@@ -124,10 +132,17 @@ mod tests {
     }
 
     #[test]
+    fn every_instance_is_told_the_gateway_unless_the_tenant_names_another() {
+        assert_eq!(environment(&spec(&[]), None, ("/tmp", GATEWAY)).unwrap()["gateway_url"], GATEWAY);
+        let own = spec(&[("gateway_url", "http://10.0.0.9")]);
+        assert_eq!(environment(&own, None, ("/tmp", GATEWAY)).unwrap()["gateway_url"], "http://10.0.0.9");
+    }
+
+    #[test]
     fn env_process_wins_over_both_names_of_the_variable() {
         let mut spec = spec(&[("function_process", "old"), ("fprocess", "older")]);
         spec.env_process = "python3 handler.py".to_owned();
-        let all = environment(&spec, None, "/tmp").unwrap();
+        let all = environment(&spec, None, ("/tmp", GATEWAY)).unwrap();
         assert_eq!(all["fprocess"], "python3 handler.py");
         assert!(!all.contains_key("function_process"));
     }
@@ -135,9 +150,11 @@ mod tests {
     #[test]
     fn a_shared_network_moves_every_port() {
         let ports = LoopbackPorts { watchdog: 4_001, upstream: 4_002 };
-        let all = environment(&spec(&[("upstream_url", "http://127.0.0.1:5000")]), Some(ports), "/x").unwrap();
+        let all =
+            environment(&spec(&[("upstream_url", "http://127.0.0.1:5000")]), Some(ports), ("/x", GATEWAY)).unwrap();
         assert_eq!((&*all["port"], &*all["PORT"], &*all["metrics_port"]), ("4001", "4002", "0"));
         assert_eq!(all["upstream_url"], "http://127.0.0.1:4002");
+        assert_eq!(all["HOME"], "/x", "there is no /home/app");
     }
 
     #[test]
@@ -152,7 +169,7 @@ mod tests {
     proptest! {
         #[test]
         fn whatever_passes_can_be_given_to_a_process(name in "\\PC{0,5}|.{0,3}\0", value in ".{0,5}|a\0") {
-            if let Ok(all) = environment(&spec(&[(&name, &value)]), None, "/tmp") {
+            if let Ok(all) = environment(&spec(&[(&name, &value)]), None, ("/tmp", GATEWAY)) {
                 prop_assert!(all.iter().all(|(name, value)| !name.is_empty() && !name.contains(['=', '\0']) && !value.contains('\0')));
             }
         }

@@ -8,13 +8,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use nearpath_kernel::cgroup::{Cgroup, Cgroups, Limits as KernelLimits};
+use nearpath_kernel::cgroup::{Cgroup, Cgroups, Controller, Limits as KernelLimits};
 use nearpath_kernel::sandbox::{Bind, Isolation, Launcher, Network, Spec};
 use nearpath_kernel::switch::Switch;
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, pidfd_send_signal, waitid};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 use tokio::io::unix::AsyncFd;
 
-use super::{Blueprint, Consumed, Exit, Launched, Limits, Machine, Process};
+use super::{Blueprint, Consumed, Exit, Launched, Limits, Machine, Process, session};
 
 /// Starts instances as sandboxed processes of this machine.
 pub struct KernelMachine {
@@ -62,7 +62,7 @@ impl Machine for KernelMachine {
         let launched = self.launcher.launch(&self.spec(blueprint, &cgroup))?;
         let process = KernelProcess {
             pidfd: launched.pidfd,
-            group: Pid::from_raw(launched.pid as i32).filter(|_| self.isolation == Isolation::None),
+            session: Pid::from_raw(launched.pid as i32).filter(|_| self.isolation == Isolation::None),
             remains: Mutex::new(Some(Remains { cgroup, _scratch: scratch })),
         };
         let (stdout, stderr, notes) = (launched.stdout, launched.stderr, launched.notes);
@@ -79,6 +79,17 @@ impl Machine for KernelMachine {
 
     fn has_network(&self) -> bool {
         self.isolation != Isolation::None
+    }
+
+    /// The limit of processes is the node's own most of the time, so a tenant is not bothered with it.
+    fn unkept(&self, limits: &Limits) -> Vec<&'static str> {
+        let named = [
+            (limits.memory.is_some(), Controller::Memory, "limits.memory"),
+            (limits.cpu.is_some(), Controller::Cpu, "limits.cpu"),
+        ];
+        let missing = self.cgroups.missing();
+        let unkept = named.into_iter().filter(|(set, controller, _)| *set && missing.contains(controller));
+        unkept.map(|(_, _, name)| name).collect()
     }
 }
 
@@ -114,8 +125,8 @@ struct Remains {
 
 struct KernelProcess {
     pidfd: OwnedFd,
-    /// Its process group, where there is no PID namespace that dies with the watchdog.
-    group: Option<Pid>,
+    /// Its session, where there is no PID namespace that dies with the watchdog.
+    session: Option<Pid>,
     remains: Mutex<Option<Remains>>,
 }
 
@@ -133,7 +144,7 @@ impl KernelProcess {
         #[expect(deprecated, reason = "its successor is unsafe for descriptors of unknown safety; this one is owned")]
         let ended = AsyncFd::new(self.pidfd.as_fd())?; // readable once it ended: pidfd_open(2)
         let _ = ended.readable().await?;
-        self.kill_group(); // while the zombie still holds its number
+        self.kill_session(); // while the zombie still holds its number
         let Some(status) = waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED)? else {
             return Ok(Exit::Unknown);
         };
@@ -141,9 +152,10 @@ impl KernelProcess {
         Ok(code.or(status.terminating_signal().map(Exit::Signal)).unwrap_or(Exit::Unknown))
     }
 
-    fn kill_group(&self) {
-        if let Some(group) = self.group {
-            let _ = kill_process_group(group, Signal::KILL); // fails when nobody is left in it
+    /// Each process of the tenant leads a group, but all are of the watchdog's session.
+    fn kill_session(&self) {
+        if let Some(session) = self.session {
+            session::kill(session);
         }
     }
 }
@@ -154,8 +166,8 @@ impl Process for KernelProcess {
     }
 
     fn kill(&self) {
-        self.kill_group();
-        self.signal(Signal::KILL);
+        self.signal(Signal::KILL); // first: it would start anew what dies
+        self.kill_session();
     }
 
     fn exited(&self) -> BoxFuture<'_, Exit> {

@@ -4,6 +4,7 @@
 //! same node on a fake.
 
 pub mod kernel;
+mod session;
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -121,4 +122,9 @@ pub trait Machine: Send + Sync + 'static {
 
     /// Whether instances get a network of their own, hence an eIP.
     fn has_network(&self) -> bool;
+
+    /// Those of a tenant's limits that nothing keeps on this machine, by their names in a stack file.
+    fn unkept(&self, _limits: &Limits) -> Vec<&'static str> {
+        Vec::new()
+    }
 }
