@@ -9,8 +9,8 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use http::header::HeaderValue;
-use http::{Method, Request, Response};
+use http::header::{self, HeaderValue};
+use http::{Method, Request, Response, Version};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::body::Incoming;
 use nearpath_types::{PlatformError, Reason, duration};
@@ -72,6 +72,10 @@ pub(crate) fn begin(lane: &Rc<Lane>, peer: &Rc<Peer>, request: Request<Incoming>
     if request.method() == Method::CONNECT {
         return refuse(lane, &request, Reason::MethodNotAllowed, "CONNECT is not served here");
     }
+    if !one_host(&request) {
+        let refused = refuse(lane, &request, Reason::BadRequest, "a request must bear one Host (RFC 9112 section 3.2)");
+        return closing(refused);
+    }
     match route::parse(request.uri().path()) {
         Ok(Target::Function { name, rest }) => match lane.table.find(name) {
             Some(function) => Call::open(lane, peer, request, function, rest),
@@ -81,6 +85,24 @@ pub(crate) fn begin(lane: &Rc<Lane>, peer: &Rc<Peer>, request: Request<Incoming>
         Ok(Target::Admin) if peer.zone == Zone::Public => Begun::Admin(lane.control.admin(request)),
         Ok(_) => refuse(lane, &request, Reason::NoFunction, "nothing is served on this path"),
         Err(error) => refuse(lane, &request, Reason::BadRequest, &error.to_string()),
+    }
+}
+
+/// Ends the connection with the answer: who cannot be understood once is not listened to again.
+fn closing(mut begun: Begun) -> Begun {
+    if let Begun::Answered(response) = &mut begun {
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
+    begun
+}
+
+/// Two hosts are two meanings. HTTP/1.0 may do without one, HTTP/2 has `:authority` instead.
+fn one_host<B>(request: &Request<B>) -> bool {
+    let mut hosts = request.headers().get_all(header::HOST).iter();
+    match (hosts.next(), hosts.next()) {
+        (Some(_), None) => true,
+        (None, _) => request.version() != Version::HTTP_11,
+        (Some(_), Some(_)) => false,
     }
 }
 

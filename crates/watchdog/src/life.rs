@@ -153,10 +153,15 @@ struct Server {
 
 impl Tenant {
     fn start(app: &Arc<App>, reaper: &Arc<Reaper>) -> Result<Self, Failure> {
-        let (ModeName::Http, Some(target)) = (app.config.mode, &app.config.upstream) else { return Ok(Self(None)) };
+        if app.config.mode == ModeName::Static {
+            return Ok(Self(None));
+        }
         let recipe = Recipe::new(app.config.command.clone());
-        let started = recipe.start(reaper, [], false);
-        let started = started.map_err(|source| Failure::Start { program: recipe.name().to_owned(), source })?;
+        let failed = |source| Failure::Start { program: recipe.name().to_owned(), source };
+        let (ModeName::Http, Some(target)) = (app.config.mode, &app.config.upstream) else {
+            return recipe.find().map(|()| Self(None)).map_err(failed); // told now, not by the first call
+        };
+        let started = recipe.start(reaper, [], false).map_err(failed)?;
         let tail = Tail::default();
         let pump = |pipe, stream| {
             let (output, tail) = (Arc::clone(&app.output), tail.clone());

@@ -31,7 +31,8 @@ pub struct UpArgs {
     #[arg(long, default_value = "127.0.0.1:8082", value_name = "ADDR:PORT")]
     pub admin_listen: SocketAddr,
 
-    /// No password for the API. Only with loopback addresses
+    /// No password for the API. Only with loopback addresses, and only where you are the only user: whoever
+    /// deploys can read every folder that this process can read
     #[arg(long)]
     pub insecure: bool,
 

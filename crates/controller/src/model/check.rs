@@ -1,5 +1,7 @@
 //! What a spec must fulfil before it is kept: whatever can be known at deploy time is told at deploy time.
 
+use std::path::Path;
+
 use nearpath_types::policy::{SCALE_MAX, SCALE_MIN};
 use nearpath_types::{FunctionSpec, Policy, Resources, quantity};
 
@@ -33,6 +35,10 @@ fn image(image: &str) -> Result<(), Refusal> {
         Some(path) if path.contains('\0') || path.split('/').any(|part| part == "..") => {
             Err(field("image", format!("{image:?} holds `..` or a NUL: {hint}")))
         }
+        Some(path) if ["/proc", "/sys", "/dev"].iter().any(|root| Path::new(path).starts_with(root)) => {
+            Err(field("image", format!("{image:?} is the kernel's, not a function's folder: {hint}")))
+        }
+        Some("/") => Err(field("image", format!("{image:?} is the whole machine: {hint}"))),
         Some(_) => Ok(()),
     }
 }

@@ -96,6 +96,11 @@ async fn within<F: Future>(
 fn broken(call: &Call, endpoint: &Endpoint, error: &hyper::Error) -> PlatformError {
     match call.flow.as_ref().and_then(|flow| flow.fault()) {
         Some(Reason::BodyTooLarge) => outgoing::too_large(call.route.policy.max_body.unwrap_or(u64::MAX)),
+        Some(Reason::BadRequest) => PlatformError::new(
+            COMPONENT,
+            Reason::BadRequest,
+            "the request's chunked body is not framed as RFC 9112 says",
+        ),
         Some(reason) => PlatformError::new(COMPONENT, reason, "the caller went away before its body was complete"),
         None => {
             let what = if error.is_parse() { "answered with invalid HTTP" } else { "broke off before it had answered" };

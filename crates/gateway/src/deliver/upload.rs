@@ -1,6 +1,7 @@
 //! The request's body on its way to an instance: counted, bounded, and watched for silence.
 
 use std::cell::{Cell, RefCell};
+use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
@@ -93,6 +94,15 @@ impl Upload {
     }
 }
 
+/// A body that breaks off means that the caller left; one whose framing cannot be read is a bad request.
+fn blame(error: &hyper::Error) -> Reason {
+    let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<io::Error>());
+    match cause.map(io::Error::kind) {
+        Some(io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData) => Reason::BadRequest,
+        _ => Reason::CallerGone,
+    }
+}
+
 impl Body for Upload {
     type Data = Bytes;
     type Error = BoxError;
@@ -112,7 +122,7 @@ impl Body for Upload {
                     flow.end();
                 }
             }
-            Some(Err(_)) => flow.fault.set(Some(Reason::CallerGone)),
+            Some(Err(error)) => flow.fault.set(Some(blame(error))),
             None => flow.end(),
         }
         Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))

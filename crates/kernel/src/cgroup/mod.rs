@@ -68,7 +68,8 @@ impl Cgroups {
         Ok(cgroup)
     }
 
-    /// Removes the node's own folders (not `nearpath`, which other nodes share): for a node that will not start again under its name.
+    /// Removes the node's own folders (not `nearpath`, which other nodes share), at its end. No instance can be created
+    /// afterwards: [`Cgroups::detect`] makes them again.
     pub fn leave(&self) {
         for hierarchy in &self.hierarchies {
             let _ = fs::remove_dir(&hierarchy.folder); // refused while an instance is in it

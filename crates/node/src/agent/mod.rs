@@ -100,6 +100,7 @@ impl Agent {
             }
         }
         if let Some(done) = self.stopping.take() {
+            self.workshop.machine.leave();
             let _ = done.send(()); // the asker may have left
         }
     }

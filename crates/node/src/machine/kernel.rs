@@ -69,6 +69,10 @@ impl Machine for KernelMachine {
         Ok(Launched { pid: launched.pid, stdout, stderr, notes, process: Arc::new(process) })
     }
 
+    fn leave(&self) {
+        self.cgroups.leave();
+    }
+
     fn sweep(&self) -> io::Result<()> {
         let swept = self.cgroups.sweep()?;
         if swept.removed > 0 {

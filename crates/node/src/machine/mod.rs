@@ -120,6 +120,9 @@ pub trait Machine: Send + Sync + 'static {
     /// When something could not be removed; the text names it.
     fn sweep(&self) -> io::Result<()>;
 
+    /// Removes what the node itself keeps on the machine, once nothing runs on it any more.
+    fn leave(&self) {}
+
     /// Whether instances get a network of their own, hence an eIP.
     fn has_network(&self) -> bool;
 

@@ -92,6 +92,25 @@ impl Recipe {
         &self.words[0]
     }
 
+    /// Looks for the program where a start would: as it stands when it holds a `/`, else along PATH.
+    ///
+    /// # Errors
+    /// When there is none that can be run.
+    pub(crate) fn find(&self) -> io::Result<()> {
+        let runs = |path: &Path| rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok() && path.is_file();
+        let name = Path::new(self.name());
+        let path = self.environment.iter().find(|(key, _)| key == "PATH").map(|(_, path)| path.as_os_str());
+        let found = match self.name().contains('/') {
+            true => runs(&Path::new(HOME).join(name)) || runs(name),
+            false => std::env::split_paths(path.unwrap_or_default()).any(|folder| runs(&folder.join(name))),
+        };
+        if found {
+            Ok(())
+        } else {
+            Err(io::Error::new(io::ErrorKind::NotFound, "no such program in PATH, or it may not be run"))
+        }
+    }
+
     /// Starts it as the leader of a process group of its own. Must be called inside the runtime.
     ///
     /// # Errors

@@ -136,11 +136,27 @@ async fn a_process_that_fails_after_some_bytes_breaks_the_answer() {
 }
 
 #[tokio::test]
-async fn a_program_that_is_missing_is_a_500_that_names_it() {
-    let watchdog = Watchdog::start(&[("fprocess", "/no/such/program")]);
+async fn a_program_that_is_gone_is_a_500_that_names_it() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("answer");
+    std::fs::write(&program, "#!/bin/sh\ncat\n").unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let watchdog = Watchdog::start(&[("fprocess", program.to_str().unwrap())]);
+    std::fs::remove_file(&program).unwrap();
     let (status, body) = watchdog.get("/").await;
     assert_eq!(status, 500);
-    assert!(body.contains("/no/such/program") && body.contains("function_process"), "{body}");
+    assert!(body.contains("answer") && body.contains("function_process"), "{body}");
+}
+
+#[test]
+fn a_program_that_is_missing_stops_the_start() {
+    let temp = tempfile::tempdir().unwrap();
+    for program in ["/no/such/program", "no-such-program-in-path", "/etc/passwd"] {
+        let out = crate::support::command(&temp, &[("fprocess", program)]).output().unwrap();
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(!out.status.success() && said.contains(program), "{program}: {said}");
+    }
 }
 
 #[tokio::test]
