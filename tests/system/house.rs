@@ -12,7 +12,8 @@ use hyper_util::rt::TokioIo;
 use nearpath_testkit::{eventually, free_addr, program, within};
 use serde_json::{Value, json};
 
-/// A running `nearpath up`. Dropping it kills it with -9: its children must not outlive it.
+/// A running `nearpath up`. Dropping it ends it in good order, so that nothing of its node stays, or kills it if that
+/// takes too long.
 pub(crate) struct House {
     pub(crate) addr: SocketAddr,
     pub(crate) admin: SocketAddr,
@@ -140,6 +141,16 @@ impl House {
 
 impl Drop for House {
     fn drop(&mut self) {
+        let pid = rustix::process::Pid::from_raw(self.child.id() as i32).unwrap();
+        if matches!(self.child.try_wait(), Ok(None)) {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        }
+        for _ in 0..1_000 {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
