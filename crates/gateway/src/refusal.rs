@@ -2,10 +2,12 @@
 
 use std::rc::Rc;
 
+use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use http::{Request, Response, StatusCode};
 use nearpath_types::{PlatformError, Reason};
 use nearpath_wire::Body;
+use nearpath_wire::server::Limits;
 use serde::Serialize;
 
 use crate::COMPONENT;
@@ -53,6 +55,32 @@ pub(crate) fn outside<B>(lane: &Rc<Lane>, request: &Request<B>, reason: Reason, 
     let mut record = Completion::start(lane, request, None, request.uri().path());
     record.identify(&asked.call_id, None);
     refused(lane, &asked, record, &PlatformError::new(COMPONENT, reason, why.to_owned()))
+}
+
+/// The whole answer, as bytes of HTTP/1.1, to a head that could not be read; the connection ends with it. `status` is
+/// the one that hyper chose.
+pub(crate) fn unread(status: u16, limits: &Limits) -> Bytes {
+    let error = match status {
+        414 | 431 => PlatformError::new(COMPONENT, Reason::HeadersTooLarge, too_large(limits)),
+        _ => PlatformError::new(COMPONENT, Reason::BadRequest, "the request's head is not HTTP/1.1 (RFC 9112)"),
+    };
+    let text = format!("{error}\n");
+    let head = render(&error, false);
+    let (status, len) = (head.status(), text.len());
+    let mut answer = format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: {len}\r\n").into_bytes();
+    for (name, value) in head.headers() {
+        answer.extend([name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"].concat());
+    }
+    answer.extend(b"\r\n");
+    answer.extend(text.as_bytes());
+    answer.into()
+}
+
+fn too_large(limits: &Limits) -> String {
+    let Limits { header_bytes, headers, .. } = limits;
+    format!(
+        "the request's head is larger than {header_bytes} bytes or has more than {headers} fields; both limits are fixed"
+    )
 }
 
 /// An error as an HTTP answer. JSON when `json`, else one line of text.

@@ -29,8 +29,10 @@ use super::Port;
 use super::life::{Busy, Life};
 use super::resets::Resets;
 use super::watched::Watched;
+use super::worded::Worded;
 use crate::lane::Lane;
 use crate::path::{self, Content, Peer};
+use crate::record::Completion;
 
 /// Serves one connection to its end, and keeps its `place` until then. Its requests are answered by [`path::answer`].
 pub(super) async fn serve_connection(
@@ -97,20 +99,13 @@ where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     visit.life.speaks(false);
+    let io = Worded::new(io, visit.life.clone(), port.limits);
     let service = service_fn(|request| visit.answer(request));
     let connection = server::http1(&port.limits).serve_connection(TokioIo::new(io), service);
     let mut connection = Box::pin(connection.with_upgrades());
-    let mut draining = false;
-    let served = poll_fn(|cx| {
-        if !draining && visit.life.is_draining() {
-            draining = true;
-            connection.as_mut().graceful_shutdown();
-        }
-        connection.as_mut().poll(cx)
-    });
-    let served = served.await;
+    let served = visit.to_its_end(connection.as_mut(), |connection| connection.graceful_shutdown()).await;
     visit.life.ended(); // upgraded, its stream lives on
-    visit.judged(served)
+    visit.judged(served, "HTTP/1.1")
 }
 
 async fn http2<T>(visit: &Rc<Visit>, port: &Port, io: Watched<T>) -> Result<(), BoxError>
@@ -120,15 +115,8 @@ where
     visit.life.speaks(true);
     let service = service_fn(|request| visit.answer_stream(request));
     let mut connection = Box::pin(server::http2(&port.limits).serve_connection(TokioIo::new(io), service));
-    let mut draining = false;
-    let served = poll_fn(|cx| {
-        if !draining && visit.life.is_draining() {
-            draining = true;
-            connection.as_mut().graceful_shutdown();
-        }
-        connection.as_mut().poll(cx)
-    });
-    visit.judged(served.await)
+    let served = visit.to_its_end(connection.as_mut(), |connection| connection.graceful_shutdown()).await;
+    visit.judged(served, "HTTP/2")
 }
 
 /// One connection's requests.
@@ -163,12 +151,25 @@ impl Visit {
         }
     }
 
-    /// What hyper refused by itself is counted by reason; it has answered already.
-    fn judged(&self, served: hyper::Result<()>) -> Result<(), BoxError> {
+    /// Drives the connection until it ends; once drained, it takes no new requests.
+    async fn to_its_end<C: Future>(&self, mut connection: Pin<&mut C>, shut: impl Fn(Pin<&mut C>)) -> C::Output {
+        let mut draining = false;
+        poll_fn(|cx| {
+            if !draining && self.life.is_draining() {
+                draining = true;
+                shut(connection.as_mut());
+            }
+            connection.as_mut().poll(cx)
+        })
+        .await
+    }
+
+    /// A head that hyper could not read is answered already ([`super::worded`]); here it is recorded.
+    fn judged(&self, served: hyper::Result<()>, protocol: &'static str) -> Result<(), BoxError> {
         let Err(error) = served else { return Ok(()) };
         if error.is_parse() {
             let reason = if error.is_parse_too_large() { Reason::HeadersTooLarge } else { Reason::BadRequest };
-            self.lane.totals.refused.add(reason);
+            Completion::unread(&self.lane, protocol).refused(reason);
         }
         Err(error.into())
     }

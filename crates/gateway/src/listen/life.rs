@@ -82,6 +82,8 @@ pub(crate) struct Life {
     /// Whether its protocol is known and it can be told to end by that.
     speaks: AtomicBool,
     over: AtomicBool,
+    /// Whether a request is being answered, or its answer has not all been written.
+    answering: AtomicBool,
     orders: AtomicU8,
     waker: OnceLock<Waker>,
 }
@@ -98,6 +100,7 @@ impl Life {
             http2: AtomicBool::new(false),
             speaks: AtomicBool::new(false),
             over: AtomicBool::new(false),
+            answering: AtomicBool::new(false),
             orders: AtomicU8::new(0),
             waker: OnceLock::new(),
         })
@@ -133,7 +136,20 @@ impl Life {
     /// A request's head is complete; it lasts as long as the value.
     pub(crate) fn begin(self: &Arc<Self>) -> Busy {
         self.requests.store(self.requests.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        self.answering.store(true, Ordering::Relaxed);
         Busy(self.clone())
+    }
+
+    /// All that was to be written is written.
+    pub(crate) fn flushed(&self) {
+        if self.requests.load(Ordering::Relaxed) == 0 {
+            self.answering.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether what is written now belongs to a request's answer.
+    pub(crate) fn is_answering(&self) -> bool {
+        self.answering.load(Ordering::Relaxed)
     }
 
     fn quiet(&self) {

@@ -9,6 +9,7 @@ mod life;
 mod resets;
 mod thread;
 mod watched;
+mod worded;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -55,7 +55,16 @@ impl Completion {
         if let Some(function) = &function {
             function.tally.start();
         }
-        let details = lane.log.as_ref().map(|_| Box::new(Details::of(request, asked)));
+        Self::new(lane, function, || Details::of(request, asked))
+    }
+
+    /// A request of which not even the head could be read.
+    pub(crate) fn unread(lane: &Rc<Lane>, protocol: &'static str) -> Self {
+        Self::new(lane, None, || Details::unknown(protocol))
+    }
+
+    fn new(lane: &Rc<Lane>, function: Option<Arc<Function>>, details: impl FnOnce() -> Details) -> Self {
+        let details = lane.log.as_ref().map(|_| Box::new(details()));
         Self {
             lane: lane.clone(),
             function,
@@ -154,19 +163,29 @@ impl Drop for Completion {
 }
 
 impl Details {
-    fn of<B>(request: &Request<B>, asked: &str) -> Self {
+    fn unknown(protocol: &'static str) -> Self {
         Self {
             time: SystemTime::now(),
             call_id: String::new(),
-            asked: asked.to_owned(),
+            asked: String::new(),
             caller: None,
+            method: String::new(),
+            path: String::new(),
+            protocol,
+        }
+    }
+
+    fn of<B>(request: &Request<B>, asked: &str) -> Self {
+        let protocol = match request.version() {
+            Version::HTTP_10 => "HTTP/1.0",
+            Version::HTTP_2 => "HTTP/2",
+            _ => "HTTP/1.1",
+        };
+        Self {
+            asked: asked.to_owned(),
             method: request.method().to_string(),
             path: request.uri().path().to_owned(),
-            protocol: match request.version() {
-                Version::HTTP_10 => "HTTP/1.0",
-                Version::HTTP_2 => "HTTP/2",
-                _ => "HTTP/1.1",
-            },
+            ..Self::unknown(protocol)
         }
     }
 }

@@ -69,6 +69,9 @@ async fn header_bombs_are_431() {
         house.metrics().contains(r#"nearpath_refused_total{function_name="",reason="headers_too_large"} 2"#)
     })
     .await;
+    let just_over = format!("GET /function/echo HTTP/1.1\r\nhost: a\r\n{}\r\n", "x: 1\r\n".repeat(100));
+    let answer = raw(house.public, just_over.as_bytes()).await;
+    assert!(answer.starts_with("HTTP/1.1 431 ") && answer.contains("more than 100 fields"), "{answer}");
     assert_eq!(house.get("/function/echo").await.status, 200);
 }
 

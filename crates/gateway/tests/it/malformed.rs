@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use http::Response;
+use nearpath_testkit::eventually;
 
 use crate::house::{House, full, raw, serving};
 
@@ -26,6 +27,7 @@ async fn what_is_not_http_is_400_and_goes_nowhere() {
     let house = House::open();
     let (at, seen) = counting().await;
     house.echo(at);
+    let mut told = 0;
     for (what, bytes) in [
         (
             "conflicting lengths",
@@ -48,9 +50,41 @@ async fn what_is_not_http_is_400_and_goes_nowhere() {
     ] {
         let answer = raw(house.public, bytes.as_bytes()).await;
         assert!(answer.starts_with("HTTP/1.1 400 "), "{what}: {answer:?}");
+        assert!(answer.contains("\r\nx-nearpath-reason: bad_request\r\n"), "{what}: {answer:?}");
+        assert!(answer.contains("\r\n\r\ngateway: bad_request: "), "{what}: {answer:?}");
+        told += 1;
+        eventually("one line each", async || house.log.all().len() == told).await;
+        assert_eq!(house.log.all()[told - 1]["status"], 400, "{what}");
     }
     assert_eq!(seen.load(Ordering::SeqCst), 0);
     assert!(house.metrics().contains(r#"nearpath_refused_total{function_name="",reason="bad_request"}"#));
+}
+
+#[tokio::test]
+async fn rubbish_after_a_request_is_told_as_such() {
+    let house = House::open();
+    let (at, _) = counting().await;
+    house.echo(at);
+    let good = "POST /function/echo HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\nhi";
+    let answers = raw(house.public, format!("{good}{good}rubbish\r\n\r\n").as_bytes()).await;
+    assert_eq!(answers.matches("HTTP/1.1 200 OK").count(), 2, "{answers}");
+    assert!(answers.contains("HTTP/1.1 400 ") && answers.ends_with("is not HTTP/1.1 (RFC 9112)\n"), "{answers}");
+}
+
+#[tokio::test]
+async fn a_function_keeps_the_words_of_its_own_400() {
+    let house = House::open();
+    house.echo(
+        serving(async |_| {
+            let mut response = Response::new(full(""));
+            *response.status_mut() = http::StatusCode::BAD_REQUEST;
+            response
+        })
+        .await,
+    );
+    let answer = raw(house.public, b"GET /function/echo HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await;
+    assert!(answer.starts_with("HTTP/1.1 400 ") && answer.ends_with("\r\n\r\n"), "{answer}");
+    assert!(!answer.contains("x-nearpath-reason"), "{answer}");
 }
 
 #[tokio::test]
