@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use libfuzzer_sys::fuzz_target;
-use nearpath_cli::stack::{Surroundings, parse};
+use nearpath_stack::{Document, Surroundings, parse};
 
 /// A machine with one variable, one file and every folder.
 struct World;
@@ -25,7 +25,11 @@ impl Surroundings for World {
 }
 
 fuzz_target!(|text: &str| {
-    let (stack, report) = parse("stack.yml", text, Path::new("/stack"), &World);
-    assert_eq!(stack.is_none(), report.is_fatal());
+    let parsed = parse(Document { name: "stack.yml", text, folder: Path::new("/stack") }, &World);
+    let (sound, report) = match parsed {
+        Ok(parsed) => (true, parsed.warnings),
+        Err(report) => (false, report),
+    };
+    assert_eq!(sound, !report.is_fatal());
     let _ = report.to_string();
 });

@@ -121,6 +121,22 @@ async fn a_crash_at_start_backs_off_and_is_told_to_callers() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_can_never_start_is_tried_again_only_when_deployed_anew() {
+    let bench = bench().await;
+    std::os::unix::fs::symlink("/root/secret", bench.code().join("link")).unwrap();
+    bench.node.apply(bench.echo(1, 1, ""));
+    let trouble = bench.trouble().await;
+    assert!(trouble.contains("outside of the folder") && trouble.contains("until the function is deployed anew"));
+    bench.node.apply(bench.echo(1, 2, "")); // scaling is no deploy
+    bench.until(|snapshot| echo(snapshot).replicas == 2).await;
+    tokio::time::sleep(Duration::from_secs(3_600)).await; // virtual: long enough for every retry
+    assert!(bench.registry.encode().contains("nearpath_instance_starts_total{result=\"failed\"} 1\n"));
+    std::fs::remove_file(bench.code().join("link")).unwrap();
+    bench.node.apply(bench.echo(2, 1, ""));
+    bench.until_ready(1).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_the_kernel_refuses_is_told_and_tried_again() {
     let bench = bench().await;
     bench.machine.script("", Script::Refused);

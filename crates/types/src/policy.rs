@@ -107,6 +107,7 @@ impl Policy {
             Some(_) => note(MAX_INFLIGHT).number(0)?,
             None => Setting { key: "max_inflight", text: spec.env_vars.get("max_inflight") }.number(0)?,
         };
+        let (scale_min, scale_max) = scale(label(SCALE_MIN), label(SCALE_MAX), &default)?;
         Ok(Self {
             max_inflight: (inflight > 0).then_some(inflight),
             queue: note(QUEUE).number(default.queue)?,
@@ -116,8 +117,8 @@ impl Policy {
             idle_timeout: note(IDLE_TIMEOUT).duration(default.idle_timeout)?,
             total_timeout: note(TOTAL_TIMEOUT).duration(default.total_timeout)?,
             max_body: note(MAX_BODY).read(|text| quantity::memory(text).map(Some))?.flatten(),
-            scale_min: label(SCALE_MIN).number(default.scale_min)?.max(1),
-            scale_max: label(SCALE_MAX).number(default.scale_max)?.max(1),
+            scale_min,
+            scale_max,
             chain: note(CHAIN).text.cloned(),
             calls: note(CALLS).read(|text| functions(text, &spec.namespace))?.unwrap_or_default(),
         })
@@ -126,6 +127,16 @@ impl Policy {
     /// Whether an edge to `callee` is declared.
     pub fn may_call(&self, callee: &FunctionId) -> bool {
         self.calls.contains(callee)
+    }
+}
+
+/// The least and the most replicas, both at least 1.
+fn scale(min: Setting<'_>, max: Setting<'_>, default: &Policy) -> Result<(u32, u32), InvalidSetting> {
+    let (key, named) = (min.key, max.key);
+    let (min, max) = (min.number(default.scale_min)?.max(1), max.number(default.scale_max)?.max(1));
+    match min > max {
+        true => Err(InvalidSetting { key, why: format!("{min} is more than {named}, {max}") }),
+        false => Ok((min, max)),
     }
 }
 
@@ -182,6 +193,16 @@ mod tests {
     fn a_typing_error_names_its_key() {
         let error = Policy::of(&spec(&[(QUEUE_TIMEOUT, "soon")])).unwrap_err();
         assert_eq!(error.key, QUEUE_TIMEOUT);
+    }
+
+    #[test]
+    fn the_least_replicas_are_not_more_than_the_most() {
+        let mut spec = spec(&[]);
+        spec.labels.insert(SCALE_MIN.into(), "21".into());
+        let error = Policy::of(&spec).unwrap_err();
+        assert_eq!(error.to_string(), "com.openfaas.scale.min: 21 is more than com.openfaas.scale.max, 20");
+        spec.labels.insert(SCALE_MAX.into(), "21".into());
+        assert_eq!(Policy::of(&spec).map(|policy| (policy.scale_min, policy.scale_max)), Ok((21, 21)));
     }
 
     #[test]

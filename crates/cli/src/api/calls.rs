@@ -42,6 +42,12 @@ struct Scale<'a> {
     replicas: u64,
 }
 
+/// OpenFaaS's `Secret`, as it is listed.
+#[derive(Deserialize)]
+struct Secret {
+    name: String,
+}
+
 impl Client {
     /// Every function of a namespace.
     pub(crate) fn functions(&self, namespace: Option<&Namespace>) -> Result<Vec<FunctionStatus>, Failure> {
@@ -97,6 +103,13 @@ impl Client {
         let stream = self.stream(&format!("cannot read the log of {id}"), &path);
         let response = stream.map_err(|failure| missing_or(failure, id))?;
         Ok(BufReader::new(response.into_body().into_with_config().limit(u64::MAX).reader()))
+    }
+
+    /// Names of a namespace's secrets.
+    pub(crate) fn secrets(&self, namespace: &Namespace) -> Result<Vec<String>, Failure> {
+        let path = format!("/system/secrets?namespace={namespace}");
+        let all: Vec<Secret> = self.json(self.ask("cannot list secrets", Method::GET, &path, NOTHING)?)?;
+        Ok(all.into_iter().map(|secret| secret.name).collect())
     }
 
     /// Who answers.

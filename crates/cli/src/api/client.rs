@@ -47,6 +47,11 @@ impl Client {
         &self.target.base
     }
 
+    /// Whose password is sent, if one is.
+    pub(crate) fn user(&self) -> Option<&str> {
+        self.target.credentials.as_ref().map(|(user, _)| user.as_str())
+    }
+
     /// Sends a request built by the caller, without the administrator's credentials: what `invoke` needs.
     ///
     /// # Errors

@@ -1,16 +1,16 @@
 //! `deploy`: specs from a stack file or from options, each put to the gateway, then waited for.
 
+use nearpath_stack::{Stack, ThisMachine};
 use nearpath_types::{FunctionId, FunctionSpec};
 use serde::Serialize;
 
 use super::progress::{self, Item};
 use super::readiness::{Phase, Verdict};
-use super::{stack_file, worst};
+use super::{secrets, stack_file, worst};
 use crate::api::{Client, Deployed, Target};
 use crate::args::DeployArgs;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{self, Table};
-use crate::stack::{Stack, ThisMachine};
 
 /// What happened to one function; the shape of `--json`.
 #[derive(Serialize)]
@@ -43,6 +43,7 @@ pub(super) fn run(args: &DeployArgs) -> Outcome {
                 return Err(failure.clone());
             }
             eprintln!("nearpath: {failure}");
+            secrets::advice(&client, spec).iter().for_each(|line| eprintln!("nearpath: {line}"));
             exits.push(failure.exit);
         } else {
             items.push(Item::new(spec.id()));

@@ -117,12 +117,20 @@ fn deliver(response: Response<Body>) -> Outcome {
         .map(|reason| String::from_utf8_lossy(reason.as_bytes()).into_owned());
     if let Some(reason) = reason {
         let exit = if reason == "no_function" { Exit::NotFound } else { Exit::FunctionError };
-        return Err(Failure::new(exit, format!("{} ({reason}): {}", status.as_u16(), error_text(response))));
+        return Err(Failure::new(exit, refusal(status.as_u16(), &reason, &error_text(response))));
     }
     copy(response.into_body())?;
     match status.is_client_error() || status.is_server_error() {
         true => Err(Failure::new(Exit::FunctionError, format!("the function answered {status}"))),
         false => Ok(Exit::Ok),
+    }
+}
+
+/// The platform's texts name their reason; where one was lost on the way, its header tells it.
+fn refusal(status: u16, reason: &str, text: &str) -> String {
+    match text.contains(reason) {
+        true => format!("{status}: {text}"),
+        false => format!("{status} ({reason}): {text}"),
     }
 }
 
@@ -138,5 +146,16 @@ fn copy(body: Body) -> Result<(), Failure> {
             Err(error) => return Err(Failure::new(Exit::FunctionError, format!("the answer broke off: {error}"))),
         };
         out.write_all(&buffer[..read]).and_then(|()| out.flush()).map_err(|error| output::lost(&error))?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::refusal;
+
+    #[test]
+    fn the_reason_is_told_once() {
+        assert_eq!(refusal(404, "no_function", "gateway: no_function: none"), "404: gateway: no_function: none");
+        assert_eq!(refusal(502, "connect_failed", "bad gateway"), "502 (connect_failed): bad gateway");
     }
 }

@@ -10,6 +10,7 @@ mod progress;
 mod readiness;
 mod rm;
 mod scale;
+mod secrets;
 mod stack_file;
 mod version;
 

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use nearpath_stack::{Surroundings, ThisMachine};
 use nearpath_types::FunctionId;
 use serde::Serialize;
 
@@ -11,7 +12,6 @@ use crate::api::{Client, Target};
 use crate::args::RmArgs;
 use crate::exit::{Exit, Outcome};
 use crate::output;
-use crate::stack::{Surroundings, ThisMachine};
 
 #[derive(Serialize)]
 struct Row {

@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use nearpath_stack::{ReadError, Stack, Surroundings};
+
 use crate::exit::{Exit, Failure};
-use crate::stack::{self, Stack, Surroundings};
 
 /// The file that was named, or the one that is here.
 pub(super) fn find(named: Option<&Path>) -> Result<PathBuf, Failure> {
@@ -20,8 +21,18 @@ pub(super) fn find(named: Option<&Path>) -> Result<PathBuf, Failure> {
 
 /// Reads a stack file. Everything doubtful or wrong in it is told on standard error.
 pub(super) fn read(path: &Path, around: &dyn Surroundings) -> Result<Stack, Failure> {
-    let fail = |error| Failure::new(Exit::BadStack, format!("cannot read {}: {error}", path.display()));
-    let (stack, report) = stack::read(path, around).map_err(fail)?;
-    eprint!("{report}");
-    stack.ok_or_else(|| Failure::new(Exit::BadStack, format!("{} is invalid: nothing was sent", path.display())))
+    let fail = |text| Failure::new(Exit::BadStack, text);
+    match nearpath_stack::read(path, around) {
+        Ok(parsed) => {
+            eprint!("{}", parsed.warnings);
+            Ok(parsed.stack)
+        }
+        Err(ReadError::Unreadable(error)) => {
+            Err(fail(format!("cannot read the stack file {} (-f): {error}", path.display())))
+        }
+        Err(ReadError::Invalid(report)) => {
+            eprint!("{report}");
+            Err(fail(format!("{} is invalid: nothing was sent", path.display())))
+        }
+    }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::fake::{Fake, Run, status};
+use crate::fake::{Asked, Fake, Run, status};
 
 #[tokio::test]
 async fn ls_prints_a_table_or_the_statuses() {
@@ -66,6 +66,21 @@ async fn scale_asks_and_can_wait() {
     assert_eq!(fake.lines()[0], "POST /system/scale-function/web?namespace=openfaas-fn");
     assert_eq!(fake.asked()[0].json(), json!({"serviceName": "web", "namespace": "openfaas-fn", "replicas": 3}));
     assert_eq!(run.json(), json!({"name": "web", "namespace": "openfaas-fn", "replicas": 3, "availableReplicas": 3}));
+}
+
+#[tokio::test]
+async fn scale_warns_of_what_it_was_bounded_to() {
+    let answer = |asked: &Asked, _| match asked.line.starts_with("POST") {
+        true => (202, json!({})),
+        false => (200, status("web", 20, 20, None)),
+    };
+    let fake = Fake::start(answer).await;
+    let run = fake.run(&["scale", "web", "100000000"]).await.expect(0);
+    assert_eq!(run.out, "web: 20 of 20 ready\n");
+    assert!(run.err.contains("warning: web.openfaas-fn: 100000000 replicas were asked for"), "{}", run.err);
+    let woken = fake.run(&["scale", "web", "0", "--wait", "--json"]).await.expect(0);
+    assert_eq!(woken.json()["replicas"], 20);
+    assert!(woken.err.contains("a call has woken it again"), "{}", woken.err);
 }
 
 #[tokio::test]

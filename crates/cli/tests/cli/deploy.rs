@@ -131,6 +131,28 @@ async fn one_refusal_does_not_keep_the_others() {
 }
 
 #[tokio::test]
+async fn a_missing_secret_comes_with_the_call_that_makes_it() {
+    let answer = |asked: &Asked, _: usize| match asked.line.as_str() {
+        "GET /system/secrets?namespace=openfaas-fn" => (200, json!([{"name": "there", "namespace": "openfaas-fn"}])),
+        _ => (400, "controller: bad_request: no such secret".into()),
+    };
+    let fake = Fake::start(answer).await;
+    let run = fake.run(&["deploy", "f", "--image", "x", "--secret", "there", "--secret", "key"]).await.expect(1);
+    let body = r#"{"name":"key","namespace":"openfaas-fn","value":"VALUE"}"#;
+    let wanted = format!("create secret key first: curl -d '{body}' http://{}/system/secrets", fake.addr);
+    assert!(run.err.contains(&wanted) && !run.err.contains("secret there"), "{}", run.err);
+}
+
+#[tokio::test]
+async fn a_missing_file_names_its_option() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |args: &[&str]| Run::new(args).current_dir(folder.path()).end();
+    let named = run(&["deploy", "-f", "no.yml"]).await.expect(6);
+    assert!(named.err.contains("cannot read the stack file no.yml (-f): No such file"), "{}", named.err);
+    assert!(run(&["deploy"]).await.expect(2).err.contains("name a file with -f"));
+}
+
+#[tokio::test]
 async fn an_invalid_file_is_told_with_places_and_nothing_is_sent() {
     let folder = folder("functions:\n  Front: {image: x}\n  cart: {imag: x}\n");
     let fake = Fake::start(fresh).await;

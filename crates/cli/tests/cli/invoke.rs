@@ -68,11 +68,7 @@ async fn the_exit_code_tells_who_failed() {
     })
     .await;
     let none = fake.run(&["invoke", "none"]).await.expect(4);
-    assert!(
-        none.err.contains("404 (no_function): gateway: no_function: refused") && none.out.is_empty(),
-        "{}",
-        none.err
-    );
+    assert!(none.err.contains("nearpath: 404: gateway: no_function: refused") && none.out.is_empty(), "{}", none.err);
     assert!(fake.run(&["invoke", "busy"]).await.expect(8).err.contains("overload"));
     let own = fake.run(&["invoke", "own"]).await.expect(8);
     assert!(own.out == "my own 404" && own.err.contains("the function answered 404"), "{}", own.err);

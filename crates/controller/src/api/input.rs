@@ -28,14 +28,35 @@ impl<T: DeserializeOwned, S: Sync> FromRequest<S> for Json<T> {
 
     async fn from_request(request: Request, _: &S) -> Result<Self, Refused> {
         let bytes = read(request.into_body(), BODY_TIMEOUT).await?;
-        match serde_json::from_slice(&bytes) {
-            Ok(value) => Ok(Self(value)),
-            Err(_) if bytes.iter().all(u8::is_ascii_whitespace) => {
-                Err(Refused::bad_request("the body is empty: JSON is expected"))
-            }
-            Err(error) => Err(Refused::bad_request(format!("the body is not as expected: {error}"))),
-        }
+        parse(&bytes).map(Self).map_err(Refused::bad_request)
     }
+}
+
+fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, String> {
+    object(body)?;
+    serde_json::from_slice(body).map_err(|error| explain(&error))
+}
+
+/// Every body is an object. A list would do for the parser, which takes its items for the fields in their order.
+fn object(body: &[u8]) -> Result<(), String> {
+    let found = match body.iter().find(|byte| !byte.is_ascii_whitespace()) {
+        None => return Err("the body is empty: a JSON object is expected".to_owned()),
+        Some(b'{') => return Ok(()),
+        Some(b'[') => "a list",
+        Some(b'"') => "a text",
+        Some(_) => "something else",
+    };
+    Err(format!("the body is {found}: a JSON object, {{...}}, is expected"))
+}
+
+/// The parser's words, without the names of our own types.
+fn explain(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let text = match (text.split_once("expected struct "), text.rsplit_once(" at line ")) {
+        (Some((before, _)), Some((_, place))) => format!("{before}expected an object at line {place}"),
+        _ => text,
+    };
+    format!("the body is not as expected: {text}")
 }
 
 /// Like [`Json`], with an empty body read as `{}`.
@@ -142,6 +163,22 @@ mod tests {
         let stalled = futures_util::stream::pending::<Result<Bytes, std::convert::Infallible>>();
         let refused = read(Body::from_stream(stalled), Duration::ZERO).await.unwrap_err();
         assert!(format!("{refused:?}").contains("SlowRequest"), "{refused:?}");
+    }
+
+    #[test]
+    fn a_body_of_another_shape_is_told_in_words_of_the_api() {
+        for (body, wanted) in [
+            (" ", "the body is empty: a JSON object is expected"),
+            ("[]", "the body is a list: a JSON object, {...}, is expected"),
+            ("[\"echo\"]", "the body is a list"),
+            ("\"echo\"", "the body is a text"),
+            ("7", "the body is something else"),
+            ("{\"service\":\"a\",\"limits\":7}", "expected an object at line 1"),
+            ("{}", "missing field `service`"),
+        ] {
+            let text = parse::<nearpath_types::FunctionSpec>(body.as_bytes()).unwrap_err();
+            assert!(text.contains(wanted) && !text.contains("struct"), "{body}: {text}");
+        }
     }
 
     #[test]

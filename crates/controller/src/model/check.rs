@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use nearpath_types::policy::{SCALE_MAX, SCALE_MIN};
 use nearpath_types::{FunctionSpec, Policy, Resources, quantity};
 
 use super::{Model, Refusal, SecretId, SecretName};
@@ -17,11 +16,7 @@ pub(super) fn check(model: &Model, spec: &FunctionSpec) -> Result<Policy, Refusa
     resources("limits", spec.limits.as_ref())?;
     resources("requests", spec.requests.as_ref())?;
     secrets(model, spec)?;
-    let policy = Policy::of(spec)?;
-    match policy.scale_min > policy.scale_max {
-        true => Err(field(SCALE_MIN, format!("{} is more than {SCALE_MAX}, {}", policy.scale_min, policy.scale_max))),
-        false => Ok(policy),
-    }
+    Ok(Policy::of(spec)?)
 }
 
 /// The seam for an image store: until there is one, only folders can be run, and saying so beats an instance that never

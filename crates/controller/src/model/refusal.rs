@@ -36,7 +36,7 @@ pub enum Refusal {
     #[error("secret {} is used by {}: remove them or deploy them without it first", .0.name, .1)]
     SecretInUse(SecretId, String),
     /// The spec names secrets that do not exist.
-    #[error("no such secret in namespace {0}: {1}: create it first")]
+    #[error("no such secret in namespace {0}: {1}: create it first with POST /system/secrets")]
     SecretsMissing(Namespace, String),
     /// A label, annotation or variable is not understood.
     #[error(transparent)]

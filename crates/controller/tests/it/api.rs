@@ -90,14 +90,14 @@ async fn bad_bodies_are_refused_with_their_place() {
     for (body, words) in [
         refused("{\"service\":\n  nonsense}", &["line 2 column 4"]),
         refused("", &["empty"]),
-        refused("[]", &["line 1"]),
+        refused("[]", &["a list", "JSON object"]),
         refused("{}", &["service"]),
         refused(r#"{"service":"Echo_1","image":"file:///x"}"#, &["Echo_1", "RFC 1035"]),
         refused(r#"{"service":"a.b","image":"file:///x"}"#, &["a.b"]),
         refused(r#"{"service":"echo","image":"nginx"}"#, &["image", "file:///"]),
         refused(r#"{"service":"echo","image":"file:///x","namespace":"dev"}"#, &["namespace dev"]),
         refused(r#"{"service":"echo","image":"file:///x","namespace":"-"}"#, &["invalid namespace"]),
-        refused(r#"{"service":"echo","image":"file:///x","secrets":["a","b"]}"#, &["a, b"]),
+        refused(r#"{"service":"echo","image":"file:///x","secrets":["a","b"]}"#, &["a, b", "POST /system/secrets"]),
         refused(r#"{"service":"echo","image":"file:///x","secrets":["../a"]}"#, &["../a"]),
         refused(
             r#"{"service":"echo","image":"file:///x","labels":{"com.openfaas.scale.min":"few"}}"#,

@@ -9,7 +9,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use http::{HeaderMap, Request, StatusCode};
 use http_body_util::BodyExt;
-use nearpath_controller::{Auth, Config, Controller, Fleet, api};
+use nearpath_controller::{Auth, Config, Controller, Fleet, OpenError, api};
 use nearpath_testkit::within;
 use nearpath_types::status::Usage;
 use nearpath_types::{Desired, DesiredFunction, FunctionId, LogLine, LogQuery, ObservedFunction};
@@ -17,6 +17,17 @@ use tempfile::TempDir;
 use tokio::sync::{mpsc, watch};
 
 use crate::contract;
+
+/// Opens it as soon as the directory is free: a process that another test is just starting has, until it runs its program, a
+/// copy of every descriptor, also of the lock of a controller that has closed.
+async fn opened(config: Config, fleet: &Arc<FakeFleet>) -> Controller {
+    loop {
+        match Controller::open(config.clone(), fleet.clone()).await {
+            Err(OpenError::InUse { .. }) => tokio::task::yield_now().await,
+            opened => return opened.unwrap(),
+        }
+    }
+}
 
 /// Remembers what it was told.
 pub(crate) struct FakeFleet {
@@ -113,7 +124,7 @@ impl Lab {
 
     pub(crate) async fn with(config: Config) -> Self {
         let fleet = Arc::new(FakeFleet::default());
-        let controller = within(Controller::open(config, fleet.clone())).await.unwrap();
+        let controller = within(opened(config, &fleet)).await;
         Self { router: controller.router(), fleet, controller, folder: None }
     }
 

@@ -53,6 +53,10 @@ impl Function {
         }
         let text = match (ending, record.ready) {
             (Ending::Stopped, _) => return,
+            (Ending::Impossible(text), _) => {
+                self.backoff.give_up();
+                text
+            }
             (Ending::FailedStart(text), _) | (Ending::Died(text), None) => {
                 self.backoff.start_failed(record.started, now);
                 text

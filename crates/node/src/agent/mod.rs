@@ -242,11 +242,11 @@ impl Agent {
     fn hear_gone(&mut self, id: InstanceId, ending: &Ending) {
         let Some(record) = self.records.remove(&id) else { return };
         self.workshop.take_back(&record);
-        if let Ending::FailedStart(text) | Ending::Died(text) = ending {
+        if let Ending::FailedStart(text) | Ending::Impossible(text) | Ending::Died(text) = ending {
             tracing::warn!(function = %record.function, instance = %id, revision = %record.revision, "{text}");
             self.workshop.logs.push(&record.function, id, format!("nearpath: {text}"));
         }
-        if let Ending::FailedStart(_) = ending {
+        if let Ending::FailedStart(_) | Ending::Impossible(_) = ending {
             self.metrics.started(false);
         }
         if let Some(function) = self.functions.get_mut(&record.function) {

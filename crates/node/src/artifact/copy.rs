@@ -53,6 +53,13 @@ pub enum CopyError {
     TooDeep { path: PathBuf },
 }
 
+impl CopyError {
+    /// Whether the folder's owner has to change it; what the system refuses may pass.
+    pub fn is_lasting(&self) -> bool {
+        !matches!(self, Self::Io { .. })
+    }
+}
+
 /// Copies `source` to `target`, which must not exist. All files become readable for everyone, none writable.
 ///
 /// # Errors

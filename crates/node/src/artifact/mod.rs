@@ -44,6 +44,17 @@ pub enum ArtifactError {
     },
 }
 
+impl ArtifactError {
+    /// Whether another try must fail too, until the function is deployed anew.
+    pub fn is_lasting(&self) -> bool {
+        match self {
+            Self::NoImageStore(_) => true,
+            Self::Copy(error) => error.is_lasting(),
+            Self::Store { .. } => false,
+        }
+    }
+}
+
 /// The copies below one folder.
 #[derive(Debug)]
 pub struct Artifacts {

@@ -8,6 +8,11 @@ use nearpath_types::duration;
 use super::notes::readable;
 use crate::machine::Exit;
 
+/// Begins what the watchdog itself writes among the tenant's lines.
+const WATCHDOG_WORDS: &str = "nearpath-watchdog: ";
+/// Ends the text of a failure that nobody tries again.
+const NO_RETRY: &str = "; it is not tried again until the function is deployed anew";
+
 /// The end of an instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ending {
@@ -15,8 +20,20 @@ pub enum Ending {
     Stopped,
     /// It never got ready.
     FailedStart(String),
+    /// It cannot start, now or later: what is deployed has to change first.
+    Impossible(String),
     /// It was ready and ended by itself.
     Died(String),
+}
+
+impl Ending {
+    /// A start that failed for `text`; `lasting` when another try would end the same way.
+    pub fn failed_start(text: String, lasting: bool) -> Self {
+        match lasting {
+            true => Self::Impossible(text + NO_RETRY),
+            false => Self::FailedStart(text),
+        }
+    }
 }
 
 /// What is known of an instance that ended by itself.
@@ -71,9 +88,20 @@ impl Evidence {
 
     fn quote(&self) -> String {
         match self.last_line.as_deref().map(readable) {
-            Some(line) if !line.trim().is_empty() => format!("; its last line was: {}", line.trim()),
+            Some(line) if !line.trim().is_empty() && !self.is_told(line.trim()) => {
+                format!("; its last line was: {}", line.trim())
+            }
             _ => String::new(),
         }
+    }
+
+    /// Whether its own note says already what the line says. The watchdog writes what it notes into the log, too, and
+    /// notes the last lines that it passed on, without the time and the stream's name that it put before them.
+    fn is_told(&self, line: &str) -> bool {
+        let Some(reported) = &self.reported else { return false };
+        let said = [" stdout: ", " stderr: "].iter().find_map(|stream| line.split_once(stream));
+        let said = said.map_or(line, |(_, said)| said.trim());
+        line.starts_with(WATCHDOG_WORDS) || reported.contains(said)
     }
 }
 
@@ -99,6 +127,30 @@ mod tests {
         evidence.reported = Some("handler: exit code 1".into());
         let text = "handler: exit code 1; its last line was: ModuleNotFoundError: flask[0m";
         assert_eq!(evidence.before_ready(), text);
+    }
+
+    #[test]
+    fn what_the_note_says_is_not_told_twice() {
+        let note = "the tenant's process ended with exit code 1 before it accepted connections; last output: no flask";
+        let own = format!("nearpath-watchdog: {note}");
+        for line in [&own, "2026/11/21 07:51:35 stderr: no flask", "no flask", "  "] {
+            let (reported, last_line) = (Some(note.to_owned()), Some(line.to_owned()));
+            assert_eq!(Evidence { reported, last_line, ..Evidence::default() }.before_ready(), note, "{line}");
+        }
+    }
+
+    #[test]
+    fn the_watchdogs_last_words_are_told_when_it_left_no_note() {
+        let last_line = Some("nearpath-watchdog: the tenant's process ended with exit code 3".to_owned());
+        let text = Evidence { exit: Some(Exit::Code(3)), last_line, ..Evidence::default() }.after_ready();
+        assert!(text.contains("; its last line was: nearpath-watchdog: the tenant's process"), "{text}");
+    }
+
+    #[test]
+    fn a_lasting_cause_says_when_it_is_tried_again() {
+        let Ending::Impossible(text) = Ending::failed_start("no".into(), true) else { panic!("it lasts") };
+        assert_eq!(text, "no; it is not tried again until the function is deployed anew");
+        assert_eq!(Ending::failed_start("no".into(), false), Ending::FailedStart("no".into()));
     }
 
     #[test]

@@ -94,7 +94,7 @@ impl Life {
     pub async fn live(mut self, stop: oneshot::Receiver<StopOrder>) {
         let ending = match self.launch().await {
             Ok(launched) => self.run(launched, stop).await,
-            Err(trouble) => Ending::FailedStart(trouble),
+            Err(ending) => ending,
         };
         self.tell(Event::Gone(self.blueprint.id, ending));
     }
@@ -109,16 +109,18 @@ impl Life {
         self.tell(Event::Phase(self.blueprint.id, phase));
     }
 
-    async fn launch(&mut self) -> Result<Launched, String> {
+    async fn launch(&mut self) -> Result<Launched, Ending> {
         let begun = Instant::now();
-        self.blueprint.folder =
-            self.artifacts.get(&self.artifact, &self.image).await.map_err(|error| error.to_string())?;
+        let folder = self.artifacts.get(&self.artifact, &self.image).await;
+        self.blueprint.folder = folder.map_err(|error| Ending::failed_start(error.to_string(), error.is_lasting()))?;
         self.phase("artifact", begun);
         let (machine, blueprint, begun) = (self.machine.clone(), self.blueprint.clone(), Instant::now());
         let launched = tokio::task::spawn_blocking(move || machine.launch(&blueprint)).await;
         let launched = launched.expect("launching does not panic");
         self.phase("spawn", begun);
-        launched.map_err(|error| format!("the node could not start the instance: {error}; see `nearpath doctor`"))
+        launched.map_err(|error| {
+            Ending::FailedStart(format!("the node could not start the instance: {error}; see `nearpath doctor`"))
+        })
     }
 
     async fn run(&self, launched: Launched, stop: oneshot::Receiver<StopOrder>) -> Ending {

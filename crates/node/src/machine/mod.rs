@@ -6,6 +6,9 @@
 pub mod kernel;
 mod session;
 
+#[doc(hidden)] // for the fuzz targets
+pub use session::alive_session;
+
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;

@@ -36,7 +36,7 @@ fn is_alive_in(pid: Pid, session: Pid) -> bool {
 }
 
 /// The session of a process that has not ended, from its `stat` (`man 5 proc_pid_stat`). The name in it may hold anything.
-fn alive_session(stat: &str) -> Option<i32> {
+pub fn alive_session(stat: &str) -> Option<i32> {
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     let state = fields.next()?;
     let session = fields.nth(2)?.parse().ok()?;

@@ -2,7 +2,8 @@
 //!
 //! Two ladders: starts that never got ready wait from the first failure on and are forgiven by one success; instances
 //! that die early are replaced at once the first time, and are forgiven when one lives for [`STABLE`]. Instances that
-//! fail together count as one failure: only one that was started after the last failure tells something new.
+//! fail together count as one failure: only one that was started after the last failure tells something new. A revision
+//! that cannot start at all is given up; a new one begins with a clean slate.
 
 use std::time::{Duration, Instant};
 
@@ -18,6 +19,7 @@ pub const STABLE: Duration = Duration::from_millis(500);
 pub struct Backoff {
     starts: Ladder,
     deaths: Ladder,
+    given_up: bool,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -45,6 +47,16 @@ impl Backoff {
     /// An instance that was started at `started` ended without having been ready.
     pub fn start_failed(&mut self, started: Instant, now: Instant) {
         self.starts.climb(started, now);
+    }
+
+    /// No start of this revision can succeed.
+    pub fn give_up(&mut self) {
+        self.given_up = true;
+    }
+
+    /// Whether nothing is to be started any more.
+    pub fn has_given_up(&self) -> bool {
+        self.given_up
     }
 
     /// An instance became ready.

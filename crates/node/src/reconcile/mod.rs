@@ -76,6 +76,9 @@ fn ready(instances: &[Seen]) -> usize {
 }
 
 fn starts(current: &[Seen], wanted: usize, backoff: &Backoff, now: Instant) -> Plan {
+    if backoff.has_given_up() {
+        return Plan::default();
+    }
     let missing = wanted.saturating_sub(current.len());
     let count = match backoff.is_probing() {
         true if current.len() > ready(current) => 0, // one attempt at a time until one succeeds
@@ -150,6 +153,15 @@ mod tests {
     fn a_removed_function_drains() {
         let all = seen(&[(1, 1, Ready), (2, 2, Starting), (3, 1, Draining)]);
         assert_eq!(plan(None, &all, &Backoff::default(), Instant::now()).actions, out(&[2, 1]));
+    }
+
+    #[test]
+    fn a_revision_that_was_given_up_is_not_started_and_its_elder_stays() {
+        let mut backoff = Backoff::default();
+        backoff.give_up();
+        let want = Want { revision: Revision(2), replicas: 2 };
+        let all = seen(&[(1, 1, Ready), (2, 1, Ready)]);
+        assert_eq!(plan(Some(want), &all, &backoff, Instant::now()), Plan::default());
     }
 
     #[test]

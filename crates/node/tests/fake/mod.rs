@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, PipeWriter, Write};
 use std::net::Ipv4Addr;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -203,11 +204,16 @@ impl Bench {
     /// A wish for `echo` whose instances follow the script named `script`.
     pub fn echo(&self, revision: u64, replicas: u32, script: &str) -> Desired {
         let mut spec = FunctionSpec::named("echo".parse().unwrap());
-        spec.image = format!("file://{}", self.folder.path().join("code").display());
+        spec.image = format!("file://{}", self.code().display());
         spec.env_vars.insert("script".into(), script.into());
         let spec = Arc::new(spec);
         let one = DesiredFunction { spec, revision: Revision(revision), replicas, secrets: BTreeMap::new() };
         Desired { functions: vec![one] }
+    }
+
+    /// The folder that `echo` is made of.
+    pub fn code(&self) -> PathBuf {
+        self.folder.path().join("code")
     }
 
     /// Waits for a snapshot that fits.

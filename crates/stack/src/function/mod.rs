@@ -1,16 +1,20 @@
 //! One entry below `functions:`.
 
+mod egress;
+mod environment;
+mod origin;
+
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
 use nearpath_types::{FunctionName, FunctionSpec, Resources, policy, quantity};
 
-use super::environment;
-use super::problem::Problems;
-use super::shape::{Text, brief};
-use super::source::Place;
-use super::surroundings::Surroundings;
-use super::tree::{Entry, Node};
+use crate::problem::Problems;
+use crate::surroundings::Surroundings;
+use crate::text::Place;
+use crate::yaml::shape::{Text, brief};
+use crate::yaml::{Entry, Node};
+use origin::Origin;
 
 /// Keys that nearpath obeys.
 const KNOWN: &[&str] = &[
@@ -50,9 +54,9 @@ const WATCHDOG: &[&str] = &[
 
 /// A function as read, with the places that later checks point at.
 #[derive(Debug, Clone)]
-pub(super) struct Draft {
-    pub(super) spec: FunctionSpec,
-    pub(super) name_place: Place,
+pub(crate) struct Draft {
+    pub(crate) spec: FunctionSpec,
+    pub(crate) name_place: Place,
     /// Places of labels, annotations and variables, by key.
     places: BTreeMap<String, Place>,
     /// Items to add to annotations that are lists, each once.
@@ -74,16 +78,8 @@ impl Items {
     }
 }
 
-/// What the image is made from.
-#[derive(Default)]
-struct Origin {
-    lang: Option<Text>,
-    handler: Option<Text>,
-    image: Option<Text>,
-}
-
 /// Reads one function. `None` when its name is not one; everything else is reported and read on.
-pub(super) fn read(
+pub(crate) fn read(
     entry: &Entry,
     folder: &Path,
     around: &dyn Surroundings,
@@ -120,7 +116,7 @@ pub(super) fn read(
         draft.keep(variables, |spec| &mut spec.env_vars);
     }
     draft.egress(&destinations, problems);
-    draft.image(&origin, folder, around, problems);
+    origin.settle(&mut draft, folder, around, problems);
     Some(draft)
 }
 
@@ -169,9 +165,9 @@ impl Draft {
     }
 
     /// Adds permitted destinations, each once.
-    pub(super) fn egress(&mut self, destinations: &[Text], problems: &mut Problems<'_>) {
+    pub(crate) fn egress(&mut self, destinations: &[Text], problems: &mut Problems<'_>) {
         for destination in destinations {
-            if let Err(why) = super::egress::check(&destination.text) {
+            if let Err(why) = egress::check(&destination.text) {
                 problems.error(destination.place, format!("invalid egress `{}`: {why}", brief(&destination.text)));
                 continue;
             }
@@ -180,7 +176,7 @@ impl Draft {
     }
 
     /// Adds functions that this one may call.
-    pub(super) fn calls(&mut self, callee: &str, place: Place) {
+    pub(crate) fn calls(&mut self, callee: &str, place: Place) {
         self.add(policy::CALLS, callee, place);
     }
 
@@ -190,7 +186,7 @@ impl Draft {
     }
 
     /// The spec, with the collected lists in its annotations after what the author annotated.
-    pub(super) fn finish(mut self, problems: &mut Problems<'_>) -> FunctionSpec {
+    pub(crate) fn finish(mut self, problems: &mut Problems<'_>) -> FunctionSpec {
         for (annotation, added) in std::mem::take(&mut self.lists) {
             let value = self.spec.annotations.entry(annotation.to_owned()).or_default();
             let mut items = Items::default();
@@ -200,58 +196,6 @@ impl Draft {
         }
         self.check_settings(problems);
         self.spec
-    }
-
-    /// The rule: `image:` as it is; else the folder that `handler:` names, if it is known how to start what is in it.
-    fn image(&mut self, origin: &Origin, folder: &Path, around: &dyn Surroundings, problems: &mut Problems<'_>) {
-        if let Some(image) = &origin.image {
-            self.given_image(image, origin.lang.as_ref(), problems);
-            return;
-        }
-        let name = self.spec.service.clone();
-        let Some(handler) = &origin.handler else {
-            let problem = problems.error(self.name_place, format!("function {name} says nothing of what to run"));
-            problem.help("write `handler: ./FOLDER` and `fprocess: COMMAND`, or `image: REFERENCE`");
-            return;
-        };
-        self.check_command(handler.place, problems);
-        let path = folder.join(&handler.text);
-        match around.folder(&path).map(|path| path.to_str().map(str::to_owned)) {
-            Ok(Some(path)) => self.spec.image = format!("file://{path}"),
-            Ok(None) => {
-                problems.error(handler.place, format!("the path of {} is not UTF-8", path.display()));
-            }
-            Err(error) => {
-                problems.error(handler.place, format!("handler folder {}: {error}", path.display()));
-            }
-        }
-    }
-
-    fn given_image(&mut self, image: &Text, lang: Option<&Text>, problems: &mut Problems<'_>) {
-        self.spec.image.clone_from(&image.text);
-        if let Some(path) = image.text.strip_prefix("file://") {
-            if !path.starts_with('/') {
-                let problem =
-                    problems.error(image.place, "an image that is a folder is written file:///ABSOLUTE/FOLDER");
-                problem.help("`handler: ./FOLDER` instead of `image:` takes a path relative to this file");
-            }
-            self.check_command(image.place, problems);
-        } else if let Some(lang) = lang.filter(|lang| !lang.text.eq_ignore_ascii_case("dockerfile")) {
-            let text =
-                format!("templates (`lang: {}`) are not built here: the image is deployed as it is", brief(&lang.text));
-            problems.warn(lang.place, text);
-        }
-    }
-
-    /// A folder holds no hint of how it is started.
-    fn check_command(&self, place: Place, problems: &mut Problems<'_>) {
-        let variable = |name| self.spec.env_vars.get(name).is_some_and(|text| !text.is_empty());
-        let fixed = self.spec.env_vars.get("mode").is_some_and(|mode| mode == "static");
-        if self.spec.env_process.is_empty() && !variable("fprocess") && !variable("function_process") && !fixed {
-            let text =
-                format!("function {} has no command: a folder does not say how it is started", self.spec.service);
-            problems.error(place, text).help("add `fprocess: COMMAND`, for example `fprocess: python3 handler.py`");
-        }
     }
 
     /// Reports every label, annotation and variable that the platform would not understand.

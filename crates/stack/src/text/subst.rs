@@ -11,32 +11,32 @@
 //! variables come through a function.
 
 /// Gives the value of an environment variable.
-pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
+pub(crate) type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// Where a stretch of the result comes from; it reaches to the start of the next piece. Counted in characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Piece {
-    pub(super) read: usize,
-    pub(super) written: usize,
+pub(crate) struct Piece {
+    pub(crate) read: usize,
+    pub(crate) written: usize,
     /// Whether it was copied; else it stands for one `${…}`.
-    pub(super) literal: bool,
+    pub(crate) literal: bool,
 }
 
 /// Something wrong with a `${…}`, at these characters of the written text.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Flaw {
-    pub(super) start: usize,
-    pub(super) end: usize,
-    pub(super) fatal: bool,
-    pub(super) text: String,
+pub(crate) struct Flaw {
+    pub(crate) start: usize,
+    pub(crate) end: usize,
+    pub(crate) fatal: bool,
+    pub(crate) text: String,
 }
 
 /// The result, and the way back to what was written.
 #[derive(Debug, Default)]
-pub(super) struct Substituted {
-    pub(super) text: String,
-    pub(super) pieces: Vec<Piece>,
-    pub(super) flaws: Vec<Flaw>,
+pub(crate) struct Substituted {
+    pub(crate) text: String,
+    pub(crate) pieces: Vec<Piece>,
+    pub(crate) flaws: Vec<Flaw>,
     chars: usize,
 }
 
@@ -46,7 +46,7 @@ const MAX_RESULT: usize = 4 << 20;
 const MAX_DEPTH: usize = 8;
 
 /// Replaces every `${…}` in `text`.
-pub(super) fn substitute(text: &str, lookup: Lookup<'_>) -> Substituted {
+pub(crate) fn substitute(text: &str, lookup: Lookup<'_>) -> Substituted {
     let mut out = Substituted::default();
     let (mut rest, mut at) = (text, 0);
     while !rest.is_empty() {

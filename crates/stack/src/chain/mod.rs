@@ -10,16 +10,17 @@
 //! A chain is a directed acyclic graph; only an edge from a function to itself is allowed beside. A function belongs to the
 //! chain in which it calls others; one that only answers belongs to the chain that calls it, if that is one alone.
 
+mod cycle;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use nearpath_types::{FunctionId, FunctionName, policy};
 
-use super::cycle;
-use super::function::Draft;
-use super::problem::{Problems, did_you_mean};
-use super::shape::{Text, brief};
-use super::source::Place;
-use super::tree::{Entry, Kind, Node};
+use crate::function::Draft;
+use crate::problem::{Problems, did_you_mean};
+use crate::text::Place;
+use crate::yaml::shape::{Text, brief};
+use crate::yaml::{Entry, Kind, Node};
 
 /// Caller → callee, as written.
 struct Edge {
@@ -28,13 +29,13 @@ struct Edge {
 }
 
 /// One application.
-pub(super) struct Chain {
+pub(crate) struct Chain {
     name: Text,
     edges: Vec<Edge>,
 }
 
 /// Reads the edges of one chain, in the long or the short form.
-pub(super) fn read(entry: &Entry, problems: &mut Problems<'_>) -> Chain {
+pub(crate) fn read(entry: &Entry, problems: &mut Problems<'_>) -> Chain {
     let name = Text { text: entry.key.clone(), place: entry.place };
     if name.text.parse::<FunctionName>().is_err() {
         let text = format!("invalid chain name `{}`: write it like a function's name", brief(&name.text));
@@ -124,7 +125,7 @@ impl<'a> Names<'a> {
 }
 
 /// Checks all chains and writes their edges into the callers' annotations.
-pub(super) fn apply(chains: &[Chain], drafts: &mut [Draft], broken: &BTreeSet<String>, problems: &mut Problems<'_>) {
+pub(crate) fn apply(chains: &[Chain], drafts: &mut [Draft], broken: &BTreeSet<String>, problems: &mut Problems<'_>) {
     let names = Names::of(drafts, broken);
     let mut homes = Homes::default();
     for chain in chains {

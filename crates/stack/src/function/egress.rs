@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 /// Checks one destination: a host name (`*.` may stand for one label or more), an IPv4 address or an IPv6 address in
 /// brackets, and a port.
-pub(super) fn check(text: &str) -> Result<(), &'static str> {
+pub(crate) fn check(text: &str) -> Result<(), &'static str> {
     let (host, port) = text.rsplit_once(':').ok_or("write HOST:PORT, for example `db.example.com:5432`")?;
     if port.parse::<u16>().map_or(true, |port| port == 0) {
         return Err("the port is a number from 1 to 65535");

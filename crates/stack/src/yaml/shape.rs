@@ -3,20 +3,20 @@
 
 use std::collections::BTreeMap;
 
-use super::problem::{Problems, did_you_mean};
-use super::source::Place;
-use super::tree::{Entry, Kind, Node};
+use crate::problem::{Problems, did_you_mean};
+use crate::text::Place;
+use crate::yaml::{Entry, Kind, Node};
 
 /// A text and where it is written.
 #[derive(Debug, Clone)]
-pub(super) struct Text {
-    pub(super) text: String,
-    pub(super) place: Place,
+pub(crate) struct Text {
+    pub(crate) text: String,
+    pub(crate) place: Place,
 }
 
 impl Problems<'_> {
     /// The entries of a map; nothing when the value is null or, with an error, something else.
-    pub(super) fn map<'n>(&mut self, node: &'n Node, what: &str) -> &'n [Entry] {
+    pub(crate) fn map<'n>(&mut self, node: &'n Node, what: &str) -> &'n [Entry] {
         match &node.kind {
             Kind::Map(entries) => entries,
             _ => {
@@ -27,7 +27,7 @@ impl Problems<'_> {
     }
 
     /// The items of a list; nothing when the value is null or, with an error, something else.
-    pub(super) fn list<'n>(&mut self, node: &'n Node, what: &str) -> &'n [Node] {
+    pub(crate) fn list<'n>(&mut self, node: &'n Node, what: &str) -> &'n [Node] {
         match &node.kind {
             Kind::List(nodes) => nodes,
             _ => {
@@ -38,7 +38,7 @@ impl Problems<'_> {
     }
 
     /// A text, number or boolean, as written; nothing when it is null.
-    pub(super) fn text(&mut self, node: &Node, what: &str) -> Option<Text> {
+    pub(crate) fn text(&mut self, node: &Node, what: &str) -> Option<Text> {
         match &node.kind {
             Kind::Scalar { text, .. } if !node.is_null() => Some(Text { text: text.clone(), place: node.place }),
             _ => {
@@ -49,13 +49,13 @@ impl Problems<'_> {
     }
 
     /// A list of texts.
-    pub(super) fn texts(&mut self, node: &Node, what: &str) -> Vec<Text> {
+    pub(crate) fn texts(&mut self, node: &Node, what: &str) -> Vec<Text> {
         let items = self.list(node, what).iter();
         items.filter_map(|item| self.text(item, &format!("an item of {what}"))).collect()
     }
 
     /// A map of texts; a null value is an empty text.
-    pub(super) fn strings(&mut self, node: &Node, what: &str) -> BTreeMap<String, Text> {
+    pub(crate) fn strings(&mut self, node: &Node, what: &str) -> BTreeMap<String, Text> {
         let mut out = BTreeMap::new();
         for entry in self.map(node, what) {
             let empty = || Text { text: String::new(), place: entry.place };
@@ -67,7 +67,7 @@ impl Problems<'_> {
     }
 
     /// A boolean.
-    pub(super) fn flag(&mut self, node: &Node, what: &str) -> Option<bool> {
+    pub(crate) fn flag(&mut self, node: &Node, what: &str) -> Option<bool> {
         let text = self.text(node, what)?;
         match text.text.as_str() {
             "true" | "True" | "TRUE" | "yes" | "on" => Some(true),
@@ -80,7 +80,7 @@ impl Problems<'_> {
     }
 
     /// Warns of a key that nothing reads. Keys that begin with `x-` are the author's own.
-    pub(super) fn unknown(&mut self, entry: &Entry, home: &str, known: &[&str]) {
+    pub(crate) fn unknown(&mut self, entry: &Entry, home: &str, known: &[&str]) {
         if entry.key.starts_with("x-") {
             return;
         }
@@ -110,7 +110,7 @@ impl Place {
 }
 
 /// A text short enough for a message.
-pub(super) fn brief(text: &str) -> String {
+pub(crate) fn brief(text: &str) -> String {
     match text.chars().count() {
         0..=60 => text.to_owned(),
         _ => text.chars().take(57).chain("...".chars()).collect(),

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::source::{Place, Source};
+use crate::text::{Place, Source};
 
 /// Whether a problem stops the deployment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub struct Problem {
 }
 
 /// Characters of a line shown around a problem.
-pub(super) const WINDOW: usize = 100;
+pub(crate) const WINDOW: usize = 100;
 
 impl fmt::Display for Problem {
     /// `FILE:LINE:COLUMN: error: TEXT`, the line with a caret, and the help.
@@ -75,7 +75,7 @@ impl Report {
         self.problems.iter().any(|problem| problem.weight == Weight::Error)
     }
 
-    pub(super) fn sorted(mut problems: Vec<Problem>) -> Self {
+    pub(crate) fn sorted(mut problems: Vec<Problem>) -> Self {
         problems.sort_by_key(|problem| (problem.weight == Weight::Warning, problem.line, problem.column));
         problems.dedup();
         Self { problems }
@@ -95,9 +95,9 @@ impl fmt::Display for Report {
 }
 
 /// Collects the problems of one file while it is read.
-pub(super) struct Problems<'a> {
-    pub(super) source: &'a Source,
-    pub(super) list: Vec<Problem>,
+pub(crate) struct Problems<'a> {
+    pub(crate) source: &'a Source,
+    pub(crate) list: Vec<Problem>,
     /// Stands in for what is not kept any more.
     spare: Problem,
 }
@@ -106,20 +106,20 @@ pub(super) struct Problems<'a> {
 const MAX_KEPT: usize = 200;
 
 impl<'a> Problems<'a> {
-    pub(super) fn new(source: &'a Source) -> Self {
+    pub(crate) fn new(source: &'a Source) -> Self {
         let spare = source.problem(Weight::Warning, Place::default(), String::new());
         Self { source, list: Vec::new(), spare }
     }
 
-    pub(super) fn error(&mut self, place: Place, text: impl Into<String>) -> &mut Problem {
+    pub(crate) fn error(&mut self, place: Place, text: impl Into<String>) -> &mut Problem {
         self.push(Weight::Error, place, text.into())
     }
 
-    pub(super) fn warn(&mut self, place: Place, text: impl Into<String>) -> &mut Problem {
+    pub(crate) fn warn(&mut self, place: Place, text: impl Into<String>) -> &mut Problem {
         self.push(Weight::Warning, place, text.into())
     }
 
-    pub(super) fn push(&mut self, weight: Weight, place: Place, text: String) -> &mut Problem {
+    pub(crate) fn push(&mut self, weight: Weight, place: Place, text: String) -> &mut Problem {
         if self.list.len() >= MAX_KEPT {
             let told = self.list.last().is_some_and(|last| last.weight == Weight::Error);
             if weight == Weight::Warning || told {
@@ -133,13 +133,13 @@ impl<'a> Problems<'a> {
 }
 
 impl Problem {
-    pub(super) fn help(&mut self, text: impl Into<String>) {
+    pub(crate) fn help(&mut self, text: impl Into<String>) {
         self.help = Some(text.into());
     }
 }
 
 /// The candidate that a mistyped word most likely meant.
-pub(super) fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<String> {
+pub(crate) fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<String> {
     let word: String = word.chars().take(64).collect();
     let scored =
         candidates.into_iter().take(1_000).map(|candidate| (strsim::jaro_winkler(&word, candidate), candidate));

@@ -4,12 +4,14 @@
 //! keys are reported and not only the first; scalars keep the text they were written with (`3.10` stays `3.10`); and size
 //! is bounded: depth, and what aliases expand to. Merge keys (`<<: *defaults`) work as in YAML 1.1.
 
+pub(crate) mod shape;
+
 use std::collections::{HashMap, HashSet};
 
 use saphyr_parser::{Event, Parser, ScalarStyle, Span};
 
-use super::problem::Problems;
-use super::source::{Place, Source};
+use crate::problem::Problems;
+use crate::text::{Place, Source};
 
 /// Lists and maps may be nested this deep.
 const MAX_DEPTH: usize = 32;
@@ -18,13 +20,13 @@ const MAX_EXPANSION: usize = 8 << 20;
 
 /// A value and where it is written.
 #[derive(Debug, Clone)]
-pub(super) struct Node {
-    pub(super) place: Place,
-    pub(super) kind: Kind,
+pub(crate) struct Node {
+    pub(crate) place: Place,
+    pub(crate) kind: Kind,
 }
 
 #[derive(Debug, Clone)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     /// Text as written; a plain one may mean null, true or a number.
     Scalar {
         text: String,
@@ -36,15 +38,15 @@ pub(super) enum Kind {
 
 /// One `key: value` of a map.
 #[derive(Debug, Clone)]
-pub(super) struct Entry {
-    pub(super) key: String,
-    pub(super) place: Place,
-    pub(super) value: Node,
+pub(crate) struct Entry {
+    pub(crate) key: String,
+    pub(crate) place: Place,
+    pub(crate) value: Node,
 }
 
 impl Node {
     /// Whether it is nothing: an empty value, `~` or `null`.
-    pub(super) fn is_null(&self) -> bool {
+    pub(crate) fn is_null(&self) -> bool {
         matches!(&self.kind, Kind::Scalar { text, plain: true } if matches!(text.as_str(), "" | "~" | "null" | "Null" | "NULL"))
     }
 
@@ -59,7 +61,7 @@ impl Node {
 }
 
 /// Parses the one document of a source. `None` when it cannot be read on; the reason is among the problems.
-pub(super) fn parse(source: &Source, problems: &mut Problems<'_>) -> Option<Node> {
+pub(crate) fn parse(source: &Source, problems: &mut Problems<'_>) -> Option<Node> {
     let mut builder =
         Builder { source, problems, frames: Vec::new(), anchors: HashMap::new(), expansion: 0, root: None };
     let mut parser = Parser::new_from_str(source.read());

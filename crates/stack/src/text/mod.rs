@@ -1,18 +1,20 @@
 //! The text of a file: as it was written, as it reads after `${VAR}` substitution, and the way back from one to the other,
 //! so that every problem points at what the author wrote.
 
-use super::problem::{Problem, WINDOW, Weight};
-use super::subst::{self, Flaw, Lookup, Piece};
+mod subst;
+
+use crate::problem::{Problem, WINDOW, Weight};
+use subst::{Flaw, Lookup, Piece};
 
 /// A stretch of the written text: first character and the one after the last, counted in characters from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Place {
-    pub(super) start: usize,
-    pub(super) end: usize,
+pub(crate) struct Place {
+    pub(crate) start: usize,
+    pub(crate) end: usize,
 }
 
 /// A file's text and what it reads as.
-pub(super) struct Source {
+pub(crate) struct Source {
     name: String,
     written: String,
     read: String,
@@ -23,7 +25,7 @@ pub(super) struct Source {
 
 impl Source {
     /// Substitutes variables in `written`. Flaws of the substitution come back with it.
-    pub(super) fn new(name: &str, written: &str, lookup: Lookup<'_>) -> (Self, Vec<Flaw>) {
+    pub(crate) fn new(name: &str, written: &str, lookup: Lookup<'_>) -> (Self, Vec<Flaw>) {
         let written = written.strip_prefix('\u{feff}').unwrap_or(written).to_owned();
         let substituted = subst::substitute(&written, lookup);
         let lines = line_starts(&written);
@@ -32,19 +34,19 @@ impl Source {
     }
 
     /// A text in which nothing is substituted.
-    pub(super) fn verbatim(name: &str, text: &str) -> Self {
+    pub(crate) fn verbatim(name: &str, text: &str) -> Self {
         let written = text.strip_prefix('\u{feff}').unwrap_or(text).to_owned();
         let lines = line_starts(&written);
         Self { name: name.to_owned(), read: written.clone(), pieces: Vec::new(), lines, written }
     }
 
     /// The text after substitution: what the YAML parser sees.
-    pub(super) fn read(&self) -> &str {
+    pub(crate) fn read(&self) -> &str {
         &self.read
     }
 
     /// Where characters `start..end` of the read text were written.
-    pub(super) fn place(&self, start: usize, end: usize) -> Place {
+    pub(crate) fn place(&self, start: usize, end: usize) -> Place {
         let start = self.written_at(start);
         Place { start, end: self.written_at(end).max(start) }
     }
@@ -59,12 +61,12 @@ impl Source {
     }
 
     /// The line of a place, counted from 1.
-    pub(super) fn line(&self, place: Place) -> usize {
+    pub(crate) fn line(&self, place: Place) -> usize {
         self.lines.partition_point(|(chars, _)| *chars <= place.start).max(1)
     }
 
     /// A problem at a place, with the line it is on.
-    pub(super) fn problem(&self, weight: Weight, place: Place, text: String) -> Problem {
+    pub(crate) fn problem(&self, weight: Weight, place: Place, text: String) -> Problem {
         let line = self.line(place);
         let (first_char, first_byte) = self.lines[line - 1];
         let whole = self.written[first_byte..].lines().next().unwrap_or_default();

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 /// A cycle as indexes into `edges`, each ending where the next one starts and the last one where the first one starts.
-pub(super) fn find(edges: &[(usize, usize)]) -> Option<Vec<usize>> {
+pub(crate) fn find(edges: &[(usize, usize)]) -> Option<Vec<usize>> {
     let into = still_entered(edges);
     let mut node = edges.iter().map(|(_, to)| *to).filter(|to| into.contains_key(to)).min()?;
     let mut seen = HashMap::new();

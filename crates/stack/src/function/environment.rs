@@ -1,23 +1,23 @@
 //! `environment_file:` files: YAML with one key, `environment:`, a map.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use super::problem::{Problems, Weight};
-use super::shape::Text;
-use super::source::Source;
-use super::surroundings::Surroundings;
-use super::tree;
+use crate::problem::{Problems, Weight};
+use crate::surroundings::Surroundings;
+use crate::text::Source;
+use crate::yaml;
+use crate::yaml::shape::Text;
 
 /// The variables of one file, all at the place where the stack file names it. Problems inside the file are reported at
 /// their own places. No substitution takes place in it.
-pub(super) fn read(
+pub(crate) fn read(
     file: &Text,
     folder: &Path,
     around: &dyn Surroundings,
     problems: &mut Problems<'_>,
 ) -> BTreeMap<String, Text> {
-    let path = folder.join(&file.text);
+    let path: PathBuf = folder.join(&file.text).components().collect(); // without its `./`
     let text = match around.file(&path) {
         Ok(text) => text,
         Err(error) => {
@@ -38,7 +38,7 @@ pub(super) fn read(
 
 fn variables(source: &Source, problems: &mut Problems<'_>) -> BTreeMap<String, Text> {
     let mut out = BTreeMap::new();
-    let Some(root) = tree::parse(source, problems) else { return out };
+    let Some(root) = yaml::parse(source, problems) else { return out };
     for entry in problems.map(&root, "an environment file") {
         match entry.key.as_str() {
             "environment" => out = problems.strings(&entry.value, "environment"),

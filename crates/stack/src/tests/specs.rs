@@ -1,0 +1,113 @@
+//! What good files become.
+
+use std::collections::BTreeMap;
+
+use nearpath_types::Policy;
+
+use super::{abc, good};
+use crate::Stack;
+
+fn annotation<'a>(stack: &'a Stack, function: &str, key: &str) -> Option<&'a str> {
+    let spec = stack.functions.iter().find(|spec| spec.service.as_str() == function).unwrap();
+    spec.annotations.get(&format!("nearpath.io/{key}")).map(String::as_str)
+}
+
+#[test]
+fn an_openfaas_file_is_read_as_it_is() {
+    let stack = good(
+        r#"
+version: 1.0
+provider: {name: openfaas, gateway: "http://10.0.0.1:8080"}
+functions:
+  fib:
+    lang: dockerfile
+    handler: ./fib
+    image: ghcr.io/x/fib:${TAG:-latest}
+    environment: {write_debug: true, exec_timeout: 10s, port: 0x10, who: "${SET}"}
+    environment_file: [env.yml]
+    secrets: [one]
+    labels: {com.openfaas.scale.min: 2}
+    annotations: {topic: t}
+    limits: {memory: 128Mi, cpu: 100m}
+    requests: {memory: 64Mi}
+    constraints: ["node.platform.os == linux"]
+    readonly_root_filesystem: true
+    build_args: {X: y}
+    skip_build: true
+configuration: {copy: [./common]}
+"#,
+    );
+    assert_eq!(stack.gateway.as_deref(), Some("http://10.0.0.1:8080"));
+    let spec = serde_json::to_value(&stack.functions[0]).unwrap();
+    let wanted = serde_json::json!({
+        "service": "fib", "namespace": "openfaas-fn", "image": "ghcr.io/x/fib:latest",
+        "envVars": {"write_debug": "true", "exec_timeout": "10s", "port": "0x10", "who": "from-env", "A": "file", "B": "3.10"},
+        "secrets": ["one"], "labels": {"com.openfaas.scale.min": "2"}, "annotations": {"topic": "t"},
+        "limits": {"memory": "128Mi", "cpu": "100m"}, "requests": {"memory": "64Mi"},
+        "constraints": ["node.platform.os == linux"], "readOnlyRootFilesystem": true
+    });
+    assert_eq!(spec, wanted);
+}
+
+#[test]
+fn a_handler_folder_becomes_a_file_image() {
+    let stack = good("functions:\n  echo:\n    handler: ./echo\n    fprocess: cat\n");
+    assert_eq!(
+        (stack.functions[0].image.as_str(), stack.functions[0].env_process.as_str()),
+        ("file:///stack/echo", "cat")
+    );
+    good("functions:\n  echo:\n    handler: ./echo\n    environment: {fprocess: cat}\n");
+    good("functions:\n  page:\n    handler: ./page\n    environment: {mode: static}\n");
+}
+
+#[test]
+fn an_environment_file_wins_over_the_environment() {
+    let stack = good("functions:\n  a: {image: x, environment_file: [env.yml], environment: {A: inline, C: c}}\n");
+    let wanted = [("A", "file"), ("B", "3.10"), ("C", "c")].map(|(k, v)| (k.to_owned(), v.to_owned()));
+    assert_eq!(stack.functions[0].env_vars, BTreeMap::from(wanted));
+}
+
+#[test]
+fn edges_become_annotations_of_the_caller() {
+    for chains in [
+        "chains:\n  shop:\n    edges:\n      a: [b, c]\n      b: [c]\n",
+        "chains:\n  shop: [a -> b -> c, a -> c]\n",
+        "chains:\n  shop:\n    edges: ['a -> b -> c', 'a->c']\n",
+    ] {
+        let stack = good(&abc(chains));
+        let calls = ["a", "b", "c"].map(|name| annotation(&stack, name, "calls"));
+        assert!(matches!(calls, [Some("b,c" | "c,b"), Some("c"), None]), "{calls:?}");
+        assert_eq!(["a", "b", "c"].map(|name| annotation(&stack, name, "chain")), [Some("shop"); 3]);
+    }
+}
+
+#[test]
+fn edges_know_namespaces_and_add_to_what_is_annotated() {
+    let stack = good(
+        "functions:\n  a: {image: x, annotations: {nearpath.io/calls: z}}\n  b: {image: x, namespace: dev}\nchains:\n  k: [a -> b, a -> c.other, a -> a]\n",
+    );
+    assert_eq!(annotation(&stack, "a", "calls"), Some("z,b.dev,c.other,a"));
+    let policy = Policy::of(&stack.functions[0]).unwrap();
+    assert!(policy.may_call(&"b.dev".parse().unwrap()));
+}
+
+#[test]
+fn who_only_answers_two_chains_belongs_to_none() {
+    let stack = good(&abc("chains:\n  one: [a -> c]\n  two: [b -> c]\n"));
+    assert_eq!(["a", "b", "c"].map(|name| annotation(&stack, name, "chain")), [Some("one"), Some("two"), None]);
+}
+
+#[test]
+fn egress_in_both_places_is_one_list() {
+    let stack = good("functions:\n  a: {image: x, egress: ['db:5432']}\negress:\n  a: ['db:5432', '*.x.org:443']\n");
+    assert_eq!(annotation(&stack, "a", "egress"), Some("db:5432,*.x.org:443"));
+}
+
+#[test]
+fn merge_keys_and_anchors() {
+    let stack = good(
+        "x-base: &base\n  image: x\n  labels: {l: '1'}\nfunctions:\n  a: {<<: *base}\n  b:\n    <<: [*base]\n    image: y\n",
+    );
+    assert_eq!(stack.functions.iter().map(|f| f.image.as_str()).collect::<Vec<_>>(), ["x", "y"]);
+    assert_eq!(stack.functions[1].labels["l"], "1");
+}

@@ -1,0 +1,104 @@
+//! What is wrong or doubtful is told, with its place.
+
+use super::{abc, read, report, told};
+
+#[test]
+fn every_error_has_its_place() {
+    for (text, wanted) in [
+        ("", "1:1: error: the file is empty"),
+        ("functions: {}\n", "1:1: error: there is no function"),
+        ("functions: [a]\n", "1:12: error: functions should be a map"),
+        ("functions:\n  Echo_1: {image: x}\n", "2:3: error: invalid function name \"Echo_1\""),
+        ("functions:\n  é: {image: x}\n", "2:3: error: invalid function name"),
+        ("functions:\n  a: {image: x}\n  a: {image: y}\n", "3:3: error: `a` is written twice; the first is on line 2"),
+        ("functions:\n  a: {}\n", "2:3: error: function a says nothing of what to run"),
+        ("functions:\n  a:\n    handler: ./a\n", "3:14: error: function a has no command"),
+        ("functions:\n  a: {handler: ./missing, fprocess: x}\n", "2:16: error: handler folder /stack/missing: "),
+        ("functions:\n  a: {image: 'file://a', fprocess: x}\n", "2:14: error: an image that is a folder"),
+        ("functions:\n  a:\n    image: x\n    limits: {memory: lots}\n", "4:22: error: invalid memory \"lots\""),
+        ("functions:\n  a:\n    image: x\n    limits: {pids: -1}\n", "4:20: error: pids is a whole number"),
+        ("functions:\n  a:\n    image: x\n    namespace: A\n", "4:16: error: invalid namespace"),
+        (
+            "functions:\n  a:\n    image: x\n    readonly_root_filesystem: 7\n",
+            "4:31: error: readonly_root_filesystem is true or",
+        ),
+        (
+            "functions:\n  a:\n    image: x\n    annotations:\n      nearpath.io/queue-timeout: soon\n",
+            "5:7: error: nearpath.io/queue-timeout: invalid duration",
+        ),
+        ("functions:\n  a:\n    image: x\n    environment: {max_inflight: x}\n", "4:19: error: max_inflight:"),
+        ("functions:\n  a: {image: x, environment_file: [no.yml]}\n", "2:36: error: environment file /stack/no.yml"),
+        (
+            "functions:\n  a: {image: x, environment: {k: [1]}}\n",
+            "2:34: error: environment.k should be text, and is a list",
+        ),
+        ("functions:\n  a: {image: x, egress: [db]}\n", "2:26: error: invalid egress `db`: write HOST:PORT"),
+        ("egress: {b: ['x:1']}\nfunctions:\n  a: {image: x}\n", "1:10: error: function `b` is not below"),
+        ("functions:\n  a: {image: \"${SET!}\"}\n", "2:15: error: this form of `${…}` is not known"),
+        ("functions:\n  a: {image: '${SET}', limits: {cpu: 1Mi}}\n", "2:38: error: invalid cpu"),
+        ("functions:\n\ta: x\n", "2:2: error: not valid YAML"),
+        ("functions:\n  a: {image: x\n", "3:1: error: not valid YAML"),
+        ("a: 1\n---\nb: 2\n", "2:1: error: a stack file is one YAML document"),
+        ("functions: &a\n  b: *a\n", "2:6: error: this alias refers to the value that it is part of"),
+        ("? [a]\n: b\n", "1:3: error: a key must be text"),
+        (
+            "functions:\n  a:\n    image: x\n    labels: {com.openfaas.scale.min: 9, com.openfaas.scale.max: 3}\n",
+            "4:14: error: com.openfaas.scale.min: 9 is more than com.openfaas.scale.max, 3",
+        ),
+        ("provider: {name: aws}\nfunctions:\n  a: {image: x}\n", "1:18: error: unknown provider `aws`"),
+    ] {
+        let all = told(text);
+        assert!(all.iter().any(|one| one.starts_with(wanted)), "{text}\nwanted {wanted}\ngot {all:#?}");
+        assert!(read(text).is_err(), "{text}");
+    }
+}
+
+#[test]
+fn edges_are_checked() {
+    for (chains, wanted) in [
+        ("chains:\n  k: [a -> d]\n", "6:7: error: function `d` is not below `functions:`"),
+        ("chains:\n  k: [a]\n", "6:7: error: `a` is not an edge"),
+        ("chains:\n  k: [a -> b -> c, c -> a]\n", "6:20: error: chain k has a cycle: a -> b -> c -> a"),
+        ("chains:\n  K: [a -> b]\n", "6:3: error: invalid chain name `K`"),
+        ("chains:\n  k: [a -> b]\n  l: [a -> c]\n", "7:7: error: a calls others in chain k and in chain l"),
+        ("chains:\n  k:\n    edges:\n      d.other: [a]\n", "8:7: error: d.other is not below"),
+    ] {
+        let all = told(&abc(chains));
+        assert!(all.iter().any(|one| one.starts_with(wanted)), "{chains}\nwanted {wanted}\ngot {all:#?}");
+    }
+}
+
+#[test]
+fn doubts_are_warnings() {
+    for (text, wanted) in [
+        ("functions:\n  a: {imag: y, image: x}\n", "2:7: warning: unknown key `imag` in function a"),
+        ("functions:\n  a: {image: x, read_timeout: 5}\n", "2:17: warning: `read_timeout` has no effect here"),
+        ("chain: {}\nfunctions:\n  a: {image: x}\n", "1:1: warning: unknown key `chain`"),
+        ("functions:\n  a: {image: 'x${UNSET}'}\n", "2:16: warning: UNSET is not set"),
+        ("functions:\n  a: {image: x, lang: python3}\n", "2:23: warning: templates"),
+    ] {
+        assert!(told(text).iter().any(|one| one.starts_with(wanted)), "{wanted}: {:#?}", told(text));
+        assert!(read(text).is_ok(), "{text}");
+    }
+    assert_eq!(told("x-mine: 1\nfunctions:\n  a: {image: x, x-b: 1}\n"), Vec::<String>::new());
+}
+
+#[test]
+fn the_report_shows_the_line_and_what_to_do() {
+    let report = report("functions:\n  cart:\n    imgae: ${A:-é}  # x\n    image: y\n");
+    let wanted = "stack.yml:3:5: warning: unknown key `imgae` in function cart: it is ignored\n    3 |     imgae: ${A:-é}  # x\n      |     ^^^^^\n      = help: did you mean `image`?\n";
+    assert_eq!(report.to_string(), wanted);
+}
+
+#[test]
+fn problems_of_an_environment_file_are_at_home_there() {
+    let report = report("functions:\n  a: {image: x, environment_file: [bad.yml]}\n");
+    assert!(report.to_string().starts_with("/stack/bad.yml:2:6: error: environment.A should be text"), "{report}");
+}
+
+#[test]
+fn all_errors_are_told_at_once() {
+    let all =
+        told("functions:\n  A: {image: x}\n  b: {image: x, limits: {cpu: x, memory: y}}\n  c: {handler: ./missing}\n");
+    assert_eq!(all.len(), 5, "{all:#?}");
+}
