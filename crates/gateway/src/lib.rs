@@ -8,6 +8,8 @@
 mod admit;
 mod deliver;
 pub mod fixed;
+#[doc(hidden)]
+pub mod fuzz;
 mod gateway;
 mod lane;
 mod listen;

@@ -163,7 +163,11 @@ impl Call {
     }
 }
 
-fn own_timeout<B>(request: &Request<B>) -> Result<Option<std::time::Duration>, PlatformError> {
+/// The limit that the caller sets itself, in `X-Timeout`.
+///
+/// # Errors
+/// `bad_request` when it is no duration.
+pub fn own_timeout<B>(request: &Request<B>) -> Result<Option<std::time::Duration>, PlatformError> {
     let Some(value) = request.headers().get(X_TIMEOUT) else { return Ok(None) };
     let parsed = value
         .to_str()

@@ -32,7 +32,7 @@ const NEAR: Duration = Duration::from_millis(5);
 
 /// What the head of a request tells about how to treat it.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub struct Asked {
     /// `X-Call-Id`, kept or made.
     pub call_id: HeaderValue,
     /// `X-Start-Time`.
@@ -51,7 +51,7 @@ pub(crate) struct Asked {
 
 impl Asked {
     /// Reads a request's head.
-    pub(crate) fn of<B>(request: &Request<B>) -> Self {
+    pub fn of<B>(request: &Request<B>) -> Self {
         let headers = request.headers();
         let accept = headers.get(ACCEPT).map_or(&[][..], HeaderValue::as_bytes);
         let upgrade = wants_upgrade(request);

@@ -24,6 +24,7 @@ use nearpath_types::{PlatformError, Reason, policy};
 use nearpath_wire::Body;
 
 pub(crate) use clock::Clock;
+pub use outgoing::functions_uri;
 pub(crate) use passing::Passing;
 pub(crate) use pool::Pools;
 pub(crate) use upload::{Flow, Upload};

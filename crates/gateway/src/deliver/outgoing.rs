@@ -39,7 +39,7 @@ fn announced(headers: &HeaderMap) -> u64 {
 }
 
 /// `/function/echo/a?b` → `/a?b`, `/function/echo?b` → `/?b`. HTTP/2 wants scheme and authority as well.
-fn functions_uri(from: &Uri, rest: usize, full: bool) -> Uri {
+pub fn functions_uri(from: &Uri, rest: usize, full: bool) -> Uri {
     let whole = from.path_and_query().map_or("", PathAndQuery::as_str);
     let tail = whole.get(rest..).unwrap_or_default();
     let tail = match tail.as_bytes().first() {

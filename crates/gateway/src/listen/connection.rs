@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -21,11 +21,11 @@ use nearpath_types::Reason;
 use nearpath_wire::replay::{self, Spoken};
 use nearpath_wire::{BoxError, server};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_rustls::TlsAcceptor;
 
 use super::Port;
+use super::caller::Caller;
 use super::life::{Busy, Life};
 use super::resets::Resets;
 use super::watched::Watched;
@@ -38,7 +38,7 @@ use crate::record::Completion;
 pub(super) async fn serve_connection(
     lane: Rc<Lane>,
     port: Rc<Port>,
-    stream: TcpStream,
+    socket: TcpStream,
     addr: SocketAddr,
     _place: OwnedSemaphorePermit,
 ) {
@@ -49,7 +49,7 @@ pub(super) async fn serve_connection(
         lane.lives.drain(); // accepted in the same moment: it did not hear the order
     }
     let visit = Rc::new(Visit { lane: lane.clone(), peer, life: life.clone(), resets: Resets::default() });
-    match life.govern(serve(&visit, &port, stream)).await {
+    match life.govern(serve(&visit, &port, Caller::new(socket, life.clone()))).await {
         Some(Ok(())) => {}
         Some(Err(error)) => tracing::debug!(%addr, %error, "connection ended"),
         None => drop(lane.totals.connections_cut.fetch_add(1, Ordering::Relaxed)),
@@ -68,7 +68,7 @@ fn peer(port: &Port, addr: SocketAddr) -> Peer {
 }
 
 /// Small, because it is moved before it first runs: what is large is on the heap. `TCP_NODELAY` comes from the listener.
-async fn serve(visit: &Rc<Visit>, port: &Port, mut stream: TcpStream) -> Result<(), BoxError> {
+async fn serve(visit: &Rc<Visit>, port: &Port, mut stream: Caller) -> Result<(), BoxError> {
     if let Some(tls) = &port.tls {
         return Box::pin(encrypted(visit, port, tls, stream)).await;
     }
@@ -85,7 +85,7 @@ async fn encrypted(
     visit: &Rc<Visit>,
     port: &Port,
     tls: &Arc<rustls::ServerConfig>,
-    stream: TcpStream,
+    stream: Caller,
 ) -> Result<(), BoxError> {
     let handshake = TlsAcceptor::from(tls.clone()).accept(stream);
     let stream = tokio::time::timeout(port.tls_timeout, handshake).await.map_err(io::Error::from)??;
@@ -130,7 +130,7 @@ struct Visit {
 impl Visit {
     /// Looks at the request at once, so that the future need not hold it.
     fn answer(&self, request: Request<Incoming>) -> impl Future<Output = Result<Response<Reply>, Infallible>> + use<> {
-        let busy = self.life.begin();
+        let busy = self.life.begin(request.body().is_end_stream());
         let begun = path::begin(&self.lane, &self.peer, request);
         async move {
             let response = path::answer(begun).await;

@@ -84,6 +84,10 @@ pub(crate) struct Life {
     over: AtomicBool,
     /// Whether a request is being answered, or its answer has not all been written.
     answering: AtomicBool,
+    /// Whether the last request to begin has no body, so that nothing more is expected from its caller.
+    said_all: AtomicBool,
+    /// Tick plus one since when nobody listens to the caller; 0: somebody does.
+    deaf: AtomicU32,
     orders: AtomicU8,
     waker: OnceLock<Waker>,
 }
@@ -101,6 +105,8 @@ impl Life {
             speaks: AtomicBool::new(false),
             over: AtomicBool::new(false),
             answering: AtomicBool::new(false),
+            said_all: AtomicBool::new(false),
+            deaf: AtomicU32::new(0),
             orders: AtomicU8::new(0),
             waker: OnceLock::new(),
         })
@@ -133,10 +139,11 @@ impl Life {
         }
     }
 
-    /// A request's head is complete; it lasts as long as the value.
-    pub(crate) fn begin(self: &Arc<Self>) -> Busy {
+    /// A request's head is complete, and `said_all` if it has no body; it lasts as long as the value.
+    pub(crate) fn begin(self: &Arc<Self>, said_all: bool) -> Busy {
         self.requests.store(self.requests.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         self.answering.store(true, Ordering::Relaxed);
+        self.said_all.store(said_all, Ordering::Relaxed);
         Busy(self.clone())
     }
 
@@ -150,6 +157,30 @@ impl Life {
     /// Whether what is written now belongs to a request's answer.
     pub(crate) fn is_answering(&self) -> bool {
         self.answering.load(Ordering::Relaxed)
+    }
+
+    /// Whether the caller need not be listened to: it is waiting for its answer, and not for long yet. Once this was so, the
+    /// sweep wakes the connection until [`Life::hears`].
+    pub(crate) fn is_deaf(&self) -> bool {
+        let said_all = self.said_all.load(Ordering::Relaxed) && !self.http2.load(Ordering::Relaxed);
+        if !said_all || self.requests.load(Ordering::Relaxed) == 0 || self.has_ended() {
+            return false;
+        }
+        if self.deaf.load(Ordering::Relaxed) == 0 {
+            self.deaf.store(self.now.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        }
+        !self.is_overheard(self.now.load(Ordering::Relaxed))
+    }
+
+    /// Whether nobody has listened to the caller for too long.
+    fn is_overheard(&self, now: u32) -> bool {
+        let since = self.deaf.load(Ordering::Relaxed);
+        since != 0 && now.wrapping_sub(since - 1) >= 2
+    }
+
+    /// Somebody listens to the caller from now on.
+    pub(crate) fn hears(&self) {
+        self.deaf.store(0, Ordering::Relaxed);
     }
 
     fn quiet(&self) {
@@ -181,6 +212,10 @@ impl Life {
 
     fn order(&self, order: u8) {
         self.orders.fetch_or(order, Ordering::Relaxed);
+        self.wake();
+    }
+
+    fn wake(&self) {
         if let Some(waker) = self.waker.get() {
             waker.wake_by_ref();
         }
@@ -246,9 +281,10 @@ impl Lives {
         }
     }
 
-    /// Cuts those that took too long. Gives their number.
+    /// Cuts those that took too long, and wakes those that should listen to their callers again. Gives the number of cuts.
     pub(crate) fn sweep(&self, now: u32, patience: &Patience) -> u64 {
         let lives = self.0.borrow();
+        lives.iter().filter(|life| life.is_overheard(now)).for_each(|life| life.wake());
         let late = lives.iter().filter(|life| judge(life.pulse(), now, patience).is_some());
         late.map(|life| life.cut()).count() as u64
     }
@@ -283,11 +319,29 @@ mod tests {
     }
 
     #[test]
+    fn a_caller_that_waits_is_listened_to_again_after_two_ticks() {
+        let now = Arc::new(AtomicU32::new(7));
+        let life = Life::new(&now);
+        assert!(!life.is_deaf(), "it owes a request");
+        let busy = life.begin(false);
+        assert!(!life.is_deaf(), "it owes the request's body");
+        drop(busy);
+        let busy = life.begin(true);
+        assert!(life.is_deaf() && !life.is_overheard(8));
+        now.store(9, Ordering::Relaxed);
+        assert!(life.is_overheard(9) && !life.is_deaf());
+        life.hears();
+        assert!(!life.is_overheard(100));
+        drop(busy);
+        assert!(!life.is_deaf(), "it may send the next");
+    }
+
+    #[test]
     fn a_request_separates_head_and_silence() {
         let now = Arc::new(AtomicU32::new(0));
         let life = Life::new(&now);
         assert!(life.pulse().heard, "a new connection owes a request");
-        let busy = life.begin();
+        let busy = life.begin(true);
         drop(busy);
         assert_eq!((life.pulse().requests, life.pulse().heard), (0, false));
         now.store(9, Ordering::Relaxed);

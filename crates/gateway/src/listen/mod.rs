@@ -4,6 +4,7 @@
 
 mod accept;
 mod backoff;
+mod caller;
 mod connection;
 mod life;
 mod resets;
