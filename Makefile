@@ -3,7 +3,6 @@ SHELL := /bin/sh
 .DEFAULT_GOAL := help
 
 CARGO ?= cargo
-HOST := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 RELEASE := $(TARGET_DIR)/release
 SKIPS := $(abspath $(TARGET_DIR))/skips.log
@@ -21,8 +20,9 @@ setup:
 
 build: setup ## nearpath and its static watchdog, optimised
 	$(CARGO) build --release --locked -p nearpath-cli -p nearpath-bench -p boutique-currency
-	RUSTFLAGS="-C target-feature=+crt-static" $(CARGO) build --profile watchdog --locked --target $(HOST) -p nearpath-watchdog
-	@cp $(TARGET_DIR)/$(HOST)/watchdog/nearpath-watchdog $(RELEASE)/nearpath-watchdog
+	target=$$(tools/static-target) && \
+	RUSTFLAGS="-C target-feature=+crt-static" $(CARGO) build --profile watchdog --locked --target $$target -p nearpath-watchdog && \
+	cp $(TARGET_DIR)/$$target/watchdog/nearpath-watchdog $(RELEASE)/nearpath-watchdog
 	@mkdir -p examples/boutique/services/bin && cp $(RELEASE)/boutique-currency examples/boutique/services/bin/currency
 
 demo: build ## a ten-service shop on this machine, under load for some seconds

@@ -1,5 +1,5 @@
 //! What the fuzz targets reach besides [`crate::route`]: the readers of a request's head.
 
+pub use crate::call::Asked;
 pub use crate::deliver::functions_uri;
-pub use crate::deliver::headers::Asked;
 pub use crate::path::own_timeout;

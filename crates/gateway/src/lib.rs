@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod admit;
+mod call;
 mod deliver;
 pub mod fixed;
 #[doc(hidden)]

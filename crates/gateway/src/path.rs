@@ -1,61 +1,21 @@
 //! The walk of a request, in the order in which it goes: route, admit, deliver, and one completion record.
 
-use std::net::IpAddr;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll};
-use std::time::Instant;
 
-use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::header::{self, HeaderValue};
 use http::{Method, Request, Response, Version};
-use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::body::Incoming;
 use nearpath_types::{PlatformError, Reason, duration};
-use nearpath_wire::{Body, BoxError};
+use nearpath_wire::Body;
 
-use crate::deliver::headers::{Asked, X_TIMEOUT};
-use crate::deliver::{Clock, Flow, Passing, Upload};
+use crate::call::{Asked, Call, Clock, Peer, Upload, X_TIMEOUT};
+use crate::deliver::Content;
 use crate::lane::Lane;
 use crate::record::Completion;
-use crate::route::{self, Function, Route, Target};
+use crate::route::{self, Function, Target};
 use crate::{COMPONENT, Zone, admit, deliver, refusal};
-
-/// Who is at the other end of a connection.
-#[derive(Debug)]
-pub(crate) struct Peer {
-    /// Whether it comes from outside or from an instance.
-    pub zone: Zone,
-    /// Its address; inside, that is its identity.
-    pub addr: IpAddr,
-    /// The same, for `X-Forwarded-For`.
-    pub forwarded_for: HeaderValue,
-    /// `http` or `https`, for `X-Forwarded-Proto`.
-    pub proto: HeaderValue,
-}
-
-/// One request for a function, from its head to the last byte of its answer. It is made once and not moved again: what
-/// each room needs to know is here, so that the walk's own state stays small.
-pub(crate) struct Call {
-    pub lane: Rc<Lane>,
-    pub peer: Rc<Peer>,
-    pub function: Arc<Function>,
-    /// What the snapshot said that let it in.
-    pub route: Arc<Route>,
-    pub asked: Asked,
-    pub clock: Clock,
-    pub record: Completion,
-    /// When it was let in.
-    pub admitted: Instant,
-    /// What is to be sent; `None` while and after it is.
-    pub request: Option<Request<Upload>>,
-    /// How far its body is; `None`: it has none.
-    pub flow: Option<Rc<Flow>>,
-    /// Where the function's own path begins in the request's.
-    pub rest: usize,
-}
 
 /// A request after the first look at it.
 pub(crate) enum Begun {
@@ -78,7 +38,7 @@ pub(crate) fn begin(lane: &Rc<Lane>, peer: &Rc<Peer>, request: Request<Incoming>
     }
     match route::parse(request.uri().path()) {
         Ok(Target::Function { name, rest }) => match lane.table.find(name) {
-            Some(function) => Call::open(lane, peer, request, function, rest),
+            Some(function) => open(lane, peer, request, function, rest),
             None => unknown(lane, &request, name),
         },
         Ok(Target::Health) => health(lane, &request),
@@ -113,54 +73,46 @@ pub(crate) async fn answer(begun: Begun) -> Response<Content> {
         Begun::Admin(answer) => answer.await.map(Content::Own),
         Begun::Call(mut call) => match walk(&mut call).await {
             Ok(answer) => deliver::reply(call, answer),
-            Err(error) => refusal::of_call(*call, &error),
+            Err(error) => refusal::of_call(*call, &error).map(Content::Own),
         },
     }
 }
 
 async fn walk(call: &mut Call) -> Result<deliver::Answer, PlatformError> {
-    call.check_caller()?;
+    check_caller(call)?;
     let permit = admit::enter(call).await?;
     deliver::send(call, permit).await
 }
 
-impl Call {
-    /// Begins the walk: from here on the request ends in one completion record.
-    fn open(
-        lane: &Rc<Lane>,
-        peer: &Rc<Peer>,
-        request: Request<Incoming>,
-        function: Arc<Function>,
-        rest: usize,
-    ) -> Begun {
-        let asked = Asked::of(&request);
-        let route = function.route();
-        let mut record = Completion::start(lane, &request, Some(function.clone()), &function.name);
-        let own = match own_timeout(&request) {
-            Ok(own) => own,
-            Err(error) => return Begun::Answered(refusal::refused(lane, &asked, record, &error).into()),
-        };
-        let admitted = record.started();
-        let clock = Clock::new(admitted, &route.policy, own, lane.body_idle);
-        let (head, body) = request.into_parts();
-        let (upload, flow) = Upload::new(body, route.policy.max_body);
-        record.count_in(flow.clone());
-        let request = Some(Request::from_parts(head, upload));
-        let (lane, peer) = (lane.clone(), peer.clone());
-        let call = Self { lane, peer, function, route, asked, clock, record, admitted, request, flow, rest };
-        Begun::Call(Box::new(call))
-    }
+/// Begins the walk: from here on the request ends in one completion record.
+fn open(lane: &Rc<Lane>, peer: &Rc<Peer>, request: Request<Incoming>, function: Arc<Function>, rest: usize) -> Begun {
+    let asked = Asked::of(&request);
+    let route = function.route();
+    let mut record = Completion::start(lane, &request, Some(function.clone()), &function.name);
+    let own = match own_timeout(&request) {
+        Ok(own) => own,
+        Err(error) => return own(refusal::refused(lane, &asked, record, &error)),
+    };
+    let admitted = record.started();
+    let clock = Clock::new(admitted, &route.policy, own, lane.body_idle);
+    let (head, body) = request.into_parts();
+    let (upload, flow) = Upload::new(body, route.policy.max_body);
+    record.count_in(flow.clone());
+    let request = Some(Request::from_parts(head, upload));
+    let (lane, peer) = (lane.clone(), peer.clone());
+    let call = Call { lane, peer, function, route, asked, clock, record, admitted, request, flow, rest };
+    Begun::Call(Box::new(call))
+}
 
-    /// Inside, an instance calls along declared edges only. Outside, functions are open.
-    fn check_caller(&mut self) -> Result<(), PlatformError> {
-        if self.peer.zone == Zone::Public {
-            self.record.identify(&self.asked.call_id, None);
-            return Ok(());
-        }
-        let caller = self.lane.table.caller(self.peer.addr);
-        self.record.identify(&self.asked.call_id, caller.as_deref());
-        route::check_edge(caller.as_deref(), self.peer.addr, &self.function.id)
+/// Inside, an instance calls along declared edges only. Outside, functions are open.
+fn check_caller(call: &mut Call) -> Result<(), PlatformError> {
+    if call.peer.zone == Zone::Public {
+        call.record.identify(&call.asked.call_id, None);
+        return Ok(());
     }
+    let caller = call.lane.table.caller(call.peer.addr);
+    call.record.identify(&call.asked.call_id, caller.as_deref());
+    route::check_edge(caller.as_deref(), call.peer.addr, &call.function.id)
 }
 
 /// The limit that the caller sets itself, in `X-Timeout`.
@@ -178,8 +130,12 @@ pub fn own_timeout<B>(request: &Request<B>) -> Result<Option<std::time::Duration
     })
 }
 
+fn own(answer: Response<Body>) -> Begun {
+    Begun::Answered(answer.map(Content::Own).into())
+}
+
 fn refuse<B>(lane: &Rc<Lane>, request: &Request<B>, reason: Reason, why: &str) -> Begun {
-    Begun::Answered(refusal::outside(lane, request, reason, why).into())
+    own(refusal::outside(lane, request, reason, why))
 }
 
 fn unknown<B>(lane: &Rc<Lane>, request: &Request<B>, name: &str) -> Begun {
@@ -191,41 +147,7 @@ fn unknown<B>(lane: &Rc<Lane>, request: &Request<B>, name: &str) -> Begun {
 
 fn health<B>(lane: &Rc<Lane>, request: &Request<B>) -> Begun {
     match *request.method() {
-        Method::GET | Method::HEAD => Begun::Answered(Response::new(Content::Own(Body::from("OK\n"))).into()),
+        Method::GET | Method::HEAD => own(Response::new(Body::from("OK\n"))),
         _ => refuse(lane, request, Reason::MethodNotAllowed, "/healthz: only GET and HEAD"),
-    }
-}
-
-/// The body of an answer.
-pub(crate) enum Content {
-    /// Made by the platform.
-    Own(Body),
-    /// Made by a function.
-    Function(Passing),
-}
-
-impl HttpBody for Content {
-    type Data = Bytes;
-    type Error = BoxError;
-
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        match self.get_mut() {
-            Self::Own(body) => Pin::new(body).poll_frame(cx),
-            Self::Function(body) => Pin::new(body).poll_frame(cx),
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        match self {
-            Self::Own(body) => body.is_end_stream(),
-            Self::Function(body) => body.is_end_stream(),
-        }
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match self {
-            Self::Own(body) => body.size_hint(),
-            Self::Function(body) => body.size_hint(),
-        }
     }
 }

@@ -11,9 +11,8 @@ use nearpath_wire::server::Limits;
 use serde::Serialize;
 
 use crate::COMPONENT;
-use crate::deliver::headers::{self, Asked};
+use crate::call::{Asked, Call};
 use crate::lane::Lane;
-use crate::path::{Call, Content};
 use crate::record::Completion;
 
 /// Says that the platform made the answer, not the function.
@@ -37,20 +36,20 @@ struct Shown<'a> {
 }
 
 /// The answer to a request for a function that was refused on its walk.
-pub(crate) fn of_call(call: Call, error: &PlatformError) -> Response<Content> {
+pub(crate) fn of_call(call: Call, error: &PlatformError) -> Response<Body> {
     refused(&call.lane, &call.asked, call.record, error)
 }
 
 /// The answer to a request that was refused, recorded.
-pub(crate) fn refused(lane: &Lane, asked: &Asked, mut record: Completion, error: &PlatformError) -> Response<Content> {
+pub(crate) fn refused(lane: &Lane, asked: &Asked, mut record: Completion, error: &PlatformError) -> Response<Body> {
     record.refused(error.reason);
     let mut response = render(error, asked.json);
-    headers::identify(response.headers_mut(), asked, &lane.served_by);
-    response.map(Content::Own)
+    asked.identify(response.headers_mut(), &lane.served_by);
+    response
 }
 
 /// The answer to a request that is for no function, recorded.
-pub(crate) fn outside<B>(lane: &Rc<Lane>, request: &Request<B>, reason: Reason, why: &str) -> Response<Content> {
+pub(crate) fn outside<B>(lane: &Rc<Lane>, request: &Request<B>, reason: Reason, why: &str) -> Response<Body> {
     let asked = Asked::of(request);
     let mut record = Completion::start(lane, request, None, request.uri().path());
     record.identify(&asked.call_id, None);

@@ -10,7 +10,7 @@ use http::{HeaderMap, HeaderName, request};
 
 /// The variables of one request. The first value of a repeated header counts, and no header can pose as one of the request's
 /// own parts. The prefix's small letters keep a `Proxy` header from becoming `HTTP_PROXY` (CVE-2016-5385).
-pub(crate) fn variables(request: &request::Parts, body_bytes: Option<u64>) -> BTreeMap<OsString, OsString> {
+pub fn variables(request: &request::Parts, body_bytes: Option<u64>) -> BTreeMap<OsString, OsString> {
     let mut variables = BTreeMap::new();
     for name in request.headers.keys() {
         let value = request.headers[name].as_bytes().to_vec();

@@ -11,7 +11,7 @@ const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection")
 const KEPT: &[&str] = &["close", "keep-alive", "upgrade", "te", "trailer", "content-length", "host"];
 
 /// Takes them out. `TE: trailers` stays, because gRPC needs it end to end; with `keep_upgrade`, the upgrade stays too.
-pub(crate) fn strip(headers: &mut HeaderMap, keep_upgrade: bool) {
+pub fn strip(headers: &mut HeaderMap, keep_upgrade: bool) {
     let upgrade = headers.remove(UPGRADE).filter(|_| keep_upgrade);
     if headers.contains_key(CONNECTION) {
         for name in listed(headers) {

@@ -1,7 +1,7 @@
 //! The body of a request on its way to the tenant: as it arrives, or held whole.
 //!
-//! While the tenant has not begun to answer, a body that stops arriving is the caller's fault and ends in 408. Afterwards
-//! silence is normal: both sides may be talking.
+//! While the tenant has not begun to answer, a body that stops arriving is the caller's fault and ends in 408; so does a call
+//! whose time is over while its body is waited for. Afterwards silence is normal: both sides may be talking.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ pub(crate) struct Silent;
 #[derive(Debug)]
 pub(crate) struct Inbound {
     kind: Kind,
-    patience: Option<Patience>,
+    watched: Option<Watched>,
 }
 
 #[derive(Debug)]
@@ -37,44 +37,65 @@ enum Kind {
     Full(Bytes),
 }
 
+/// A body whose caller is held to account.
 #[derive(Debug)]
-struct Patience {
-    limit: Duration,
+struct Watched {
+    upload: Upload,
+    limit: Option<Duration>,
     silence: Option<Pin<Box<Sleep>>>,
-    answered: Answered,
 }
 
-/// Set when the tenant has begun to answer.
+/// What a call's two ends know of its request: the body says when it is waited for, the mode when the answer has begun.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Answered(Arc<AtomicBool>);
+pub(crate) struct Upload(Arc<State>);
 
-impl Answered {
-    pub(crate) fn set(&self) {
-        self.0.store(true, Ordering::Relaxed);
+#[derive(Debug, Default)]
+struct State {
+    awaited: AtomicBool,
+    answered: AtomicBool,
+}
+
+impl Upload {
+    /// The tenant has begun to answer.
+    pub(crate) fn answered(&self) {
+        self.0.answered.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the rest of the body is waited for, and so it is the caller who holds the call up. A body that has not arrived
+    /// because the tenant does not take what is there is not waited for.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.0.awaited.load(Ordering::Relaxed)
     }
 }
 
 impl Inbound {
-    /// As it arrives; `limit` bounds the caller's silence until `answered`.
-    pub(crate) fn arriving(body: Incoming, limit: Option<Duration>, answered: &Answered) -> Self {
-        let limit = limit.filter(|_| !body.is_end_stream());
-        let patience = limit.map(|limit| Patience { limit, silence: None, answered: answered.clone() });
-        Self { kind: Kind::Incoming(body), patience }
+    /// As it arrives; `limit` bounds the caller's silence until the answer begins.
+    pub(crate) fn arriving(body: Incoming, limit: Option<Duration>, upload: &Upload) -> Self {
+        let watched = (!body.is_end_stream()).then(|| Watched { upload: upload.clone(), limit, silence: None });
+        Self { kind: Kind::Incoming(body), watched }
+    }
+
+    /// As it arrives, where the caller's silence is part of the conversation.
+    pub(crate) fn conversing(body: Incoming) -> Self {
+        Self { kind: Kind::Incoming(body), watched: None }
     }
 
     /// Held whole.
     pub(crate) fn full(bytes: Bytes) -> Self {
-        Self { kind: Kind::Full(bytes), patience: None }
+        Self { kind: Kind::Full(bytes), watched: None }
     }
 }
 
-impl Patience {
-    fn over(&mut self, cx: &mut Context<'_>) -> bool {
-        if self.answered.0.load(Ordering::Relaxed) {
+impl Watched {
+    /// Takes note of a poll; whether the caller has been silent too long.
+    fn too_silent(&mut self, pending: bool, cx: &mut Context<'_>) -> bool {
+        self.upload.0.awaited.store(pending, Ordering::Relaxed);
+        if !pending {
+            self.silence = None;
             return false;
         }
-        let silence = self.silence.get_or_insert_with(|| Box::pin(sleep(self.limit)));
-        silence.as_mut().poll(cx).is_ready()
+        let Some(limit) = self.limit.filter(|_| !self.upload.0.answered.load(Ordering::Relaxed)) else { return false };
+        self.silence.get_or_insert_with(|| Box::pin(sleep(limit))).as_mut().poll(cx).is_ready()
     }
 }
 
@@ -89,12 +110,10 @@ impl Body for Inbound {
             Kind::Full(bytes) => return Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
             Kind::Incoming(body) => Pin::new(body).poll_frame(cx),
         };
-        let Some(patience) = &mut this.patience else { return polled.map_err(Into::into) };
-        if polled.is_pending() && patience.over(cx) {
+        if let Some(watched) = &mut this.watched
+            && watched.too_silent(polled.is_pending(), cx)
+        {
             return Poll::Ready(Some(Err(Silent.into())));
-        }
-        if polled.is_ready() {
-            patience.silence = None;
         }
         polled.map_err(Into::into)
     }
@@ -118,11 +137,16 @@ impl Body for Inbound {
 ///
 /// # Errors
 /// `body_too_large`, `slow_request`, or `bad_request` when the caller broke off.
-pub(crate) async fn collect(body: Incoming, max: usize, limit: Option<Duration>) -> Result<Bytes, PlatformError> {
+pub(crate) async fn collect(
+    body: Incoming,
+    max: usize,
+    limit: Option<Duration>,
+    upload: &Upload,
+) -> Result<Bytes, PlatformError> {
     if body.size_hint().lower() > max as u64 {
         return Err(too_large(max));
     }
-    let body = Limited::new(Inbound::arriving(body, limit, &Answered::default()), max);
+    let body = Limited::new(Inbound::arriving(body, limit, upload), max);
     match body.collect().await {
         Ok(all) => Ok(all.to_bytes()),
         Err(fault) if fault.is::<LengthLimitError>() => Err(too_large(max)),

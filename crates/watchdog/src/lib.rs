@@ -9,6 +9,8 @@ mod args;
 mod body;
 mod cgi;
 mod config;
+#[doc(hidden)]
+pub mod fuzz;
 mod hop;
 mod inbound;
 mod inflight;

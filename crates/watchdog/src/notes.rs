@@ -33,15 +33,7 @@ impl Notes {
 
     /// The start failed; `text` becomes one line.
     pub(crate) fn failed(&mut self, text: &str) {
-        let mut line = String::from("failed ");
-        for c in text.trim_end().chars() {
-            if line.len() >= LONGEST {
-                break;
-            }
-            line.push(if c.is_control() { ' ' } else { c });
-        }
-        line.push('\n');
-        self.write(&line);
+        self.write(&failure(text));
     }
 
     fn write(&mut self, line: &str) {
@@ -49,6 +41,19 @@ impl Notes {
             let _ = pipe.write_all(line.as_bytes());
         }
     }
+}
+
+/// The line of a start that failed.
+pub fn failure(text: &str) -> String {
+    let mut line = String::from("failed ");
+    for c in text.trim_end().chars() {
+        if line.len() >= LONGEST {
+            break;
+        }
+        line.push(if c.is_control() { ' ' } else { c });
+    }
+    line.push('\n');
+    line
 }
 
 #[allow(unsafe_code)] // the one place where a number from outside becomes a descriptor

@@ -14,6 +14,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::body::Body;
 use crate::config::Config;
+use crate::inbound::Upload;
 use crate::inflight::{Inflight, Permit};
 use crate::listen::Open;
 use crate::lock::Lock;
@@ -83,8 +84,8 @@ async fn ready(app: &App, request: Request<Incoming>) -> Response<Body> {
 
 async fn ask_tenant(app: &App, mut request: Request<Incoming>, path: PathAndQuery) -> Response<Body> {
     *request.uri_mut() = path.into();
-    let limit = app.config.exec_timeout;
-    let answered = within(Deadline::after(limit), app.mode.answer(Call { request, began: Instant::now() })).await;
+    let deadline = Deadline::after(app.config.exec_timeout);
+    let answered = within(deadline, &app.mode, request, Instant::now()).await;
     answered.map_or_else(|fault| refusal::answer(&fault), Answer::into_response)
 }
 
@@ -95,8 +96,7 @@ async fn call(app: &Arc<App>, request: Request<Incoming>, busy: BusyGuard, open:
         return completion.attach(refusal::answer(&overload(app)), None);
     }
     let deadline = Deadline::after(time_limit(app.config.exec_timeout, request.headers()));
-    let began = completion.began;
-    match within(deadline, app.mode.answer(Call { request, began })).await {
+    match within(deadline, &app.mode, request, completion.began).await {
         Ok(Answer::Plain(response)) => completion.attach(response, deadline.at()),
         Ok(Answer::Upgraded(response, tunnel)) => {
             completion.code = response.status().as_u16();
@@ -137,16 +137,26 @@ impl Deadline {
 }
 
 /// Dropping the mode's work at the deadline kills the call's process or closes its connection.
-async fn within<F>(deadline: Deadline, work: F) -> Result<Answer, PlatformError>
-where
-    F: Future<Output = Result<Answer, PlatformError>>,
-{
+async fn within(
+    deadline: Deadline,
+    mode: &Mode,
+    request: Request<Incoming>,
+    began: Instant,
+) -> Result<Answer, PlatformError> {
+    let upload = Upload::default();
+    let work = mode.answer(Call { request, began, upload: upload.clone() });
     let Some((at, limit)) = deadline.0 else { return work.await };
-    let late = |_| {
-        let text = format!("the function did not answer within {}", duration::format(limit));
-        error(Reason::ExecTimeout, text).governed_by("exec_timeout")
+    timeout_at(at, work).await.unwrap_or_else(|_| Err(late(limit, upload.is_awaited())))
+}
+
+/// Whose fault it is that a call's time is over: the caller's, while the call waits for the rest of its body.
+fn late(limit: Duration, awaited: bool) -> PlatformError {
+    let limit = duration::format(limit);
+    let fault = match awaited {
+        true => error(Reason::SlowRequest, format!("the request's body did not arrive whole within {limit}")),
+        false => error(Reason::ExecTimeout, format!("the function did not answer within {limit}")),
     };
-    timeout_at(at, work).await.map_err(late)?
+    fault.governed_by("exec_timeout")
 }
 
 /// One call from its head to the last byte of its answer; counted and logged when dropped.

@@ -19,7 +19,7 @@ pub(crate) use gate::{Closed, Entry, Gate, Permit, Waiter};
 pub(crate) use word::UNLIMITED;
 
 use crate::COMPONENT;
-use crate::path::Call;
+use crate::call::Call;
 use wait::{Next, Patience};
 
 /// Lets the request in, now or when its turn comes.

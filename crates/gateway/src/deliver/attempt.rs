@@ -11,12 +11,10 @@ use http::Response;
 use hyper::body::Incoming;
 use nearpath_types::{PlatformError, Reason, duration, policy};
 
-use super::clock::{Clock, Stage};
 use super::outgoing;
 use super::pool::Line;
-use super::upload::Flow;
 use crate::COMPONENT;
-use crate::path::Call;
+use crate::call::{Call, Clock, Flow, Stage};
 use crate::route::Endpoint;
 
 /// What came of it.

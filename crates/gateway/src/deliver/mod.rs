@@ -5,14 +5,13 @@
 //! place until its end.
 
 mod attempt;
-mod clock;
-pub(crate) mod headers;
+mod content;
+mod headers;
 mod outgoing;
 mod passing;
 mod pick;
 mod pool;
 mod tunnel;
-mod upload;
 
 use std::time::{Duration, Instant};
 
@@ -23,17 +22,15 @@ use hyper::upgrade::OnUpgrade;
 use nearpath_types::{PlatformError, Reason, policy};
 use nearpath_wire::Body;
 
-pub(crate) use clock::Clock;
+pub(crate) use content::Content;
 pub use outgoing::functions_uri;
-pub(crate) use passing::Passing;
 pub(crate) use pool::Pools;
-pub(crate) use upload::{Flow, Upload};
 
 use crate::COMPONENT;
 use crate::admit::{self, Permit};
-use crate::path::{Call, Content};
+use crate::call::{self, Call};
 use attempt::{Attempt, attempt};
-use passing::Held;
+use passing::{Held, Passing};
 use pick::Place;
 
 /// The head of an answer, and what its request holds.
@@ -133,7 +130,7 @@ pub(crate) fn reply(mut call: Box<Call>, answer: Answer) -> Response<Content> {
     if upgraded {
         return upgrade(call, response, held, caller);
     }
-    if response.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes).is_some_and(headers::is_stream) {
+    if response.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes).is_some_and(call::is_stream) {
         call.clock.endless();
     }
     let bodiless = call.asked.head || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);

@@ -7,7 +7,7 @@ use nearpath_types::{PlatformError, Reason, policy};
 
 use super::headers;
 use crate::COMPONENT;
-use crate::path::Call;
+use crate::call::Call;
 
 /// Turns what came into what is sent, in place.
 ///

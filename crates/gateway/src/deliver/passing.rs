@@ -13,10 +13,9 @@ use nearpath_types::Reason;
 use nearpath_wire::BoxError;
 use tokio::time::Sleep;
 
-use super::clock::Stage;
 use super::pick::Place;
 use super::pool::Line;
-use crate::path::Call;
+use crate::call::{Call, Stage};
 
 /// What a request holds until its response's end.
 pub(crate) struct Held {

@@ -15,7 +15,7 @@ use hyper::client::conn::{TrySendError, http1, http2};
 use nearpath_wire::client::{self, ConnectError};
 use tokio::sync::Semaphore;
 
-use super::upload::Upload;
+use crate::call::Upload;
 use crate::route::Endpoint;
 
 /// Requests on one h2c connection before another is opened.

@@ -13,7 +13,7 @@ use nearpath_types::Reason;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::passing::Held;
-use crate::path::Call;
+use crate::call::Call;
 
 /// Joins the caller's and the instance's connection once both are upgraded. It counts as in flight until closed.
 pub(crate) async fn run(caller: OnUpgrade, instance: OnUpgrade, held: Held, mut call: Box<Call>) {

@@ -30,8 +30,10 @@ use super::life::{Busy, Life};
 use super::resets::Resets;
 use super::watched::Watched;
 use super::worded::Worded;
+use crate::call::Peer;
+use crate::deliver::Content;
 use crate::lane::Lane;
-use crate::path::{self, Content, Peer};
+use crate::path;
 use crate::record::Completion;
 
 /// Serves one connection to its end, and keeps its `place` until then. Its requests are answered by [`path::answer`].

@@ -8,7 +8,7 @@ use http::{Request, Version};
 use nearpath_types::{InstanceId, Reason};
 
 use super::log::Line;
-use crate::deliver::Flow;
+use crate::call::Flow;
 use crate::lane::Lane;
 use crate::route::Function;
 

@@ -143,13 +143,18 @@ fn below_v2(parent: &Path, node: &str) -> io::Result<Hierarchy> {
 }
 
 /// The path after `0::` in `/proc/self/cgroup`.
-fn own_v2_group(text: &str) -> Option<&str> {
+pub fn own_v2_group(text: &str) -> Option<&str> {
     text.lines().find_map(|line| line.strip_prefix("0::"))
 }
 
 /// Reads `/proc/PID/mountinfo`; see `man 5 proc_pid_mountinfo`.
 fn mounts(mountinfo: &str) -> Vec<Mount> {
     mountinfo.lines().filter_map(mount).collect()
+}
+
+/// Where hierarchies of use are mounted.
+pub fn mount_points(mountinfo: &str) -> Vec<PathBuf> {
+    mounts(mountinfo).into_iter().map(|mount| mount.point).collect()
 }
 
 fn mount(line: &str) -> Option<Mount> {
@@ -166,9 +171,16 @@ fn mount(line: &str) -> Option<Mount> {
     (!none_of_ours).then(|| Mount { version, point: unescape(point), controllers })
 }
 
-/// Blanks in paths are written as `\040`.
+/// Blanks and backslashes in paths are written as three octal digits: `\040`.
 fn unescape(path: &str) -> PathBuf {
-    path.replace("\\040", " ").into()
+    let mut parts = path.split('\\');
+    let mut plain = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let code = part.get(..3).and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        plain.push(code.map_or('\\', char::from));
+        plain.push_str(if code.is_some() { &part[3..] } else { part });
+    }
+    plain.into()
 }
 
 #[cfg(test)]
@@ -191,6 +203,7 @@ mod tests {
         assert_eq!(found[0].controllers, [Controller::Cpu, Controller::CpuAccounting]);
         assert_eq!(found[1].point, Path::new("/sys/fs/cgroup/a b"));
         assert_eq!(found[2].version, Version::V2);
+        assert_eq!(unescape("/a\\011\\134040\\"), Path::new("/a\t\\040\\"));
         assert_eq!(own_v2_group("9:pids:/x\n0::/user.slice/a\n"), Some("/user.slice/a"));
     }
 

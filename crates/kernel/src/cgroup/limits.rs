@@ -126,7 +126,7 @@ fn number(text: &str) -> u64 {
 }
 
 /// The value of `NAME VALUE` lines.
-fn field(text: &str, name: &str) -> u64 {
+pub fn field(text: &str, name: &str) -> u64 {
     let value = |line: &str| line.split_once(' ').filter(|(key, _)| *key == name).map(|(_, value)| number(value));
     text.lines().find_map(value).unwrap_or(0)
 }

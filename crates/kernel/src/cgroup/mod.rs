@@ -17,6 +17,10 @@ use nearpath_types::InstanceId;
 
 use hierarchy::Hierarchy;
 pub use hierarchy::{Controller, Version};
+#[doc(hidden)] // for the fuzz targets
+pub use hierarchy::{mount_points, own_v2_group};
+#[doc(hidden)] // for the fuzz targets
+pub use limits::field;
 pub use limits::{Limits, Usage};
 pub use removal::Swept;
 

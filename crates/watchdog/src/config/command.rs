@@ -2,7 +2,7 @@
 
 /// Splits at white space; `'…'` and `"…"` keep white space inside a word. There are no escapes and no variables: who needs
 /// a shell writes `sh -c '…'`.
-pub(crate) fn split(text: &str) -> Result<Vec<String>, String> {
+pub fn split(text: &str) -> Result<Vec<String>, String> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
     let mut quote = None;

@@ -26,7 +26,7 @@ pub(crate) enum ModeName {
 
 /// Every setting, ready to use. The meaning of each is in [`keys`].
 #[derive(Debug, Clone)]
-pub(crate) struct Config {
+pub struct Config {
     pub(crate) port: u16,
     pub(crate) bind: IpAddr,
     pub(crate) metrics_port: Option<u16>,
@@ -56,7 +56,7 @@ pub(crate) struct Config {
 
 /// Variables that cannot be understood, each with what to write instead.
 #[derive(Debug)]
-pub(crate) struct ConfigError(Vec<String>);
+pub struct ConfigError(Vec<String>);
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -106,7 +106,7 @@ impl Config {
     ///
     /// # Errors
     /// When a value cannot be understood or one that the mode needs is missing: all of them at once.
-    pub(crate) fn read(get: &dyn Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
+    pub fn read(get: &dyn Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
         let mut reader = Reader { get, faults: Vec::new() };
         let config = Self::values(&mut reader);
         config.check(&mut reader);

@@ -17,7 +17,7 @@ use crate::body::Body;
 use crate::config::Config;
 use crate::config::target::Protocol;
 use crate::hop;
-use crate::inbound::{Answered, Inbound, collect};
+use crate::inbound::{Inbound, Upload, collect};
 use crate::refusal::error;
 use crate::tunnel::{self, Tunnel};
 use crate::upstream::Upstream;
@@ -77,15 +77,16 @@ impl Http {
 
     pub(crate) async fn answer(&self, call: Call) -> Result<Answer, PlatformError> {
         self.started.wait().await;
-        let Call { mut request, began } = call;
+        let Call { mut request, began, upload } = call;
         let caller = tunnel::wanted(&mut request);
         let asked_type = request.headers().get(CONTENT_TYPE).cloned();
-        let (request, answered) = self.onward(request, caller.is_some()).await?;
+        let request = self.onward(request, caller.is_some(), &upload).await?;
         let mut response = self.upstream.send(request).await?;
-        answered.set();
+        upload.answered();
         let tunnel = caller
             .filter(|_| response.status() == StatusCode::SWITCHING_PROTOCOLS)
             .map(|caller| Tunnel::between(caller, &mut response));
+        *response.version_mut() = Version::HTTP_11; // else hyper would answer an HTTP/1.1 caller in the tenant's HTTP/1.0
         finish_head(response.headers_mut(), tunnel.is_some(), asked_type, began);
         Ok(match tunnel {
             Some(tunnel) => Answer::Upgraded(response.map(|_| Body::empty()), tunnel),
@@ -98,17 +99,18 @@ impl Http {
         &self,
         request: Request<Incoming>,
         upgrade: bool,
-    ) -> Result<(Request<Inbound>, Answered), PlatformError> {
+        upload: &Upload,
+    ) -> Result<Request<Inbound>, PlatformError> {
         let (mut parts, body) = request.into_parts();
         let h2c = self.speaks_h2c(&parts);
         self.readdress(&mut parts, h2c)?;
         hop::strip(&mut parts.headers, upgrade && !h2c);
-        let answered = Answered::default();
         let body = match self.hold {
-            Some(max) if !h2c && !upgrade => Inbound::full(collect(body, max, self.read_timeout).await?),
-            _ => Inbound::arriving(body, self.read_timeout.filter(|_| !is_grpc(&parts.headers)), &answered),
+            Some(max) if !h2c && !upgrade => Inbound::full(collect(body, max, self.read_timeout, upload).await?),
+            _ if is_grpc(&parts.headers) => Inbound::conversing(body),
+            _ => Inbound::arriving(body, self.read_timeout, upload),
         };
-        Ok((Request::from_parts(parts, body), answered))
+        Ok(Request::from_parts(parts, body))
     }
 
     fn speaks_h2c(&self, request: &request::Parts) -> bool {

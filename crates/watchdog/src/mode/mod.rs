@@ -12,19 +12,22 @@ use nearpath_types::PlatformError;
 use tokio::time::Instant;
 
 use crate::body::Body;
+use crate::inbound::Upload;
 use crate::tunnel::Tunnel;
 
 pub(crate) use self::fork::Forks;
 pub(crate) use self::http::{Http, Started};
 pub(crate) use self::serializing::Serializing;
 pub(crate) use self::r#static::Static;
+pub use self::r#static::decode;
 pub(crate) use self::streaming::Streaming;
 
-/// One request, and when it came.
+/// One request, when it came, and what its deadline wants to know of its body.
 #[derive(Debug)]
 pub(crate) struct Call {
     pub(crate) request: Request<Incoming>,
     pub(crate) began: Instant,
+    pub(crate) upload: Upload,
 }
 
 /// What a mode made of a call.

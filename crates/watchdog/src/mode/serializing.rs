@@ -34,7 +34,7 @@ impl Serializing {
 
     pub(crate) async fn answer(&self, call: Call) -> Result<Answer, PlatformError> {
         let (parts, body) = call.request.into_parts();
-        let body = collect(body, self.max_body, self.read_timeout).await?;
+        let body = collect(body, self.max_body, self.read_timeout, &call.upload).await?;
         let variables = cgi::variables(&parts, Some(body.len() as u64));
         let process = self.forks.start(variables, |stdin| Feeder::run(feed(body, stdin)))?;
         let mut response = Response::new(Body::from(self.all(process).await?));

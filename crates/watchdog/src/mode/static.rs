@@ -216,7 +216,7 @@ fn redirect(path: &str) -> Result<Response<Body>, PlatformError> {
 }
 
 /// Undoes percent-encoding. `None`: not UTF-8, not well formed, or with a NUL.
-fn decode(path: &str) -> Option<String> {
+pub fn decode(path: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(path.len());
     let mut rest = path.bytes();
     while let Some(byte) = rest.next() {

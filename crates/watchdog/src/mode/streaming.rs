@@ -18,7 +18,7 @@ use super::{Answer, Call};
 use crate::body::Body;
 use crate::cgi;
 use crate::config::Config;
-use crate::inbound::{Answered, Inbound, broken};
+use crate::inbound::{Inbound, broken};
 
 /// See the module's text.
 #[derive(Debug)]
@@ -35,13 +35,13 @@ impl Streaming {
 
     /// The head is sent with the first byte of the answer, so that a process which fails at once gets its 500.
     pub(crate) async fn answer(&self, call: Call) -> Result<Answer, PlatformError> {
-        let (parts, body) = call.request.into_parts();
+        let Call { request, upload, .. } = call;
+        let (parts, body) = request.into_parts();
         let variables = cgi::variables(&parts, body.size_hint().exact());
-        let answered = Answered::default();
-        let body = Inbound::arriving(body, self.read_timeout, &answered);
+        let body = Inbound::arriving(body, self.read_timeout, &upload);
         let mut process = self.forks.start(variables, |stdin| Feeder::run(feed(body, stdin)))?;
         let first = process.chunk().await?;
-        answered.set();
+        upload.answered();
         let body = if first.is_empty() {
             process.ended().await?;
             Body::empty()

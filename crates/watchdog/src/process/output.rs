@@ -93,7 +93,7 @@ impl Output {
 }
 
 /// Takes the next line out of what was read: up to a line feed, the longest piece, or the end.
-fn cut(held: &mut BytesMut, longest: Option<usize>, ended: bool) -> Option<BytesMut> {
+pub fn cut(held: &mut BytesMut, longest: Option<usize>, ended: bool) -> Option<BytesMut> {
     let longest = longest.unwrap_or(usize::MAX);
     let window = &held[..held.len().min(longest)];
     match window.iter().position(|byte| *byte == b'\n') {

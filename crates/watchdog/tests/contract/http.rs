@@ -14,7 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc};
 
-use crate::support::{BoxError, Watchdog, full, hello, send, tenant, text};
+use crate::support::{BoxError, Watchdog, frames, full, hello, send, tenant, text};
 
 /// Says what it was asked: method, target, headers, body.
 async fn mirror(request: Request<Incoming>) -> Response<http_body_util::Full<Bytes>> {
@@ -26,15 +26,6 @@ async fn mirror(request: Request<Incoming>) -> Response<http_body_util::Full<Byt
     let body = body.collect().await.unwrap().to_bytes();
     said += std::str::from_utf8(&body).unwrap();
     Response::builder().header("keep-alive", "timeout=5").header("x-own", "1").body(full(&said)).unwrap()
-}
-
-/// A body made of frames as they are sent into the channel.
-fn frames()
--> (mpsc::Sender<Result<Frame<Bytes>, BoxError>>, impl hyper::body::Body<Data = Bytes, Error = BoxError> + Send + Unpin)
-{
-    let (sender, receiver) = mpsc::channel(1);
-    let next = async |mut receiver: mpsc::Receiver<_>| receiver.recv().await.map(|frame| (frame, receiver));
-    (sender, Box::pin(StreamBody::new(stream::unfold(receiver, next))))
 }
 
 async fn next_data(body: &mut Incoming) -> Bytes {

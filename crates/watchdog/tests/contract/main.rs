@@ -7,4 +7,6 @@ mod fork;
 mod http;
 mod life;
 mod limits;
+mod slow;
 mod support;
+mod versions;

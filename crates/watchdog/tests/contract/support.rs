@@ -8,9 +8,10 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::stream;
 use http::{Request, Response, Version};
-use http_body_util::{BodyExt, Full};
-use hyper::body::{Body, Incoming};
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::{Body, Frame, Incoming};
 use hyper::client::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -18,6 +19,7 @@ use nearpath_testkit::within;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
 
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -149,6 +151,15 @@ impl Drop for Watchdog {
 
 pub(crate) fn full(text: &str) -> Full<Bytes> {
     Full::new(Bytes::from(text.to_owned()))
+}
+
+/// A body made of frames as they are sent into the channel.
+pub(crate) fn frames()
+-> (mpsc::Sender<Result<Frame<Bytes>, BoxError>>, impl hyper::body::Body<Data = Bytes, Error = BoxError> + Send + Unpin)
+{
+    let (sender, receiver) = mpsc::channel(1);
+    let next = async |mut receiver: mpsc::Receiver<_>| receiver.recv().await.map(|frame| (frame, receiver));
+    (sender, Box::pin(StreamBody::new(stream::unfold(receiver, next))))
 }
 
 pub(crate) async fn text(response: Response<Incoming>) -> (u16, String) {

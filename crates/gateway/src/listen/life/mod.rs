@@ -3,68 +3,18 @@
 //! One sweep a [`TICK`] looks at every connection of a thread, so that no request needs a timer for this. The judgement is
 //! a pure function of a few numbers that the connection keeps up to date with plain stores.
 
-use std::cell::RefCell;
+mod judge;
+mod lives;
+
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Poll, Waker};
-use std::time::Duration;
 
-/// How often connections are looked at.
-pub(crate) const TICK: Duration = Duration::from_millis(250);
-
-/// Limits of a connection, in ticks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Patience {
-    /// From a request's first byte to the end of its head; also from the connection's beginning.
-    pub head: u32,
-    /// Between requests.
-    pub idle: u32,
-    /// While the peer takes none of the bytes that wait for it.
-    pub stuck: u32,
-}
-
-/// `time` in whole ticks, at least one.
-pub(super) fn ticks(time: Duration) -> u32 {
-    u32::try_from(time.as_millis().div_ceil(TICK.as_millis())).unwrap_or(u32::MAX).max(1)
-}
-
-/// What a connection is doing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Pulse {
-    /// Requests that have no complete answer yet.
-    pub requests: u32,
-    /// Whether part of a request's head has come.
-    pub heard: bool,
-    /// When the last of the above changed.
-    pub since: u32,
-    /// When a write first found no room, if none has succeeded since.
-    pub stuck: Option<u32>,
-}
-
-/// Why a connection is cut.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Cut {
-    /// A request's head did not come in time.
-    SlowHead,
-    /// Nothing came for long.
-    Idle,
-    /// The peer does not read its answer.
-    Stuck,
-}
-
-/// Judges a connection at tick `now`.
-pub(super) fn judge(pulse: Pulse, now: u32, patience: &Patience) -> Option<Cut> {
-    let over = |since: u32, limit: u32| now.wrapping_sub(since) > limit;
-    match pulse {
-        Pulse { stuck: Some(since), .. } if over(since, patience.stuck) => Some(Cut::Stuck),
-        Pulse { requests: 1.., .. } => None,
-        Pulse { heard: true, since, .. } if over(since, patience.head) => Some(Cut::SlowHead),
-        Pulse { heard: false, since, .. } if over(since, patience.idle) => Some(Cut::Idle),
-        _ => None,
-    }
-}
+use judge::Pulse;
+pub(super) use judge::{Patience, TICK, ticks};
+pub(crate) use lives::Lives;
 
 const CUT: u8 = 2;
 const DRAIN: u8 = 1;
@@ -263,60 +213,9 @@ impl Drop for Busy {
     }
 }
 
-/// Every connection of a thread.
-#[derive(Debug, Default)]
-pub(crate) struct Lives(RefCell<Vec<Arc<Life>>>);
-
-impl Lives {
-    /// Adds a connection.
-    pub(crate) fn add(&self, life: Arc<Life>) {
-        self.0.borrow_mut().push(life);
-    }
-
-    /// Forgets one that has ended.
-    pub(crate) fn remove(&self, life: &Arc<Life>) {
-        let mut lives = self.0.borrow_mut();
-        if let Some(at) = lives.iter().position(|known| Arc::ptr_eq(known, life)) {
-            lives.swap_remove(at);
-        }
-    }
-
-    /// Cuts those that took too long, and wakes those that should listen to their callers again. Gives the number of cuts.
-    pub(crate) fn sweep(&self, now: u32, patience: &Patience) -> u64 {
-        let lives = self.0.borrow();
-        lives.iter().filter(|life| life.is_overheard(now)).for_each(|life| life.wake());
-        let late = lives.iter().filter(|life| judge(life.pulse(), now, patience).is_some());
-        late.map(|life| life.cut()).count() as u64
-    }
-
-    /// Tells all of them to end after the requests that they have.
-    pub(crate) fn drain(&self) {
-        self.0.borrow().iter().for_each(|life| life.drain());
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const PATIENCE: Patience = Patience { head: 10, idle: 100, stuck: 20 };
-
-    fn pulse(requests: u32, heard: bool, stuck: Option<u32>) -> Pulse {
-        Pulse { requests, heard, since: 5, stuck }
-    }
-
-    #[test]
-    fn each_state_has_its_limit() {
-        for (pulse, limit, cut) in [
-            (pulse(0, true, None), 15, Cut::SlowHead),
-            (pulse(0, false, None), 105, Cut::Idle),
-            (pulse(3, false, Some(7)), 27, Cut::Stuck),
-        ] {
-            assert_eq!(judge(pulse, limit, &PATIENCE), None, "{pulse:?}");
-            assert_eq!(judge(pulse, limit + 1, &PATIENCE), Some(cut), "{pulse:?}");
-        }
-        assert_eq!(judge(pulse(1, false, None), 1_000_000, &PATIENCE), None, "a request has limits of its own");
-    }
 
     #[test]
     fn a_caller_that_waits_is_listened_to_again_after_two_ticks() {

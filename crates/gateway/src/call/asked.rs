@@ -1,0 +1,105 @@
+//! What a request's head tells about the request, and how answers bear its identity.
+
+use std::time::SystemTime;
+
+use http::header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue, UPGRADE};
+use http::{HeaderMap, Request, Version};
+use uuid::Uuid;
+
+use super::digits::Digits;
+
+/// The request's identity, kept or made.
+pub(crate) const X_CALL_ID: HeaderName = HeaderName::from_static("x-call-id");
+/// When the gateway got it, in Unix nanoseconds.
+pub(crate) const X_START_TIME: HeaderName = HeaderName::from_static("x-start-time");
+/// Which gateway.
+pub(crate) const X_SERVED_BY: HeaderName = HeaderName::from_static("x-served-by");
+/// The whole request's limit.
+pub(crate) const X_TIMEOUT: HeaderName = HeaderName::from_static("x-timeout");
+
+/// What the head of a request tells about how to treat it.
+#[derive(Debug)]
+pub struct Asked {
+    /// `X-Call-Id`, kept or made.
+    pub call_id: HeaderValue,
+    /// `X-Start-Time`.
+    pub start_time: HeaderValue,
+    /// Errors as JSON.
+    pub json: bool,
+    /// An event stream is welcome, or the connection shall be upgraded: no deadline of ours is told.
+    pub stream: bool,
+    /// The connection shall be upgraded.
+    pub upgrade: bool,
+    /// To be sent over HTTP/2.
+    pub grpc: bool,
+    /// It was `HEAD`.
+    pub head: bool,
+}
+
+impl Asked {
+    /// Reads a request's head.
+    pub fn of<B>(request: &Request<B>) -> Self {
+        let headers = request.headers();
+        let accept = headers.get(ACCEPT).map_or(&[][..], HeaderValue::as_bytes);
+        let upgrade = wants_upgrade(request);
+        Self {
+            call_id: headers.get(X_CALL_ID).cloned().unwrap_or_else(new_call_id),
+            start_time: start_time(),
+            json: contains(accept, b"application/json"),
+            stream: upgrade || is_stream(accept),
+            upgrade,
+            grpc: request.version() == Version::HTTP_2
+                && headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc")),
+            head: request.method() == http::Method::HEAD,
+        }
+    }
+
+    /// Says in a head which request and which gateway it was.
+    pub(crate) fn identify(&self, headers: &mut HeaderMap, served_by: &HeaderValue) {
+        headers.insert(X_CALL_ID, self.call_id.clone());
+        headers.insert(X_START_TIME, self.start_time.clone());
+        headers.insert(X_SERVED_BY, served_by.clone());
+    }
+}
+
+/// Whether a content type, or a list of acceptable ones, names an endless stream.
+pub(crate) fn is_stream(kinds: &[u8]) -> bool {
+    contains(kinds, b"text/event-stream") || contains(kinds, b"application/x-ndjson")
+}
+
+/// An HTTP/1.1 upgrade, but never to h2c: that would hide later requests from the gateway (RFC 9113 dropped it).
+fn wants_upgrade<B>(request: &Request<B>) -> bool {
+    let protocol = request.headers().get(UPGRADE).map(HeaderValue::as_bytes);
+    request.version() == Version::HTTP_11
+        && protocol.is_some_and(|protocol| !contains(protocol, b"h2c") && !contains(protocol, b"h2"))
+}
+
+fn contains(text: &[u8], word: &[u8]) -> bool {
+    text.len() >= word.len() && text.windows(word.len()).any(|part| part.eq_ignore_ascii_case(word))
+}
+
+fn new_call_id() -> HeaderValue {
+    let mut text = [0; uuid::fmt::Hyphenated::LENGTH];
+    let text = Uuid::new_v4().hyphenated().encode_lower(&mut text);
+    HeaderValue::from_str(text).expect("a UUID is ASCII")
+}
+
+fn start_time() -> HeaderValue {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let nanos = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
+    let mut text = Digits::default();
+    text.push(nanos, 1);
+    text.value()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_upgrade_to_http_2_is_none() {
+        let asks =
+            |protocol: &str| Asked::of(&Request::builder().header("upgrade", protocol).body(()).unwrap()).upgrade;
+        assert!(asks("websocket") && !asks("h2c") && !asks("websocket, h2c"));
+    }
+}

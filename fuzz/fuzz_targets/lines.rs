@@ -1,0 +1,47 @@
+//! Bytes that an instance writes: notes about its start, and logs. Whatever the pieces in which they come, the lines are
+//! the same, nothing is lost, and no control character reaches a reader of the node's own texts.
+#![no_main]
+
+use bytes::BytesMut;
+use libfuzzer_sys::fuzz_target;
+use nearpath_node::instance::notes::{Note, parse};
+use nearpath_node::logs::lines::Lines;
+use nearpath_watchdog::fuzz::line;
+
+fn as_notes(text: &str) {
+    for note in text.lines().filter_map(parse) {
+        match note {
+            Note::Failed(why) => assert!(!why.contains(char::is_control), "{why:?}"),
+            Note::Phase(phase) => assert!(phase.name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_')),
+            Note::Ready => {}
+        }
+    }
+}
+
+/// The node's cutter.
+fn as_logs<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Vec<String> {
+    let (mut lines, mut all) = (Lines::default(), Vec::new());
+    pieces.for_each(|piece| lines.push(piece, |line| all.push(line)));
+    all.extend(lines.finish());
+    all
+}
+
+/// The watchdog's cutter.
+fn as_output(bytes: &[u8], longest: Option<usize>) {
+    let mut held = BytesMut::from(bytes);
+    let mut cut = Vec::new();
+    while let Some(piece) = line(&mut held, longest, true) {
+        assert!(!piece.is_empty() && longest.is_none_or(|longest| piece.len() <= longest));
+        cut.extend_from_slice(&piece);
+    }
+    assert_eq!(cut, bytes);
+}
+
+fuzz_target!(|data: &[u8]| {
+    let Some((size, data)) = data.split_first() else { return };
+    let size = usize::from(*size) + 1;
+    as_notes(&String::from_utf8_lossy(data));
+    assert_eq!(as_logs(data.chunks(size)), as_logs(std::iter::once(data)));
+    as_output(data, Some(size));
+    as_output(data, None);
+});
