@@ -12,7 +12,7 @@ use std::time::Duration;
 use http::HeaderValue;
 use tokio::sync::Notify;
 
-use crate::deliver::Pools;
+use crate::deliver::{Answers, Pools};
 use crate::listen::Lives;
 use crate::record::{AccessLog, Totals};
 use crate::route::Table;
@@ -40,6 +40,8 @@ pub(crate) struct Lane {
     pub pools: Pools,
     /// Connections of callers.
     pub lives: Lives,
+    /// Answers on their way to them.
+    pub answers: Answers,
     tick: Arc<AtomicU32>,
     seed: Cell<u64>,
     cutting: Cell<bool>,
@@ -62,6 +64,7 @@ impl Lane {
             attempts: settings.attempts.max(1),
             pools: Pools::default(),
             lives: Lives::default(),
+            answers: Answers::default(),
             tick: Arc::default(),
             seed: Cell::new(seed | 1),
             cutting: Cell::new(false),

@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use http::header::{self, HeaderValue};
@@ -10,7 +11,7 @@ use hyper::body::Incoming;
 use nearpath_types::{PlatformError, Reason, duration};
 use nearpath_wire::Body;
 
-use crate::call::{Asked, Call, Clock, Peer, Upload, X_TIMEOUT};
+use crate::call::{Asked, Call, Clock, Peer, Upload, X_TIMEOUT, grpc};
 use crate::deliver::Content;
 use crate::lane::Lane;
 use crate::record::Completion;
@@ -22,7 +23,7 @@ pub(crate) enum Begun {
     /// It is answered already.
     Answered(Box<Response<Content>>),
     /// The administrator's side answers it.
-    Admin(BoxFuture<'static, Response<Body>>),
+    Admin { answer: BoxFuture<'static, Response<Body>>, record: Completion, head: bool },
     /// It is for a function.
     Call(Box<Call>),
 }
@@ -41,10 +42,23 @@ pub(crate) fn begin(lane: &Rc<Lane>, peer: &Rc<Peer>, request: Request<Incoming>
             Some(function) => open(lane, peer, request, function, rest),
             None => unknown(lane, &request, name),
         },
+        Ok(Target::Nowhere) if grpc::is_grpc(&request) => by_authority(lane, peer, request),
         Ok(Target::Health) => health(lane, &request),
-        Ok(Target::Admin) if peer.zone == Zone::Public => Begun::Admin(lane.control.admin(request)),
+        Ok(Target::Admin) if peer.zone == Zone::Public => {
+            let (record, head) = unrouted(lane, &request);
+            Begun::Admin { answer: lane.control.admin(request), record, head }
+        }
         Ok(_) => refuse(lane, &request, Reason::NoFunction, "nothing is served on this path"),
         Err(error) => refuse(lane, &request, Reason::BadRequest, &error.to_string()),
+    }
+}
+
+/// A generated gRPC client cannot put a prefix before its paths: there the authority names the function.
+fn by_authority(lane: &Rc<Lane>, peer: &Rc<Peer>, request: Request<Incoming>) -> Begun {
+    let name = request.uri().authority().map_or("", |authority| authority.host()).to_owned();
+    match lane.table.find(&name) {
+        Some(function) => open(lane, peer, request, function, 0),
+        None => unknown(lane, &request, &name),
     }
 }
 
@@ -70,12 +84,25 @@ fn one_host<B>(request: &Request<B>) -> bool {
 pub(crate) async fn answer(begun: Begun) -> Response<Content> {
     match begun {
         Begun::Answered(response) => *response,
-        Begun::Admin(answer) => answer.await.map(Content::Own),
+        Begun::Admin { answer, record, head } => administered(answer.await, record, head),
         Begun::Call(mut call) => match walk(&mut call).await {
             Ok(answer) => deliver::reply(call, answer),
             Err(error) => refusal::of_call(*call, &error).map(Content::Own),
         },
     }
+}
+
+/// The record of a request that is for no function, and whether it is a `HEAD`.
+fn unrouted<B>(lane: &Rc<Lane>, request: &Request<B>) -> (Completion, bool) {
+    let mut record = Completion::start(lane, request, None, "");
+    let asked = Asked::of(request);
+    record.identify(&asked.call_id, None);
+    (record, asked.head)
+}
+
+fn administered(answer: Response<Body>, mut record: Completion, head: bool) -> Response<Content> {
+    record.answered(answer.status().as_u16());
+    answer.map(|body| Content::admin(body, record, head))
 }
 
 async fn walk(call: &mut Call) -> Result<deliver::Answer, PlatformError> {
@@ -115,19 +142,20 @@ fn check_caller(call: &mut Call) -> Result<(), PlatformError> {
     route::check_edge(caller.as_deref(), call.peer.addr, &call.function.id)
 }
 
-/// The limit that the caller sets itself, in `X-Timeout`.
+/// The limit that the caller sets itself, in `X-Timeout` or `grpc-timeout`.
 ///
 /// # Errors
 /// `bad_request` when it is no duration.
-pub fn own_timeout<B>(request: &Request<B>) -> Result<Option<std::time::Duration>, PlatformError> {
-    let Some(value) = request.headers().get(X_TIMEOUT) else { return Ok(None) };
-    let parsed = value
-        .to_str()
-        .map_err(|error| error.to_string())
-        .and_then(|text| duration::parse(text).map_err(|error| error.to_string()));
-    parsed.map(Some).map_err(|why| {
-        PlatformError::new(COMPONENT, Reason::BadRequest, format!("X-Timeout: {why}")).governed_by("X-Timeout")
-    })
+pub fn own_timeout<B>(request: &Request<B>) -> Result<Option<Duration>, PlatformError> {
+    let text = |name| request.headers().get(name).map(|value| value.to_str().unwrap_or("not ASCII"));
+    let (name, parsed) = match (text(X_TIMEOUT), text(grpc::GRPC_TIMEOUT)) {
+        (Some(text), _) => ("X-Timeout", duration::parse(text).map_err(|error| error.to_string())),
+        (None, Some(text)) => ("grpc-timeout", grpc::timeout(text).ok_or(format!("{text:?} is no gRPC timeout"))),
+        (None, None) => return Ok(None),
+    };
+    parsed
+        .map(Some)
+        .map_err(|why| PlatformError::new(COMPONENT, Reason::BadRequest, format!("{name}: {why}")).governed_by(name))
 }
 
 fn own(answer: Response<Body>) -> Begun {
@@ -147,7 +175,10 @@ fn unknown<B>(lane: &Rc<Lane>, request: &Request<B>, name: &str) -> Begun {
 
 fn health<B>(lane: &Rc<Lane>, request: &Request<B>) -> Begun {
     match *request.method() {
-        Method::GET | Method::HEAD => own(Response::new(Body::from("OK\n"))),
+        Method::GET | Method::HEAD => {
+            let (record, head) = unrouted(lane, request);
+            Begun::Answered(administered(Response::new(Body::from("OK\n")), record, head).into())
+        }
         _ => refuse(lane, request, Reason::MethodNotAllowed, "/healthz: only GET and HEAD"),
     }
 }

@@ -11,7 +11,7 @@ use nearpath_wire::server::Limits;
 use serde::Serialize;
 
 use crate::COMPONENT;
-use crate::call::{Asked, Call};
+use crate::call::{Asked, Call, grpc};
 use crate::lane::Lane;
 use crate::record::Completion;
 
@@ -44,6 +44,9 @@ pub(crate) fn of_call(call: Call, error: &PlatformError) -> Response<Body> {
 pub(crate) fn refused(lane: &Lane, asked: &Asked, mut record: Completion, error: &PlatformError) -> Response<Body> {
     record.refused(error.reason);
     let mut response = render(error, asked.json);
+    if asked.grpc {
+        grpc::trailers_only(&mut response, error);
+    }
     asked.identify(response.headers_mut(), &lane.served_by);
     response
 }

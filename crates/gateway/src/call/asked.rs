@@ -2,11 +2,12 @@
 
 use std::time::SystemTime;
 
-use http::header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue, UPGRADE};
+use http::header::{ACCEPT, HeaderName, HeaderValue, UPGRADE};
 use http::{HeaderMap, Request, Version};
 use uuid::Uuid;
 
 use super::digits::Digits;
+use super::grpc::is_grpc;
 
 /// The request's identity, kept or made.
 pub(crate) const X_CALL_ID: HeaderName = HeaderName::from_static("x-call-id");
@@ -48,8 +49,7 @@ impl Asked {
             json: contains(accept, b"application/json"),
             stream: upgrade || is_stream(accept),
             upgrade,
-            grpc: request.version() == Version::HTTP_2
-                && headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc")),
+            grpc: is_grpc(request),
             head: request.method() == http::Method::HEAD,
         }
     }

@@ -57,9 +57,14 @@ impl Clock {
         self.idle
     }
 
-    /// From now on only silence ends it.
+    /// From now on only silence ends it, or the caller's own limit.
     pub(crate) fn endless(&mut self) {
-        self.total = false;
+        self.total = self.own;
+    }
+
+    /// Whether the whole request has taken too long at `now`.
+    pub(crate) fn is_over(&self, now: Instant) -> bool {
+        self.total && now >= self.deadline
     }
 
     /// The next moment at which it may have taken too long, and the reason then.

@@ -3,6 +3,7 @@
 mod asked;
 mod clock;
 mod digits;
+pub(crate) mod grpc;
 mod upload;
 
 use std::net::IpAddr;

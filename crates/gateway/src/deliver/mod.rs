@@ -7,6 +7,7 @@
 mod attempt;
 mod content;
 mod headers;
+mod open;
 mod outgoing;
 mod passing;
 mod pick;
@@ -23,6 +24,7 @@ use nearpath_types::{PlatformError, Reason, policy};
 use nearpath_wire::Body;
 
 pub(crate) use content::Content;
+pub(crate) use open::Answers;
 pub use outgoing::functions_uri;
 pub(crate) use pool::Pools;
 
@@ -30,7 +32,8 @@ use crate::COMPONENT;
 use crate::admit::{self, Permit};
 use crate::call::{self, Call};
 use attempt::{Attempt, attempt};
-use passing::{Held, Passing};
+use open::Held;
+use passing::Passing;
 use pick::Place;
 
 /// The head of an answer, and what its request holds.
@@ -130,7 +133,8 @@ pub(crate) fn reply(mut call: Box<Call>, answer: Answer) -> Response<Content> {
     if upgraded {
         return upgrade(call, response, held, caller);
     }
-    if response.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes).is_some_and(call::is_stream) {
+    let kind = response.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+    if call.asked.grpc || kind.is_some_and(call::is_stream) {
         call.clock.endless();
     }
     let bodiless = call.asked.head || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);

@@ -3,6 +3,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
@@ -13,23 +14,13 @@ use nearpath_types::Reason;
 use nearpath_wire::BoxError;
 use tokio::time::Sleep;
 
-use super::pick::Place;
-use super::pool::Line;
+use super::open::{Held, Open};
 use crate::call::{Call, Stage};
-
-/// What a request holds until its response's end.
-pub(crate) struct Held {
-    /// Its place at the instance.
-    pub(crate) place: Place,
-    /// Its connection to the instance.
-    pub(crate) line: Line,
-}
 
 /// A response's body.
 pub(crate) struct Passing {
     body: Incoming,
-    held: Option<Held>,
-    call: Box<Call>,
+    open: Rc<Open>,
     last: Instant,
     /// Made when the body first keeps the caller waiting: most never do.
     timer: Option<Pin<Box<Sleep>>>,
@@ -38,33 +29,22 @@ pub(crate) struct Passing {
 impl Passing {
     /// Begins to pass `body` on. `bodiless`: hyper will not ask for it (HEAD, 204, 304).
     pub(crate) fn new(body: Incoming, held: Held, call: Box<Call>, now: Instant, bodiless: bool) -> Self {
-        let mut passing = Self { last: now, body, held: Some(held), call, timer: None };
+        let passing = Self { last: now, body, open: Open::begin(call, held), timer: None };
         if bodiless || passing.body.is_end_stream() {
-            passing.finish();
+            passing.open.finish();
         }
         passing
     }
 
-    /// The response is complete: the connection may serve the next request, unless this one's body is still coming.
-    fn finish(&mut self) {
-        let Some(Held { place, line }) = self.held.take() else { return };
-        let call = &mut self.call;
-        call.record.finished();
-        if call.flow.as_ref().is_none_or(|flow| flow.has_ended()) {
-            call.lane.pools.put(&place.endpoint, line, call.lane.now());
-        }
-    }
-
     fn cut(&mut self, reason: Reason, error: BoxError) -> BoxError {
-        self.call.record.cut(reason);
-        self.held = None;
+        self.open.cut(reason);
         error
     }
 
     fn count(&mut self, frame: &Frame<Bytes>) {
-        self.call.record.bytes_out += frame.data_ref().map_or(0, Bytes::len) as u64;
+        self.open.gave(frame);
         if self.body.is_end_stream() {
-            self.finish();
+            self.open.finish();
         } else if self.timer.is_some() {
             self.last = Instant::now();
         }
@@ -72,12 +52,13 @@ impl Passing {
 
     /// The limit that has passed, if one has. A timer that fires early, because something came since it was set, is set
     /// again.
-    fn poll_limits(&mut self, cx: &mut Context<'_>) -> Poll<Reason> {
+    fn poll_silence(&mut self, cx: &mut Context<'_>) -> Poll<Reason> {
+        self.open.waits();
         if self.timer.is_none() {
             self.last = Instant::now();
         }
         let stage = Stage::Streaming(self.last);
-        let clock = self.call.clock;
+        let clock = self.open.clock();
         let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(clock.next(stage).0.into())));
         while timer.as_mut().poll(cx).is_ready() {
             if let Some(reason) = clock.expired(stage, Instant::now()) {
@@ -95,6 +76,9 @@ impl Body for Passing {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = &mut *self;
+        if let Some(reason) = this.open.was_cut() {
+            return Poll::Ready(Some(Err(reason.name().into())));
+        }
         match Pin::new(&mut this.body).poll_frame(cx) {
             Poll::Ready(Some(Ok(frame))) => {
                 this.count(&frame);
@@ -102,10 +86,10 @@ impl Body for Passing {
             }
             Poll::Ready(Some(Err(error))) => Poll::Ready(Some(Err(this.cut(Reason::ResponseCut, error.into())))),
             Poll::Ready(None) => {
-                this.finish();
+                this.open.finish();
                 Poll::Ready(None)
             }
-            Poll::Pending => this.poll_limits(cx).map(|reason| Some(Err(this.cut(reason, reason.name().into())))),
+            Poll::Pending => this.poll_silence(cx).map(|reason| Some(Err(this.cut(reason, reason.name().into())))),
         }
     }
 
@@ -115,5 +99,11 @@ impl Body for Passing {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+impl Drop for Passing {
+    fn drop(&mut self) {
+        self.open.end();
     }
 }

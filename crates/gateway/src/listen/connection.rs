@@ -27,7 +27,7 @@ use tokio_rustls::TlsAcceptor;
 use super::Port;
 use super::caller::Caller;
 use super::life::{Busy, Life};
-use super::resets::Resets;
+use super::resets::{Resets, Verdict};
 use super::watched::Watched;
 use super::worded::Worded;
 use crate::call::Peer;
@@ -50,7 +50,7 @@ pub(super) async fn serve_connection(
     if port.is_draining() {
         lane.lives.drain(); // accepted in the same moment: it did not hear the order
     }
-    let visit = Rc::new(Visit { lane: lane.clone(), peer, life: life.clone(), resets: Resets::default() });
+    let visit = Rc::new(Visit { lane: lane.clone(), peer, life: life.clone(), resets: Resets::new(lane.now()) });
     match life.govern(serve(&visit, &port, Caller::new(socket, life.clone()))).await {
         Some(Ok(())) => {}
         Some(Err(error)) => tracing::debug!(%addr, %error, "connection ended"),
@@ -136,7 +136,7 @@ impl Visit {
         let begun = path::begin(&self.lane, &self.peer, request);
         async move {
             let response = path::answer(begun).await;
-            Ok(response.map(|content| Reply { content, _busy: busy }))
+            Ok(response.map(|content| Reply::new(content, busy)))
         }
     }
 
@@ -185,11 +185,14 @@ struct Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        let resets = &self.visit.resets;
+        let Visit { resets, life, lane, .. } = &*self.visit;
         if self.answered.get() {
-            resets.answered();
-        } else if resets.abandoned() {
-            self.visit.life.cut();
+            return resets.answered();
+        }
+        match resets.abandoned(lane.now()) {
+            Verdict::Fine => {}
+            Verdict::Leave => life.drain(),
+            Verdict::Cut => life.cut(),
         }
     }
 }
@@ -197,7 +200,14 @@ impl Drop for Stream {
 /// An answer's body, which keeps the connection busy until its end.
 struct Reply {
     content: Content,
-    _busy: Busy,
+    busy: Busy,
+}
+
+impl Reply {
+    fn new(content: Content, mut busy: Busy) -> Self {
+        busy.gives();
+        Self { content, busy }
+    }
 }
 
 impl Body for Reply {
@@ -205,7 +215,13 @@ impl Body for Reply {
     type Error = BoxError;
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        Pin::new(&mut self.get_mut().content).poll_frame(cx)
+        let Self { content, busy } = self.get_mut();
+        let polled = Pin::new(content).poll_frame(cx);
+        match polled {
+            Poll::Ready(_) => busy.gives(),
+            Poll::Pending => busy.waits(),
+        }
+        polled
     }
 
     fn is_end_stream(&self) -> bool {

@@ -4,7 +4,7 @@ use std::io;
 use std::net::TcpListener;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nearpath_daemon::drain;
 use tokio::task::LocalSet;
@@ -69,6 +69,7 @@ async fn look_after(lane: Rc<Lane>, patience: Patience, pool_idle: Duration) {
         tokio::time::sleep(TICK).await;
         let now = lane.ticks().fetch_add(1, Ordering::Relaxed).wrapping_add(1);
         lane.lives.sweep(now, &patience);
+        lane.answers.sweep(Instant::now(), now, patience.stuck);
         lane.pools.sweep(now.saturating_sub(kept));
     }
 }

@@ -110,7 +110,11 @@ impl Metrics {
         let counters = [
             ("nearpath_connections", "Connections accepted", &totals.connections),
             ("nearpath_accept_errors", "Connections that could not be accepted", &totals.accept_errors),
-            ("nearpath_connections_cut", "Connections cut: peer too slow or too silent", &totals.connections_cut),
+            (
+                "nearpath_connections_cut",
+                "Connections cut: peer too slow, too silent or too restless",
+                &totals.connections_cut,
+            ),
             ("nearpath_access_log_lost", "Access log lines lost: writer too slow", &totals.log_lost),
         ];
         for (name, help, value) in counters {

@@ -210,8 +210,14 @@ pub(crate) async fn send(at: SocketAddr, mut request: Request<TestBody>) -> hype
 
 /// An HTTP/2 connection without TLS.
 pub(crate) async fn h2(at: SocketAddr) -> hyper::client::conn::http2::SendRequest<TestBody> {
+    h2_with_window(at, 65_535).await
+}
+
+/// One whose owner takes that many bytes of each answer before it has read them.
+pub(crate) async fn h2_with_window(at: SocketAddr, window: u32) -> hyper::client::conn::http2::SendRequest<TestBody> {
     let io = TokioIo::new(TcpStream::connect(at).await.unwrap());
-    let (sender, connection) = hyper::client::conn::http2::handshake(TokioExecutor::new(), io).await.unwrap();
+    let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
+    let (sender, connection) = builder.initial_stream_window_size(window).handshake(io).await.unwrap();
     tokio::spawn(connection);
     sender
 }

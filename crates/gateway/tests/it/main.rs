@@ -11,4 +11,5 @@ mod inner;
 mod malformed;
 mod records;
 mod streams;
+mod takers;
 mod tls;

@@ -57,6 +57,20 @@ async fn the_access_log_tells_the_whole_story() {
 }
 
 #[tokio::test]
+async fn what_is_for_no_function_has_its_line_too() {
+    let house = House::open();
+    for (path, status) in [("/healthz", 200), ("/system/functions", 200), ("/nowhere", 404), ("/function/none", 404)] {
+        let before = house.log.all().len();
+        house.get(path).await;
+        eventually("it is logged", async || house.log.all().len() == before + 1).await;
+        let line = &house.log.all()[before];
+        assert_eq!((line["path"].as_str(), line["status"].as_u64()), (Some(path), Some(status)), "{line}");
+        assert_ne!(line["reason"], "caller_gone");
+        assert_ne!(line["call_id"], "");
+    }
+}
+
+#[tokio::test]
 async fn a_function_that_comes_back_begins_anew() {
     let house = House::open();
     house.echo(mirror().await);

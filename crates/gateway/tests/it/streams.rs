@@ -16,10 +16,10 @@ use tokio::sync::mpsc;
 
 use crate::house::{House, TestBody, full, h2, ms, send, serving};
 
-type Pieces = mpsc::UnboundedSender<Frame<Bytes>>;
+pub(crate) type Pieces = mpsc::UnboundedSender<Frame<Bytes>>;
 
 /// A body that is written piece by piece.
-fn pieces() -> (Pieces, TestBody) {
+pub(crate) fn pieces() -> (Pieces, TestBody) {
     let (send, receive) = mpsc::unbounded_channel::<Frame<Bytes>>();
     let frames = futures_util::stream::unfold(receive, async |mut receive| Some((receive.recv().await?, receive)));
     (send, StreamBody::new(frames.map(Ok::<_, Infallible>)).boxed_unsync())
@@ -120,6 +120,69 @@ async fn grpc_goes_over_http_2_with_trailers_both_ways() {
         assert_eq!((answer.status, answer.body.as_str()), (200, "message"));
         assert_eq!(answer.trailers.unwrap()["grpc-status"], "0");
     }
+}
+
+fn grpc(uri: &str) -> http::request::Builder {
+    Request::post(uri).header("content-type", "application/grpc").header("te", "trailers")
+}
+
+#[tokio::test]
+async fn the_platforms_errors_are_grpc_to_grpc_callers() {
+    let house = House::open();
+    house.publish(&[("asleep", Policy { cold_timeout: ms(50), ..Policy::default() }, &[])]);
+    let mut client = h2(house.public).await;
+    for (uri, status) in [
+        ("http://a/function/missing/p.S/M", "12"),
+        ("http://missing/p.S/M", "12"),
+        ("http://a/function/asleep/p.S/M", "14"),
+    ] {
+        let answer = within(client.send_request(grpc(uri).body(full("")).unwrap())).await.unwrap();
+        assert_eq!(answer.status(), 200, "{uri}");
+        assert_eq!(answer.headers()["content-type"], "application/grpc");
+        assert_eq!(answer.headers()["grpc-status"], status, "{uri}");
+        assert!(answer.headers()["grpc-message"].to_str().unwrap().starts_with("gateway: "));
+    }
+}
+
+#[tokio::test]
+async fn the_authority_names_a_grpc_callers_function() {
+    let house = House::open();
+    let at = serving(async |request: Request<Incoming>| {
+        Response::builder()
+            .header("content-type", "application/grpc")
+            .body(full(request.uri().path().to_owned()))
+            .unwrap()
+    });
+    house.echo(at.await);
+    let mut client = h2(house.public).await;
+    for authority in ["echo", "echo.openfaas-fn", "echo:8080"] {
+        let uri = format!("http://{authority}/p.S/Method");
+        let answer = within(client.send_request(grpc(&uri).body(full("")).unwrap())).await.unwrap();
+        assert_eq!(crate::house::finish(answer).await.body, "/p.S/Method", "{authority}");
+    }
+}
+
+#[tokio::test]
+async fn a_grpc_stream_outlives_the_total_timeout_but_not_the_callers() {
+    let house = House::open();
+    let at = serving(async |_| {
+        let (write, body) = pieces();
+        tokio::spawn(async move {
+            for _ in 0..20 {
+                tokio::time::sleep(ms(100)).await;
+                let _ = write.send(data("."));
+            }
+        });
+        Response::builder().header("content-type", "application/grpc").body(body).unwrap()
+    });
+    house.publish(&[("echo", Policy { total_timeout: ms(500), ..Policy::default() }, &[at.await])]);
+    let mut client = h2(house.public).await;
+    let patient = grpc("http://echo/p.S/M").body(full("")).unwrap();
+    let whole = within(client.send_request(patient)).await.unwrap();
+    assert_eq!(crate::house::finish(whole).await.body.len(), 20);
+    let hasty = grpc("http://echo/p.S/M").header("grpc-timeout", "400m").body(full("")).unwrap();
+    let cut = within(client.send_request(hasty)).await.unwrap();
+    assert!(within(cut.into_body().collect()).await.is_err());
 }
 
 #[tokio::test]

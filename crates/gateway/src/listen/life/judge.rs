@@ -32,6 +32,8 @@ pub(crate) struct Pulse {
     pub since: u32,
     /// When a write first found no room, if none has succeeded since.
     pub stuck: Option<u32>,
+    /// When the peer last took a piece of an answer, if there is more for it to take.
+    pub untaken: Option<u32>,
 }
 
 /// Why a connection is cut.
@@ -50,6 +52,7 @@ pub(crate) fn judge(pulse: Pulse, now: u32, patience: &Patience) -> Option<Cut> 
     let over = |since: u32, limit: u32| now.wrapping_sub(since) > limit;
     match pulse {
         Pulse { stuck: Some(since), .. } if over(since, patience.stuck) => Some(Cut::Stuck),
+        Pulse { untaken: Some(since), .. } if over(since, patience.stuck) => Some(Cut::Stuck),
         Pulse { requests: 1.., .. } => None,
         Pulse { heard: true, since, .. } if over(since, patience.head) => Some(Cut::SlowHead),
         Pulse { heard: false, since, .. } if over(since, patience.idle) => Some(Cut::Idle),
@@ -64,7 +67,7 @@ mod tests {
     const PATIENCE: Patience = Patience { head: 10, idle: 100, stuck: 20 };
 
     fn pulse(requests: u32, heard: bool, stuck: Option<u32>) -> Pulse {
-        Pulse { requests, heard, since: 5, stuck }
+        Pulse { requests, heard, since: 5, stuck, untaken: None }
     }
 
     #[test]
@@ -73,6 +76,7 @@ mod tests {
             (pulse(0, true, None), 15, Cut::SlowHead),
             (pulse(0, false, None), 105, Cut::Idle),
             (pulse(3, false, Some(7)), 27, Cut::Stuck),
+            (Pulse { untaken: Some(9), ..pulse(3, false, None) }, 29, Cut::Stuck),
         ] {
             assert_eq!(judge(pulse, limit, &PATIENCE), None, "{pulse:?}");
             assert_eq!(judge(pulse, limit + 1, &PATIENCE), Some(cut), "{pulse:?}");

@@ -28,6 +28,10 @@ pub(crate) struct Life {
     since: AtomicU32,
     /// Tick plus one; 0: not stuck.
     stuck: AtomicU32,
+    /// Answers that wait for the caller to take more of them.
+    untaken: AtomicU32,
+    /// When the caller last took something of one.
+    taken: AtomicU32,
     http2: AtomicBool,
     /// Whether its protocol is known and it can be told to end by that.
     speaks: AtomicBool,
@@ -51,6 +55,8 @@ impl Life {
             requests: AtomicU32::new(0),
             heard: AtomicBool::new(true),
             stuck: AtomicU32::new(0),
+            untaken: AtomicU32::new(0),
+            taken: AtomicU32::new(0),
             http2: AtomicBool::new(false),
             speaks: AtomicBool::new(false),
             over: AtomicBool::new(false),
@@ -94,7 +100,7 @@ impl Life {
         self.requests.store(self.requests.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         self.answering.store(true, Ordering::Relaxed);
         self.said_all.store(said_all, Ordering::Relaxed);
-        Busy(self.clone())
+        Busy { life: self.clone(), untaken: false }
     }
 
     /// All that was to be written is written.
@@ -148,6 +154,7 @@ impl Life {
             heard: self.heard.load(Ordering::Relaxed),
             since: self.since.load(Ordering::Relaxed),
             stuck: self.stuck.load(Ordering::Relaxed).checked_sub(1),
+            untaken: (self.untaken.load(Ordering::Relaxed) > 0).then(|| self.taken.load(Ordering::Relaxed)),
         }
     }
 
@@ -156,7 +163,8 @@ impl Life {
         self.order(CUT);
     }
 
-    fn drain(&self) {
+    /// Ends the connection after the requests that it has.
+    pub(crate) fn drain(&self) {
         self.order(DRAIN);
     }
 
@@ -204,12 +212,36 @@ impl Life {
 
 /// One request of a connection, from its complete head to its complete answer.
 #[derive(Debug)]
-pub(crate) struct Busy(Arc<Life>);
+pub(crate) struct Busy {
+    life: Arc<Life>,
+    untaken: bool,
+}
+
+impl Busy {
+    /// A piece of the answer is there for the caller; when it asks for the next one, it has taken this one.
+    pub(crate) fn gives(&mut self) {
+        self.life.taken.store(self.life.now.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.count(true);
+    }
+
+    /// The caller has taken all there is.
+    pub(crate) fn waits(&mut self) {
+        self.count(false);
+    }
+
+    fn count(&mut self, untaken: bool) {
+        let before = self.life.untaken.load(Ordering::Relaxed);
+        let after = before + u32::from(untaken) - u32::from(self.untaken);
+        self.life.untaken.store(after, Ordering::Relaxed);
+        self.untaken = untaken;
+    }
+}
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        self.0.requests.store(self.0.requests.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
-        self.0.quiet();
+        self.waits();
+        self.life.requests.store(self.life.requests.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
+        self.life.quiet();
     }
 }
 
@@ -261,5 +293,22 @@ mod tests {
         assert_eq!(life.pulse().stuck, Some(3));
         life.wrote(true);
         assert_eq!(life.pulse().stuck, None);
+    }
+
+    #[test]
+    fn untaken_answers_count_from_the_last_piece_of_any() {
+        let now = Arc::new(AtomicU32::new(3));
+        let life = Life::new(&now);
+        let (mut one, mut other) = (life.begin(true), life.begin(true));
+        assert_eq!(life.pulse().untaken, None);
+        one.gives();
+        now.store(5, Ordering::Relaxed);
+        other.gives();
+        other.gives();
+        assert_eq!(life.pulse().untaken, Some(5));
+        other.waits();
+        assert_eq!(life.pulse().untaken, Some(5), "the first is still there");
+        drop(one);
+        assert_eq!(life.pulse().untaken, None);
     }
 }

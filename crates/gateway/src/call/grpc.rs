@@ -1,0 +1,116 @@
+//! What gRPC writes differently from HTTP ("gRPC over HTTP2", PROTOCOL-HTTP2.md): its deadline, and errors as trailers.
+
+use std::time::Duration;
+
+use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
+use http::{Request, Response, Version};
+use nearpath_types::PlatformError;
+use nearpath_wire::Body;
+
+/// The caller's limit for the whole call.
+pub(crate) const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
+const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
+
+/// Whether a request speaks gRPC.
+pub(crate) fn is_grpc<B>(request: &Request<B>) -> bool {
+    let kind = request.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+    request.version() == Version::HTTP_2 && kind.is_some_and(|kind| kind.starts_with(b"application/grpc"))
+}
+
+/// Reads `grpc-timeout`: at most eight digits and a unit, `H M S m u n`.
+pub(crate) fn timeout(text: &str) -> Option<Duration> {
+    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    let plain = (1..=8).contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_digit());
+    let amount: u64 = plain.then(|| digits.parse().ok())??;
+    Some(match unit {
+        "H" => Duration::from_secs(amount * 3600),
+        "M" => Duration::from_secs(amount * 60),
+        "S" => Duration::from_secs(amount),
+        "m" => Duration::from_millis(amount),
+        "u" => Duration::from_micros(amount),
+        "n" => Duration::from_nanos(amount),
+        _ => return None,
+    })
+}
+
+/// Makes an answer made by the platform one that a gRPC client understands: HTTP says 200, the status is a trailer that
+/// comes at once ("Trailers-Only").
+pub(crate) fn trailers_only(response: &mut Response<Body>, error: &PlatformError) {
+    *response.status_mut() = http::StatusCode::OK;
+    *response.body_mut() = Body::empty();
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, GRPC);
+    headers.insert(GRPC_STATUS, HeaderValue::from(status(error)));
+    headers.insert(GRPC_MESSAGE, message(&error.to_string()));
+}
+
+/// The status code (google.rpc.Code). UNAVAILABLE only where the call has certainly not run: clients repeat it unasked.
+fn status(error: &PlatformError) -> u16 {
+    match error.reason.status() {
+        499 => 1,                                        // CANCELLED
+        400 => 3,                                        // INVALID_ARGUMENT
+        408 | 504 => 4,                                  // DEADLINE_EXCEEDED
+        403 => 7,                                        // PERMISSION_DENIED
+        413 | 429 | 431 | 507 => 8,                      // RESOURCE_EXHAUSTED
+        404 | 405 | 501 => 12,                           // UNIMPLEMENTED
+        502 | 503 if error.reason.retry_is_safe() => 14, // UNAVAILABLE
+        401 => 16,                                       // UNAUTHENTICATED
+        _ => 13,                                         // INTERNAL
+    }
+}
+
+/// Percent-encoded as gRPC wants it: everything but printable ASCII, and the percent sign.
+fn message(text: &str) -> HeaderValue {
+    let encoded: String = text.bytes().map(encoded).collect();
+    HeaderValue::from_str(&encoded).expect("only printable ASCII is left")
+}
+
+fn encoded(byte: u8) -> String {
+    match byte {
+        b'%' | 0..0x20 | 0x7f.. => format!("%{byte:02X}"),
+        _ => char::from(byte).to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nearpath_types::Reason;
+    use proptest::prelude::*;
+
+    #[test]
+    fn timeouts_have_one_of_six_units() {
+        for (text, nanos) in [("1H", 3_600_000_000_000), ("2M", 120_000_000_000), ("3S", 3_000_000_000)] {
+            assert_eq!(timeout(text), Some(Duration::from_nanos(nanos)), "{text}");
+        }
+        for (text, nanos) in [("4m", 4_000_000), ("5u", 5_000), ("99999999n", 99_999_999)] {
+            assert_eq!(timeout(text), Some(Duration::from_nanos(nanos)), "{text}");
+        }
+        for bad in ["", "S", "1", "1s", "-1S", "+1S", "123456789S", "1 S", "1é"] {
+            assert_eq!(timeout(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_may_have_run_is_never_unavailable() {
+        for reason in Reason::ALL {
+            let status = status(&PlatformError::new("gateway", *reason, "why"));
+            assert!(status != 14 || reason.retry_is_safe(), "{reason}");
+            assert_ne!(status, 0, "{reason}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_a_message(text in ".*") {
+            prop_assert!(message(&text).as_bytes().iter().all(|b| (0x20..0x7f).contains(b)));
+        }
+
+        #[test]
+        fn any_timeout_is_read_or_refused(text in ".{0,12}") {
+            timeout(&text);
+        }
+    }
+}

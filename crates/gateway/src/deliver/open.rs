@@ -1,0 +1,123 @@
+//! Answers that are on their way to their callers, and the sweep that ends those whose callers do not take them.
+//!
+//! While the function keeps its caller waiting, [`Passing`](super::passing::Passing) has a timer. While it is the caller who
+//! keeps the answer waiting, nobody asks the answer's body for anything: a full socket or a closed HTTP/2 window would hold
+//! the function's place for as long as its owner likes.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use http_body::Frame;
+use nearpath_types::Reason;
+use slab::Slab;
+
+use super::pick::Place;
+use super::pool::Line;
+use crate::call::{Call, Clock};
+
+/// What a request holds until its response's end.
+pub(crate) struct Held {
+    /// Its place at the instance.
+    pub(crate) place: Place,
+    /// Its connection to the instance.
+    pub(crate) line: Line,
+}
+
+/// One answer.
+pub(super) struct Open {
+    held: RefCell<Option<Held>>,
+    call: RefCell<Box<Call>>,
+    clock: Clock,
+    /// Tick plus one since when it is the caller's turn to take; 0: it is the function's to give.
+    turn: Cell<u32>,
+    cut: Cell<Option<Reason>>,
+    key: Cell<usize>,
+}
+
+impl Open {
+    /// Begins with the caller's turn: to take the head.
+    pub(super) fn begin(call: Box<Call>, held: Held) -> Rc<Self> {
+        let (clock, lane) = (call.clock, call.lane.clone());
+        let (held, call, cut) = (RefCell::new(Some(held)), RefCell::new(call), Cell::new(None));
+        let open = Rc::new(Self { held, call, clock, turn: Cell::new(lane.now() + 1), cut, key: Cell::new(0) });
+        open.key.set(lane.answers.add(open.clone()));
+        open
+    }
+
+    /// The request's limits.
+    pub(super) fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    /// A frame is handed to the caller.
+    pub(super) fn gave(&self, frame: &Frame<Bytes>) {
+        let call = &mut self.call.borrow_mut();
+        call.record.bytes_out += frame.data_ref().map_or(0, Bytes::len) as u64;
+        self.turn.set(call.lane.now() + 1);
+    }
+
+    /// The function has nothing to give.
+    pub(super) fn waits(&self) {
+        self.turn.set(0);
+    }
+
+    /// The response is complete: the connection may serve the next request, unless this one's body is still coming.
+    pub(super) fn finish(&self) {
+        let Some(Held { place, line }) = self.held.take() else { return };
+        let call = &mut self.call.borrow_mut();
+        call.record.finished();
+        if call.flow.as_ref().is_none_or(|flow| flow.has_ended()) {
+            call.lane.pools.put(&place.endpoint, line, call.lane.now());
+        }
+    }
+
+    /// Ends it before its end: place and connection are given up at once.
+    pub(super) fn cut(&self, reason: Reason) {
+        if self.held.take().is_some() {
+            self.call.borrow_mut().record.cut(reason);
+            self.cut.set(Some(reason));
+        }
+    }
+
+    /// Why it was cut, if it was.
+    pub(super) fn was_cut(&self) -> Option<Reason> {
+        self.cut.get()
+    }
+
+    /// Off the sweep's list, with the body that it belongs to.
+    pub(super) fn end(&self) {
+        self.call.borrow().lane.answers.remove(self.key.get());
+    }
+
+    fn overdue(&self, now: Instant, tick: u32, stuck: u32) -> Option<Reason> {
+        let since = self.turn.get().checked_sub(1)?;
+        match self.clock.is_over(now) {
+            true => Some(Reason::TotalTimeout),
+            false => (tick.wrapping_sub(since) > stuck).then_some(Reason::CallerGone),
+        }
+    }
+}
+
+/// The open answers of a thread.
+#[derive(Default)]
+pub(crate) struct Answers(RefCell<Slab<Rc<Open>>>);
+
+impl Answers {
+    fn add(&self, open: Rc<Open>) -> usize {
+        self.0.borrow_mut().insert(open)
+    }
+
+    fn remove(&self, key: usize) {
+        drop(self.0.borrow_mut().try_remove(key));
+    }
+
+    /// Cuts those whose time is over or whose callers took nothing for `stuck` ticks.
+    pub(crate) fn sweep(&self, now: Instant, tick: u32, stuck: u32) {
+        let answers = self.0.borrow();
+        for (_, open) in answers.iter() {
+            open.overdue(now, tick, stuck).inspect(|reason| open.cut(*reason));
+        }
+    }
+}
