@@ -73,3 +73,35 @@ async fn a_slow_reader_is_bounded_by_the_total_timeout() {
         () = place_is_free(&house) => {}
     }
 }
+
+/// Tells when it is dropped.
+struct Bell(tokio::sync::mpsc::UnboundedSender<()>);
+
+impl Drop for Bell {
+    fn drop(&mut self) {
+        let _ = self.0.send(());
+    }
+}
+
+#[tokio::test]
+async fn a_caller_that_leaves_cancels_the_work() {
+    let (send, mut events) = tokio::sync::mpsc::unbounded_channel();
+    let house = House::open();
+    let at = serving(move |_| {
+        let bell = Bell(send.clone());
+        async move {
+            let _ = bell.0.send(()); // it works
+            std::future::pending::<()>().await;
+            drop(bell);
+            Response::new(full(""))
+        }
+    });
+    house.echo(at.await);
+    let mut caller = TcpStream::connect(house.public).await.unwrap();
+    caller.write_all(b"GET /function/echo HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+    within(events.recv()).await.unwrap();
+    drop(caller);
+    within(events.recv()).await.unwrap();
+    eventually("it is recorded", async || house.log.all().len() == 1).await;
+    assert_eq!(house.log.all()[0]["status"], 499);
+}
