@@ -64,6 +64,18 @@ async fn an_orderly_end_leaves_no_process_and_no_cgroup() {
     assert!(before.iter().all(|group| !group.exists()), "{before:?}");
 }
 
+#[tokio::test]
+async fn a_word_that_comes_as_two_signals_is_still_an_orderly_end() {
+    nearpath_testkit::need_root!();
+    let mut house = House::start().await;
+    house.deploy_ready(&http_function(&house.data_dir, "brief", "self.answer(200, b'')")).await;
+    let before = cgroups(&house);
+    let pid = Pid::from_raw(house.pid() as i32).unwrap();
+    kill_process(pid, Signal::TERM).unwrap();
+    assert!(house.end(Signal::INT).success(), "{}", house.log());
+    assert!(before.iter().all(|group| !group.exists()), "{before:?}");
+}
+
 /// Memory cgroups of the instances of this house.
 fn cgroups(house: &House) -> Vec<std::path::PathBuf> {
     let node = std::fs::read_to_string(house.data_dir.join("node-id")).unwrap();

@@ -95,7 +95,7 @@ impl House {
 
     /// One request on a connection of its own.
     pub(crate) async fn ask(&self, method: Method, path: &str, body: impl Into<Bytes>) -> Answer {
-        let request = Request::builder().method(method).uri(path).header("host", "test");
+        let request = Request::builder().method(method).uri(path).header("host", "localhost");
         within(send(self.addr, request.body(Full::new(body.into())).unwrap())).await.unwrap()
     }
 

@@ -1,9 +1,10 @@
-//! What an instance may not do.
+//! What an instance may not do, and a web page neither.
 
-use http::StatusCode;
+use http::{Request, StatusCode};
+use nearpath_testkit::within;
 use serde_json::json;
 
-use crate::house::{House, echo, http_function, script};
+use crate::house::{House, echo, http_function, script, send};
 
 /// Calls another function through the gateway and hands on what came back.
 const RELAY: &str = r#"try:
@@ -60,4 +61,24 @@ async fn an_instance_sees_its_secret_and_nothing_of_the_host() {
     assert!(!said.lines().any(|line| line == "0"), "not root: {said}");
     assert!(!said.contains("nearpath.db"), "{said}");
     assert!(said.contains("Read-only file system") || said.contains("Permission denied"), "{said}");
+}
+
+#[tokio::test]
+async fn a_web_page_of_another_site_cannot_deploy_where_there_is_no_password() {
+    nearpath_testkit::need_root!();
+    let house = House::start().await;
+    let own = house.addr.to_string();
+    for (host, origin, said) in [
+        ("evil.example", "http://evil.example", "ask http://127.0.0.1"),
+        (&own, "http://evil.example", "a page of another web site"),
+    ] {
+        let request = Request::post("/system/functions").header("host", host).header("origin", origin);
+        let order = echo(&house.data_dir, "echo").to_string();
+        let request = request.header("content-type", "text/plain").body(order.into()).unwrap();
+        let answer = within(send(house.addr, request)).await.unwrap();
+        let text = String::from_utf8_lossy(answer.body()).into_owned();
+        assert_eq!(answer.status(), StatusCode::FORBIDDEN, "{host} {origin}: {text}");
+        assert!(text.contains(said), "{text}");
+    }
+    assert_eq!(house.ask(http::Method::GET, "/system/functions", "").await.body().as_ref(), b"[]");
 }

@@ -39,12 +39,14 @@ pub enum CredentialsError {
         source: io::Error,
     },
     /// A file holds nothing.
-    #[error("credentials: {} is empty: write the {what} into it, or remove it to have one made", path.display())]
+    #[error("credentials: {} is empty: write the {what} into it{}", path.display(), if *made { ", or remove it to have one made" } else { "" })]
     Empty {
         /// The file.
         path: PathBuf,
         /// User or password.
         what: &'static str,
+        /// Whether a missing one is made.
+        made: bool,
     },
 }
 
@@ -72,7 +74,7 @@ impl Credentials {
             write_if_missing(&user, || "admin".to_owned())?;
             write_if_missing(&password, random_password)?;
         }
-        Ok(Self { user: read(&user, "user name")?, password: read(&password, "password")? })
+        Ok(Self { user: read(&user, "user name", make)?, password: read(&password, "password", make)? })
     }
 
     /// Whether both are right. Takes as long for a wrong guess as for a right one of the same length.
@@ -81,10 +83,10 @@ impl Credentials {
     }
 }
 
-fn read(path: &Path, what: &'static str) -> Result<String, CredentialsError> {
+fn read(path: &Path, what: &'static str, made: bool) -> Result<String, CredentialsError> {
     let text = fs::read_to_string(path).map_err(|source| CredentialsError::File { path: path.to_owned(), source })?;
     match text.trim_end_matches(['\r', '\n']) {
-        "" => Err(CredentialsError::Empty { path: path.to_owned(), what }),
+        "" => Err(CredentialsError::Empty { path: path.to_owned(), what, made }),
         text => Ok(text.to_owned()),
     }
 }
@@ -126,6 +128,9 @@ mod tests {
         let made = Credentials::load(folder.path(), true).unwrap();
         assert_eq!((made.user.as_str(), made.password.len()), ("admin", 32));
         assert_eq!(Credentials::load(folder.path(), true).unwrap(), made);
+        fs::write(folder.path().join(USER_FILE), "").unwrap();
+        let empty = Credentials::load(folder.path(), true).unwrap_err();
+        assert!(empty.to_string().ends_with("write the user name into it, or remove it to have one made"), "{empty}");
         let mode = fs::metadata(folder.path().join(PASSWORD_FILE)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
     }
@@ -138,7 +143,7 @@ mod tests {
         fs::write(folder.path().join(USER_FILE), "root\n").unwrap();
         fs::write(folder.path().join(PASSWORD_FILE), "\n").unwrap();
         let empty = Credentials::load(folder.path(), false).unwrap_err();
-        assert!(empty.to_string().contains("password"), "{empty}");
+        assert!(empty.to_string().ends_with("is empty: write the password into it"), "{empty}");
         fs::write(folder.path().join(PASSWORD_FILE), "s3:cret\r\n").unwrap();
         let given = Credentials::load(folder.path(), false).unwrap();
         assert!(given.matches(b"root", b"s3:cret"));

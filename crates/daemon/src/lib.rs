@@ -9,3 +9,4 @@ pub mod drain;
 pub mod logs;
 pub mod metrics;
 pub mod ready;
+pub mod signals;

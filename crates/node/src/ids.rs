@@ -87,7 +87,7 @@ impl Ids {
     /// When the file holds something else than a number, or cannot be read or written.
     pub fn open(file: PathBuf) -> io::Result<Self> {
         let next = match fs::read_to_string(&file) {
-            Ok(text) => text.trim().parse().map_err(|_| io::Error::other("it does not hold a number"))?,
+            Ok(text) => parse(&text).ok_or_else(|| io::Error::other("it does not hold the number of an instance"))?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => 1,
             Err(error) => return Err(error),
         };
@@ -119,6 +119,11 @@ impl Ids {
         self.reserved = reserved;
         Ok(())
     }
+}
+
+/// Reads the file that ids are reserved in. Numbers so large that ids would come round are not its own.
+pub fn parse(text: &str) -> Option<u64> {
+    text.trim().parse().ok().filter(|next| (1..=u64::MAX / 2).contains(next))
 }
 
 /// A loopback port that nothing listens on now. Another program may take it before the instance does: this is for
@@ -157,8 +162,10 @@ mod tests {
                 last = id;
             }
         }
-        fs::write(&file, "many").unwrap();
-        assert!(Ids::open(file).is_err(), "a damaged file is not taken for a new one");
+        for damaged in ["many", "", "0", "-1", "18446744073709551615"] {
+            fs::write(&file, damaged).unwrap();
+            assert!(Ids::open(file.clone()).is_err(), "{damaged:?} is not taken for a new file");
+        }
     }
 
     proptest! {

@@ -12,6 +12,7 @@
 mod agent;
 pub mod artifact;
 pub mod config;
+mod identity;
 pub mod ids;
 pub mod instance;
 pub mod logs;
@@ -21,4 +22,5 @@ mod node;
 pub mod reconcile;
 
 pub use config::{Config, NodeError, Settle};
+pub use identity::node_id;
 pub use node::Node;

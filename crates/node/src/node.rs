@@ -10,10 +10,11 @@ use nearpath_types::status::Usage;
 use nearpath_types::{Desired, FunctionId, LogLine, LogQuery, ObservedFunction, Snapshot};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::agent::{Agent, Command, Inbox, Premises, Publisher, Workshop};
+use crate::agent::{Agent, Command, Inbox, Lots, Premises, Publisher, Workshop};
 use crate::artifact::Artifacts;
 use crate::config::{Config, NodeError};
 use crate::ids::{Eips, Ids};
+use crate::instance::life::Tools;
 use crate::logs::Logs;
 use crate::machine::Machine;
 use crate::machine::kernel::KernelMachine;
@@ -60,8 +61,8 @@ impl Node {
         let logs = Logs::new(config.log_bound);
         let (events, heard) = mpsc::unbounded_channel();
         let premises = Premises { gateway_url: config.gateway_url, tmp: config.data_dir.join("tmp") };
-        let numbers = (ids, Eips::around(config.gateway_ip));
-        let workshop = Workshop::new(machine, Arc::new(artifacts), (logs.clone(), events), premises, numbers);
+        let tools = Tools { machine, artifacts: Arc::new(artifacts), logs: logs.clone(), events };
+        let workshop = Workshop::new(tools, premises, Lots::new(ids, Eips::around(config.gateway_ip)));
         let publisher = Publisher::new();
         let (snapshots, observed) = (publisher.snapshots(), publisher.observed());
         let (commands, obeyed) = mpsc::unbounded_channel();

@@ -170,7 +170,7 @@ async fn a_stubborn_one_is_killed_at_its_limit() {
     bench.node.apply(bench.echo(1, 0, ""));
     bench.machine.until(Event::Released, 1).await;
     let (asked, killed) = (bench.machine.times(Event::Terminated)[0], bench.machine.times(Event::Killed)[0]);
-    assert_eq!((killed.0 - asked.0).as_secs(), 33, "write_timeout 30 s, stop_grace 2 s and one more");
+    assert_eq!((killed.0 - asked.0).as_secs(), 63, "write_timeout 60 s, stop_grace 2 s and one more");
     assert_eq!(echo(&bench.node.snapshots().borrow()).replicas, 0, "asleep, and still known");
 }
 
@@ -206,7 +206,7 @@ async fn stop_drains_everything_side_by_side() {
     let begun = tokio::time::Instant::now();
     bench.node.stop().await;
     assert_eq!(bench.machine.count(Event::Released), 5);
-    assert!(begun.elapsed() < Duration::from_secs(40), "one limit, not five");
+    assert_eq!(begun.elapsed().as_secs(), 63, "one limit, not five");
 }
 
 #[tokio::test(start_paused = true)]

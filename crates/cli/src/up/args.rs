@@ -2,6 +2,9 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
+
+use nearpath_types::duration;
 
 /// Options of `nearpath up`.
 #[derive(Debug, Clone, clap::Args)]
@@ -57,10 +60,105 @@ pub struct UpArgs {
     pub watchdog: Option<PathBuf>,
 
     /// How long requests may take to finish after SIGTERM before they are cut
-    #[arg(long, default_value = "30s", value_parser = nearpath_types::duration::parse, value_name = "DURATION")]
-    pub drain_timeout: std::time::Duration,
+    #[arg(long, default_value = "30s", value_parser = duration::parse, value_name = "DURATION")]
+    pub drain_timeout: Duration,
 
     /// Log in JSON
     #[arg(long)]
     pub log_json: bool,
+
+    /// What callers' connections may take.
+    #[command(flatten)]
+    pub callers: CallerArgs,
+}
+
+/// Limits of callers' connections: what nobody may hold for ever. The defaults are those of
+/// [`nearpath_gateway::Settings`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::Args)]
+#[command(next_help_heading = "Limits of callers' connections")]
+pub struct CallerArgs {
+    /// From a request's first byte to the end of its head; also from connecting to the first request
+    #[arg(long, default_value = "10s", value_parser = limit, value_name = "DURATION")]
+    pub header_timeout: Duration,
+
+    /// A connection without a request is closed after this
+    #[arg(long, default_value = "75s", value_parser = limit, value_name = "DURATION")]
+    pub idle_timeout: Duration,
+
+    /// A caller that takes nothing of its answer for so long is cut off
+    #[arg(long, default_value = "60s", value_parser = limit, value_name = "DURATION")]
+    pub write_timeout: Duration,
+
+    /// Longest silence inside a request's body
+    #[arg(long, default_value = "30s", value_parser = limit, value_name = "DURATION")]
+    pub body_idle_timeout: Duration,
+
+    /// Connections at a time on one address, up to 1000000; more wait in the kernel's backlog
+    #[arg(long, default_value = "16384", value_parser = connections, value_name = "N")]
+    pub max_connections: usize,
+}
+
+/// Beyond it a limit is none.
+const LONGEST: Duration = Duration::from_secs(24 * 3_600);
+
+fn limit(text: &str) -> Result<Duration, String> {
+    match duration::parse(text) {
+        Ok(limit) if limit.is_zero() => {
+            Err("it would cut off everybody at once: write a longer time, such as 30s".to_owned())
+        }
+        Ok(limit) if limit < Duration::from_millis(1) => Err("the shortest limit is 1ms".to_owned()),
+        Ok(limit) if limit > LONGEST => Err("the longest limit is 24h".to_owned()),
+        Ok(limit) => Ok(limit),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// As many as one machine has file descriptors for, at most.
+fn connections(text: &str) -> Result<usize, String> {
+    let number = text.trim().parse().ok().filter(|number| (1..=1_000_000).contains(number));
+    number.ok_or_else(|| "write a number from 1 to 1000000".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+    use nearpath_gateway::Settings;
+
+    #[derive(Parser)]
+    struct Typed {
+        #[command(flatten)]
+        up: UpArgs,
+    }
+
+    fn typed(options: &[&str]) -> Result<CallerArgs, String> {
+        let words = ["up"].iter().chain(options);
+        Typed::try_parse_from(words).map(|typed| typed.up.callers).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_defaults_are_the_gateways() {
+        let Settings { header_timeout, idle_timeout, write_timeout, body_idle_timeout, max_connections, .. } =
+            Settings::default();
+        let defaults = CallerArgs { header_timeout, idle_timeout, write_timeout, body_idle_timeout, max_connections };
+        assert_eq!(typed(&[]).unwrap(), defaults);
+    }
+
+    #[test]
+    fn limits_that_are_none_are_refused() {
+        for option in ["--header-timeout", "--idle-timeout", "--write-timeout", "--body-idle-timeout"] {
+            assert!(typed(&[option, "1m30s"]).is_ok());
+            for (bad, told) in
+                [("0", "cut off everybody"), ("soon", "invalid duration"), ("1ns", "1ms"), ("25h", "24h")]
+            {
+                let text = typed(&[option, bad]).unwrap_err();
+                assert!(text.contains(told) && text.contains(option), "{text}");
+            }
+        }
+        for bad in ["0", "many", "1000001", "-1", "18446744073709551616"] {
+            let text = typed(&[&format!("--max-connections={bad}")]).unwrap_err();
+            assert!(text.contains("from 1 to 1000000") && text.contains("--max-connections"), "{text}");
+        }
+        assert_eq!(typed(&["--max-connections", "7"]).unwrap().max_connections, 7);
+    }
 }

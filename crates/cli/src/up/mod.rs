@@ -1,13 +1,16 @@
 //! `nearpath up`: controller, node and gateway in one process.
 //!
-//! [`args`] is what was typed, [`plan`] what is ready to use, [`house`] builds the parts and ties them together, [`desk`]
-//! is the seam where they meet. Everything that can be refused (a port in use, a second process on the data directory, a
-//! missing watchdog) is refused before anything is started.
+//! [`args`] is what was typed, [`plan`] what is ready to use, [`house`] builds the parts ([`parts`], [`sockets`]) and ties
+//! them together, [`desk`] is the seam where they meet, [`banner`] what is printed. Everything that can be refused (a port
+//! in use, a second process on the data directory, a missing watchdog) is refused before anything is started.
 
 mod args;
+mod banner;
 mod desk;
 mod house;
+mod parts;
 mod plan;
+mod sockets;
 
 use std::process::ExitCode;
 

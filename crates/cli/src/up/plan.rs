@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use nearpath_daemon::logs::Format;
+use nearpath_gateway::Settings;
 use nearpath_kernel::sandbox::Isolation;
 use thiserror::Error;
 
-use super::args::UpArgs;
+use super::args::{CallerArgs, UpArgs};
 
 /// Why `nearpath up` does not start.
 #[derive(Debug, Error)]
@@ -28,6 +29,11 @@ pub(super) enum UpError {
 }
 
 impl UpError {
+    /// Names the option and the address that cannot be listened on.
+    pub(super) fn listen(what: &'static str, addr: SocketAddr) -> impl FnOnce(std::io::Error) -> Self {
+        move |error| Self::Listen { what, addr, error }
+    }
+
     /// Names the part of the house that failed.
     pub(super) fn part<E: Into<Box<dyn std::error::Error + Send + Sync>>>(
         what: &'static str,
@@ -55,7 +61,7 @@ pub(super) struct Plan {
     pub(super) threads: usize,
     pub(super) access_log: Option<PathBuf>,
     pub(super) watchdog: PathBuf,
-    pub(super) drain_timeout: Duration,
+    pub(super) gateway: Settings,
     pub(super) log_format: Format,
 }
 
@@ -80,9 +86,22 @@ impl Plan {
             isolation: isolation(args.no_sandbox)?,
             threads: args.threads.unwrap_or_else(cores).max(1),
             access_log: args.access_log,
-            drain_timeout: args.drain_timeout,
+            gateway: gateway(&args.callers, args.drain_timeout),
             log_format: if args.log_json { Format::Json } else { Format::Text },
         })
+    }
+}
+
+fn gateway(callers: &CallerArgs, drain_timeout: Duration) -> Settings {
+    let CallerArgs { header_timeout, idle_timeout, write_timeout, body_idle_timeout, max_connections } = *callers;
+    Settings {
+        header_timeout,
+        idle_timeout,
+        write_timeout,
+        body_idle_timeout,
+        max_connections,
+        drain_timeout,
+        ..Settings::default()
     }
 }
 
@@ -105,4 +124,24 @@ fn isolation(no_sandbox: bool) -> Result<Isolation, UpError> {
     }
     nearpath_kernel::sandbox::enter_user_namespace().map_err(UpError::NoIsolation)?;
     Ok(Isolation::UserNamespace)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_gateway_gets_the_limits_that_were_typed() {
+        let seconds = Duration::from_secs;
+        let typed = CallerArgs {
+            header_timeout: seconds(1),
+            idle_timeout: seconds(2),
+            write_timeout: seconds(3),
+            body_idle_timeout: seconds(4),
+            max_connections: 5,
+        };
+        let got = gateway(&typed, seconds(6));
+        let times = [got.header_timeout, got.idle_timeout, got.write_timeout, got.body_idle_timeout, got.drain_timeout];
+        assert_eq!((times, got.max_connections), ([1, 2, 3, 4, 6].map(seconds), 5));
+    }
 }

@@ -1,25 +1,37 @@
-//! Basic authentication (RFC 7617) in front of everything but the open paths.
+//! Basic authentication (RFC 7617) in front of everything but the open paths, and no orders from other sites' pages.
 
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use http::{HeaderMap, header};
+use http::{HeaderMap, Uri, header};
 use nearpath_types::Reason;
 
 use super::refused::Refused;
+use super::site;
 use crate::controller::Controller;
 use crate::credentials::Credentials;
 
 pub(crate) async fn check(State(controller): State<Controller>, request: Request, next: Next) -> Response {
-    let passes = match controller.credentials() {
-        None => true, // an empty `Bearer`, which OpenFaaS's clients send without a login, is as good as nothing
-        Some(wanted) => is_open(request.uri().path()) || carries(request.headers(), wanted),
-    };
-    match passes {
-        true => next.run(request).await,
-        false => Refused::new(Reason::Unauthorized, "invalid credentials").into_response(),
+    match admit(controller.credentials(), request.uri(), request.headers()) {
+        Ok(()) => next.run(request).await,
+        Err(refused) => refused.into_response(),
+    }
+}
+
+/// Where another site's page asks, there is no question for a password: a browser would put it to its user.
+fn admit(wanted: Option<&Credentials>, uri: &Uri, headers: &HeaderMap) -> Result<(), Refused> {
+    let is_order = uri.path().starts_with("/system/");
+    if is_order {
+        site::check_page(uri, headers)?;
+    }
+    match wanted {
+        // an empty `Bearer`, which OpenFaaS's clients send without a login, is as good as nothing
+        None if is_order => Ok(site::check_name(uri, headers)?),
+        None => Ok(()),
+        Some(wanted) if is_open(uri.path()) || carries(headers, wanted) => Ok(()),
+        Some(_) => Err(Refused::new(Reason::Unauthorized, "invalid credentials")),
     }
 }
 
@@ -35,7 +47,7 @@ fn carries(headers: &HeaderMap, wanted: &Credentials) -> bool {
 }
 
 /// The decoded `USER:PASSWORD` of a `Basic` value; the scheme's name is case-insensitive.
-fn basic(value: &[u8]) -> Option<Vec<u8>> {
+pub fn basic(value: &[u8]) -> Option<Vec<u8>> {
     let (scheme, token) = value.split_at_checked(6)?;
     if !scheme.eq_ignore_ascii_case(b"basic ") {
         return None;

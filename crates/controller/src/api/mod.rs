@@ -14,6 +14,7 @@ mod namespaces;
 mod record;
 mod refused;
 mod secrets;
+mod site;
 mod status;
 
 use axum::Router;
@@ -27,6 +28,11 @@ use nearpath_types::Reason;
 use tower::ServiceExt;
 
 use crate::controller::Controller;
+#[doc(hidden)] // for the fuzz targets
+pub use auth::basic;
+#[doc(hidden)]
+pub use site::is_loopback;
+
 use refused::Refused;
 
 /// Largest request body in bytes.

@@ -4,6 +4,7 @@ use axum::response::{IntoResponse, Response};
 use http::{HeaderName, HeaderValue, StatusCode, header};
 use nearpath_types::{InvalidName, PlatformError, Reason};
 
+use super::site::Foreign;
 use crate::model::{InvalidSecretName, Refusal};
 use crate::store::StoreError;
 use crate::writer::Failure;
@@ -86,5 +87,11 @@ impl From<InvalidName> for Refused {
 impl From<InvalidSecretName> for Refused {
     fn from(error: InvalidSecretName) -> Self {
         Self::bad_request(error.to_string())
+    }
+}
+
+impl From<Foreign> for Refused {
+    fn from(foreign: Foreign) -> Self {
+        Self::new(Reason::NotAllowed, foreign.to_string())
     }
 }

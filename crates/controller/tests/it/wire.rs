@@ -38,7 +38,7 @@ async fn a_followed_line_arrives_while_the_stream_is_open() {
     let (lines, stream) = mpsc::channel(8);
     *lab.fleet.lines.lock().unwrap() = Some(stream);
     let mut client = BufReader::new(TcpStream::connect(serve(&lab).await).await.unwrap());
-    client.write_all(b"GET /system/logs?name=echo&follow=true HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    client.write_all(b"GET /system/logs?name=echo&follow=true HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
     for text in ["first", "second"] {
         let line = LogLine {
             name: "echo".into(),
@@ -63,7 +63,7 @@ async fn a_cut_off_body_changes_nothing() {
     let lab = Lab::new().await;
     let mut client = TcpStream::connect(serve(&lab).await).await.unwrap();
     client
-        .write_all(b"POST /system/functions HTTP/1.1\r\nhost: x\r\ncontent-length: 500\r\n\r\n{\"service\":")
+        .write_all(b"POST /system/functions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 500\r\n\r\n{\"service\":")
         .await
         .unwrap();
     client.shutdown().await.unwrap();

@@ -4,8 +4,10 @@
 //! then acts on what the outcome withdraws. Everything slow happens in the instances' own tasks.
 
 mod function;
+mod lots;
 mod publisher;
 mod record;
+mod records;
 mod workshop;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,9 +25,11 @@ use crate::instance::ending::Ending;
 use crate::instance::life::{Event, StopOrder};
 use crate::metrics::Metrics;
 use crate::reconcile::{self, Action};
-use publisher::{Functions, Records};
+use publisher::Functions;
 use record::{Meter, Record};
+use records::Records;
 
+pub(crate) use lots::Lots;
 pub(crate) use publisher::Publisher;
 pub(crate) use workshop::{Premises, Workshop};
 
@@ -69,7 +73,7 @@ impl Agent {
             settle,
             metrics,
             functions: BTreeMap::new(),
-            records: BTreeMap::new(),
+            records: Records::default(),
             stopping: None,
             waiting: Vec::new(),
             needed: None,
@@ -100,7 +104,7 @@ impl Agent {
             }
         }
         if let Some(done) = self.stopping.take() {
-            self.workshop.machine.leave();
+            self.workshop.tools.machine.leave();
             let _ = done.send(()); // the asker may have left
         }
     }
@@ -112,9 +116,9 @@ impl Agent {
         let ids: Vec<_> = self.functions.keys().cloned().collect();
         let retries: Vec<_> = ids.iter().map(|id| self.reconcile(id, now, &mut withdrawn)).collect();
         self.functions.retain(|id, function| {
-            let lives = function.desired.is_some() || self.records.values().any(|record| record.function == *id);
+            let lives = function.desired.is_some() || self.records.has(id);
             if !lives {
-                self.workshop.logs.forget(id);
+                self.workshop.tools.logs.forget(id);
             }
             lives
         });
@@ -122,7 +126,7 @@ impl Agent {
         for asker in self.waiting.drain(..) {
             let _ = asker.send(version); // the asker may have left
         }
-        self.metrics.count(self.records.values().map(|record| record.state));
+        self.metrics.count(self.records.iter().map(|record| record.state));
         withdrawn.into_iter().for_each(|(id, was_ready)| self.order_stop(id, was_ready, version));
         self.collect_artifacts();
         retries.into_iter().flatten().min()
@@ -131,8 +135,7 @@ impl Agent {
     fn reconcile(&mut self, id: &FunctionId, now: Instant, withdrawn: &mut Vec<(InstanceId, bool)>) -> Option<Instant> {
         let function = &self.functions[id];
         let want = function.want().filter(|_| self.stopping.is_none());
-        let of_function = self.records.values().filter(|record| record.function == *id);
-        let seen: Vec<_> = of_function.map(Record::seen).collect();
+        let seen: Vec<_> = self.records.of(id).map(Record::seen).collect();
         let plan = reconcile::plan(want, &seen, &function.backoff, now);
         let mut refused = false;
         for action in plan.actions {
@@ -149,11 +152,11 @@ impl Agent {
     fn start(&mut self, id: &FunctionId, now: Instant) -> bool {
         let Some(function) = self.functions.get_mut(id) else { return false };
         let Some(desired) = &function.desired else { return false };
-        self.workshop.artifacts.also_need((id.clone(), desired.revision));
+        self.workshop.tools.artifacts.also_need((id.clone(), desired.revision));
         match self.workshop.start(desired, now) {
             Ok(record) => {
                 tracing::debug!(function = %id, instance = %record.id, revision = %record.revision, "starts");
-                self.records.insert(record.id, record);
+                self.records.insert(record);
                 true
             }
             Err(text) => {
@@ -167,14 +170,14 @@ impl Agent {
 
     /// Marks an instance as draining; tells whether it was ready.
     fn withdraw(&mut self, id: InstanceId) -> Option<(InstanceId, bool)> {
-        let record = self.records.get_mut(&id)?;
+        let record = self.records.get_mut(id)?;
         let state = std::mem::replace(&mut record.state, InstanceState::Draining);
         Some((id, state == InstanceState::Ready))
     }
 
     /// An instance that was never ready is in nobody's hands, so nobody has to settle.
     fn order_stop(&mut self, id: InstanceId, was_ready: bool, version: u64) {
-        let Some(record) = self.records.get_mut(&id) else { return };
+        let Some(record) = self.records.get_mut(id) else { return };
         let Some(stop) = record.stop.take() else { return };
         let withdrawn = match was_ready {
             true => self.settle.settled(version),
@@ -212,13 +215,15 @@ impl Agent {
     fn hear(&mut self, event: Event) {
         match event {
             Event::Launched { id, pid, process } => {
-                let Some(record) = self.records.get_mut(&id) else { return };
+                let Some(record) = self.records.get_mut(id) else { return };
                 record.pid = pid;
                 record.meter = Some(Arc::new(Meter::new(process, record.started)));
             }
             Event::Phase(id, phase) => {
                 self.metrics.phase(&phase.name, phase.took);
-                self.records.entry(id).and_modify(|record| record.add_phase(phase));
+                if let Some(record) = self.records.get_mut(id) {
+                    record.add_phase(phase);
+                }
             }
             Event::Ready(id) => self.hear_ready(id),
             Event::Gone(id, ending) => self.hear_gone(id, &ending),
@@ -226,7 +231,7 @@ impl Agent {
     }
 
     fn hear_ready(&mut self, id: InstanceId) {
-        let Some(record) = self.records.get_mut(&id) else { return };
+        let Some(record) = self.records.get_mut(id) else { return };
         if record.state != InstanceState::Starting {
             return; // it was withdrawn meanwhile
         }
@@ -240,11 +245,11 @@ impl Agent {
     }
 
     fn hear_gone(&mut self, id: InstanceId, ending: &Ending) {
-        let Some(record) = self.records.remove(&id) else { return };
+        let Some(record) = self.records.remove(id) else { return };
         self.workshop.take_back(&record);
         if let Ending::FailedStart(text) | Ending::Impossible(text) | Ending::Died(text) = ending {
             tracing::warn!(function = %record.function, instance = %id, revision = %record.revision, "{text}");
-            self.workshop.logs.push(&record.function, id, format!("nearpath: {text}"));
+            self.workshop.tools.logs.push(&record.function, id, format!("nearpath: {text}"));
         }
         if let Ending::FailedStart(_) | Ending::Impossible(_) = ending {
             self.metrics.started(false);
@@ -256,8 +261,7 @@ impl Agent {
 
     /// Sums up what a function's instances use; reads files, so not here.
     fn measure(&self, id: &FunctionId, answer: oneshot::Sender<Usage>) {
-        let of_function = self.records.values().filter(|record| record.function == *id);
-        let meters: Vec<_> = of_function.filter_map(|record| record.meter.clone()).collect();
+        let meters: Vec<_> = self.records.of(id).filter_map(|record| record.meter.clone()).collect();
         let now = tokio::time::Instant::now().into_std();
         tokio::task::spawn_blocking(move || {
             let mut usage = Usage::default();
@@ -272,12 +276,12 @@ impl Agent {
     /// Removes copies that neither a wish nor a living instance needs, when that has changed.
     fn collect_artifacts(&mut self) {
         let wished = self.functions.iter().filter_map(|(id, f)| Some((id.clone(), f.want()?.revision)));
-        let lived = self.records.values().map(|record| (record.function.clone(), record.revision));
+        let lived = self.records.iter().map(|record| (record.function.clone(), record.revision));
         let needed: BTreeSet<_> = wished.chain(lived).collect();
         if !self.informed || self.needed.as_ref() == Some(&needed) {
             return;
         }
-        let artifacts = self.workshop.artifacts.clone();
+        let artifacts = self.workshop.tools.artifacts.clone();
         artifacts.need(needed.clone());
         self.needed = Some(needed);
         tokio::task::spawn_blocking(move || {

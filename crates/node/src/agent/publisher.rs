@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use nearpath_types::{FunctionId, InstanceId, ObservedFunction, Snapshot};
+use nearpath_types::{FunctionId, ObservedFunction, Snapshot};
 use tokio::sync::watch;
 
 use super::function::Function;
 use super::record::Record;
+use super::records::Records;
 
 pub(super) type Functions = BTreeMap<FunctionId, Function>;
-pub(super) type Records = BTreeMap<InstanceId, Record>;
 
 pub(crate) struct Publisher {
     snapshots: watch::Sender<Arc<Snapshot>>,
@@ -32,8 +32,7 @@ impl Publisher {
 
     /// Publishes what holds now; returns the version of the snapshot that tells it.
     pub(super) fn publish(&self, functions: &Functions, records: &Records) -> u64 {
-        let of = |id: FunctionId| records.values().filter(move |record| record.function == id);
-        let routes = functions.iter().filter_map(|(id, function)| function.route(of(id.clone()))).collect();
+        let routes = functions.iter().filter_map(|(id, function)| function.route(records.of(id))).collect();
         self.snapshots.send_if_modified(|last| {
             let changed = last.functions != routes;
             if changed {
@@ -43,7 +42,7 @@ impl Publisher {
         });
         let observed = functions.iter().map(|(id, function)| ObservedFunction {
             id: id.clone(),
-            instances: of(id.clone()).map(Record::observed).collect(),
+            instances: records.of(id).map(Record::observed).collect(),
             trouble: function.trouble.as_deref().map(str::to_owned),
         });
         self.observed.send_replace(Arc::new(observed.collect()));

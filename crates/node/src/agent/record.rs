@@ -4,11 +4,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use nearpath_types::{
-    Eip, FunctionId, Instance, InstanceAddr, InstanceId, InstanceState, ObservedInstance, Revision, StartPhase,
+    DesiredFunction, FunctionId, Instance, InstanceId, InstanceState, ObservedInstance, Revision, StartPhase,
 };
 use tokio::sync::oneshot;
 
+use super::lots::Lot;
 use crate::instance::life::StopOrder;
+use crate::instance::variables;
 use crate::machine::Process;
 use crate::reconcile::Seen;
 
@@ -17,9 +19,7 @@ pub(super) struct Record {
     pub(super) id: InstanceId,
     pub(super) function: FunctionId,
     pub(super) revision: Revision,
-    pub(super) eip: Option<Eip>,
-    pub(super) uid: u32,
-    pub(super) addr: InstanceAddr,
+    pub(super) lot: Lot,
     pub(super) state: InstanceState,
     pub(super) started: Instant,
     pub(super) ready: Option<Instant>,
@@ -33,19 +33,43 @@ pub(super) struct Record {
 }
 
 impl Record {
+    /// An instance that starts now, and where its task waits for the order to stop.
+    pub(super) fn starting(
+        lot: Lot,
+        desired: &DesiredFunction,
+        started: Instant,
+    ) -> (Self, oneshot::Receiver<StopOrder>) {
+        let (stop, order) = oneshot::channel();
+        let record = Self {
+            id: lot.id,
+            function: desired.spec.id(),
+            revision: desired.revision,
+            lot,
+            state: InstanceState::Starting,
+            started,
+            ready: None,
+            pid: 0,
+            phases: Vec::new(),
+            meter: None,
+            stop_limit: variables::stop_limit(&desired.spec),
+            stop: Some(stop),
+        };
+        (record, order)
+    }
+
     pub(super) fn seen(&self) -> Seen {
         Seen { id: self.id, revision: self.revision, state: self.state }
     }
 
     pub(super) fn instance(&self) -> Instance {
-        Instance { id: self.id, addr: self.addr, state: self.state }
+        Instance { id: self.id, addr: self.lot.addr, state: self.state }
     }
 
     pub(super) fn observed(&self) -> ObservedInstance {
         ObservedInstance {
             id: self.id,
             state: self.state,
-            addr: self.addr,
+            addr: self.lot.addr,
             revision: self.revision,
             pid: self.pid,
             start: self.phases.clone(),

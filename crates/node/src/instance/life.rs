@@ -8,12 +8,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
-use nearpath_types::{InstanceId, StartPhase};
+use nearpath_types::{DesiredFunction, InstanceId, StartPhase};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
 use super::ending::{Ending, Evidence};
 use super::notes::{Note, Notes};
+use super::variables;
 use crate::artifact::{Artifacts, Key};
 use crate::logs::Logs;
 use crate::machine::{Blueprint, Exit, Launched, Machine, Process};
@@ -56,26 +57,32 @@ pub struct StopOrder {
     pub limit: Duration,
 }
 
-/// Everything that an instance's task needs.
-pub struct Life {
-    /// What to build; its folder is filled in here.
-    pub blueprint: Blueprint,
-    /// What it runs.
-    pub artifact: Key,
-    /// The image to copy from on first use.
-    pub image: String,
-    /// How long it may take to get ready.
-    pub start_limit: Duration,
-    /// The tenant's memory limit, for texts.
-    pub memory_limit: Option<String>,
+/// What all instances of a node share.
+#[derive(Clone)]
+pub struct Tools {
     /// The machine.
     pub machine: Arc<dyn Machine>,
     /// The copies of folders.
     pub artifacts: Arc<Artifacts>,
-    /// Where its output goes.
+    /// Where their output goes.
     pub logs: Logs,
-    /// Who hears of it.
+    /// Who hears of them.
     pub events: mpsc::UnboundedSender<Event>,
+}
+
+/// Everything that an instance's task needs.
+pub struct Life {
+    /// What to build; its folder is filled in here.
+    blueprint: Blueprint,
+    /// What it runs.
+    artifact: Key,
+    /// The image to copy from on first use.
+    image: String,
+    /// How long it may take to get ready.
+    start_limit: Duration,
+    /// The tenant's memory limit, for texts.
+    memory_limit: Option<String>,
+    tools: Tools,
 }
 
 /// The two outputs being read.
@@ -90,6 +97,19 @@ enum Watched {
 }
 
 impl Life {
+    /// That of one instance of `desired`, before its start.
+    pub fn new(blueprint: Blueprint, desired: &DesiredFunction, tools: Tools) -> Self {
+        let spec = &desired.spec;
+        Self {
+            blueprint,
+            artifact: (spec.id(), desired.revision),
+            image: spec.image.clone(),
+            start_limit: variables::start_limit(spec),
+            memory_limit: spec.limits.as_ref().and_then(|limits| limits.memory.clone()),
+            tools,
+        }
+    }
+
     /// Lives it. A sender that is dropped without an order counts as an order to end at once.
     pub async fn live(mut self, stop: oneshot::Receiver<StopOrder>) {
         let ending = match self.launch().await {
@@ -101,7 +121,7 @@ impl Life {
 
     /// The agent outlives its instances; when it is gone, so is the reason to tell.
     fn tell(&self, event: Event) {
-        let _ = self.events.send(event);
+        let _ = self.tools.events.send(event);
     }
 
     fn phase(&self, name: &str, since: Instant) {
@@ -111,10 +131,10 @@ impl Life {
 
     async fn launch(&mut self) -> Result<Launched, Ending> {
         let begun = Instant::now();
-        let folder = self.artifacts.get(&self.artifact, &self.image).await;
+        let folder = self.tools.artifacts.get(&self.artifact, &self.image).await;
         self.blueprint.folder = folder.map_err(|error| Ending::failed_start(error.to_string(), error.is_lasting()))?;
         self.phase("artifact", begun);
-        let (machine, blueprint, begun) = (self.machine.clone(), self.blueprint.clone(), Instant::now());
+        let (machine, blueprint, begun) = (self.tools.machine.clone(), self.blueprint.clone(), Instant::now());
         let launched = tokio::task::spawn_blocking(move || machine.launch(&blueprint)).await;
         let launched = launched.expect("launching does not panic");
         self.phase("spawn", begun);
@@ -128,7 +148,7 @@ impl Life {
         self.tell(Event::Launched { id: self.blueprint.id, pid, process: process.clone() });
         self.admit_unkept_limits();
         let pumps: Pumps = [stdout, stderr].map(|output| {
-            tokio::spawn(self.logs.clone().collect(self.blueprint.function.clone(), self.blueprint.id, output))
+            tokio::spawn(self.tools.logs.clone().collect(self.blueprint.function.clone(), self.blueprint.id, output))
         });
         let ending = match Notes::new(notes) {
             Ok(notes) => self.watch(&*process, notes, stop, pumps).await,
@@ -143,14 +163,14 @@ impl Life {
     }
 
     fn unkept_limits(&self) -> Vec<&'static str> {
-        self.machine.unkept(&self.blueprint.limits)
+        self.tools.machine.unkept(&self.blueprint.limits)
     }
 
     /// Nobody should believe in a limit that is not there.
     fn admit_unkept_limits(&self) {
         for limit in self.unkept_limits() {
             let text = format!("{OWN_WORDS}{limit} is not kept on this node; `nearpath doctor` says why");
-            self.logs.push(&self.blueprint.function, self.blueprint.id, text);
+            self.tools.logs.push(&self.blueprint.function, self.blueprint.id, text);
         }
     }
 
@@ -234,7 +254,7 @@ impl Life {
                 return;
             }
             let text = format!("{OWN_WORDS}the instance did not stop within {limit:?} and was killed");
-            self.logs.push(&self.blueprint.function, self.blueprint.id, text);
+            self.tools.logs.push(&self.blueprint.function, self.blueprint.id, text);
         }
         process.kill();
         exited.await;
@@ -280,7 +300,7 @@ impl Life {
 
     /// What the instance wrote last, unless it wrote nothing.
     fn last_line(&self) -> Option<String> {
-        let last = self.logs.last_line(&self.blueprint.function, self.blueprint.id);
+        let last = self.tools.logs.last_line(&self.blueprint.function, self.blueprint.id);
         last.filter(|line| !line.starts_with(OWN_WORDS))
     }
 
