@@ -4,6 +4,7 @@
 
 mod badinput;
 mod death;
+mod grpc;
 mod house;
 mod invoke;
 mod load;

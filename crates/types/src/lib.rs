@@ -6,6 +6,7 @@ pub mod addr;
 pub mod desired;
 pub mod duration;
 pub mod function;
+mod grpc;
 pub mod name;
 pub mod policy;
 pub mod quantity;

@@ -18,6 +18,7 @@ use tokio::time::{Sleep, sleep};
 
 use crate::body::BoxError;
 use crate::refusal::error;
+use crate::upstream::Stream;
 
 /// The caller fell silent inside a body.
 #[derive(Debug, thiserror::Error)]
@@ -29,6 +30,7 @@ pub(crate) struct Silent;
 pub(crate) struct Inbound {
     kind: Kind,
     watched: Option<Watched>,
+    stream: Option<Arc<Stream>>,
 }
 
 #[derive(Debug)]
@@ -72,17 +74,22 @@ impl Inbound {
     /// As it arrives; `limit` bounds the caller's silence until the answer begins.
     pub(crate) fn arriving(body: Incoming, limit: Option<Duration>, upload: &Upload) -> Self {
         let watched = (!body.is_end_stream()).then(|| Watched { upload: upload.clone(), limit, silence: None });
-        Self { kind: Kind::Incoming(body), watched }
+        Self { kind: Kind::Incoming(body), watched, stream: None }
     }
 
     /// As it arrives, where the caller's silence is part of the conversation.
     pub(crate) fn conversing(body: Incoming) -> Self {
-        Self { kind: Kind::Incoming(body), watched: None }
+        Self { kind: Kind::Incoming(body), watched: None, stream: None }
     }
 
     /// Held whole.
     pub(crate) fn full(bytes: Bytes) -> Self {
-        Self { kind: Kind::Full(bytes), watched: None }
+        Self { kind: Kind::Full(bytes), watched: None, stream: None }
+    }
+
+    /// Keeps an HTTP/2 stream's place until the body is gone: a stream is open until both of its directions have ended.
+    pub(crate) fn keep(&mut self, stream: Arc<Stream>) {
+        self.stream = Some(stream);
     }
 }
 

@@ -33,6 +33,19 @@ pub(crate) fn answer(error: &PlatformError) -> Response<Body> {
     response
 }
 
+/// Makes an answer for `error` one that a gRPC client understands: HTTP says 200, and the status is a trailer that comes at
+/// once ("Trailers-Only", PROTOCOL-HTTP2.md of gRPC).
+pub(crate) fn in_grpc(mut response: Response<Body>, error: &PlatformError) -> Response<Body> {
+    *response.status_mut() = StatusCode::OK;
+    *response.body_mut() = Body::empty();
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    headers.insert("grpc-status", HeaderValue::from(error.reason.grpc_status()));
+    let message = HeaderValue::try_from(error.grpc_message()).expect("only printable ASCII is left");
+    headers.insert("grpc-message", message);
+    response
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -46,5 +59,23 @@ mod tests {
             let waits = response.headers().contains_key(RETRY_AFTER);
             assert_eq!(waits, [429, 503].contains(&reason.status()));
         }
+    }
+
+    #[test]
+    fn grpc_has_its_own_words() {
+        let said = |reason| {
+            let error = error(reason, "50 % or größer");
+            let response = in_grpc(answer(&error), &error);
+            assert_eq!(response.status(), StatusCode::OK);
+            assert_eq!(response.headers()[CONTENT_TYPE], "application/grpc");
+            assert_eq!(response.headers()[REASON], reason.name());
+            let message = response.headers()["grpc-message"].to_str().unwrap();
+            assert!(message.ends_with("50 %25 or gr%C3%B6%C3%9Fer"), "{message}");
+            response.headers()["grpc-status"].to_str().unwrap().parse::<u16>().unwrap()
+        };
+        let codes = [Reason::ExecTimeout, Reason::SlowRequest, Reason::Overload, Reason::FunctionFailed].map(said);
+        assert_eq!(codes, [4, 4, 8, 13]);
+        assert_eq!([Reason::BadRequest, Reason::BodyTooLarge, Reason::NotFound].map(said), [3, 8, 12]);
+        assert!(Reason::ALL.iter().all(|reason| (1..=16).contains(&said(*reason))));
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use http::header::CONTENT_TYPE;
 use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
 use nearpath_types::{PlatformError, Reason, duration};
 use tokio::time::{Instant, timeout_at};
@@ -19,7 +19,7 @@ use crate::inflight::{Inflight, Permit};
 use crate::listen::Open;
 use crate::lock::Lock;
 use crate::metrics::{MethodLabel, Metrics};
-use crate::mode::{Answer, Call, Mode};
+use crate::mode::{self, Answer, Call, Mode};
 use crate::patience::BusyGuard;
 use crate::process::output::Output;
 use crate::refusal::{self, error};
@@ -91,19 +91,23 @@ async fn ask_tenant(app: &App, mut request: Request<Incoming>, path: PathAndQuer
 
 async fn call(app: &Arc<App>, request: Request<Incoming>, busy: BusyGuard, open: Open) -> Response<Body> {
     let mut completion = Completion::begin(app, &request, busy, open);
+    let grpc = request.version() == Version::HTTP_2 && mode::is_grpc(request.headers());
     completion.permit = app.inflight.enter();
     if completion.permit.is_none() {
-        return completion.attach(refusal::answer(&overload(app)), None);
+        return completion.refuse(&overload(app), grpc);
     }
     let deadline = Deadline::after(time_limit(app.config.exec_timeout, request.headers()));
     match within(deadline, &app.mode, request, completion.began).await {
-        Ok(Answer::Plain(response)) => completion.attach(response, deadline.at()),
+        Ok(Answer::Plain(response)) => {
+            let cut = deadline.at().filter(|_| !is_endless(response.headers()));
+            completion.attach(response, cut)
+        }
         Ok(Answer::Upgraded(response, tunnel)) => {
             completion.code = response.status().as_u16();
             tokio::spawn(tunnel.run(completion));
             response
         }
-        Err(fault) => completion.attach(refusal::answer(&fault), None),
+        Err(fault) => completion.refuse(&fault, grpc),
     }
 }
 
@@ -120,6 +124,14 @@ fn time_limit(most: Option<Duration>, headers: &HeaderMap) -> Option<Duration> {
         (Some(most), Some(asked)) => Some(most.min(asked)),
         (most, asked) => most.or(asked),
     }
+}
+
+/// Whether an answer lasts as long as both sides like: its head met the deadline, its end need not. Events, lines of JSON, and
+/// gRPC, where the caller's own deadline ends the call by a reset.
+fn is_endless(headers: &HeaderMap) -> bool {
+    let kind = headers.get(CONTENT_TYPE).map_or(&[][..], HeaderValue::as_bytes);
+    let begins = |with: &str| kind.get(..with.len()).is_some_and(|kind| kind.eq_ignore_ascii_case(with.as_bytes()));
+    ["text/event-stream", "application/x-ndjson", "application/grpc"].into_iter().any(begins)
 }
 
 /// When a call must be over, and how long it had.
@@ -207,6 +219,12 @@ impl Completion {
         self.code = response.status().as_u16();
         response.map(|body| body.until(deadline, self))
     }
+
+    /// Counted by its status in HTTP, in whatever words the caller reads it.
+    fn refuse(self, error: &PlatformError, grpc: bool) -> Response<Body> {
+        let response = self.attach(refusal::answer(error), None);
+        if grpc { refusal::in_grpc(response, error) } else { response }
+    }
 }
 
 impl Drop for Completion {
@@ -235,6 +253,18 @@ pub(crate) fn show_metrics(app: &App, request: &Request<Incoming>) -> Result<Res
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn streams_are_known_by_their_content_type() {
+        let endless =
+            |kind: &'static str| is_endless(&HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(kind))]));
+        for kind in ["text/event-stream", "Text/Event-Stream; charset=utf-8", "application/x-ndjson"] {
+            assert!(endless(kind), "{kind}");
+        }
+        assert!(endless("application/grpc") && endless("application/grpc+proto"));
+        assert!(!endless("text/plain") && !endless("application/json") && !endless("") && !endless("text/event"));
+        assert!(!is_endless(&HeaderMap::new()));
+    }
 
     #[test]
     fn x_timeout_only_shortens() {

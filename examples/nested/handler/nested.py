@@ -55,4 +55,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         pass
 
 
-http.server.ThreadingHTTPServer(("127.0.0.1", int(os.environ.get("PORT", "5000"))), Handler).serve_forever()
+class Server(http.server.ThreadingHTTPServer):
+    request_queue_size = 128  # connections that may wait to be accepted; Python's 5 overflow when many calls come at once
+
+
+Server(("127.0.0.1", int(os.environ.get("PORT", "5000"))), Handler).serve_forever()

@@ -42,42 +42,13 @@ pub(crate) fn trailers_only(response: &mut Response<Body>, error: &PlatformError
     *response.body_mut() = Body::empty();
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, GRPC);
-    headers.insert(GRPC_STATUS, HeaderValue::from(status(error)));
-    headers.insert(GRPC_MESSAGE, message(&error.to_string()));
-}
-
-/// The status code (google.rpc.Code). UNAVAILABLE only where the call has certainly not run: clients repeat it unasked.
-fn status(error: &PlatformError) -> u16 {
-    match error.reason.status() {
-        499 => 1,                                        // CANCELLED
-        400 => 3,                                        // INVALID_ARGUMENT
-        408 | 504 => 4,                                  // DEADLINE_EXCEEDED
-        403 => 7,                                        // PERMISSION_DENIED
-        413 | 429 | 431 | 507 => 8,                      // RESOURCE_EXHAUSTED
-        404 | 405 | 501 => 12,                           // UNIMPLEMENTED
-        502 | 503 if error.reason.retry_is_safe() => 14, // UNAVAILABLE
-        401 => 16,                                       // UNAUTHENTICATED
-        _ => 13,                                         // INTERNAL
-    }
-}
-
-/// Percent-encoded as gRPC wants it: everything but printable ASCII, and the percent sign.
-fn message(text: &str) -> HeaderValue {
-    let encoded: String = text.bytes().map(encoded).collect();
-    HeaderValue::from_str(&encoded).expect("only printable ASCII is left")
-}
-
-fn encoded(byte: u8) -> String {
-    match byte {
-        b'%' | 0..0x20 | 0x7f.. => format!("%{byte:02X}"),
-        _ => char::from(byte).to_string(),
-    }
+    headers.insert(GRPC_STATUS, HeaderValue::from(error.reason.grpc_status()));
+    headers.insert(GRPC_MESSAGE, HeaderValue::try_from(error.grpc_message()).expect("only printable ASCII is left"));
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearpath_types::Reason;
     use proptest::prelude::*;
 
     #[test]
@@ -93,21 +64,7 @@ mod tests {
         }
     }
 
-    #[test]
-    fn what_may_have_run_is_never_unavailable() {
-        for reason in Reason::ALL {
-            let status = status(&PlatformError::new("gateway", *reason, "why"));
-            assert!(status != 14 || reason.retry_is_safe(), "{reason}");
-            assert_ne!(status, 0, "{reason}");
-        }
-    }
-
     proptest! {
-        #[test]
-        fn any_text_is_a_message(text in ".*") {
-            prop_assert!(message(&text).as_bytes().iter().all(|b| (0x20..0x7f).contains(b)));
-        }
-
         #[test]
         fn any_timeout_is_read_or_refused(text in ".{0,12}") {
             timeout(&text);

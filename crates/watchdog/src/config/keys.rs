@@ -29,7 +29,7 @@ keys! {
     PORT = ["port"], "8080", "port for calls, /_/health and /_/ready; 0: any free one";
     BIND_ADDRESS = ["bind_address"], "0.0.0.0", "address that the ports are opened on";
     METRICS_PORT = ["metrics_port"], "8081", "port of /metrics; 0: none";
-    EXEC_TIMEOUT = ["exec_timeout"], "30s", "longest time for one call, answer included; X-Timeout may shorten it; 0: none";
+    EXEC_TIMEOUT = ["exec_timeout"], "30s", "longest time for one call, answer included unless that is a stream of events, of JSON lines or of gRPC; X-Timeout may shorten it; 0: none";
     READ_TIMEOUT = ["read_timeout"], "30s", "longest silence of a caller inside a request's head or body; 0: none";
     WRITE_TIMEOUT = ["write_timeout"], "30s", "longest time a caller may not take answer bytes, and longest drain; 0: none, and no waiting at drain";
     HEALTHCHECK_INTERVAL = ["healthcheck_interval"], "", "time between becoming unhealthy and closing the port; as write_timeout if unset";

@@ -147,7 +147,8 @@ impl Http {
     }
 }
 
-fn is_grpc(headers: &HeaderMap) -> bool {
+/// Whether a message is one of gRPC.
+pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
     headers.get(CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
 }
 

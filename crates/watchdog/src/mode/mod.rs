@@ -16,7 +16,7 @@ use crate::inbound::Upload;
 use crate::tunnel::Tunnel;
 
 pub(crate) use self::fork::Forks;
-pub(crate) use self::http::{Http, Started};
+pub(crate) use self::http::{Http, Started, is_grpc};
 pub(crate) use self::serializing::Serializing;
 pub(crate) use self::r#static::Static;
 pub use self::r#static::decode;

@@ -1,25 +1,36 @@
-//! Connections to the tenant's HTTP server: a small pool for HTTP/1.1, one shared connection for h2c.
+//! Connections to the tenant's HTTP server: one call at a time on those of HTTP/1.1 ([`pool`]), many on those of h2c
+//! ([`shared`]).
+//!
+//! Few are opened at a time, and none is waited for long: a simple server has room for five that it has not accepted yet
+//! (Python's default), drops what comes beyond, and the kernel asks again only after a second.
 //!
 //! A request is sent again only when hyper hands it back, which proves that no byte of it left. Anything else may have run.
 
 mod pool;
+mod shared;
 
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::time::Duration;
 
 use http::{Request, Response, Version};
 use hyper::client::conn::{TrySendError, http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use nearpath_types::{PlatformError, Reason};
 use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
 
 use crate::body::Body;
 use crate::inbound::{Inbound, Silent, broken};
 use crate::refusal::error;
 
 use pool::{Leased, Pool};
+pub(crate) use shared::Stream;
+use shared::{Carried, Load, Shared, UNKNOWN};
 
 /// Most header fields of an answer.
 const HEADERS: usize = 128;
@@ -29,6 +40,12 @@ const HEAD: usize = 64 * 1024;
 const WINDOW: u32 = 256 * 1024;
 /// How often a request that provably was not sent is tried.
 const TRIES: usize = 4;
+/// Connections that are being opened at the same time.
+const DIALS: usize = 4;
+/// How long the first try to connect may take, each one being followed by one with twice the time.
+const PATIENCE: Duration = Duration::from_millis(10);
+/// Tries to connect; 82 s in all.
+const KNOCKS: u32 = 13;
 
 /// An HTTP/1.1 connection, and its socket for [`pool`] to hurry acknowledgements on.
 #[derive(Debug)]
@@ -47,18 +64,20 @@ type Failed = (PlatformError, Option<Request<Inbound>>);
 pub(crate) struct Upstream {
     addrs: Vec<SocketAddr>,
     pool: Arc<Pool>,
-    shared: Mutex<Option<Http2>>,
+    shared: Shared,
+    dials: Semaphore,
 }
 
 impl Upstream {
     pub(crate) fn new(addrs: Vec<SocketAddr>) -> Self {
-        Self { addrs, pool: Arc::default(), shared: Mutex::default() }
+        Self { addrs, pool: Arc::default(), shared: Shared::default(), dials: Semaphore::new(DIALS) }
     }
 
     /// Sends a request and waits for the answer's head. The request's version chooses the protocol.
     ///
     /// # Errors
-    /// `function_failed` when there is no connection or it broke; what the request's own body did wrong.
+    /// `function_failed` when there is no connection or it broke; `overload` when the server allows no more streams; what the
+    /// request's own body did wrong.
     pub(crate) async fn send(&self, request: Request<Inbound>) -> Result<Response<Body>, PlatformError> {
         let mut request = request;
         for last in (0..TRIES).map(|n| n + 1 == TRIES) {
@@ -76,35 +95,46 @@ impl Upstream {
     }
 
     async fn send_http1(&self, request: Request<Inbound>, fresh: bool) -> Result<Response<Body>, Failed> {
-        let pooled = self.pool.take().filter(|_| !fresh);
-        let mut connection = match pooled {
-            Some(connection) => connection,
-            None => self.dial_http1().await.map_err(|fault| (unreachable_server(&fault), None))?,
-        };
+        let connection = if fresh { self.dial_http1().await } else { self.take_http1().await };
+        let mut connection = connection.map_err(|fault| (unreachable_server(&fault), None))?;
         match connection.sender.try_send_request(request).await {
             Ok(response) => Ok(response.map(|body| Body::stream(Leased::new(body, connection, &self.pool)))),
             Err(fault) => Err(explain(fault)),
         }
     }
 
-    async fn send_http2(&self, request: Request<Inbound>) -> Result<Response<Body>, Failed> {
-        let known = self.shared().clone().filter(|sender| !sender.is_closed());
-        let mut sender = match known {
-            Some(sender) => sender,
-            None => {
-                let sender = self.dial_http2().await.map_err(|fault| (unreachable_server(&fault), None))?;
-                self.shared().insert(sender).clone()
+    /// An idle connection or a new one, whichever is there first.
+    async fn take_http1(&self) -> io::Result<Http1> {
+        let mut dialed = pin!(self.dial_http1());
+        loop {
+            if let Some(connection) = self.pool.take() {
+                return Ok(connection);
             }
-        };
-        sender.try_send_request(request).await.map(|response| response.map(Body::stream)).map_err(explain)
+            tokio::select! {
+                biased;
+                dialed = dialed.as_mut() => return dialed,
+                () = self.pool.given() => {}
+            }
+        }
     }
 
-    fn shared(&self) -> std::sync::MutexGuard<'_, Option<Http2>> {
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    async fn send_http2(&self, mut request: Request<Inbound>) -> Result<Response<Body>, Failed> {
+        let taken = match self.shared.take() {
+            Some(taken) => taken,
+            None => self.shared.open(self.dial_http2()).await.map_err(|fault| (fault, None))?,
+        };
+        let (mut sender, stream) = (taken.sender, Arc::new(taken.stream));
+        request.body_mut().keep(Arc::clone(&stream));
+        let sent = sender.try_send_request(request); // it is on its way now, not when this is awaited
+        if let Some(turn) = taken.turn {
+            stream.load().settled().await;
+            drop(turn);
+        }
+        sent.await.map(|response| response.map(|body| Body::stream(Carried::new(body, stream)))).map_err(explain)
     }
 
     async fn dial_http1(&self) -> io::Result<Http1> {
-        let stream = connect(&self.addrs).await?;
+        let stream = self.dial().await?;
         let socket = stream.as_fd().try_clone_to_owned()?;
         let mut http1 = http1::Builder::new();
         let handshake = http1.max_headers(HEADERS).max_buf_size(HEAD).handshake(TokioIo::new(stream)).await;
@@ -113,14 +143,35 @@ impl Upstream {
         Ok(Http1 { sender, socket })
     }
 
-    async fn dial_http2(&self) -> io::Result<Http2> {
-        let io = TokioIo::new(connect(&self.addrs).await?);
+    async fn dial_http2(&self) -> io::Result<(Http2, Arc<Load>)> {
+        let io = TokioIo::new(self.dial().await?);
         let mut builder = http2::Builder::new(TokioExecutor::new());
-        builder.timer(TokioTimer::new()).max_header_list_size(HEAD as u32);
+        builder.timer(TokioTimer::new()).max_header_list_size(HEAD as u32).initial_max_send_streams(UNKNOWN);
         builder.initial_stream_window_size(WINDOW).initial_connection_window_size(4 * WINDOW);
-        let (sender, connection) = builder.handshake(io).await.map_err(io::Error::other)?;
-        tokio::spawn(connection);
-        Ok(sender)
+        let (sender, mut connection) = builder.handshake(io).await.map_err(io::Error::other)?;
+        let load = Arc::<Load>::default();
+        let watched = Arc::clone(&load);
+        tokio::spawn(async move {
+            let polls = std::future::poll_fn(|cx| {
+                let polled = Pin::new(&mut connection).poll(cx);
+                watched.allow(connection.current_max_send_streams());
+                polled
+            });
+            let _ = polls.await; // what its calls were told
+            watched.end();
+        });
+        Ok((sender, load))
+    }
+
+    /// Connects when it is its turn.
+    async fn dial(&self) -> io::Result<TcpStream> {
+        let _turn = self.dials.acquire().await.expect("this semaphore is never closed");
+        for knock in 0..KNOCKS {
+            if let Ok(connected) = timeout(PATIENCE * 2_u32.pow(knock), connect(&self.addrs)).await {
+                return connected;
+            }
+        }
+        Err(io::Error::new(io::ErrorKind::TimedOut, "it does not accept connections"))
     }
 }
 

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use rustix::net::sockopt::set_tcp_quickack;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::Http1;
@@ -21,7 +22,10 @@ const MOST: usize = 100;
 
 /// See the module's text.
 #[derive(Debug, Default)]
-pub(crate) struct Pool(Mutex<Idle>);
+pub(crate) struct Pool {
+    idle: Mutex<Idle>,
+    given: Notify,
+}
 
 #[derive(Debug, Default)]
 struct Idle {
@@ -42,6 +46,11 @@ impl Pool {
         None
     }
 
+    /// Returns when a connection was given back; somebody else may have taken it already.
+    pub(super) async fn given(&self) {
+        self.given.notified().await;
+    }
+
     /// Takes back a connection whose exchange is over.
     fn give(self: &Arc<Self>, mut connection: Http1) {
         if connection.sender.is_ready() {
@@ -59,6 +68,7 @@ impl Pool {
         let mut idle = self.idle();
         if idle.connections.len() < MOST {
             idle.connections.push((Instant::now(), connection));
+            self.given.notify_one();
         }
         if !std::mem::replace(&mut idle.swept, true) {
             tokio::spawn(Arc::clone(self).sweep());
@@ -79,7 +89,7 @@ impl Pool {
     }
 
     fn idle(&self) -> MutexGuard<'_, Idle> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -2,11 +2,13 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests are tests
 
+mod connections;
 mod files;
 mod fork;
 mod http;
 mod life;
 mod limits;
 mod slow;
+mod streams;
 mod support;
 mod versions;

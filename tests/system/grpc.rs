@@ -1,0 +1,110 @@
+//! gRPC from end to end: `examples/grpc` as a user runs it, with the example's own client, which is Google's `grpcio`.
+
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use nearpath_testkit::{program, skip, within};
+use tokio::process::Command;
+
+use crate::house::House;
+
+/// Where a sandbox finds programs. The test must bring `grpcio` along for the Python that is found there.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// A copy of the example, kept between runs because it holds what was installed.
+struct Example(PathBuf);
+
+impl Example {
+    /// Copies it and brings its dependency along.
+    ///
+    /// # Errors
+    /// With the reason why that is not possible here.
+    async fn prepare() -> Result<Self, String> {
+        let target = std::env::current_exe().unwrap().ancestors().nth(3).unwrap().to_owned();
+        let example = Self(target.join("grpc-example"));
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/grpc");
+        std::fs::create_dir_all(example.0.join("handler")).unwrap();
+        for file in ["stack.yml", "client.py", "handler/server.py"] {
+            std::fs::copy(source.join(file), example.0.join(file)).unwrap();
+        }
+        if example.python(&["-c", "import grpc"]).await?.status.success() {
+            return Ok(example);
+        }
+        let requirements = source.join("requirements.txt");
+        let pip = ["-m", "pip", "install", "--quiet", "--upgrade", "--retries", "1", "--timeout", "10"];
+        let to = ["--target", "handler/packages", "-r", requirements.to_str().unwrap()];
+        let installed = example.python(&[&pip[..], &to].concat()).await?;
+        let said = String::from_utf8_lossy(&installed.stderr).trim().replace('\n', "; "); // a skip is one line
+        installed.status.success().then_some(example).ok_or(format!("grpcio cannot be installed: {said}"))
+    }
+
+    async fn python(&self, arguments: &[&str]) -> Result<Output, String> {
+        let mut python = Command::new("python3");
+        python.args(arguments).env("PATH", PATH).env("PYTHONPATH", "handler/packages").current_dir(&self.0);
+        let ran = tokio::time::timeout(std::time::Duration::from_secs(120), python.kill_on_drop(true).output()).await;
+        let ran = ran.map_err(|_| format!("python3 {arguments:?} did not end within 2 minutes"))?;
+        ran.map_err(|fault| format!("python3 cannot be run: {fault}"))
+    }
+
+    async fn deploy(&self, house: &House) {
+        let mut deploy = Command::new(program("nearpath"));
+        deploy.args(["deploy", "-f", "stack.yml", "--env", "exec_timeout=1s", "--gateway"]);
+        let deploy = deploy.arg(format!("http://{}", house.addr)).current_dir(&self.0).kill_on_drop(true);
+        let said = within(deploy.output()).await.unwrap();
+        assert!(said.status.success(), "{}\n{}", String::from_utf8_lossy(&said.stderr), house.log());
+    }
+
+    /// Runs the client: what it printed, without quotes and braces, and what it complained of.
+    async fn client(&self, house: &House, arguments: &str) -> (String, String) {
+        let gateway = house.addr.to_string();
+        let words = ["client.py", "--gateway", &gateway].into_iter().chain(arguments.split(' '));
+        let ran = within(self.python(&words.collect::<Vec<_>>())).await.unwrap();
+        let said = String::from_utf8(ran.stdout).unwrap().replace(['"', '{', '}'], "");
+        (said.lines().collect::<Vec<_>>().join(", "), String::from_utf8(ran.stderr).unwrap())
+    }
+}
+
+/// One instance of Python is slow enough to start that all of gRPC is in one test.
+#[tokio::test]
+async fn the_grpc_example_works() {
+    nearpath_testkit::need_root!();
+    let example = match Example::prepare().await {
+        Ok(example) => example,
+        Err(reason) => skip!("{reason}"),
+    };
+    let house = House::start().await;
+    example.deploy(&house).await;
+    every_kind_of_method(&example, &house).await;
+    errors_have_grpcs_names(&example, &house).await;
+}
+
+async fn every_kind_of_method(example: &Example, house: &House) {
+    for (call, answer) in [
+        ("shout hello world", "text: HELLO WORLD"),
+        ("shout hello --by-authority", "text: HELLO"),
+        ("join a b --by-authority --function words.openfaas-fn", "text: a b"),
+        ("count 3", "number: 1, number: 2, number: 3"),
+        ("join a b c", "text: a b c"),
+        ("chat one two three", "text: ONE, text: TWO, text: THREE"),
+        // two seconds, while `exec_timeout` is one
+        ("count 4 --pause 0.5", "number: 1, number: 2, number: 3, number: 4"),
+    ] {
+        let said = example.client(house, call).await;
+        assert_eq!(said, (answer.to_owned(), String::new()), "{call}\n{}", house.log());
+    }
+}
+
+async fn errors_have_grpcs_names(example: &Example, house: &House) {
+    for (call, status, part) in [
+        ("shout", "INVALID_ARGUMENT: ", "text is missing"),
+        ("count 1 --pause 3", "DEADLINE_EXCEEDED: ", "watchdog: exec_timeout: "),
+        ("count 9 --pause 0.2 --timeout 0.5", "DEADLINE_EXCEEDED: ", "eadline"),
+        ("shout --function nobody", "UNIMPLEMENTED: ", "nobody"),
+        ("shout --function nobody --by-authority", "UNIMPLEMENTED: ", "nobody"),
+    ] {
+        let (_, complaint) = example.client(house, call).await;
+        assert!(complaint.starts_with(status) && complaint.contains(part), "{call}: {complaint}\n{}", house.log());
+    }
+    let (said, complaint) = example.client(house, "chat one ").await;
+    assert_eq!((said.as_str(), complaint.trim()), ("text: ONE", "INVALID_ARGUMENT: text is missing"));
+}
