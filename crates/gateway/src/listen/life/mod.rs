@@ -139,9 +139,14 @@ impl Life {
         self.deaf.store(0, Ordering::Relaxed);
     }
 
+    /// No request is left. A connection that did not listen because of them has to begin again: nothing else would wake it
+    /// when the next request comes.
     fn quiet(&self) {
         self.heard.store(false, Ordering::Relaxed);
         self.touch();
+        if self.deaf.load(Ordering::Relaxed) != 0 {
+            self.wake();
+        }
     }
 
     fn touch(&self) {
@@ -265,6 +270,26 @@ mod tests {
         assert!(!life.is_overheard(100));
         drop(busy);
         assert!(!life.is_deaf(), "it may send the next");
+    }
+
+    struct Woken(AtomicU32);
+
+    impl std::task::Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_request_wakes_a_connection_that_did_not_listen() {
+        let (life, woken) = (Life::new(&Arc::default()), Arc::new(Woken(AtomicU32::new(0))));
+        life.waker.set(Waker::from(woken.clone())).unwrap();
+        drop(life.begin(true));
+        assert_eq!(woken.0.load(Ordering::Relaxed), 0, "it listened all the time");
+        let busy = life.begin(true);
+        assert!(life.is_deaf());
+        drop(busy);
+        assert_eq!(woken.0.load(Ordering::Relaxed), 1);
     }
 
     #[test]
