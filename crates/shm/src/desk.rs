@@ -21,6 +21,9 @@ pub const MAGIC: [u8; 8] = *b"NPDESK01";
 /// Bytes of a desk.
 pub const SIZE: usize = 4096;
 
+/// Looks between two yields of a party that polls.
+const POLL_SPINS: u32 = 50;
+
 /// How a party is woken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
@@ -134,8 +137,11 @@ impl Desk {
         self.note_core();
         let end = timeout.map(|timeout| Instant::now() + timeout);
         while !ready() && end.is_none_or(|end| Instant::now() < end) {
-            // Beside the peer, looking again would only keep it from running.
-            if peer == 0 || own_core() == peer { sched_yield() } else { spin_loop() }
+            // Beside the peer, looking again would only keep it from running; and somebody else may want this processor.
+            let beside = peer == 0 || own_core() == peer;
+            if beside || !spin_some(&mut ready) {
+                sched_yield()
+            }
         }
     }
 }
@@ -174,6 +180,14 @@ impl Knocker {
 /// Processor of the calling thread, plus one.
 pub fn own_core() -> u32 {
     sched_getcpu() as u32 + 1
+}
+
+/// Looks some more times; about a microsecond.
+fn spin_some(ready: &mut impl FnMut() -> bool) -> bool {
+    (0..POLL_SPINS).any(|_| {
+        spin_loop();
+        ready()
+    })
 }
 
 fn spin_for(budget: Duration, ready: &mut impl FnMut() -> bool) -> bool {
