@@ -10,7 +10,7 @@ SKIPS := $(abspath $(TARGET_DIR))/skips.log
 FUZZ_SECONDS ?= 60
 FUZZ_TARGETS = $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 
-.PHONY: help build demo up test test-python lint fmt fuzz bench dist clean setup setup-cargo-tools
+.PHONY: help build demo up test test-python loom asan lint fmt fuzz bench dist clean setup setup-cargo-tools
 
 help: ## list what can be made
 	@sed -n 's/^\([a-zA-Z%-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -40,6 +40,13 @@ test: setup ## every test that is fast; fails when more are skipped than tests/s
 
 test-python:
 	python3 -m unittest discover -s examples/boutique/tests -v
+
+loom: setup ## every order of the steps on shared memory, by a model checker (crates/shm)
+	CARGO_TARGET_DIR=$(TARGET_DIR)/loom RUSTFLAGS="--cfg loom" $(CARGO) test --locked -p nearpath-shm --release --test loom
+
+asan: setup ## ten million forged descriptors and messages under the address sanitizer (crates/shm)
+	CARGO_TARGET_DIR=$(TARGET_DIR)/asan RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=address" NEARPATH_SHM_RANDOM=10000000 \
+	$(CARGO) test --locked --release --target "$$(rustc -vV | sed -n 's/^host: //p')" -p nearpath-shm --test random --test channel
 
 lint: setup setup-cargo-tools ## format, clippy, dependencies, layers, and one minute of every fuzz target
 	$(CARGO) fmt --all --check

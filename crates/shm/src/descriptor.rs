@@ -123,7 +123,7 @@ mod tests {
             let descriptor = Descriptor::from_bytes(bytes);
             if descriptor.check(Some(size)).is_ok() {
                 let end = descriptor.offset.checked_add(descriptor.length).unwrap();
-                prop_assert!(end <= size && descriptor.length >= 64 && descriptor.offset % 8 == 0);
+                prop_assert!(end <= size && descriptor.length >= 64 && descriptor.offset.is_multiple_of(8));
             }
         }
     }

@@ -1,5 +1,6 @@
 //! Two parties on a channel within one process: what they get through, and what a hostile one does not.
 #![cfg(not(loom))]
+#![allow(clippy::unwrap_used)]
 
 use std::os::fd::AsFd;
 use std::sync::Arc;

@@ -2,6 +2,7 @@
 //!
 //! Each promise has a control beside it that breaks one rule of the contract and must be caught.
 #![cfg(loom)]
+#![allow(clippy::unwrap_used)]
 #![allow(unsafe_code)]
 
 use std::sync::Arc;

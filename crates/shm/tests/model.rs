@@ -1,6 +1,7 @@
 //! A pool against a model: whatever parties do, in whatever order, and wherever they die, a slot has at most one holder, and
 //! after the node's sweep nothing is lost.
 #![cfg(not(loom))]
+#![allow(clippy::unwrap_used)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -2,6 +2,7 @@
 //!
 //! The other process is this program again, see [`role`].
 #![cfg(not(loom))]
+#![allow(clippy::unwrap_used)]
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
