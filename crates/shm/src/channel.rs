@@ -269,13 +269,12 @@ impl End {
         !self.consumer.is_empty() || self.channel.state() > State::Withdrawn
     }
 
-    /// Ends a batch of sends and receives: rings the peer when there is something for it. After the peer's death it takes back
+    /// Ends a batch of sends and receives: rings the peer when there is something for it. In a closed channel it takes back
     /// what the peer will not take.
     pub fn flush(&mut self) {
-        if !self.pushed && !self.popped {
-            return;
+        if self.pushed || self.popped {
+            fence(Ordering::SeqCst);
         }
-        fence(Ordering::SeqCst);
         if self.channel.state() > State::Withdrawn {
             self.recall();
         }
