@@ -9,7 +9,7 @@ SKIPS := $(abspath $(TARGET_DIR))/skips.log
 FUZZ_SECONDS ?= 60
 FUZZ_TARGETS = $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 
-.PHONY: help build demo up test test-python lint fmt fuzz bench dist clean setup setup-cargo-tools
+.PHONY: help build demo up test test-python loom asan lint fmt fuzz bench dist clean setup setup-cargo-tools
 
 help: ## list what can be made
 	@sed -n 's/^\([a-zA-Z%-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -41,6 +41,14 @@ test: setup ## every test that is fast; fails when more are skipped than tests/s
 test-python:
 	python3 -m unittest discover -s examples/boutique/tests -v
 
+loom: setup ## every order of the steps on shared memory, by a model checker (crates/shm)
+	CARGO_TARGET_DIR=$(TARGET_DIR)/loom RUSTFLAGS="--cfg loom" $(CARGO) test --locked -p nearpath-shm --release --test loom
+
+asan: setup ## ten million forged descriptors and messages under the address sanitizer (crates/shm)
+	# No search for leaks: where a test plays a party that dies, it forgets what that party held.
+	CARGO_TARGET_DIR=$(TARGET_DIR)/asan RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=address" ASAN_OPTIONS=detect_leaks=0 NEARPATH_SHM_RANDOM=10000000 \
+	$(CARGO) test --locked --release --target "$$(rustc -vV | sed -n 's/^host: //p')" -p nearpath-shm --test random --test channel
+
 lint: setup setup-cargo-tools ## format, clippy, dependencies, layers, and one minute of every fuzz target
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
@@ -59,9 +67,9 @@ fuzz: setup-cargo-tools ## every fuzz target for FUZZ_SECONDS (60)
 fmt: ## format everything
 	$(CARGO) fmt --all
 
-bench: bench-edge bench-start ## every comparison
+bench: bench-edge bench-start bench-ring ## every comparison
 
-bench-%: build ## one comparison: bench-edge, bench-start; writes bench/results/NAME.json
+bench-%: build ## one comparison: bench-edge, bench-start, bench-ring; writes bench/results/NAME.json
 	@tools/need nginx=nginx || echo "going on without nginx: the comparison will say what it lacks"
 	PATH="$(abspath $(RELEASE)):$$PATH" $(RELEASE)/nearpath-bench $*
 

@@ -110,6 +110,18 @@ fn edge_writes_its_file() {
 }
 
 #[test]
+fn ring_writes_its_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let args = ["ring", "--rounds", "1", "--duration", "0.02", "--warm-up", "0.01", "--in-flight", "2"];
+    let output = bench().args(args).env("NEARPATH_BENCH_RESULTS", folder.path()).output().unwrap();
+    let text = std::fs::read(folder.path().join("ring.json")).unwrap_or_else(|error| panic!("{error}: {output:?}"));
+    let report: Value = serde_json::from_slice(&text).unwrap();
+    let rows = report["rows"].as_array().unwrap();
+    assert!(rows.len() >= 8 && rows.len().is_multiple_of(8), "two circles, four variants, one place or two: {report}");
+    assert!(rows.iter().all(|row| row["n"].as_u64() > Some(0)), "{report}");
+}
+
+#[test]
 fn what_needs_nearpath_says_so() {
     for command in ["start", "chaos"] {
         let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");

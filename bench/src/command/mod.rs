@@ -6,6 +6,7 @@ mod edge;
 mod gateway;
 mod handler;
 mod load;
+mod ring;
 mod start;
 
 use std::error::Error;
@@ -31,6 +32,10 @@ pub(crate) enum Command {
     Start(start::Args),
     /// Constant load while instances are scaled and killed and nearpath restarts; needs `nearpath` in PATH
     Chaos(chaos::Args),
+    /// Messages around processes in shared memory, by each way to be woken
+    Ring(ring::Args),
+    #[command(hide = true)]
+    RingParty(crate::circle::Args),
     /// A plain HTTP handler with a small fixed response
     Handler(handler::Args),
     /// nearpath's gateway alone, in front of endpoints that never change
@@ -46,6 +51,8 @@ pub(crate) fn run(command: Command) -> Outcome {
         Command::Edge(args) => on_one_thread(edge::run(args)),
         Command::Start(args) => on_one_thread(start::run(args)),
         Command::Chaos(args) => on_one_thread(chaos::run(args)),
+        Command::Ring(args) => on_one_thread(ring::run(args)),
+        Command::RingParty(args) => Ok(crate::circle::serve(&args).map(|()| ExitCode::SUCCESS)?),
         Command::Handler(args) => on_one_thread(handler::run(args)),
         Command::Gateway(args) => gateway::run(&args),
     }

@@ -75,6 +75,11 @@ impl Comparison {
         }
     }
 
+    /// A number of one row, for a goal of its own.
+    pub(crate) fn value(&self, case: &str, variant: &str, value: fn(&Row) -> f64) -> Option<f64> {
+        self.report.row(case, variant).map(value)
+    }
+
     /// Adds a number that is no ratio of two rows but has a goal of its own.
     pub(crate) fn figure(&mut self, ratio: Ratio) {
         self.report.ratios.push(ratio);

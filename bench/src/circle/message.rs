@@ -1,0 +1,74 @@
+//! A lane of whole messages: leases, heads, bodies.
+
+use std::io;
+use std::sync::Arc;
+
+use nearpath_shm::{Draft, End, Envelope, Kind, Member, Message, Side};
+
+use super::{Lane, Seat};
+
+const BODY: [u8; 100] = [7; 100];
+
+pub(super) struct Messages {
+    before: End,
+    after: End,
+    member: Arc<Member>,
+    body: Vec<u8>,
+}
+
+impl Messages {
+    pub(super) fn new(seat: &Seat) -> Self {
+        let member = seat.member();
+        let [before, _, after] = seat.numbers;
+        Self {
+            before: seat.before.0.end(Side::Callee, Arc::clone(&member), before, seat.before.2.clone()),
+            after: seat.after.0.end(Side::Caller, Arc::clone(&member), after, seat.after.2.clone()),
+            member,
+            body: Vec::new(),
+        }
+    }
+}
+
+impl Lane for Messages {
+    type Item = Message;
+
+    fn take(&mut self) -> io::Result<Option<Message>> {
+        self.before.receive().map_err(io::Error::other)
+    }
+
+    fn pass(&mut self, item: Message) -> io::Result<()> {
+        self.body.resize(item.body_len() as usize, 0);
+        item.copy_body(&mut self.body);
+        let worked = item.envelope().status + 1;
+        let envelope = Envelope { status: worked, ..*item.envelope() };
+        self.after.send(item.forward(envelope)).map_err(|fault| io::Error::other(fault.why))
+    }
+
+    fn make(&mut self, number: u64) -> io::Result<()> {
+        let mut draft = Draft::new(self.member.claim(256).map_err(io::Error::other)?);
+        draft.field(":method", b"POST").map_err(io::Error::other)?;
+        draft.field(":path", b"/function/echo").map_err(io::Error::other)?;
+        draft.body(&BODY).map_err(io::Error::other)?;
+        let message = draft.finish(Envelope::new(Kind::Event, number));
+        self.after.send(message).map_err(|fault| io::Error::other(fault.why))
+    }
+
+    fn end(&mut self, item: Message) -> (u64, u16) {
+        self.body.resize(item.body_len() as usize, 0);
+        let whole = item.copy_body(&mut self.body) && self.body == BODY;
+        (item.envelope().call, if whole { item.envelope().status } else { u16::MAX })
+    }
+
+    fn ready(&mut self) -> bool {
+        self.before.ready()
+    }
+
+    fn flush(&mut self) {
+        self.after.flush();
+        self.before.flush();
+    }
+
+    fn core_before(&self) -> u32 {
+        self.before.desk().core()
+    }
+}

@@ -1,0 +1,161 @@
+//! Parties in a circle that pass messages on through shared memory: this process makes them, the others hand them on.
+//!
+//! Two in a circle are a ping-pong; three are a gateway, a function and the function that it calls. Each party is a process,
+//! each neighbourhood a channel. A [`Lane`] is what a party does with them: whole messages with leases ([`message`]), or
+//! bare descriptors ([`bare`]) as the floor to measure against.
+
+mod bare;
+mod drive;
+mod message;
+mod party;
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+
+use nearpath_shm::geometry::Size;
+use nearpath_shm::region::{Access, Pages, Region};
+use nearpath_shm::spin::Spin;
+use nearpath_shm::{Channel, Desk, Geometry, Knocker, Member, Party, Pool, desk};
+
+pub(crate) use drive::{Plan, measure};
+pub(crate) use party::{Args, serve};
+
+const CAPACITY: u32 = 64;
+const SIZES: [Size; 2] = [Size { size: 256, count: 512 }, Size { size: 4096, count: 64 }];
+/// Bytes of a lane of bare descriptors.
+const BARE_BYTES: usize = 4096;
+
+/// How parties of a circle are woken, and what they pass on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Variant {
+    /// Descriptors without leases or envelopes, futex
+    Bare,
+    /// Messages, woken by futex
+    Futex,
+    /// Messages, woken by eventfd
+    Eventfd,
+    /// Messages, never sleeping
+    Poll,
+}
+
+impl Variant {
+    fn bell(self) -> desk::Kind {
+        match self {
+            Self::Bare | Self::Futex => desk::Kind::Futex,
+            Self::Eventfd => desk::Kind::Event,
+            Self::Poll => desk::Kind::None,
+        }
+    }
+}
+
+/// What a party does with what comes from the one before it.
+trait Lane {
+    /// One thing underway.
+    type Item;
+    /// The next one; nothing when there is none now; an error when there will never be one.
+    fn take(&mut self) -> io::Result<Option<Self::Item>>;
+    /// Works on it and hands it on.
+    fn pass(&mut self, item: Self::Item) -> io::Result<()>;
+    /// Makes a new one.
+    fn make(&mut self, number: u64) -> io::Result<()>;
+    /// Ends one that has been around: its number, and how many parties worked on it.
+    fn end(&mut self, item: Self::Item) -> (u64, u16);
+    /// Whether [`Lane::take`] has something to say.
+    fn ready(&mut self) -> bool;
+    /// Ends a batch.
+    fn flush(&mut self);
+    /// The processor of the party before.
+    fn core_before(&self) -> u32;
+}
+
+/// Everything that a circle shares.
+struct Circle {
+    pool: Arc<Pool>,
+    desks: Vec<Desk>,
+    channels: Vec<Channel>,
+    bare: Vec<Arc<Region>>,
+}
+
+/// The desk of a party as its neighbours see it, and what else it needs of the circle.
+struct Seat {
+    pool: Arc<Pool>,
+    desk: Desk,
+    before: (Channel, Arc<Region>, Knocker),
+    after: (Channel, Arc<Region>, Knocker),
+    numbers: [Party; 3],
+}
+
+impl Circle {
+    fn create(parties: usize, bell: desk::Kind) -> io::Result<Self> {
+        Ok(Self {
+            pool: Arc::new(Pool::create(&SIZES, Pages::Small)?),
+            desks: (0..parties).map(|_| Desk::create(bell, Spin::default())).collect::<io::Result<_>>()?,
+            channels: (0..parties).map(|_| Channel::create(CAPACITY)).collect::<io::Result<_>>()?,
+            bare: (0..parties)
+                .map(|_| Region::create("bench-bare", BARE_BYTES, Pages::Small))
+                .collect::<io::Result<_>>()?,
+        })
+    }
+
+    /// Descriptors of one seat, in the order in which [`Seat::open`] reads them.
+    fn fds(&self, seat: usize) -> Vec<BorrowedFd<'_>> {
+        let n = self.desks.len();
+        let (before, after) = ((seat + n - 1) % n, (seat + 1) % n);
+        let mut fds = vec![self.pool.as_fd()];
+        for k in [seat, before, after] {
+            fds.push(self.desks[k].as_fd());
+            fds.extend(self.desks[k].event());
+        }
+        fds.extend([before, seat].iter().flat_map(|&k| [self.channels[k].as_fd(), self.bare[k].as_fd()]));
+        fds
+    }
+
+    /// Nobody sends any more: whoever waits, wakes up and ends.
+    fn close(&self) {
+        for (channel, desk) in self.channels.iter().zip(&self.desks) {
+            channel.close(nearpath_shm::channel::State::CallerDead);
+            desk.knocker().knock();
+        }
+        for desk in &self.desks {
+            desk.knocker().knock();
+        }
+    }
+}
+
+impl Seat {
+    fn open(fds: &mut impl Iterator<Item = OwnedFd>, seat: u16, of: u16, bell: desk::Kind) -> io::Result<Self> {
+        let mut next = || fds.next().ok_or_else(|| io::Error::other("too few descriptors"));
+        let event = |next: &mut dyn FnMut() -> io::Result<OwnedFd>| -> io::Result<Option<OwnedFd>> {
+            if bell == desk::Kind::Event { next().map(Some) } else { Ok(None) }
+        };
+        let geometry = Geometry::new(&SIZES).map_err(io::Error::other)?;
+        let pool = Arc::new(Pool::open(next()?, geometry.bytes() as usize)?);
+        let desk = Desk::open(next()?, event(&mut next)?, Spin::default())?;
+        let knocker_before = Knocker::open(next()?, event(&mut next)?)?;
+        let knocker_after = Knocker::open(next()?, event(&mut next)?)?;
+        let mut edge = || -> io::Result<(Channel, Arc<Region>)> {
+            Ok((Channel::open(next()?, CAPACITY)?, Region::open(next()?, BARE_BYTES, Access::Write)?))
+        };
+        let (before, after) = (edge()?, edge()?);
+        let number = |k: u16| Party::new(k % of + 1).expect("one more than something");
+        Ok(Self {
+            pool,
+            desk,
+            before: (before.0, before.1, knocker_before),
+            after: (after.0, after.1, knocker_after),
+            numbers: [number(seat + of - 1), number(seat), number(seat + 1)],
+        })
+    }
+
+    fn member(&self) -> Arc<Member> {
+        Member::new(Arc::clone(&self.pool), self.numbers[1], u64::MAX)
+    }
+}
+
+/// Descriptors that were inherited at these numbers.
+#[allow(unsafe_code)]
+fn inherited(numbers: &[RawFd]) -> Vec<OwnedFd> {
+    // SAFETY: whoever started this process left these open for it, and nobody else here knows them.
+    numbers.iter().map(|&number| unsafe { OwnedFd::from_raw_fd(number) }).collect()
+}

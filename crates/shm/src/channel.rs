@@ -1,0 +1,369 @@
+//! Two rings between a caller and a callee, and the two ends that use them.
+//!
+//! An [`End`] does one after the other what the contract asks for: offer the slot, push the descriptor; pop, check, accept,
+//! commit. [`End::flush`] makes the one fence of a batch, rings the peer, and takes back what a dead peer will not take.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use crate::counters::{self, Counters, Reading};
+use crate::descriptor::{Descriptor, Slot};
+use crate::desk::Knocker;
+use crate::envelope::BadEnvelope;
+use crate::lease::Lost;
+use crate::member::{Member, NotAccepted};
+use crate::message::{Message, Outgoing};
+use crate::region::{Access, Pages, Region};
+use crate::ring::{self, Consumer, NotPushed, Poisoned, Producer, Ring};
+use crate::shared::Shared;
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use crate::word::Party;
+
+/// First bytes of a channel.
+pub const MAGIC: [u8; 8] = *b"NPCHAN01";
+/// Bytes before the first ring.
+pub const HEADER: u64 = 4096;
+/// Descriptors that a ring can have: a power of two.
+pub const CAPACITIES: std::ops::RangeInclusive<u32> = 16..=4096;
+
+/// Which end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// Produces calls, consumes answers.
+    Caller,
+    /// Consumes calls, produces answers.
+    Callee,
+}
+
+/// What became of a channel. Grows only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u32)]
+pub enum State {
+    /// In use.
+    Open = 0,
+    /// No new calls; those that are open come to their end.
+    Withdrawn = 1,
+    /// Nobody makes calls any more.
+    CallerDead = 2,
+    /// Nobody answers any more.
+    CalleeDead = 3,
+    /// One side broke the rules.
+    Broken = 4,
+}
+
+impl State {
+    fn of(number: u32) -> Self {
+        match number {
+            0 => Self::Open,
+            1 => Self::Withdrawn,
+            2 => Self::CallerDead,
+            3 => Self::CalleeDead,
+            _ => Self::Broken,
+        }
+    }
+}
+
+/// Offset of the ring of answers in a channel of this capacity.
+pub const fn answers_at(capacity: u32) -> u64 {
+    HEADER + ring_bytes(capacity)
+}
+
+/// Bytes of a whole channel.
+pub const fn bytes(capacity: u32) -> u64 {
+    HEADER + 2 * ring_bytes(capacity)
+}
+
+const fn ring_bytes(capacity: u32) -> u64 {
+    (ring::HEADER as u64 + Descriptor::SIZE as u64 * capacity as u64).next_multiple_of(4096)
+}
+
+/// A mapped channel.
+#[derive(Debug, Clone)]
+pub struct Channel {
+    region: Arc<Region>,
+    closed: Shared<AtomicU32>,
+    counters: [Shared<[AtomicU64]>; 2],
+    calls: Ring,
+    answers: Ring,
+}
+
+impl Channel {
+    /// Makes one. For the node.
+    pub fn create(capacity: u32) -> io::Result<Self> {
+        if !CAPACITIES.contains(&capacity) || !capacity.is_power_of_two() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "a ring has a power of two between 16 and 4096"));
+        }
+        let region = Region::create("nearpath-channel", bytes(capacity) as usize, Pages::Small)?;
+        region.write(8, &capacity.to_le_bytes());
+        region.write(0, &MAGIC);
+        Self::with(region, capacity)
+    }
+
+    /// Maps one that the node made, of this capacity as the node told.
+    pub fn open(fd: OwnedFd, capacity: u32) -> io::Result<Self> {
+        let refused = |why: &str| io::Error::new(io::ErrorKind::InvalidData, why);
+        if !CAPACITIES.contains(&capacity) || !capacity.is_power_of_two() {
+            return Err(refused("a ring has a power of two between 16 and 4096"));
+        }
+        let region = Region::open(fd, bytes(capacity) as usize, Access::Write)?;
+        let mut header = [0; 12];
+        if !region.read(0, &mut header) || header[..8] != MAGIC || header[8..] != capacity.to_le_bytes() {
+            return Err(refused("the region is no channel of that capacity"));
+        }
+        Self::with(region, capacity)
+    }
+
+    fn with(region: Arc<Region>, capacity: u32) -> io::Result<Self> {
+        let ring = |at: u64| {
+            let cell = |offset: usize| region.cell(at + offset as u64);
+            let header = [cell(0)?, cell(ring::HEAD_AT)?, cell(ring::STARVED_AT)?];
+            Some(Ring::new(header, region.cells(at + ring::HEADER as u64, 2 * capacity as usize)?))
+        };
+        let all = || {
+            let counters = [region.cells(64, counters::SIZE / 8)?, region.cells(192, counters::SIZE / 8)?];
+            Some((region.cell(12)?, counters, ring(HEADER)?, ring(answers_at(capacity))?))
+        };
+        let (closed, counters, calls, answers) = all().ok_or_else(|| io::Error::other("the channel is too small"))?;
+        Ok(Self { region, closed, counters, calls, answers })
+    }
+
+    /// Descriptors in each ring.
+    pub fn capacity(&self) -> u32 {
+        self.calls.capacity()
+    }
+
+    /// Whether it is open.
+    pub fn state(&self) -> State {
+        State::of(self.closed.load(Ordering::Acquire))
+    }
+
+    /// Closes it, or closes it further. Ring both desks after that. What the node reads of the pool after this comes after it:
+    /// a party that offers a slot later sees that the channel is closed.
+    pub fn close(&self, state: State) {
+        self.closed.fetch_max(state as u32, Ordering::AcqRel);
+        fence(Ordering::SeqCst);
+    }
+
+    /// What one side counted.
+    pub fn counted(&self, by: Side) -> Reading {
+        Reading::of(&self.counters[by as usize])
+    }
+
+    /// Whether a slot lies in the ring that `by` produces, with this generation: for the node, once `by` is dead.
+    pub fn holds(&self, by: Side, slot: Slot, generation: u32) -> bool {
+        let ring = if by == Side::Caller { &self.calls } else { &self.answers };
+        ring.holds(|descriptor| descriptor.slot == slot && descriptor.generation == generation)
+    }
+
+    /// One end of it. Each end is made once in the life of a channel: its indices begin at 0. `peer` and `desk` are those of
+    /// the other end, as the node told.
+    pub fn end(&self, side: Side, member: Arc<Member>, peer: Party, desk: Knocker) -> End {
+        let (out, back) = match side {
+            Side::Caller => (&self.calls, &self.answers),
+            Side::Callee => (&self.answers, &self.calls),
+        };
+        End {
+            side,
+            producer: Producer::new(out.clone(), 0),
+            consumer: Consumer::new(back.clone(), 0),
+            counters: Counters::new(self.counters[side as usize].clone()),
+            channel: self.clone(),
+            member,
+            peer,
+            desk,
+            pushed: false,
+            popped: false,
+        }
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.region.as_fd()
+    }
+}
+
+/// One party's end of a channel.
+#[derive(Debug)]
+pub struct End {
+    side: Side,
+    channel: Channel,
+    producer: Producer,
+    consumer: Consumer,
+    member: Arc<Member>,
+    peer: Party,
+    desk: Knocker,
+    counters: Counters,
+    pushed: bool,
+    popped: bool,
+}
+
+impl End {
+    /// Hands a message over. The peer is rung by the next [`End::flush`].
+    pub fn send(&mut self, message: Outgoing) -> Result<(), NotSent> {
+        if let Err(why) = self.may_send() {
+            return Err(NotSent { why, message: Some(message) });
+        }
+        let Outgoing { lease, offset, length } = message;
+        let offer = lease.offer(self.peer).map_err(|lost| NotSent { why: lost.into(), message: None })?;
+        match self.producer.push(offer.descriptor(offset, length)) {
+            Ok(()) => {
+                offer.sent();
+                self.counters.sent(length);
+                self.pushed = true;
+                Ok(())
+            }
+            Err(fault) => {
+                let why = self.not_pushed(fault);
+                Err(NotSent { why, message: offer.take_back().ok().map(|lease| Outgoing { lease, offset, length }) })
+            }
+        }
+    }
+
+    fn may_send(&self) -> Result<(), SendFault> {
+        let state = self.channel.state();
+        let open = state == State::Open || (state == State::Withdrawn && self.side == Side::Callee);
+        if open { Ok(()) } else { Err(SendFault::Closed(state)) }
+    }
+
+    fn not_pushed(&self, fault: NotPushed) -> SendFault {
+        if let NotPushed::Poisoned(_) = fault {
+            self.channel.close(State::Broken);
+            return SendFault::Closed(State::Broken);
+        }
+        SendFault::Full
+    }
+
+    /// The next message, if there is one. What was sent before the channel was closed still comes, unless it is broken.
+    pub fn receive(&mut self) -> Result<Option<Message>, ReceiveFault> {
+        let state = self.channel.state();
+        if state == State::Broken {
+            return Err(ReceiveFault::Closed(state));
+        }
+        match self.take() {
+            Ok(None) if state > State::Withdrawn => Err(ReceiveFault::Closed(state)),
+            Ok(message) => Ok(message),
+            // A dead peer's last offer may have been reclaimed before it was read: that is nobody's fault.
+            Err(ReceiveFault::Refused(NotAccepted::NotOffered)) if state > State::Withdrawn => {
+                Err(ReceiveFault::Closed(state))
+            }
+            Err(fault) => {
+                self.channel.close(State::Broken);
+                self.pushed = true; // the peer should hear of it
+                Err(fault)
+            }
+        }
+    }
+
+    fn take(&mut self) -> Result<Option<Message>, ReceiveFault> {
+        let Some(descriptor) = self.consumer.pop()? else { return Ok(None) };
+        let lease = self.member.accept(&descriptor, self.peer);
+        self.consumer.commit(); // only now: see `ring`
+        self.popped = true;
+        Ok(Some(Message::read(lease?, &descriptor)?))
+    }
+
+    /// Whether [`End::receive`] has something to say. What to look at before sleeping.
+    pub fn ready(&mut self) -> bool {
+        !self.consumer.is_empty() || self.channel.state() > State::Withdrawn
+    }
+
+    /// Ends a batch of sends and receives: rings the peer when there is something for it. In a closed channel it takes back
+    /// what the peer will not take.
+    pub fn flush(&mut self) {
+        if self.pushed || self.popped {
+            fence(Ordering::SeqCst);
+        }
+        if self.channel.state() > State::Withdrawn {
+            self.recall();
+        }
+        let fed = self.popped && self.consumer.feeds_starving();
+        if self.pushed || fed {
+            self.desk.knock();
+        }
+        (self.pushed, self.popped) = (false, false);
+    }
+
+    /// Frees what was sent and not taken; returns how many. By itself only after the peer's death.
+    pub fn recall(&mut self) -> u32 {
+        let (member, peer) = (&self.member, self.peer);
+        self.producer.unconsumed().filter(|descriptor| member.recall(descriptor, peer)).count() as u32
+    }
+
+    /// Messages that can be sent now. A caller makes at most a ring's capacity of calls before it has answers.
+    pub fn credits(&mut self) -> u32 {
+        let room = self.producer.room().unwrap_or(0);
+        match self.side {
+            Side::Caller => room.min(self.channel.capacity().saturating_sub(self.counters.in_flight() as u32)),
+            Side::Callee => room,
+        }
+    }
+
+    /// Asks the peer to ring when the ring has room again; true when it has already. Then sleep, and look at
+    /// [`End::credits`] as well as at [`End::ready`].
+    pub fn starve(&mut self) -> bool {
+        self.producer.starve().unwrap_or(true)
+    }
+
+    /// The counters of this side, for calls opened and closed.
+    pub fn counters(&mut self) -> &mut Counters {
+        &mut self.counters
+    }
+
+    /// The other party.
+    pub fn peer(&self) -> Party {
+        self.peer
+    }
+
+    /// The other party's desk.
+    pub fn desk(&self) -> &Knocker {
+        &self.desk
+    }
+
+    /// The channel.
+    pub fn channel(&self) -> &Channel {
+        &self.channel
+    }
+}
+
+/// A message that was not sent.
+#[derive(Debug, thiserror::Error)]
+#[error("{why}")]
+pub struct NotSent {
+    /// Why.
+    pub why: SendFault,
+    /// The message, unless its slot was lost.
+    pub message: Option<Outgoing>,
+}
+
+/// Why a message was not sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SendFault {
+    /// No credit; see [`End::starve`].
+    #[error("the ring is full")]
+    Full,
+    /// The channel is of no use any more.
+    #[error("the channel is closed: {0:?}")]
+    Closed(State),
+    /// The slot was not this party's any more.
+    #[error(transparent)]
+    Lost(#[from] Lost),
+}
+
+/// Why nothing was received. All but `Closed` are the peer's fault, and close the channel as broken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ReceiveFault {
+    /// The channel is closed and empty.
+    #[error("the channel is closed: {0:?}")]
+    Closed(State),
+    /// The ring's indices are impossible.
+    #[error(transparent)]
+    Poisoned(#[from] Poisoned),
+    /// The descriptor is impossible, forged or stolen.
+    #[error(transparent)]
+    Refused(#[from] NotAccepted),
+    /// The message is no message.
+    #[error(transparent)]
+    Malformed(#[from] BadEnvelope),
+}
