@@ -12,3 +12,4 @@ mod restart;
 mod rootless;
 mod scale;
 mod security;
+mod shm;

@@ -16,6 +16,7 @@ use hyper::client::conn::http1::SendRequest;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use nearpath_types::FunctionId;
 
 use super::Outcome;
 
@@ -32,6 +33,10 @@ pub(crate) struct Args {
     /// Whom to ask before answering
     #[arg(long, value_name = "ADDR:PORT")]
     next: Option<SocketAddr>,
+
+    /// Whom to ask before answering a call that came through shared memory
+    #[arg(long, value_name = "NAME")]
+    next_function: Option<FunctionId>,
 }
 
 /// Answers until it is killed.
@@ -40,6 +45,7 @@ pub(crate) async fn run(args: Args) -> Outcome {
 }
 
 async fn serve(args: Args) -> Outcome {
+    tokio::task::spawn_local(super::member::attend(args.next_function, RESPONSE));
     let next = args.next.map(|addr| Rc::new(Next { addr, idle: RefCell::default() }));
     let mut sockets = nearpath_wire::bind::bind(args.listen, 1)?;
     let listener = tokio::net::TcpListener::from_std(sockets.pop().ok_or("no socket")?)?;

@@ -6,6 +6,7 @@ mod edge;
 mod gateway;
 mod handler;
 mod load;
+mod member;
 mod ring;
 mod shm;
 mod start;

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use super::load::measured;
 use super::{Outcome, seconds};
-use crate::compare::{Comparison, ROUNDS, Sample};
+use crate::compare::{Better, Comparison, Goal, ROUNDS, Row, Sample};
 use crate::load::closed::{self, Reuse};
 use crate::load::{Template, Window};
 use crate::peer::chain::Chain;
 
-const VARIANTS: [&str; 3] = ["sidecars", "direct http", "nginx, one function"];
+const VARIANTS: [&str; 4] = ["ring", "sidecars", "direct http", "nginx, one function"];
 
 /// Options of `shm`.
 #[derive(clap::Args)]
@@ -35,7 +35,8 @@ pub(crate) struct Args {
 
 /// Exit code 1 when a goal is missed.
 pub(crate) async fn run(args: Args) -> Outcome {
-    let chains = [Chain::sidecars().await?, Chain::direct().await?, Chain::one_behind_nginx().await?];
+    let chains =
+        [Chain::nearpath().await?, Chain::sidecars().await?, Chain::direct().await?, Chain::one_behind_nginx().await?];
     let mut comparison = Comparison::new("shm", args.rounds);
     for (way, reuse) in [("keep-alive", Reuse::KeepAlive), ("new-connection", Reuse::Fresh)] {
         for &callers in &args.connections {
@@ -45,6 +46,7 @@ pub(crate) async fn run(args: Args) -> Outcome {
             eprintln!("measured: {case}");
         }
     }
+    goals(&mut comparison);
     Ok(if comparison.finish()? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -53,4 +55,19 @@ async fn sample(chain: &Chain, callers: usize, reuse: Reuse, args: &Args) -> Res
     let window = Window::after(args.warm_up, args.duration);
     let (tally, cpu) = measured(closed::run(&template, callers, reuse, window), window, &chain.pids()).await;
     Ok(Sample::of(&tally, window, cpu))
+}
+
+/// Only concurrency 32 has goals.
+fn goals(comparison: &mut Comparison) {
+    let rate: fn(&Row) -> f64 = |row| row.rps;
+    let goal = |value, better, goal| Goal { value, better, goal };
+    let case = "keep-alive 32";
+    let name = |what: &str, other: &str| format!("{what}, {case}, ring/{other}");
+    comparison.ratio(&name("rate", "sidecars"), case, "ring", "sidecars", goal(rate, Better::Higher, 5.0));
+    let least = "nginx, one function";
+    comparison.ratio(&name("rate", least), case, "ring", least, goal(rate, Better::Higher, 1.0));
+    let cpu = goal(|row| row.cpu_us_per_request, Better::Lower, 1.0 / 6.0);
+    comparison.ratio(&name("CPU per request", "sidecars"), case, "ring", "sidecars", cpu);
+    let latency = goal(|row| row.p50_us, Better::Lower, 1.0 / 6.0);
+    comparison.ratio(&name("median latency", "sidecars"), case, "ring", "sidecars", latency);
 }

@@ -1,8 +1,13 @@
-//! Two functions that call each other, the ways that others build it: with a proxy beside each, or bare.
+//! Two functions that call each other: in a chain of nearpath's, and the ways that others build it, with a proxy beside
+//! each or bare.
 
 use std::io;
 use std::net::SocketAddr;
 
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::house::House;
 use super::nginx::Nginx;
 use super::{Peer, cores, own};
 
@@ -10,6 +15,7 @@ use super::{Peer, cores, own};
 pub(crate) struct Chain {
     functions: Vec<Peer>,
     proxies: Vec<Nginx>,
+    house: Option<(House, TempDir)>,
     pub(crate) entry: SocketAddr,
 }
 
@@ -18,7 +24,7 @@ impl Chain {
     pub(crate) async fn direct() -> io::Result<Self> {
         let second = own::function(None).await?;
         let first = own::function(Some(second.addr)).await?;
-        Ok(Self { entry: first.addr, functions: vec![first, second], proxies: Vec::new() })
+        Ok(Self { entry: first.addr, functions: vec![first, second], proxies: Vec::new(), house: None })
     }
 
     /// nginx in front, and an nginx beside each function, which calls go through on their way in: what a service mesh
@@ -30,19 +36,51 @@ impl Chain {
         let beside_first = Nginx::start(first.addr, 1, "/").await?;
         let front = Nginx::start(beside_first.peer.addr, cores(), "/").await?;
         let entry = front.peer.addr;
-        Ok(Self { functions: vec![first, second], proxies: vec![front, beside_first, beside_second], entry })
+        Ok(Self {
+            functions: vec![first, second],
+            proxies: vec![front, beside_first, beside_second],
+            house: None,
+            entry,
+        })
     }
 
     /// nginx in front of one function that calls nobody: the least that an edge in front of anything costs.
     pub(crate) async fn one_behind_nginx() -> io::Result<Self> {
         let only = own::function(None).await?;
         let front = Nginx::start(only.addr, cores(), "/").await?;
-        Ok(Self { entry: front.peer.addr, functions: vec![only], proxies: vec![front] })
+        Ok(Self { entry: front.peer.addr, functions: vec![only], proxies: vec![front], house: None })
+    }
+
+    /// A running nearpath with both as functions of one chain, each in its sandbox, one instance each.
+    pub(crate) async fn nearpath() -> io::Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let program = folder.path().join("function");
+        std::fs::create_dir(&program)?;
+        std::fs::copy(std::env::current_exe()?, program.join("function"))?;
+        let house = House::start(folder.path()).await?;
+        for (name, next) in [("second", None), ("first", Some("second"))] {
+            house.deploy(&function(&program.display().to_string(), name, next)).await?;
+            house.until_available(name, 1).await?;
+        }
+        Ok(Self { entry: house.addr(), functions: Vec::new(), proxies: Vec::new(), house: Some((house, folder)) })
     }
 
     /// Every process of it.
     pub(crate) fn pids(&self) -> Vec<u32> {
         let proxies = self.proxies.iter().map(|proxy| proxy.peer.pid());
-        self.functions.iter().map(Peer::pid).chain(proxies).collect()
+        let house = self.house.iter().map(|(house, _)| house.pid());
+        self.functions.iter().map(Peer::pid).chain(proxies).chain(house).collect()
     }
+}
+
+/// What is deployed: this program as a handler, which calls `next` through memory.
+fn function(folder: &str, name: &str, next: Option<&str>) -> Value {
+    let next_function = next.map(|next| format!(" --next-function {next}")).unwrap_or_default();
+    json!({
+        "service": name,
+        "image": format!("file://{folder}"),
+        "envProcess": format!("./function handler --listen 127.0.0.1:5000{next_function}"),
+        "envVars": { "mode": "http", "upstream_url": "http://127.0.0.1:5000" },
+        "annotations": { "nearpath.io/chain": "bench", "nearpath.io/calls": next.unwrap_or_default() },
+    })
 }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::TcpListener;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
@@ -13,6 +14,8 @@ use nearpath_daemon::drain;
 use nearpath_daemon::metrics::Registry;
 use nearpath_types::{FunctionId, PlatformError, Reason, Snapshot};
 use nearpath_wire::Body;
+
+use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::listen::{self, Port, Thread};
 use crate::record::{AccessLog, Metrics, Totals};
@@ -26,6 +29,11 @@ pub trait Control: Send + Sync + 'static {
     fn wake(&self, function: &FunctionId);
     /// Answers the administrator's paths: `/system/…`, `/ui…`, `/`, `/async-function/…`.
     fn admin(&self, request: Request<Incoming>) -> BoxFuture<'static, Response<Body>>;
+    /// A serving thread wants to join the node's security domains: a socket for each, those to come as well. `None`: there
+    /// is no node in this process, and every call goes over HTTP.
+    fn domains(&self) -> Option<UnboundedReceiver<OwnedFd>> {
+        None
+    }
 }
 
 /// For a gateway on its own: nothing can be woken and there is no administrator's side.

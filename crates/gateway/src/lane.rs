@@ -12,7 +12,7 @@ use std::time::Duration;
 use http::HeaderValue;
 use tokio::sync::Notify;
 
-use crate::deliver::{Answers, Pools};
+use crate::deliver::{Answers, Domains, Pools};
 use crate::listen::Lives;
 use crate::record::{AccessLog, Totals};
 use crate::route::Table;
@@ -38,6 +38,8 @@ pub(crate) struct Lane {
     pub attempts: usize,
     /// Connections to instances.
     pub pools: Pools,
+    /// Shared memory with instances.
+    pub domains: Domains,
     /// Connections of callers.
     pub lives: Lives,
     /// Answers on their way to them.
@@ -63,6 +65,7 @@ impl Lane {
             body_idle: settings.body_idle_timeout,
             attempts: settings.attempts.max(1),
             pools: Pools::default(),
+            domains: Domains::default(),
             lives: Lives::default(),
             answers: Answers::default(),
             tick: Arc::default(),

@@ -12,6 +12,7 @@
 mod agent;
 pub mod artifact;
 pub mod config;
+mod domains;
 mod identity;
 pub mod ids;
 pub mod instance;

@@ -1,6 +1,7 @@
 //! The handle to the agent.
 
 use std::fs;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -13,6 +14,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::agent::{Agent, Command, Inbox, Lots, Premises, Publisher, Workshop};
 use crate::artifact::Artifacts;
 use crate::config::{Config, NodeError};
+use crate::domains::Domains;
 use crate::ids::{Eips, Ids};
 use crate::instance::life::Tools;
 use crate::logs::Logs;
@@ -62,7 +64,8 @@ impl Node {
         let (events, heard) = mpsc::unbounded_channel();
         let premises = Premises { gateway_url: config.gateway_url, tmp: config.data_dir.join("tmp") };
         let tools = Tools { machine, artifacts: Arc::new(artifacts), logs: logs.clone(), events };
-        let workshop = Workshop::new(tools, premises, Lots::new(ids, Eips::around(config.gateway_ip)));
+        let domains = Domains::new(config.data_dir.join("dispatch"));
+        let workshop = Workshop::new(tools, premises, Lots::new(ids, Eips::around(config.gateway_ip)), domains);
         let publisher = Publisher::new();
         let (snapshots, observed) = (publisher.snapshots(), publisher.observed());
         let (commands, obeyed) = mpsc::unbounded_channel();
@@ -93,6 +96,13 @@ impl Node {
     /// What there is, as it changes. A removed function is listed until its last instance is gone.
     pub fn observed(&self) -> watch::Receiver<Arc<Vec<ObservedFunction>>> {
         self.observed.clone()
+    }
+
+    /// For a thread of the gateway: a socket for each domain that there is and will be, to join it as a party.
+    pub fn domains(&self) -> mpsc::UnboundedReceiver<OwnedFd> {
+        let (give, take) = mpsc::unbounded_channel();
+        let _ = self.commands.send(Command::Gateway(give)); // a stopped agent has no domains
+        take
     }
 
     /// Lines that a function's instances wrote: first those kept, then, with `follow`, those that come. A reader that
@@ -128,6 +138,7 @@ fn open(machine: &dyn Machine, config: &Config) -> Result<(Ids, Artifacts), Node
     fs::create_dir_all(&tmp).map_err(failed(&tmp))?;
     machine.sweep().map_err(NodeError::Sweep)?;
     fs::remove_dir_all(&tmp).map_err(failed(&tmp))?;
+    let _ = fs::remove_dir_all(config.data_dir.join("dispatch")); // doors into a run that is over
     let artifacts = Artifacts::open(artifacts.clone(), config.artifact_limit).map_err(failed(&artifacts))?;
     Ok((Ids::open(ids.clone()).map_err(failed(&ids))?, artifacts))
 }

@@ -18,12 +18,8 @@ pub struct Edge {
     pub callee_in_domain: bool,
     /// It is a domain of the caller's too. The gateway is in every one of its node.
     pub same_domain: bool,
-    /// The instance takes calls through shared memory.
+    /// The instance takes calls through shared memory, and there is a channel to it.
     pub callee_is_party: bool,
-    /// There is an open channel between the two.
-    pub has_channel: bool,
-    /// The channel has room for one more call.
-    pub has_credit: bool,
 }
 
 /// What a call needs of its path.
@@ -33,4 +29,6 @@ pub struct Call {
     pub upgrade: bool,
     /// It is gRPC: its trailers need HTTP/2 up to the function.
     pub grpc: bool,
+    /// Its body, or its answer's, has no known and moderate length.
+    pub streams: bool,
 }

@@ -39,8 +39,7 @@ fn shared_memory(facts: &Facts) -> Option<Obstacle> {
         (!edge.callee_is_party, Obstacle::NoParty),
         (call.upgrade, Obstacle::Upgrade),
         (call.grpc, Obstacle::Grpc),
-        (!edge.has_channel, Obstacle::NoChannel),
-        (!edge.has_credit, Obstacle::NoCredit),
+        (call.streams, Obstacle::Streams),
     ];
     standing.into_iter().find_map(|(stands, obstacle)| stands.then_some(obstacle))
 }
@@ -49,15 +48,8 @@ fn shared_memory(facts: &Facts) -> Option<Obstacle> {
 mod tests {
     use super::*;
 
-    const NEAR: Edge = Edge {
-        same_node: true,
-        callee_in_domain: true,
-        same_domain: true,
-        callee_is_party: true,
-        has_channel: true,
-        has_credit: true,
-    };
-    const PLAIN: Call = Call { upgrade: false, grpc: false };
+    const NEAR: Edge = Edge { same_node: true, callee_in_domain: true, same_domain: true, callee_is_party: true };
+    const PLAIN: Call = Call { upgrade: false, grpc: false, streams: false };
 
     #[test]
     fn nothing_in_the_way_is_shared_memory() {
@@ -74,10 +66,9 @@ mod tests {
             (Edge { callee_is_party: false, ..NEAR }, PLAIN, Obstacle::NoParty),
             (NEAR, Call { upgrade: true, ..PLAIN }, Obstacle::Upgrade),
             (NEAR, Call { grpc: true, ..PLAIN }, Obstacle::Grpc),
-            (Edge { has_channel: false, ..NEAR }, PLAIN, Obstacle::NoChannel),
-            (Edge { has_credit: false, ..NEAR }, PLAIN, Obstacle::NoCredit),
+            (NEAR, Call { streams: true, ..PLAIN }, Obstacle::Streams),
         ];
-        assert_eq!(table.len(), Obstacle::ALL.len(), "every obstacle has its line");
+        assert_eq!(table.len() + 1, Obstacle::ALL.len(), "every obstacle has its line; NoRoom shows only when sending");
         for (edge, call, obstacle) in table {
             let choice = choose(&Facts { edge, call });
             assert_eq!(choice, Choice { path: Path::Http, obstacle: Some(obstacle) });
@@ -86,8 +77,8 @@ mod tests {
 
     #[test]
     fn the_most_lasting_obstacle_is_told() {
-        let edge = Edge { callee_in_domain: false, has_channel: false, has_credit: false, ..NEAR };
-        let choice = choose(&Facts { edge, call: Call { upgrade: true, grpc: false } });
+        let edge = Edge { callee_in_domain: false, callee_is_party: false, ..NEAR };
+        let choice = choose(&Facts { edge, call: Call { upgrade: true, ..PLAIN } });
         assert_eq!(choice.obstacle, Some(Obstacle::NoDomain));
     }
 

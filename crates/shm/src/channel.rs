@@ -300,6 +300,11 @@ impl End {
         }
     }
 
+    /// Entries of the own ring that are free, whatever calls are open: what parts go by.
+    pub fn room(&mut self) -> u32 {
+        self.producer.room().unwrap_or(0)
+    }
+
     /// Asks the peer to ring when the ring has room again; true when it has already. Then sleep, and look at
     /// [`End::credits`] as well as at [`End::ready`].
     pub fn starve(&mut self) -> bool {

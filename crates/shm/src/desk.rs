@@ -14,7 +14,7 @@ use crate::bell::{self, Bell};
 use crate::region::{Access, Pages, Region};
 use crate::shared::Shared;
 use crate::spin::Spin;
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::{AtomicU32, Ordering, fence};
 
 /// First bytes of a desk.
 pub const MAGIC: [u8; 8] = *b"NPDESK01";
@@ -42,6 +42,7 @@ pub struct Desk {
     region: Arc<Region>,
     core: Shared<AtomicU32>,
     asleep: Shared<AtomicU32>,
+    mail: Shared<AtomicU32>,
     ringer: Arc<Ringer>,
     spin: Spin,
 }
@@ -74,13 +75,25 @@ impl Desk {
     fn with(region: Arc<Region>, event: Option<OwnedFd>, spin: Spin) -> io::Result<Self> {
         let ringer = Arc::new(Ringer::of(&region, event)?);
         let cell = |offset| region.cell(offset).ok_or_else(|| io::Error::other("the desk is too small"));
-        let (core, asleep) = (cell(12)?, cell(64)?);
-        Ok(Self { region, core, asleep, ringer, spin })
+        let (core, asleep, mail) = (cell(12)?, cell(64)?, cell(128)?);
+        Ok(Self { region, core, asleep, mail, ringer, spin })
     }
 
     /// What peers in this process ring; others open their own with [`Knocker::open`].
     pub fn knocker(&self) -> Knocker {
-        Knocker { core: self.core.clone(), asleep: self.asleep.clone(), ringer: Arc::clone(&self.ringer) }
+        let (core, asleep, mail) = (self.core.clone(), self.asleep.clone(), self.mail.clone());
+        Knocker { core, asleep, mail, ringer: Arc::clone(&self.ringer) }
+    }
+
+    /// How many packets the node says it has sent on the party's socket; wraps. A party that sleeps here need not ask the
+    /// kernel about the socket while this stays the same.
+    pub fn mail(&self) -> u32 {
+        self.mail.load(Ordering::Acquire)
+    }
+
+    /// A view of [`Desk::mail`] that can be looked at while the desk waits.
+    pub fn letters(&self) -> Shared<AtomicU32> {
+        self.mail.clone()
     }
 
     /// The eventfd, when the bell is one.
@@ -128,6 +141,13 @@ impl Desk {
         self.note_core();
     }
 
+    /// The party is awake; leaves the eventfd as it is: for an event loop that is told of each write to it (edge-triggered
+    /// epoll), so that a wake-up costs no read.
+    pub fn rise(&self) {
+        bell::withdraw(&self.asleep);
+        self.note_core();
+    }
+
     /// Tells peers on which processor this party runs, so that they know whether to spin.
     pub fn note_core(&self) {
         self.core.store(own_core(), Ordering::Relaxed);
@@ -157,6 +177,7 @@ impl AsFd for Desk {
 pub struct Knocker {
     core: Shared<AtomicU32>,
     asleep: Shared<AtomicU32>,
+    mail: Shared<AtomicU32>,
     ringer: Arc<Ringer>,
 }
 
@@ -169,6 +190,13 @@ impl Knocker {
     /// Wakes the party if it sleeps. The caller has made a full fence after its last push; [`crate::End::flush`] does both.
     pub fn knock(&self) -> bool {
         bell::knock(&self.asleep, &*self.ringer)
+    }
+
+    /// Says that there is something on the party's socket, and wakes it. For the node, after it sent a packet or hung up.
+    pub fn deliver(&self) -> bool {
+        self.mail.fetch_add(1, Ordering::AcqRel);
+        fence(Ordering::SeqCst);
+        self.knock()
     }
 
     /// Processor on which the party last ran, plus one; 0: unknown.

@@ -33,6 +33,8 @@ pub mod member;
 #[cfg(not(loom))]
 pub mod message;
 #[cfg(not(loom))]
+pub mod payload;
+#[cfg(not(loom))]
 pub mod pool;
 #[cfg(not(loom))]
 pub mod reclaim;
@@ -57,6 +59,8 @@ pub use lease::Lease;
 pub use member::Member;
 #[cfg(not(loom))]
 pub use message::{Draft, Message, Outgoing};
+#[cfg(not(loom))]
+pub use payload::Payload;
 #[cfg(not(loom))]
 pub use pool::Pool;
 #[cfg(not(loom))]

@@ -124,6 +124,12 @@ impl Policy {
         })
     }
 
+    /// The security domain of the function that has these settings: its chain, in its namespace. Functions of no chain
+    /// share nothing.
+    pub fn domain(&self, function: &FunctionId) -> Option<String> {
+        self.chain.as_ref().map(|chain| format!("{chain}.{}", function.namespace))
+    }
+
     /// Whether an edge to `callee` is declared.
     pub fn may_call(&self, callee: &FunctionId) -> bool {
         self.calls.contains(callee)

@@ -1,5 +1,6 @@
 //! Where gateway, node and controller meet. None of them knows the others; each is given one of these.
 
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -15,21 +16,23 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tower::ServiceExt;
 
-/// What the gateway may ask of the rest of the house. The controller moves in after the gateway is built.
+/// What the gateway may ask of the rest of the house. The others move in after the gateway is built.
 pub(super) struct FrontDesk {
     controller: OnceLock<Controller>,
+    node: OnceLock<Arc<Node>>,
     control: Handle,
 }
 
 impl FrontDesk {
     /// An empty desk; `control` is the runtime on which the administrator's requests are answered.
     pub(super) fn new(control: Handle) -> Arc<Self> {
-        Arc::new(Self { controller: OnceLock::new(), control })
+        Arc::new(Self { controller: OnceLock::new(), node: OnceLock::new(), control })
     }
 
-    /// The controller moves in. A second one would be a fault of the caller and is ignored.
-    pub(super) fn seat(&self, controller: Controller) {
+    /// Controller and node move in. Second ones would be a fault of the caller and are ignored.
+    pub(super) fn seat(&self, controller: Controller, node: Arc<Node>) {
         let _ = self.controller.set(controller);
+        let _ = self.node.set(node);
     }
 }
 
@@ -53,6 +56,10 @@ impl Control for FrontDesk {
                 Err(_) => unavailable(), // the control runtime is shutting down
             }
         })
+    }
+
+    fn domains(&self) -> Option<mpsc::UnboundedReceiver<OwnedFd>> {
+        self.node.get().map(|node| node.domains())
     }
 }
 

@@ -62,7 +62,7 @@ impl House {
         let fleet = Arc::new(Machine { node: node.clone(), gateway: gateway.clone(), settle, control });
         let controller = Controller::open_in(folder, parts::controller_config(&plan), fleet).await;
         let controller = controller.map_err(UpError::part("controller"))?;
-        desk.seat(controller.clone());
+        desk.seat(controller.clone(), node.clone());
 
         let (trigger, drain) = drain::channel();
         let enter = Arc::new(move || switch.as_ref().map_or(Ok(()), |switch| switch.enter()));

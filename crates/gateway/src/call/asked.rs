@@ -15,6 +15,8 @@ pub(crate) const X_CALL_ID: HeaderName = HeaderName::from_static("x-call-id");
 pub(crate) const X_START_TIME: HeaderName = HeaderName::from_static("x-start-time");
 /// Which gateway.
 pub(crate) const X_SERVED_BY: HeaderName = HeaderName::from_static("x-served-by");
+/// Asks, and tells, which path a request takes.
+pub(crate) const X_NEARPATH_PATH: HeaderName = HeaderName::from_static("x-nearpath-path");
 /// The whole request's limit.
 pub(crate) const X_TIMEOUT: HeaderName = HeaderName::from_static("x-timeout");
 
@@ -35,6 +37,8 @@ pub struct Asked {
     pub grpc: bool,
     /// It was `HEAD`.
     pub head: bool,
+    /// The answer shall tell which path the request took, and why not a nearer one.
+    pub path: bool,
 }
 
 impl Asked {
@@ -51,6 +55,7 @@ impl Asked {
             upgrade,
             grpc: is_grpc(request),
             head: request.method() == http::Method::HEAD,
+            path: headers.contains_key(X_NEARPATH_PATH),
         }
     }
 

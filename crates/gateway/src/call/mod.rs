@@ -15,7 +15,7 @@ use http::Request;
 use http::header::HeaderValue;
 
 pub use asked::Asked;
-pub(crate) use asked::{X_CALL_ID, X_START_TIME, X_TIMEOUT, is_stream};
+pub(crate) use asked::{X_CALL_ID, X_NEARPATH_PATH, X_START_TIME, X_TIMEOUT, is_stream};
 pub(crate) use clock::{Clock, Stage};
 pub(crate) use digits::seconds;
 pub(crate) use upload::{Flow, Upload};

@@ -8,19 +8,20 @@ use std::task::Poll;
 use std::time::Instant;
 
 use http::Response;
-use hyper::body::Incoming;
+use nearpath_path::{Choice, Obstacle, Path};
 use nearpath_types::{PlatformError, Reason, duration, policy};
 
-use super::outgoing;
 use super::pool::Line;
+use super::source::Source;
+use super::{memory, outgoing};
 use crate::COMPONENT;
 use crate::call::{Call, Clock, Flow, Stage};
 use crate::route::Endpoint;
 
 /// What came of it.
 pub(crate) enum Attempt {
-    /// The head of an answer, on this connection.
-    Answered(Response<Incoming>, Line),
+    /// The head of an answer, on this connection; none through memory.
+    Answered(Response<Source>, Option<Line>),
     /// Not a byte was sent, and why; the request is back in the call.
     Unsent(String),
 }
@@ -30,6 +31,18 @@ pub(crate) enum Attempt {
 /// # Errors
 /// Everything after which the request may have run: it is not sent again.
 pub(crate) async fn attempt(call: &mut Call, endpoint: &Arc<Endpoint>) -> Result<Attempt, PlatformError> {
+    if let Some(post) = memory::way(call, endpoint) {
+        // On the heap, because not every request comes here and this future is copied into its place.
+        let answered = Box::pin(memory::attempt(call, endpoint, post)).await?;
+        if let Attempt::Answered(..) = answered {
+            return Ok(answered);
+        }
+        call.record.went(Choice { path: Path::Http, obstacle: Some(Obstacle::NoRoom) });
+    }
+    over_http(call, endpoint).await
+}
+
+async fn over_http(call: &mut Call, endpoint: &Arc<Endpoint>) -> Result<Attempt, PlatformError> {
     let h2 = call.asked.grpc;
     let mut pooled = call.lane.pools.take(endpoint, h2);
     loop {
@@ -44,12 +57,12 @@ pub(crate) async fn attempt(call: &mut Call, endpoint: &Arc<Endpoint>) -> Result
         };
         let request = call.request.take().expect("an unsent request is put back");
         match within(&call.clock, call.admitted, call.flow.as_ref(), line.send(request)).await {
-            Ok(Ok(response)) => return Ok(Attempt::Answered(response, line)),
+            Ok(Ok(response)) => return Ok(Attempt::Answered(response.map(Source::Http), Some(line))),
             Ok(Err(mut error)) => {
                 call.request = error.take_message();
                 let error = error.into_error();
                 match call.request {
-                    None => return Err(broken(call, endpoint, &error)),
+                    None => return Err(broken(call, endpoint, Some(&error))),
                     Some(_) if fresh => return Ok(Attempt::Unsent(error.to_string())),
                     Some(_) => {} // the pooled connection had been closed: a new one
                 }
@@ -60,7 +73,7 @@ pub(crate) async fn attempt(call: &mut Call, endpoint: &Arc<Endpoint>) -> Result
 }
 
 /// Awaits `answer` for as long as the clock allows. One timer, which moves only when it fires early or the stage changes.
-async fn within<F: Future>(
+pub(super) async fn within<F: Future>(
     clock: &Clock,
     sent: Instant,
     flow: Option<&Rc<Flow>>,
@@ -91,7 +104,7 @@ async fn within<F: Future>(
     .await
 }
 
-fn broken(call: &Call, endpoint: &Endpoint, error: &hyper::Error) -> PlatformError {
+pub(super) fn broken(call: &Call, endpoint: &Endpoint, error: Option<&hyper::Error>) -> PlatformError {
     match call.flow.as_ref().and_then(|flow| flow.fault()) {
         Some(Reason::BodyTooLarge) => outgoing::too_large(call.route.policy.max_body.unwrap_or(u64::MAX)),
         Some(Reason::BadRequest) => PlatformError::new(
@@ -101,14 +114,16 @@ fn broken(call: &Call, endpoint: &Endpoint, error: &hyper::Error) -> PlatformErr
         ),
         Some(reason) => PlatformError::new(COMPONENT, reason, "the caller went away before its body was complete"),
         None => {
-            let what = if error.is_parse() { "answered with invalid HTTP" } else { "broke off before it had answered" };
-            let message = format!("instance {} of {} {what}: {error}", endpoint.id, call.function.name);
+            let invalid = error.is_some_and(hyper::Error::is_parse);
+            let what = if invalid { "answered with invalid HTTP" } else { "broke off before it had answered" };
+            let why = error.map(|error| format!(": {error}")).unwrap_or_default();
+            let message = format!("instance {} of {} {what}{why}", endpoint.id, call.function.name);
             PlatformError::new(COMPONENT, Reason::InstanceDied, message)
         }
     }
 }
 
-fn too_late(call: &Call, endpoint: &Endpoint, reason: Reason) -> PlatformError {
+pub(super) fn too_late(call: &Call, endpoint: &Endpoint, reason: Reason) -> PlatformError {
     let (name, limits, id) = (&call.function.name, &call.route.policy, endpoint.id);
     let (message, setting) = match reason {
         Reason::SlowRequest => ("the request's body stopped arriving".to_owned(), "body idle timeout"),

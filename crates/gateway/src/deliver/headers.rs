@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 
 use http::HeaderMap;
 use http::header::{EXPECT, HOST, HeaderName, HeaderValue};
+use nearpath_path::Choice;
 use nearpath_types::{duration, policy};
 use nearpath_wire::hop;
 
-use crate::call::{Call, X_CALL_ID, X_START_TIME, X_TIMEOUT, seconds};
+use crate::call::{Call, X_CALL_ID, X_NEARPATH_PATH, X_START_TIME, X_TIMEOUT, seconds};
 
 /// How long it took, in decimal seconds.
 pub(crate) const X_DURATION_SECONDS: HeaderName = HeaderName::from_static("x-duration-seconds");
@@ -64,4 +65,13 @@ pub(crate) fn to_caller(headers: &mut HeaderMap, call: &Call, upgraded: bool, no
     call.asked.identify(headers, &call.lane.served_by);
     let took = now.saturating_duration_since(call.record.started());
     headers.entry(X_DURATION_SECONDS).or_insert_with(|| seconds(took));
+    if call.asked.path {
+        headers.insert(X_NEARPATH_PATH, way(call.record.way()));
+    }
+}
+
+/// `shm`, or `http; not_nearer=no_party`.
+fn way(choice: Choice) -> HeaderValue {
+    let why = choice.obstacle.map(|obstacle| format!("; not_nearer={}", obstacle.name())).unwrap_or_default();
+    HeaderValue::try_from(format!("{}{why}", choice.path)).expect("names of paths and obstacles are ASCII")
 }

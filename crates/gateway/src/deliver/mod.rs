@@ -7,23 +7,25 @@
 mod attempt;
 mod content;
 mod headers;
+mod memory;
 mod open;
 mod outgoing;
 mod passing;
 mod pick;
 mod pool;
+mod source;
 mod tunnel;
 
 use std::time::{Duration, Instant};
 
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Response, StatusCode};
-use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use nearpath_types::{PlatformError, Reason, policy};
 use nearpath_wire::Body;
 
 pub(crate) use content::Content;
+pub(crate) use memory::{Domains, join_all};
 pub(crate) use open::Answers;
 pub use outgoing::functions_uri;
 pub(crate) use pool::Pools;
@@ -35,10 +37,11 @@ use attempt::{Attempt, attempt};
 use open::Held;
 use passing::Passing;
 use pick::Place;
+use source::Source;
 
 /// The head of an answer, and what its request holds.
 pub(crate) struct Answer {
-    response: Response<Incoming>,
+    response: Response<Source>,
     held: Held,
     caller: Option<OnUpgrade>,
 }
@@ -56,7 +59,9 @@ pub(crate) async fn send(call: &mut Call, mut permit: Permit) -> Result<Answer, 
         let place = find_place(call, permit, &failures).await?;
         call.record.instance = Some(place.endpoint.id);
         match attempt(call, &place.endpoint).await? {
-            Attempt::Answered(response, line) => return Ok(Answer { response, held: Held { place, line }, caller }),
+            Attempt::Answered(response, line) => {
+                return Ok(Answer { response, held: Held { place, line }, caller });
+            }
             Attempt::Unsent(error) => permit = Box::pin(failures.next(call, place, error)).await?,
         }
     }
@@ -143,7 +148,7 @@ pub(crate) fn reply(mut call: Box<Call>, answer: Answer) -> Response<Content> {
 
 fn upgrade(
     call: Box<Call>,
-    mut response: Response<Incoming>,
+    mut response: Response<Source>,
     held: Held,
     caller: Option<OnUpgrade>,
 ) -> Response<Content> {

@@ -21,8 +21,8 @@ use crate::call::{Call, Clock};
 pub(crate) struct Held {
     /// Its place at the instance.
     pub(crate) place: Place,
-    /// Its connection to the instance.
-    pub(crate) line: Line,
+    /// Its connection to the instance; none through memory.
+    pub(crate) line: Option<Line>,
 }
 
 /// One answer.
@@ -68,9 +68,8 @@ impl Open {
         let Some(Held { place, line }) = self.held.take() else { return };
         let call = &mut self.call.borrow_mut();
         call.record.finished();
-        if call.flow.as_ref().is_none_or(|flow| flow.has_ended()) {
-            call.lane.pools.put(&place.endpoint, line, call.lane.now());
-        }
+        let line = line.filter(|_| call.flow.as_ref().is_none_or(|flow| flow.has_ended()));
+        line.into_iter().for_each(|line| call.lane.pools.put(&place.endpoint, line, call.lane.now()));
     }
 
     /// Ends it before its end: place and connection are given up at once.

@@ -9,17 +9,17 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use hyper::body::Incoming;
 use nearpath_types::Reason;
 use nearpath_wire::BoxError;
 use tokio::time::Sleep;
 
 use super::open::{Held, Open};
+use super::source::Source;
 use crate::call::{Call, Stage};
 
 /// A response's body.
 pub(crate) struct Passing {
-    body: Incoming,
+    body: Source,
     open: Rc<Open>,
     last: Instant,
     /// Made when the body first keeps the caller waiting: most never do.
@@ -28,7 +28,7 @@ pub(crate) struct Passing {
 
 impl Passing {
     /// Begins to pass `body` on. `bodiless`: hyper will not ask for it (HEAD, 204, 304).
-    pub(crate) fn new(body: Incoming, held: Held, call: Box<Call>, now: Instant, bodiless: bool) -> Self {
+    pub(crate) fn new(body: Source, held: Held, call: Box<Call>, now: Instant, bodiless: bool) -> Self {
         let passing = Self { last: now, body, open: Open::begin(call, held), timer: None };
         if bodiless || passing.body.is_end_stream() {
             passing.open.finish();

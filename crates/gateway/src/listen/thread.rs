@@ -11,6 +11,7 @@ use tokio::task::LocalSet;
 
 use super::life::{Patience, TICK, ticks};
 use super::{Port, accept};
+use crate::deliver;
 use crate::lane::Lane;
 use crate::{Settings, Shared};
 
@@ -38,6 +39,9 @@ pub(crate) fn run(thread: Thread, settings: &Settings, shared: &Shared) -> io::R
 async fn serve(lane: Rc<Lane>, thread: Thread, settings: &Settings) -> io::Result<()> {
     tokio::task::spawn_local(look_after(lane.clone(), patience(settings), settings.pool_idle_timeout));
     tokio::task::spawn_local(follow_table(lane.clone()));
+    if let Some(sockets) = lane.control.domains() {
+        tokio::task::spawn_local(deliver::join_all(lane.clone(), sockets));
+    }
     let accepting: Vec<_> = thread
         .ports
         .into_iter()

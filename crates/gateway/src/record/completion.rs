@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use http::{Request, Version};
+use nearpath_path::{Choice, Obstacle, Path};
 use nearpath_types::{InstanceId, Reason};
 
 use super::log::Line;
@@ -30,6 +31,7 @@ pub(crate) struct Completion {
     /// Bytes of the response's body so far.
     pub bytes_out: u64,
     body: Option<Rc<Flow>>,
+    way: Choice,
     details: Option<Box<Details>>,
 }
 
@@ -75,6 +77,7 @@ impl Completion {
             instance: None,
             bytes_out: 0,
             body: None,
+            way: Choice { path: Path::Http, obstacle: None },
             details,
         }
     }
@@ -95,6 +98,16 @@ impl Completion {
     /// Where the request body's bytes are counted.
     pub(crate) fn count_in(&mut self, body: Option<Rc<Flow>>) {
         self.body = body;
+    }
+
+    /// Which path it takes to the instance.
+    pub(crate) fn went(&mut self, way: Choice) {
+        self.way = way;
+    }
+
+    /// Which path it took.
+    pub(crate) fn way(&self) -> Choice {
+        self.way
     }
 
     /// The response's head is on its way; if nothing else is said, the caller leaves before its end.
@@ -151,7 +164,8 @@ impl Completion {
             bytes_out: self.bytes_out,
             duration: took.as_secs_f64(),
             queue_wait: self.queue_wait.as_secs_f64(),
-            via: "http",
+            via: self.way.path.name(),
+            not_nearer: self.instance.and(self.way.obstacle).map(Obstacle::name),
         }
     }
 }

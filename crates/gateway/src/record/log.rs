@@ -40,6 +40,9 @@ pub(crate) struct Line {
     pub queue_wait: f64,
     /// Which way the call went between gateway and instance.
     pub via: &'static str,
+    /// What stood against a nearer one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub not_nearer: Option<&'static str>,
 }
 
 /// Where lines are handed in. Dropping the last clone ends the writer after it has written what it has.

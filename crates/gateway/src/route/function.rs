@@ -40,6 +40,8 @@ pub(crate) struct Route {
     pub trouble: Option<Arc<str>>,
     /// The whole request's limit, as `X-Timeout` tells it.
     pub total: HeaderValue,
+    /// The security domain.
+    pub domain: Option<String>,
 }
 
 impl Function {
@@ -51,7 +53,7 @@ impl Function {
             gate: Gate::new(0, policy.queue),
             bell: Bell::new(Instant::now()),
             tally: Tally::default(),
-            route: ArcSwap::from_pointee(Route::new(policy, Vec::new(), None)),
+            route: ArcSwap::from_pointee(Route::new(&id, policy, Vec::new(), None)),
             id,
             name,
         }
@@ -68,7 +70,7 @@ impl Function {
         let before = self.route();
         let ready = merge(&before.ready, entry);
         let capacity = capacity(&entry.policy, ready.len());
-        self.route.store(Arc::new(Route::new(entry.policy.clone(), ready.clone(), entry.trouble.clone())));
+        self.route.store(Arc::new(Route::new(&self.id, entry.policy.clone(), ready.clone(), entry.trouble.clone())));
         let kept = |old: &Arc<Endpoint>| ready.iter().any(|new| Arc::ptr_eq(old, new));
         for gone in before.ready.iter().filter(|old| !kept(old)) {
             self.gate.forgive(gone.withdraw());
@@ -86,9 +88,10 @@ impl Function {
 }
 
 impl Route {
-    fn new(policy: Arc<Policy>, ready: Vec<Arc<Endpoint>>, trouble: Option<Arc<str>>) -> Self {
+    fn new(id: &FunctionId, policy: Arc<Policy>, ready: Vec<Arc<Endpoint>>, trouble: Option<Arc<str>>) -> Self {
         let total = HeaderValue::from_str(&duration::format(policy.total_timeout)).expect("a duration is ASCII");
-        Self { policy, ready, trouble, total }
+        let domain = policy.domain(id);
+        Self { policy, ready, trouble, total, domain }
     }
 
     /// Whether a request would have to wait for an instance to start.

@@ -38,6 +38,11 @@ impl Function {
         self.desired.as_ref().map(|desired| Want { revision: desired.revision, replicas: desired.replicas })
     }
 
+    /// Its settings; a removed function keeps its last ones for the instances that finish.
+    pub(super) fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
     /// An instance became ready.
     pub(super) fn learn_ready(&mut self, record: &Record) {
         if self.is_wanted(record) {

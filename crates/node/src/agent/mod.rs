@@ -11,9 +11,11 @@ mod records;
 mod workshop;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
+use futures_util::future::BoxFuture;
 use nearpath_types::status::Usage;
 use nearpath_types::{Desired, FunctionId, InstanceId, InstanceState};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -39,6 +41,8 @@ pub(crate) enum Command {
     Usage(FunctionId, oneshot::Sender<Usage>),
     /// The version of the snapshot that tells what was wished last.
     Version(oneshot::Sender<u64>),
+    /// A thread of the gateway wants a socket for every domain.
+    Gateway(mpsc::UnboundedSender<OwnedFd>),
     /// Drain everything; answered when nothing is left.
     Stop(oneshot::Sender<()>),
 }
@@ -179,11 +183,21 @@ impl Agent {
     fn order_stop(&mut self, id: InstanceId, was_ready: bool, version: u64) {
         let Some(record) = self.records.get_mut(id) else { return };
         let Some(stop) = record.stop.take() else { return };
+        let limit = record.stop_limit;
         let withdrawn = match was_ready {
-            true => self.settle.settled(version),
+            true => self.settled(id, version),
             false => Box::pin(std::future::ready(())),
         };
-        let _ = stop.send(StopOrder { withdrawn, limit: record.stop_limit }); // it may just have ended
+        let _ = stop.send(StopOrder { withdrawn, limit }); // it may just have ended
+    }
+
+    /// Ends when neither the gateway nor a peer in memory sends it anything new.
+    fn settled(&self, id: InstanceId, version: u64) -> BoxFuture<'static, ()> {
+        let (outside, inside) = (self.settle.settled(version), self.workshop.domains.withdraw(id));
+        Box::pin(async move {
+            outside.await;
+            inside.await;
+        })
     }
 
     fn obey(&mut self, command: Command, desired: &mut watch::Receiver<Desired>) {
@@ -193,6 +207,7 @@ impl Agent {
                 self.wish(desired); // the wish came before the question, on another channel
                 self.waiting.push(answer);
             }
+            Command::Gateway(sockets) => self.workshop.domains.let_gateway_in(sockets),
             Command::Stop(done) => self.stopping = Some(done),
         }
     }
@@ -210,6 +225,7 @@ impl Agent {
         for (id, desired) in all {
             self.functions.entry(id).or_default().wish(desired);
         }
+        self.workshop.domains.declare(self.functions.iter().map(|(id, function)| (id, function.policy())));
     }
 
     fn hear(&mut self, event: Event) {

@@ -3,13 +3,14 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use nearpath_types::{DesiredFunction, FunctionSpec, quantity};
+use nearpath_types::{DesiredFunction, FunctionSpec, Policy, quantity};
 
 use super::lots::{Lot, Lots};
 use super::record::Record;
+use crate::domains::Domains;
 use crate::instance::life::{Life, Tools};
 use crate::instance::variables;
-use crate::machine::{Blueprint, Limits};
+use crate::machine::{Blueprint, DISPATCH, Limits};
 
 /// Processes and threads of an instance whose tenant set no limit: enough for any server, too few for a fork bomb.
 const DEFAULT_PIDS: u64 = 4_096;
@@ -18,6 +19,7 @@ pub(crate) struct Workshop {
     pub(super) tools: Tools,
     premises: Premises,
     lots: Lots,
+    pub(super) domains: Domains,
 }
 
 /// What instances find around them.
@@ -29,8 +31,8 @@ pub(crate) struct Premises {
 }
 
 impl Workshop {
-    pub(crate) fn new(tools: Tools, premises: Premises, lots: Lots) -> Self {
-        Self { tools, premises, lots }
+    pub(crate) fn new(tools: Tools, premises: Premises, lots: Lots, domains: Domains) -> Self {
+        Self { tools, premises, lots, domains }
     }
 
     /// Starts an instance; how it goes is told by events.
@@ -40,10 +42,27 @@ impl Workshop {
     pub(super) fn start(&mut self, desired: &DesiredFunction, now: Instant) -> Result<Record, String> {
         let limits = limits(&desired.spec)?;
         let lot = self.lots.draw(self.tools.machine.has_network())?;
-        let blueprint = self.blueprint(&lot, desired, limits).inspect_err(|_| self.lots.give_back(lot))?;
+        let mut blueprint = self.blueprint(&lot, desired, limits).inspect_err(|_| self.lots.give_back(lot))?;
+        self.open_door(&mut blueprint, &desired.spec);
         let (record, order) = Record::starting(lot, desired, now);
         tokio::spawn(Life::new(blueprint, desired, self.tools.clone()).live(order));
         Ok(record)
+    }
+
+    /// Where there is no door, the instance is called over HTTP alone.
+    fn open_door(&mut self, blueprint: &mut Blueprint, spec: &FunctionSpec) {
+        let policy = Policy::of(spec).unwrap_or_default(); // one that cannot be read is told elsewhere
+        match self.domains.admit(blueprint.id, &blueprint.function, &policy) {
+            Ok(door) => blueprint.dispatch = door,
+            Err(error) => {
+                tracing::warn!(function = %blueprint.function, %error, "no door to the chain's shared memory")
+            }
+        }
+        let inside = blueprint.dispatch.as_ref().map(|door| match blueprint.eip {
+            Some(_) => DISPATCH.to_owned(),
+            None => door.to_string_lossy().into_owned(),
+        });
+        blueprint.environment.extend(inside.map(|path| ("NEARPATH_DISPATCH".to_owned(), path)));
     }
 
     fn blueprint(&self, lot: &Lot, desired: &DesiredFunction, limits: Limits) -> Result<Blueprint, String> {
@@ -58,6 +77,7 @@ impl Workshop {
             uid: lot.uid,
             folder: PathBuf::new(), // known when the artifact is there
             tmp,
+            dispatch: None,
             environment,
             secrets: desired.secrets.clone(),
             limits,
@@ -67,6 +87,7 @@ impl Workshop {
 
     /// Takes the lot of an instance back of which nothing is left.
     pub(super) fn take_back(&mut self, record: &Record) {
+        self.domains.gone(record.lot.id);
         self.lots.give_back(record.lot);
     }
 }

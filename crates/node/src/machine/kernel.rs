@@ -14,7 +14,7 @@ use nearpath_kernel::switch::Switch;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 use tokio::io::unix::AsyncFd;
 
-use super::{Blueprint, Consumed, Exit, Launched, Limits, Machine, Process, session};
+use super::{Blueprint, Consumed, DISPATCH, Exit, Launched, Limits, Machine, Process, session};
 
 /// Starts instances as sandboxed processes of this machine.
 pub struct KernelMachine {
@@ -46,6 +46,9 @@ impl KernelMachine {
         (spec.uid, spec.gid) = (from.uid, from.uid);
         let target = PathBuf::from(Spec::FUNCTION);
         spec.binds = vec![Bind { source: from.folder.clone(), target: target.clone(), writable: false }];
+        let door =
+            from.dispatch.iter().map(|door| Bind { source: door.clone(), target: DISPATCH.into(), writable: false });
+        spec.binds.extend(door.filter(|_| self.isolation != Isolation::None));
         spec.workdir = target;
         spec.secrets = from.secrets.clone();
         spec.read_only_root = from.read_only_root;

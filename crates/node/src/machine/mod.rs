@@ -18,6 +18,9 @@ use std::{fmt, io};
 use futures_util::future::BoxFuture;
 use nearpath_types::{Eip, FunctionId, InstanceId};
 
+/// Where an instance finds the door to its domain; see `contract/dispatch.md`.
+pub const DISPATCH: &str = "/run/nearpath/dispatch";
+
 /// Everything that one instance needs to exist.
 #[derive(Clone)]
 pub struct Blueprint {
@@ -33,6 +36,8 @@ pub struct Blueprint {
     pub folder: PathBuf,
     /// A folder of its own for temporary files, where `/tmp` cannot be private.
     pub tmp: PathBuf,
+    /// The socket at which its parties join their domain, to be seen at [`DISPATCH`].
+    pub dispatch: Option<PathBuf>,
     /// Its whole environment.
     pub environment: BTreeMap<String, String>,
     /// Contents by name, to be seen under `/var/openfaas/secrets`.

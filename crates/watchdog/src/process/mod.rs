@@ -72,6 +72,9 @@ pub(crate) struct Recipe {
 }
 
 /// A process just started, with our ends of its pipes.
+/// The door to the function's domain, for the tenant's code; see `contract/dispatch.md`.
+const DISPATCH: &str = "NEARPATH_DISPATCH";
+
 #[derive(Debug)]
 pub(crate) struct Started {
     pub(crate) group: Group,
@@ -83,7 +86,7 @@ pub(crate) struct Started {
 
 impl Recipe {
     pub(crate) fn new(words: Vec<String>) -> Self {
-        let ours = |name: &OsString| name.as_encoded_bytes().starts_with(b"NEARPATH_");
+        let ours = |name: &OsString| name.as_encoded_bytes().starts_with(b"NEARPATH_") && name != DISPATCH;
         Self { words, environment: std::env::vars_os().filter(|(name, _)| !ours(name)).collect() }
     }
 

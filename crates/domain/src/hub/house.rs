@@ -1,0 +1,405 @@
+//! The task of a domain: it owns pool, desks and channels, and does what the registrar decides.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use nearpath_shm::channel::State;
+use nearpath_shm::spin::Spin;
+use nearpath_shm::{Channel, Desk, Party, Pool, Side, desk, reclaim};
+use nearpath_types::InstanceId;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::AbortHandle;
+
+use super::connection::{self, Key, LETTERS, Letter, News};
+use super::edges::{self, Past};
+use super::{Door, Fault, Order, Settings, Usage};
+use crate::clock;
+use crate::packet;
+use crate::protocol::{Bell, FromNode, FromParty, Gone, Hello, Peer, Refused, Role, VERSION, Welcome};
+use crate::registrar::{Action, Closing, Registrar, Who};
+
+/// A socket, and the party that speaks on it.
+#[derive(Debug)]
+struct Guest {
+    who: Who,
+    party: Option<Party>,
+    letters: mpsc::Sender<Letter>,
+}
+
+/// A door at which an instance's parties come in.
+#[derive(Debug)]
+struct Entrance {
+    who: Who,
+    task: AbortHandle,
+}
+
+/// A channel that is mapped.
+#[derive(Debug)]
+struct Line {
+    channel: Channel,
+    caller: Party,
+    callee: Party,
+    edge: edges::Key,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct House {
+    settings: Settings,
+    pool: Pool,
+    registrar: Registrar,
+    guests: HashMap<Key, Guest>,
+    entrances: HashMap<Key, Entrance>,
+    desks: HashMap<Party, (Desk, Key)>,
+    lines: BTreeMap<u32, Line>,
+    past: Past,
+    quiet: HashMap<InstanceId, Vec<oneshot::Sender<()>>>,
+    faults: mpsc::UnboundedSender<Fault>,
+    news: mpsc::Sender<News>,
+    inbox: Option<mpsc::Receiver<News>>,
+    last_key: Key,
+    /// Those whose letters pile up.
+    deaf: Vec<Key>,
+}
+
+impl House {
+    pub(super) fn new(settings: Settings, pool: Pool, faults: mpsc::UnboundedSender<Fault>) -> Self {
+        let (news, inbox) = mpsc::channel(256);
+        Self {
+            settings,
+            pool,
+            registrar: Registrar::new(),
+            guests: HashMap::new(),
+            entrances: HashMap::new(),
+            desks: HashMap::new(),
+            lines: BTreeMap::new(),
+            past: Past::default(),
+            quiet: HashMap::new(),
+            faults,
+            news,
+            inbox: Some(inbox),
+            last_key: 0,
+            deaf: Vec::new(),
+        }
+    }
+
+    pub(super) async fn run(mut self, mut orders: mpsc::UnboundedReceiver<Order>) {
+        let Some(mut news) = self.inbox.take() else { return };
+        loop {
+            while let Some(key) = self.deaf.pop() {
+                self.expel(key, "it does not read what the node tells it".into());
+            }
+            let now = clock::now();
+            let tick = self.registrar.next_tick(now).map(|at| Duration::from_nanos(at.saturating_sub(now)));
+            tokio::select! {
+                biased;
+                Some(heard) = news.recv() => self.heed(heard),
+                order = orders.recv() => match order {
+                    Some(Order::Stop(done)) => {
+                        self.close();
+                        drop(self);
+                        let _ = done.send(());
+                        return;
+                    }
+                    Some(order) => self.obey(order),
+                    None => return self.close(),
+                },
+                () = tokio::time::sleep(tick.unwrap_or_default()), if tick.is_some() => {
+                    let actions = self.registrar.tick(clock::now());
+                    self.act(actions);
+                }
+            }
+        }
+    }
+
+    fn obey(&mut self, order: Order) {
+        match order {
+            Order::Declare(edges) => {
+                let actions = self.registrar.declare(edges);
+                self.act(actions);
+            }
+            Order::Admit(who, Door::Connected(socket)) => self.welcome_in(who, socket),
+            Order::Admit(who, Door::Listening(socket)) => self.open_door(who, socket),
+            Order::Withdraw(instance, done) => {
+                self.quiet.entry(instance).or_default().push(done);
+                let actions = self.registrar.withdraw(instance);
+                self.act(actions);
+                self.quiet_if_empty(instance);
+            }
+            Order::Gone(instance) => self.gone(instance),
+            Order::Edges(give) => drop(give.send(self.count())),
+            Order::Usage(give) => drop(give.send(self.usage())),
+            Order::Stop(_) => {} // seen to by `run`
+        }
+    }
+
+    fn key(&mut self) -> Key {
+        self.last_key += 1;
+        self.last_key
+    }
+
+    fn open_door(&mut self, who: Who, socket: OwnedFd) {
+        let key = self.key();
+        let task = tokio::spawn(connection::accept(key, socket, self.news.clone())).abort_handle();
+        self.entrances.insert(key, Entrance { who, task });
+    }
+
+    fn welcome_in(&mut self, who: Who, socket: OwnedFd) {
+        let key = self.key();
+        let (letters, outbox) = mpsc::channel(LETTERS);
+        tokio::spawn(connection::serve(key, socket, outbox, self.news.clone()));
+        self.guests.insert(key, Guest { who, party: None, letters });
+    }
+
+    fn heed(&mut self, news: News) {
+        match news {
+            News::Came(door, socket) => {
+                let Some(who) = self.entrances.get(&door).map(|entrance| entrance.who.clone()) else { return };
+                let there = self.guests.values().filter(|guest| guest.who == who).count();
+                if there < self.settings.parties {
+                    self.welcome_in(who, socket);
+                }
+            }
+            News::Said(key, said) => {
+                if let Err(what) = self.said(key, said) {
+                    self.expel(key, what);
+                }
+            }
+            News::Left(key, None) => self.bury(key),
+            News::Left(key, Some(what)) => self.expel(key, what),
+        }
+    }
+
+    fn said(&mut self, key: Key, said: FromParty) -> Result<(), String> {
+        let Some(guest) = self.guests.get(&key) else { return Ok(()) };
+        let actions = match (said, guest.party) {
+            (FromParty::Hello(hello), None) => return self.hello(key, &hello),
+            (FromParty::Hello(_), Some(_)) => return Err("a second hello".into()),
+            (_, None) => return Err("it spoke before its hello".into()),
+            (FromParty::Ready {}, Some(party)) => self.registrar.ready(party),
+            (FromParty::Drained(drained), Some(party)) => {
+                self.registrar.drained(party, drained.channel, clock::now()).map_err(|fault| fault.to_string())?
+            }
+        };
+        self.act(actions);
+        Ok(())
+    }
+
+    fn hello(&mut self, key: Key, hello: &Hello) -> Result<(), String> {
+        if hello.version != VERSION {
+            let why = format!("this node speaks version {VERSION} of the dispatch protocol");
+            self.write(key, &FromNode::Refused(Refused { why: why.clone() }), Vec::new());
+            return Err(why);
+        }
+        let Some(who) = self.guests.get(&key).map(|guest| guest.who.clone()) else { return Ok(()) };
+        let Some((party, actions)) = self.registrar.arrive(who.clone(), hello.serves) else {
+            return Err("the domain has no number left for another party".into());
+        };
+        if let Some(guest) = self.guests.get_mut(&key) {
+            guest.party = Some(party);
+        }
+        self.enter(key, party, &who, hello.bell).map_err(|error| format!("its desk cannot be made: {error}"))?;
+        self.act(actions);
+        Ok(())
+    }
+
+    fn enter(&mut self, key: Key, party: Party, who: &Who, bell: Bell) -> io::Result<()> {
+        let never = || Spin::new(Duration::ZERO);
+        let desk = match bell {
+            Bell::Futex => Desk::create(desk::Kind::Futex, never()),
+            Bell::Eventfd => Desk::create_polled(never()),
+            Bell::None => Desk::create(desk::Kind::None, never()),
+        }?;
+        let mut descriptors = vec![self.pool.as_fd().try_clone_to_owned()?];
+        descriptors.extend(desk_descriptors(&desk)?);
+        let welcome = Welcome {
+            domain: self.settings.name.clone(),
+            party: party.get(),
+            function: who.function().cloned(),
+            instance: who.instance(),
+            pool: self.pool.bytes() as u64,
+            bound: self.settings.bound,
+            capacity: self.settings.capacity,
+        };
+        self.desks.insert(party, (desk, key));
+        self.write(key, &FromNode::Welcome(welcome), descriptors);
+        Ok(())
+    }
+
+    /// Sends a letter and says so at the desk. A party that does not read is given up.
+    fn write(&mut self, key: Key, message: &FromNode, descriptors: Vec<OwnedFd>) {
+        let Some(guest) = self.guests.get(&key) else { return };
+        let Ok(bytes) = packet::encode(message) else { return };
+        let knocker = guest.party.and_then(|party| self.desks.get(&party)).map(|(desk, _)| desk.knocker());
+        if guest.letters.try_send(Letter { bytes, descriptors, knocker }).is_err() {
+            self.deaf.push(key);
+        }
+    }
+
+    fn write_to(&mut self, party: Party, message: &FromNode, descriptors: Vec<OwnedFd>) {
+        if let Some(key) = self.desks.get(&party).map(|(_, key)| *key) {
+            self.write(key, message, descriptors);
+        }
+    }
+
+    /// Disconnects who broke the protocol.
+    fn expel(&mut self, key: Key, what: String) {
+        if let Some(guest) = self.guests.get(&key) {
+            tracing::warn!(who = ?guest.who, %what, "a party is disconnected");
+            let _ = self.faults.send(Fault { instance: guest.who.instance(), what });
+        }
+        self.bury(key);
+    }
+
+    /// The party on this socket is no more.
+    fn bury(&mut self, key: Key) {
+        let Some(guest) = self.guests.remove(&key) else { return };
+        if let Some(party) = guest.party {
+            self.desks.remove(&party);
+            let actions = self.registrar.left(party, clock::now());
+            self.act(actions);
+        }
+        if let Some(instance) = guest.who.instance() {
+            self.quiet_if_empty(instance);
+        }
+    }
+
+    fn gone(&mut self, instance: InstanceId) {
+        let of = |who: &Who| who.instance() == Some(instance);
+        self.entrances.retain(|_, entrance| {
+            let goes = of(&entrance.who);
+            if goes {
+                entrance.task.abort();
+            }
+            !goes
+        });
+        let keys: Vec<Key> = self.guests.iter().filter(|(_, guest)| of(&guest.who)).map(|(&key, _)| key).collect();
+        keys.into_iter().for_each(|key| self.bury(key));
+        self.registrar.dismiss(instance);
+        self.quiet_if_empty(instance);
+    }
+
+    fn quiet_if_empty(&mut self, instance: InstanceId) {
+        if self.registrar.parties(instance).is_empty() {
+            self.is_quiet(instance);
+        }
+    }
+
+    fn is_quiet(&mut self, instance: InstanceId) {
+        self.quiet.remove(&instance).into_iter().flatten().for_each(|done| {
+            let _ = done.send(());
+        });
+    }
+
+    fn act(&mut self, actions: Vec<Action>) {
+        for action in actions {
+            match action {
+                Action::Open { channel, caller, callee } => {
+                    if let Err(error) = self.open(channel, caller, callee) {
+                        tracing::error!(%error, "a channel cannot be made");
+                    }
+                }
+                Action::Close { channel, how } => self.close_line(channel, how),
+                Action::Tell { party, channel, state } => {
+                    self.write_to(party, &FromNode::Gone(Gone { channel, state }), Vec::new());
+                }
+                Action::Forget { channel } => self.forget(channel),
+                Action::Sweep => self.sweep(),
+                Action::Quiet { instance } => self.is_quiet(instance),
+            }
+        }
+    }
+
+    fn open(&mut self, number: u32, caller: Party, callee: Party) -> io::Result<()> {
+        let channel = Channel::create(self.settings.capacity)?;
+        // The callee first: when the caller's first call rings, it may look for the channel on its socket.
+        self.introduce(number, &channel, callee, caller, Role::Callee)?;
+        self.introduce(number, &channel, caller, callee, Role::Caller)?;
+        let function = |party| self.registrar.who(party).and_then(Who::function).cloned();
+        let edge = (function(caller), function(callee));
+        self.lines.insert(number, Line { channel, caller, callee, edge });
+        Ok(())
+    }
+
+    fn introduce(&mut self, number: u32, channel: &Channel, to: Party, peer: Party, side: Role) -> io::Result<()> {
+        let (Some((desk, _)), Some(who)) = (self.desks.get(&peer), self.registrar.who(peer)) else { return Ok(()) };
+        let mut descriptors = vec![channel.as_fd().try_clone_to_owned()?];
+        descriptors.extend(desk_descriptors(desk)?);
+        let message = Peer {
+            channel: number,
+            side,
+            party: peer.get(),
+            function: who.function().cloned(),
+            instance: who.instance(),
+            capacity: channel.capacity(),
+        };
+        self.write_to(to, &FromNode::Peer(message), descriptors);
+        Ok(())
+    }
+
+    fn close_line(&mut self, number: u32, how: Closing) {
+        let Some(line) = self.lines.get(&number) else { return };
+        line.channel.close(match how {
+            Closing::Withdrawn => State::Withdrawn,
+            Closing::Caller => State::CallerDead,
+            Closing::Callee => State::CalleeDead,
+        });
+        for party in [line.caller, line.callee] {
+            if let Some((desk, _)) = self.desks.get(&party) {
+                desk.knocker().knock();
+            }
+        }
+    }
+
+    fn forget(&mut self, number: u32) {
+        if let Some(line) = self.lines.remove(&number) {
+            self.past.keep(line.edge, &line.channel);
+        }
+    }
+
+    fn sweep(&mut self) {
+        let lines = &self.lines;
+        let in_ring = |from: Party, to: Party, slot, generation| {
+            lines.values().any(|line| {
+                let held = |by| line.channel.holds(by, slot, generation);
+                (line.caller, line.callee) == (from, to) && held(Side::Caller)
+                    || (line.callee, line.caller) == (from, to) && held(Side::Callee)
+            })
+        };
+        let swept = reclaim::sweep(&self.pool, |party| self.registrar.lives(party), in_ring);
+        tracing::debug!(?swept, domain = %self.settings.name, "swept");
+        let free = |party: &Party| !reclaim::bears(&self.pool, *party);
+        let rested: Vec<Party> = self.registrar.resting().filter(free).collect();
+        rested.into_iter().for_each(|party| self.registrar.rested(party));
+    }
+
+    fn count(&self) -> Vec<super::EdgeCounters> {
+        self.past.with(self.lines.values().map(|line| (line.edge.clone(), &line.channel)))
+    }
+
+    fn usage(&self) -> Usage {
+        let mut usage = Usage { parties: self.desks.len(), channels: self.lines.len(), ..Usage::default() };
+        for held in reclaim::usage(&self.pool).into_values() {
+            usage.slots += held.slots;
+            usage.bytes += held.bytes;
+        }
+        usage
+    }
+
+    /// Everything is over: whoever calls is told so by the channels.
+    fn close(&mut self) {
+        self.entrances.drain().for_each(|(_, entrance)| entrance.task.abort());
+        for line in self.lines.values() {
+            line.channel.close(State::Broken);
+        }
+        self.guests.clear();
+        self.quiet.clear();
+    }
+}
+
+fn desk_descriptors(desk: &Desk) -> io::Result<Vec<OwnedFd>> {
+    let event = desk.event().map(|event| event.try_clone_to_owned()).transpose()?;
+    Ok([Some(desk.as_fd().try_clone_to_owned()?), event].into_iter().flatten().collect())
+}

@@ -1,0 +1,162 @@
+//! The node's side of a domain: one task owns the pool and the channels, and does what the [`Registrar`] decides.
+//!
+//! Every party's socket has a small task that reads packets and writes letters; a party that does not read its letters, or
+//! speaks nonsense, is disconnected. All else happens in the task of the hub, in order.
+
+mod connection;
+mod edges;
+mod house;
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use nearpath_shm::Pool;
+use nearpath_shm::geometry::Size;
+use nearpath_shm::region::Pages;
+use nearpath_types::{FunctionId, InstanceId};
+use tokio::sync::{mpsc, oneshot};
+
+pub use edges::EdgeCounters;
+
+use crate::packet;
+use crate::registrar::{Edge, Who};
+use house::House;
+
+/// What a domain is made of.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Its name, for people.
+    pub name: String,
+    /// Size classes of the pool.
+    pub sizes: Vec<Size>,
+    /// Pages of the pool.
+    pub pages: Pages,
+    /// Bytes of slots that one party may hold.
+    pub bound: u64,
+    /// Descriptors in each ring.
+    pub capacity: u32,
+    /// Parties that one instance may have.
+    pub parties: usize,
+}
+
+impl Settings {
+    /// About 44 MB of address space, of which only what is used becomes memory.
+    pub fn named(name: impl Into<String>) -> Self {
+        let class = |size, count| Size { size, count };
+        let sizes =
+            vec![class(256, 4096), class(1024, 4096), class(4096, 2048), class(65_536, 256), class(1 << 20, 16)];
+        Self { name: name.into(), sizes, pages: Pages::Small, bound: 16 << 20, capacity: 256, parties: 64 }
+    }
+}
+
+/// An instance broke the protocol: it counts as failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fault {
+    /// Which; none for the gateway.
+    pub instance: Option<InstanceId>,
+    /// What it did, for people.
+    pub what: String,
+}
+
+/// Where an instance's parties come from.
+#[derive(Debug)]
+pub enum Door {
+    /// A listening SOCK_SEQPACKET socket: whoever connects is that instance.
+    Listening(OwnedFd),
+    /// A connected socket: one party.
+    Connected(OwnedFd),
+}
+
+enum Order {
+    Declare(Vec<Edge>),
+    Admit(Who, Door),
+    Withdraw(InstanceId, oneshot::Sender<()>),
+    Gone(InstanceId),
+    Edges(oneshot::Sender<Vec<EdgeCounters>>),
+    Usage(oneshot::Sender<Usage>),
+    Stop(oneshot::Sender<()>),
+}
+
+/// What a domain holds at this moment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Parties that live.
+    pub parties: usize,
+    /// Channels that are mapped.
+    pub channels: usize,
+    /// Slots that are not free.
+    pub slots: u32,
+    /// Bytes of these slots.
+    pub bytes: u64,
+}
+
+/// A handle to a domain; clones are the same domain. The domain ends with [`Hub::stop`], or with the last handle.
+#[derive(Debug, Clone)]
+pub struct Hub {
+    orders: mpsc::UnboundedSender<Order>,
+}
+
+impl Hub {
+    /// Makes the pool and starts the domain's task on the current runtime.
+    pub fn start(settings: Settings) -> io::Result<(Self, mpsc::UnboundedReceiver<Fault>)> {
+        let pool = Pool::create(&settings.sizes, settings.pages)?;
+        let (orders, inbox) = mpsc::unbounded_channel();
+        let (faults, told) = mpsc::unbounded_channel();
+        tokio::spawn(House::new(settings, pool, faults).run(inbox));
+        Ok((Self { orders }, told))
+    }
+
+    /// The edges as they are from now on, all of them.
+    pub fn declare(&self, edges: impl IntoIterator<Item = (FunctionId, FunctionId)>) {
+        self.order(Order::Declare(edges.into_iter().collect()));
+    }
+
+    /// Lets an instance in. Its parties say themselves when they are ready.
+    pub fn admit(&self, instance: InstanceId, function: FunctionId, door: Door) {
+        self.order(Order::Admit(Who::Instance(instance, function), door));
+    }
+
+    /// A connected socket for a thread of the gateway, which may call every function of the domain.
+    pub fn gateway_socket(&self) -> io::Result<OwnedFd> {
+        let (ours, theirs) = packet::pair()?;
+        self.order(Order::Admit(Who::Gateway, Door::Connected(ours)));
+        Ok(theirs)
+    }
+
+    /// An instance gets no new calls. Returns when those that are open have ended, or the instance is gone.
+    pub async fn withdraw(&self, instance: InstanceId) {
+        let (done, quiet) = oneshot::channel();
+        self.order(Order::Withdraw(instance, done));
+        let _ = quiet.await;
+    }
+
+    /// An instance is no more: its sockets are closed, its parties count as dead. Nobody is let in for it any more.
+    pub fn gone(&self, instance: InstanceId) {
+        self.order(Order::Gone(instance));
+    }
+
+    /// What every edge counted since the domain began.
+    pub async fn edges(&self) -> Vec<EdgeCounters> {
+        let (give, take) = oneshot::channel();
+        self.order(Order::Edges(give));
+        take.await.unwrap_or_default()
+    }
+
+    /// What the domain holds. Looks at every slot of the pool: for tests and for people.
+    pub async fn usage(&self) -> Usage {
+        let (give, take) = oneshot::channel();
+        self.order(Order::Usage(give));
+        take.await.unwrap_or_default()
+    }
+
+    /// Ends the domain: every party's socket is closed, every channel as well.
+    pub async fn stop(&self) {
+        let (done, stopped) = oneshot::channel();
+        self.order(Order::Stop(done));
+        let _ = stopped.await;
+    }
+
+    fn order(&self, order: Order) {
+        let _ = self.orders.send(order); // the task is gone: so is the domain
+    }
+}

@@ -1,0 +1,156 @@
+//! A party that is one thread: it sleeps at its desk, and whoever waits receives for all.
+//!
+//! While a handler waits for the answer to a call of its own, calls that come in are queued; they are handled when the
+//! handler is done. So no second thread and no lock are needed, and a chain of calls costs one wake-up a hop.
+
+use std::io;
+use std::ops::ControlFlow;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::task::Poll;
+use std::time::Duration;
+
+use super::core::Core;
+use super::join::{self, JoinError, Place, Settings};
+use super::words::{Answer, CallError, Incoming, Reply, Request, Unsent};
+use crate::book::{Call, To};
+use crate::clock::{self, Nanos};
+use crate::protocol::{Bell, FromParty};
+
+/// After so long a sleep the party looks at its socket: a node that was killed rings no bell.
+const HEARTBEAT: Duration = Duration::from_secs(10);
+
+/// See the module.
+#[derive(Debug)]
+pub struct Post {
+    core: Core,
+    place: Place,
+}
+
+/// A call whose answer is not waited for yet. Hand it back to [`Post::wait`], or to [`Post::cancel`].
+#[derive(Debug)]
+#[must_use = "an answer that nobody waits for is kept for ever"]
+pub struct Pending(Call);
+
+impl Post {
+    /// Joins over a connected socket. Serving begins with [`Post::ready`].
+    pub fn join(socket: OwnedFd, settings: Settings) -> Result<Self, JoinError> {
+        let joined = join::join(socket, Bell::Futex, &settings)?;
+        let place = joined.place.clone();
+        Ok(Self { core: Core::new(joined, settings), place })
+    }
+
+    /// Joins over the socket at `path`, which `NEARPATH_DISPATCH` names inside an instance.
+    pub fn dial(path: &Path, settings: Settings) -> Result<Self, JoinError> {
+        Self::join(join::dial(path)?, settings)
+    }
+
+    /// What the node said at the door.
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// Tells the node that calls may come.
+    pub fn ready(&mut self) -> io::Result<()> {
+        self.core.say(&FromParty::Ready {})
+    }
+
+    /// The functions that can be called at this moment.
+    pub fn functions(&mut self) -> Vec<nearpath_types::FunctionId> {
+        self.core.turn(clock::now());
+        self.core.functions()
+    }
+
+    /// Calls and waits for the answer.
+    pub fn call(&mut self, to: To<'_>, request: &Request<'_>) -> Result<Reply, CallError> {
+        let pending = self.begin(to, request)?;
+        self.wait(pending)
+    }
+
+    /// Sends a call without waiting: for several at once.
+    pub fn begin(&mut self, to: To<'_>, request: &Request<'_>) -> Result<Pending, Unsent> {
+        let now = clock::now();
+        self.core.turn(now);
+        self.core.call(to, request, now).map(Pending)
+    }
+
+    /// Waits for an answer.
+    pub fn wait(&mut self, pending: Pending) -> Result<Reply, CallError> {
+        loop {
+            if let Poll::Ready(outcome) = self.core.poll(pending.0, None) {
+                return outcome;
+            }
+            let core = self.core.core_of(pending.0);
+            self.sleep(core, None);
+        }
+    }
+
+    /// Gives a call up; the peer is told.
+    pub fn cancel(&mut self, pending: Pending) {
+        self.core.leave(pending.0);
+    }
+
+    /// Sends an event: nobody answers, and it may be lost with its receiver.
+    pub fn notify(&mut self, to: To<'_>, request: &Request<'_>) -> Result<(), Unsent> {
+        let now = clock::now();
+        self.core.turn(now);
+        self.core.notify(to, request, now)
+    }
+
+    /// The next call or event; nothing when none came within `patience` (none: for ever) or the node has hung up.
+    pub fn next(&mut self, patience: Option<Duration>) -> Option<Incoming> {
+        let end = patience.map(clock::within);
+        loop {
+            self.core.turn(clock::now());
+            if let Some(incoming) = self.core.incoming.pop_front() {
+                return Some(incoming);
+            }
+            if self.core.hung_up() || end.is_some_and(|end| clock::now() >= end) {
+                return None;
+            }
+            self.sleep(0, end);
+        }
+    }
+
+    /// Answers a call. An event has no answer: nothing is sent.
+    pub fn answer(&mut self, incoming: Incoming, answer: Answer) {
+        let (channel, call, event) = (incoming.channel, incoming.call, incoming.event);
+        drop(incoming); // its slot is free for the answer
+        if !event {
+            self.core.answer(channel, call, answer, clock::now());
+        }
+    }
+
+    /// Serves until the node hangs up. What the handler returns for an event is not sent.
+    pub fn serve(&mut self, mut handler: impl FnMut(&mut Self, &Incoming) -> Answer) -> io::Result<()> {
+        self.serve_until(|post, incoming| ControlFlow::Continue(handler(post, incoming)))
+    }
+
+    /// Serves until the handler breaks off or the node hangs up.
+    pub fn serve_until(
+        &mut self,
+        mut handler: impl FnMut(&mut Self, &Incoming) -> ControlFlow<(), Answer>,
+    ) -> io::Result<()> {
+        self.ready()?;
+        while let Some(incoming) = self.next(None) {
+            match handler(self, &incoming) {
+                ControlFlow::Continue(answer) => self.answer(incoming, answer),
+                ControlFlow::Break(()) => return Ok(()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Sleeps until something comes, then takes it.
+    fn sleep(&mut self, peer: u32, end: Option<Nanos>) {
+        let now = clock::now();
+        let next = [self.core.next_turn(now), end].into_iter().flatten().min();
+        let left = next.map_or(HEARTBEAT, |next| Duration::from_nanos(next.saturating_sub(now)).min(HEARTBEAT));
+        self.core.wait(peer, Some(left));
+        let woken = clock::now();
+        if woken.saturating_sub(now) >= HEARTBEAT.as_nanos() as u64 {
+            self.core.read_socket();
+        }
+        self.core.turn(woken);
+    }
+}

@@ -1,0 +1,137 @@
+//! Becoming a party: hello, welcome, the pool and the desk.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nearpath_shm::spin::Spin;
+use nearpath_shm::{Desk, Member, Party, Pool};
+use nearpath_types::{FunctionId, InstanceId};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+
+use crate::clock;
+use crate::packet;
+use crate::protocol::{Bell, FromNode, FromParty, Hello, VERSION, Welcome};
+
+/// How a party behaves.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// It takes calls for its function.
+    pub serves: bool,
+    /// Longest spin before a sleep; zero: none.
+    pub spin: Duration,
+    /// Largest body, of answers and of calls, that is put together from parts.
+    pub largest_body: usize,
+    /// How long the node may take to answer the hello.
+    pub patience: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            serves: true,
+            spin: nearpath_shm::spin::DEFAULT_BUDGET,
+            largest_body: 64 << 20,
+            patience: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Why a process is not a party.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinError {
+    /// The node says so.
+    #[error("the node refused this party: {0}")]
+    Refused(String),
+    /// The node hung up.
+    #[error("the node hung up before its welcome")]
+    HungUp,
+    /// No word from the node.
+    #[error("no welcome from the node in time")]
+    Silence,
+    /// What came is no welcome.
+    #[error("the node's welcome cannot be understood: {0}")]
+    Nonsense(String),
+    /// The kernel's word.
+    #[error("cannot join: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// What the welcome said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// Name of the domain.
+    pub domain: String,
+    /// The party's number.
+    pub party: Party,
+    /// Its function; none for the gateway.
+    pub function: Option<FunctionId>,
+    /// Its instance; none for the gateway.
+    pub instance: Option<InstanceId>,
+}
+
+/// A party that knows nobody yet.
+#[derive(Debug)]
+pub(super) struct Joined {
+    pub(super) socket: OwnedFd,
+    pub(super) desk: Desk,
+    pub(super) member: Arc<Member>,
+    pub(super) place: Place,
+}
+
+/// Connects to the socket at `path`.
+pub(super) fn dial(path: &Path) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
+}
+
+/// Says hello and waits for the answer; the socket does not block afterwards.
+pub(super) fn join(socket: OwnedFd, bell: Bell, settings: &Settings) -> Result<Joined, JoinError> {
+    rustix::io::ioctl_fionbio(&socket, true).map_err(io::Error::from)?;
+    let hello = Hello { version: VERSION, serves: settings.serves, bell };
+    packet::send(&socket, &FromParty::Hello(hello), &[])?;
+    let end = clock::within(settings.patience);
+    loop {
+        let left = clock::until(end);
+        if left.is_zero() {
+            return Err(JoinError::Silence);
+        }
+        let timeout = Timespec::try_from(left).ok();
+        let _ = poll(&mut [PollFd::new(&socket, PollFlags::IN)], timeout.as_ref());
+        match packet::receive(&socket) {
+            Ok(None) => return Err(JoinError::HungUp),
+            Ok(Some(packet)) => match FromNode::read(&packet.bytes) {
+                Ok(Some(FromNode::Welcome(welcome))) => return enter(socket, welcome, packet.descriptors, settings),
+                Ok(Some(FromNode::Refused(refused))) => return Err(JoinError::Refused(refused.why)),
+                Ok(None) => {}
+                Ok(Some(_)) => return Err(JoinError::Nonsense("another message before the welcome".into())),
+                Err(fault) => return Err(JoinError::Nonsense(fault.to_string())),
+            },
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+fn enter(
+    socket: OwnedFd,
+    welcome: Welcome,
+    descriptors: Vec<OwnedFd>,
+    settings: &Settings,
+) -> Result<Joined, JoinError> {
+    let mut descriptors = descriptors.into_iter();
+    let missing = || JoinError::Nonsense("a descriptor is missing".into());
+    let party = Party::new(welcome.party).ok_or_else(|| JoinError::Nonsense("party 0".into()))?;
+    let bytes = usize::try_from(welcome.pool).map_err(|_| JoinError::Nonsense("the pool's size".into()))?;
+    let pool = Pool::open(descriptors.next().ok_or_else(missing)?, bytes)?;
+    let desk = descriptors.next().ok_or_else(missing)?;
+    let desk = Desk::open(desk, descriptors.next(), Spin::new(settings.spin))?;
+    let member = Member::new(Arc::new(pool), party, welcome.bound);
+    let Welcome { domain, function, instance, .. } = welcome;
+    Ok(Joined { socket, desk, member, place: Place { domain, party, function, instance } })
+}

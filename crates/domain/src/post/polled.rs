@@ -1,0 +1,307 @@
+//! A party inside a tokio event loop of one thread: calls are futures, incoming calls a queue.
+//!
+//! [`Post::join`] gives the post, a handle to share with [`Clone`], and its [`Driver`], a future that must run on the same
+//! thread (`spawn_local`). The driver takes what comes and wakes who waits for it; it sleeps on the desk's eventfd, which
+//! the event loop watches like a socket. Sending needs no driver. A call whose future is dropped is cancelled.
+
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixDatagram as Plain;
+use std::path::Path;
+use std::pin::{Pin, pin};
+use std::rc::{Rc, Weak};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use tokio::io::Interest;
+use tokio::net::UnixDatagram;
+use tokio::time::{Instant, Sleep, sleep};
+
+use super::core::Core;
+use super::join::{self, JoinError, Place, Settings};
+use super::words::{Answer, CallError, Incoming, Reply, Request, Unsent};
+use crate::book::{self, To};
+use crate::clock::{self, Nanos};
+use crate::protocol::{Bell, FromParty};
+
+/// A handle to the party. Clones are the same party; it leaves when the last handle and the driver are gone.
+#[derive(Debug, Clone)]
+pub struct Post {
+    shared: Rc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    core: RefCell<Core>,
+    place: Place,
+    /// Who waits for incoming calls.
+    server: RefCell<Option<Waker>>,
+    /// The driver, and when it will look again by itself.
+    driver: RefCell<Option<Waker>>,
+    alarm: Cell<Option<Nanos>>,
+    over: Cell<bool>,
+}
+
+/// Runs a party. Ends when no handle is left; when the node hangs up, open calls go on.
+#[must_use = "a party does nothing unless its driver runs"]
+pub struct Driver {
+    run: Pin<Box<dyn Future<Output = io::Result<()>>>>,
+}
+
+impl Future for Driver {
+    type Output = io::Result<()>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.run.as_mut().poll(cx)
+    }
+}
+
+impl Post {
+    /// Joins over a connected socket. The handshake waits for the node on a thread for blocking work.
+    pub async fn join(socket: OwnedFd, settings: Settings) -> Result<(Self, Driver), JoinError> {
+        let how = settings.clone();
+        let joining = tokio::task::spawn_blocking(move || join::join(socket, Bell::Eventfd, &how));
+        let joined = joining.await.map_err(io::Error::other)??;
+        let place = joined.place.clone();
+        let core = Core::new(joined, settings);
+        let event = core.desk.event().ok_or_else(|| JoinError::Nonsense("no eventfd with the desk".into()))?;
+        let event = readiness(event.try_clone_to_owned()?)?;
+        let socket = readiness(core.socket.as_fd().try_clone_to_owned()?)?;
+        let shared = Rc::new(Shared {
+            core: RefCell::new(core),
+            place,
+            server: RefCell::default(),
+            driver: RefCell::default(),
+            alarm: Cell::default(),
+            over: Cell::default(),
+        });
+        let run = Box::pin(drive(Rc::downgrade(&shared), event, socket));
+        Ok((Self { shared }, Driver { run }))
+    }
+
+    /// Joins over the socket at `path`, which `NEARPATH_DISPATCH` names inside an instance.
+    pub async fn dial(path: &Path, settings: Settings) -> Result<(Self, Driver), JoinError> {
+        Self::join(join::dial(path)?, settings).await
+    }
+
+    /// What the node said at the door.
+    pub fn place(&self) -> &Place {
+        &self.shared.place
+    }
+
+    /// Tells the node that calls may come.
+    pub fn ready(&self) -> io::Result<()> {
+        self.shared.core.borrow().say(&FromParty::Ready {})
+    }
+
+    /// Whether a function can be called at this moment, credits aside.
+    pub fn knows(&self, function: &nearpath_types::FunctionId) -> bool {
+        self.shared.core.borrow().book.knows(function)
+    }
+
+    /// Whether an instance can be called at this moment, credits aside.
+    pub fn reaches(&self, instance: nearpath_types::InstanceId) -> bool {
+        self.shared.core.borrow().book.reaches(instance)
+    }
+
+    /// The functions that can be called at this moment.
+    pub fn functions(&self) -> Vec<nearpath_types::FunctionId> {
+        self.shared.core.borrow().functions()
+    }
+
+    /// Sends a call at once; the future is its outcome. Dropping the future cancels the call.
+    pub fn call(&self, to: To<'_>, request: &Request<'_>) -> Result<Call, Unsent> {
+        let call = self.shared.core.borrow_mut().call(to, request, clock::now())?;
+        self.shared.rearm();
+        Ok(Call { shared: Rc::clone(&self.shared), call: Some(call) })
+    }
+
+    /// Sends an event: nobody answers, and it may be lost with its receiver.
+    pub fn notify(&self, to: To<'_>, request: &Request<'_>) -> Result<(), Unsent> {
+        let sent = self.shared.core.borrow_mut().notify(to, request, clock::now());
+        self.shared.rearm();
+        sent
+    }
+
+    /// The next call or event; nothing when the node has hung up. One task at a time waits here.
+    pub async fn next(&self) -> Option<Received> {
+        let incoming = poll_fn(|cx| {
+            if let Some(incoming) = self.shared.core.borrow_mut().incoming.pop_front() {
+                return Poll::Ready(Some(incoming));
+            }
+            if self.shared.over.get() {
+                return Poll::Ready(None);
+            }
+            *self.shared.server.borrow_mut() = Some(cx.waker().clone());
+            Poll::Pending
+        });
+        incoming.await.map(|incoming| Received { shared: Rc::clone(&self.shared), incoming: Some(incoming) })
+    }
+}
+
+/// A call that was sent.
+#[derive(Debug)]
+#[must_use = "a call whose future is dropped is cancelled"]
+pub struct Call {
+    shared: Rc<Shared>,
+    call: Option<book::Call>,
+}
+
+impl Future for Call {
+    type Output = Result<Reply, CallError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some(call) = self.call else { return Poll::Ready(Err(CallError::Died)) };
+        let outcome = self.shared.core.borrow_mut().poll(call, Some(cx.waker()));
+        if outcome.is_ready() {
+            self.call = None;
+        }
+        outcome
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        if let Some(call) = self.call {
+            self.shared.core.borrow_mut().leave(call);
+            self.shared.rearm();
+        }
+    }
+}
+
+/// A call or event that was received. One that is dropped without an answer is answered with status 500.
+#[derive(Debug)]
+pub struct Received {
+    shared: Rc<Shared>,
+    incoming: Option<Incoming>,
+}
+
+impl std::ops::Deref for Received {
+    type Target = Incoming;
+
+    fn deref(&self) -> &Incoming {
+        self.incoming.as_ref().expect("taken only by answer and drop, which consume it")
+    }
+}
+
+impl Received {
+    /// Answers. An event has no answer: nothing is sent.
+    pub fn answer(mut self, answer: Answer) {
+        self.finish(answer);
+    }
+
+    /// Resolves when the caller has given the call up, or is gone.
+    pub async fn given_up(&self) {
+        let (channel, call) = (self.channel, self.call);
+        poll_fn(|cx| match self.shared.core.borrow_mut().given_up(channel, call, cx.waker()) {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        })
+        .await;
+    }
+
+    fn finish(&mut self, answer: Answer) {
+        let Some(incoming) = self.incoming.take() else { return };
+        let (channel, call, event) = (incoming.channel, incoming.call, incoming.event);
+        drop(incoming); // its slot is free for the answer
+        if !event {
+            self.shared.core.borrow_mut().answer(channel, call, answer, clock::now());
+            self.shared.rearm();
+        }
+    }
+}
+
+impl Drop for Received {
+    fn drop(&mut self) {
+        self.finish(Answer::platform(500, "the handler gave no answer\n"));
+    }
+}
+
+/// tokio's datagram socket waits for the readiness of any descriptor and leaves the calls to us.
+fn readiness(descriptor: OwnedFd) -> io::Result<UnixDatagram> {
+    UnixDatagram::from_std(Plain::from(descriptor))
+}
+
+/// Forgets a readiness that has been seen, without a call to the kernel: the next write is an edge of its own.
+fn seen(descriptor: &UnixDatagram) {
+    let _ = descriptor.try_io(Interest::READABLE, || -> io::Result<()> { Err(io::ErrorKind::WouldBlock.into()) });
+}
+
+async fn drive(shared: Weak<Shared>, event: UnixDatagram, socket: UnixDatagram) -> io::Result<()> {
+    let mut alarm = pin!(sleep(Duration::ZERO));
+    while let Some(post) = shared.upgrade() {
+        let asleep = post.turn(alarm.as_mut());
+        let (armed, over) = (post.alarm.get().is_some(), post.over.get());
+        drop(post); // the handles alone keep the party
+        if !asleep {
+            tokio::task::yield_now().await; // whom the turn has woken goes first
+            continue;
+        }
+        tokio::select! {
+            biased;
+            ready = event.readable() => ready.map(|()| seen(&event))?,
+            ready = socket.readable(), if !over => {
+                ready.map(|()| seen(&socket))?;
+                shared.upgrade().inspect(|post| post.core.borrow_mut().read_socket());
+            }
+            () = alarm.as_mut(), if armed => {}
+            () = called(&shared) => {}
+        }
+        shared.upgrade().inspect(|post| post.core.borrow().desk.rise());
+    }
+    Ok(())
+}
+
+/// Resolves when a handle needs an earlier alarm, or the last handle is gone.
+async fn called(shared: &Weak<Shared>) {
+    let mut waits = false;
+    poll_fn(|cx| {
+        let Some(post) = shared.upgrade() else { return Poll::Ready(()) };
+        let mut driver = post.driver.borrow_mut();
+        if waits && driver.is_none() {
+            return Poll::Ready(());
+        }
+        (*driver, waits) = (Some(cx.waker().clone()), true);
+        Poll::Pending
+    })
+    .await;
+}
+
+impl Shared {
+    /// Takes what is there. Whether the party sleeps now, as its peers see it.
+    fn turn(&self, alarm: Pin<&mut Sleep>) -> bool {
+        let now = clock::now();
+        let mut core = self.core.borrow_mut();
+        core.turn(now);
+        let next = core.next_turn(now);
+        if let Some(next) = next.filter(|next| self.alarm.get() != Some(*next)) {
+            alarm.reset(Instant::now() + Duration::from_nanos(next.saturating_sub(now)));
+        }
+        self.alarm.set(next);
+        self.over.set(core.hung_up());
+        let serves = !core.incoming.is_empty() || core.hung_up();
+        let asleep = core.announce();
+        drop(core);
+        if serves && let Some(server) = self.server.borrow_mut().take() {
+            server.wake();
+        }
+        asleep
+    }
+
+    /// Wakes the driver when it would sleep too long.
+    fn rearm(&self) {
+        let next = self.core.borrow_mut().next_turn(clock::now());
+        let soon = next.is_some_and(|next| self.alarm.get().is_none_or(|alarm| next < alarm));
+        if soon && let Some(driver) = self.driver.borrow_mut().take() {
+            driver.wake();
+        }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.driver.get_mut().take().into_iter().for_each(Waker::wake);
+    }
+}

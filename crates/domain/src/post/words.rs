@@ -1,0 +1,157 @@
+//! What callers and handlers say to each other.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use nearpath_shm::channel::State;
+use nearpath_shm::head;
+use nearpath_types::{FunctionId, InstanceId};
+
+use crate::clock::Nanos;
+
+/// Fields of a head, in order.
+pub type Fields<'a> = &'a [(&'a str, &'a [u8])];
+/// A field with an owner.
+pub type OwnedField = (Cow<'static, str>, Bytes);
+
+/// What is asked.
+#[derive(Debug, Clone, Default)]
+pub struct Request<'a> {
+    /// The head: `:method` and `:path` as for HTTP, headers by their lower-case names.
+    pub fields: Fields<'a>,
+    /// The body; cheap to clone, so that it can go another way when it was not sent.
+    pub body: Bytes,
+    /// See [`crate::clock`]; 0: none.
+    pub deadline: Nanos,
+    /// Trace id (W3C).
+    pub trace: [u8; 16],
+    /// The parent's span id.
+    pub span: [u8; 8],
+}
+
+/// What is answered.
+#[derive(Debug, Clone, Default)]
+pub struct Answer {
+    /// HTTP status, or 0 where there is none.
+    pub status: u16,
+    /// A number of `contract/reasons.toml`, or 0.
+    pub reason: u16,
+    /// The platform says so, not the function.
+    pub platform: bool,
+    /// The head.
+    pub fields: Vec<OwnedField>,
+    /// The body.
+    pub body: Bytes,
+}
+
+impl Answer {
+    /// Status 200 with this body.
+    pub fn ok(body: impl Into<Bytes>) -> Self {
+        Self { status: 200, body: body.into(), ..Self::default() }
+    }
+
+    /// An error that the platform makes, with a text for people.
+    pub fn platform(status: u16, text: &'static str) -> Self {
+        Self { status, platform: true, body: Bytes::from_static(text.as_bytes()), ..Self::default() }
+    }
+}
+
+/// The answer as it came. The body may lie in shared memory: do not keep it longer than needed, and not longer than the post.
+#[derive(Debug, Clone)]
+pub struct Reply {
+    /// HTTP status, or 0.
+    pub status: u16,
+    /// A number of `contract/reasons.toml`, or 0.
+    pub reason: u16,
+    /// The platform says so, not the function.
+    pub platform: bool,
+    /// Who answered.
+    pub from: InstanceId,
+    pub(crate) head: Vec<u8>,
+    /// The body, without a copy when it came in one message.
+    pub body: Bytes,
+}
+
+impl Reply {
+    /// The head's fields, checked when they came.
+    pub fn fields(&self) -> head::Fields<'_> {
+        head::Fields::new(&self.head)
+    }
+}
+
+/// Who calls. What the node says, not the caller.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Caller {
+    /// Its function; none for the gateway.
+    pub function: Option<FunctionId>,
+    /// Its instance; none for the gateway.
+    pub instance: Option<InstanceId>,
+}
+
+/// A call or event that came in. A call must be answered, once.
+#[derive(Debug)]
+pub struct Incoming {
+    /// Who calls.
+    pub caller: Arc<Caller>,
+    /// One way: nobody waits for an answer.
+    pub event: bool,
+    /// When the caller gives up; 0: never.
+    pub deadline: Nanos,
+    /// Trace id (W3C).
+    pub trace: [u8; 16],
+    /// The parent's span id.
+    pub span: [u8; 8],
+    pub(crate) head: Vec<u8>,
+    /// The body, without a copy when it came in one message.
+    pub body: Bytes,
+    pub(crate) channel: u32,
+    pub(crate) call: u64,
+}
+
+impl Incoming {
+    /// The head's fields, checked when they came.
+    pub fn fields(&self) -> head::Fields<'_> {
+        head::Fields::new(&self.head)
+    }
+}
+
+/// Why nothing was sent: the caller may go another way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Unsent {
+    /// No edge, or no instance that is ready.
+    #[error("no peer of that name: the edge is not declared, or no instance is ready on this machine")]
+    NoPeer,
+    /// Every instance has as many calls as it may have.
+    #[error("no instance has credit for another call")]
+    NoCredit,
+    /// The pool has no free slot of that size, or the party holds as much as it may.
+    #[error("no free slot in the domain's pool")]
+    NoSlot,
+    /// The head does not fit into the largest slot, or a field is none.
+    #[error("the head is too large or holds what a head may not hold")]
+    Head,
+    /// The channel was closed meanwhile.
+    #[error("the channel is closed: {0:?}")]
+    Closed(State),
+}
+
+/// Why there is no answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum CallError {
+    /// The peer has not seen it.
+    #[error("not sent: {0}")]
+    Unsent(#[from] Unsent),
+    /// The peer died, or broke the rules, after it was sent: it may have been executed.
+    #[error("the called instance died before it answered")]
+    Died,
+    /// The deadline passed after it was sent; the peer has been told.
+    #[error("no answer before the deadline")]
+    Timeout,
+    /// The peer gave up in the middle of its answer.
+    #[error("the called instance broke its answer off")]
+    BrokenOff,
+    /// The answer is larger than the caller takes, or its head is faulty.
+    #[error("the answer is larger than {0} bytes, or its head is faulty")]
+    BadAnswer(usize),
+}

@@ -1,0 +1,285 @@
+//! The messages of `contract/dispatch.md`: one JSON object a packet, named by its only known member.
+//!
+//! Readers pass over messages and members that they do not know, so that both sides can learn new ones apart.
+
+use nearpath_types::{FunctionId, InstanceId};
+use serde::{Deserialize, Serialize};
+
+/// Most bytes of a packet.
+pub const MAX_PACKET: usize = 4096;
+/// Of the protocol.
+pub const VERSION: u32 = 1;
+
+/// How a party wants to be woken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Bell {
+    /// Futex on the desk: a thread that does nothing else.
+    Futex,
+    /// An eventfd that does not block: an event loop.
+    Eventfd,
+    /// Not at all.
+    None,
+}
+
+/// What became of a channel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum End {
+    /// No new calls; finish what is open.
+    Withdrawn,
+    /// The other side is no more.
+    Dead,
+}
+
+/// What a party is on a channel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// It calls.
+    Caller,
+    /// It is called.
+    Callee,
+}
+
+/// The first word of a party.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// [`VERSION`].
+    pub version: u32,
+    /// It takes calls for its function.
+    #[serde(default)]
+    pub serves: bool,
+    /// How it is woken.
+    pub bell: Bell,
+}
+
+/// The node's answer to [`Hello`]. Descriptors: pool, desk, event (`eventfd` only).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Welcome {
+    /// Name of the domain, for people.
+    pub domain: String,
+    /// The party's number.
+    pub party: u16,
+    /// Its function; none for the gateway.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub function: Option<FunctionId>,
+    /// Its instance; none for the gateway.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instance: Option<InstanceId>,
+    /// Bytes of the pool's region.
+    pub pool: u64,
+    /// Bytes of slots that it may hold.
+    pub bound: u64,
+    /// Descriptors in each ring of its channels, unless `peer` says otherwise.
+    pub capacity: u32,
+}
+
+/// An edge. Descriptors: channel, the peer's desk, its event (if it has one).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Peer {
+    /// The channel's number: never given twice in a domain.
+    pub channel: u32,
+    /// What the receiver of this message is.
+    pub side: Role,
+    /// The peer's number.
+    pub party: u16,
+    /// The peer's function; none for the gateway.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub function: Option<FunctionId>,
+    /// The peer's instance; none for the gateway.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instance: Option<InstanceId>,
+    /// Descriptors in each ring.
+    pub capacity: u32,
+}
+
+/// A channel comes to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gone {
+    /// Which.
+    pub channel: u32,
+    /// How.
+    pub state: End,
+}
+
+/// The answer to [`Gone`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Drained {
+    /// Which.
+    pub channel: u32,
+}
+
+/// Why a party is none.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refused {
+    /// For people.
+    pub why: String,
+}
+
+/// A domain in which the gateway is a party. Descriptor: its socket.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Domain {
+    /// Its name.
+    pub name: String,
+}
+
+/// From the party.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FromParty {
+    /// See [`Hello`].
+    Hello(Hello),
+    /// It takes calls from now on.
+    Ready {},
+    /// See [`Drained`].
+    Drained(Drained),
+}
+
+/// From the node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FromNode {
+    /// See [`Welcome`].
+    Welcome(Welcome),
+    /// See [`Refused`].
+    Refused(Refused),
+    /// See [`Peer`].
+    Peer(Peer),
+    /// See [`Gone`].
+    Gone(Gone),
+    /// See [`Domain`].
+    Domain(Domain),
+}
+
+/// Why a packet is no message; its sender is at fault.
+#[derive(Debug, thiserror::Error)]
+pub enum BadMessage {
+    /// Not JSON, or a member of another type.
+    #[error("the packet is not a message of the dispatch protocol: {0}")]
+    Json(#[from] serde_json::Error),
+    /// Two messages at once.
+    #[error("the packet holds more than one message")]
+    Several,
+}
+
+impl FromParty {
+    /// Reads one. `None` is a message that this version does not know.
+    pub fn read(packet: &[u8]) -> Result<Option<Self>, BadMessage> {
+        #[derive(Deserialize)]
+        struct Known {
+            hello: Option<Hello>,
+            ready: Option<serde::de::IgnoredAny>,
+            drained: Option<Drained>,
+        }
+        let Known { hello, ready, drained } = serde_json::from_slice(packet)?;
+        only([hello.map(Self::Hello), ready.map(|_| Self::Ready {}), drained.map(Self::Drained)])
+    }
+}
+
+impl FromNode {
+    /// Reads one. `None` is a message that this version does not know.
+    pub fn read(packet: &[u8]) -> Result<Option<Self>, BadMessage> {
+        #[derive(Deserialize)]
+        struct Known {
+            welcome: Option<Welcome>,
+            refused: Option<Refused>,
+            peer: Option<Peer>,
+            gone: Option<Gone>,
+            domain: Option<Domain>,
+        }
+        let Known { welcome, refused, peer, gone, domain } = serde_json::from_slice(packet)?;
+        only([
+            welcome.map(Self::Welcome),
+            refused.map(Self::Refused),
+            peer.map(Self::Peer),
+            gone.map(Self::Gone),
+            domain.map(Self::Domain),
+        ])
+    }
+}
+
+fn only<T, const N: usize>(found: [Option<T>; N]) -> Result<Option<T>, BadMessage> {
+    let mut found = found.into_iter().flatten();
+    let first = found.next();
+    if found.next().is_some() { Err(BadMessage::Several) } else { Ok(first) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn function() -> impl Strategy<Value = Option<FunctionId>> {
+        proptest::option::of("[a-z][a-z0-9]{0,62}".prop_map(|name| name.parse().unwrap()))
+    }
+
+    fn from_node() -> impl Strategy<Value = FromNode> {
+        let instance = || proptest::option::of(any::<u64>().prop_map(InstanceId));
+        let end = || prop_oneof![Just(End::Withdrawn), Just(End::Dead)];
+        let role = prop_oneof![Just(Role::Caller), Just(Role::Callee)];
+        prop_oneof![
+            (".{0,80}", any::<u16>(), function(), instance(), any::<(u64, u64, u32)>()).prop_map(
+                |(domain, party, function, instance, (pool, bound, capacity))| {
+                    FromNode::Welcome(Welcome { domain, party, function, instance, pool, bound, capacity })
+                }
+            ),
+            (any::<(u32, u16, u32)>(), role, function(), instance()).prop_map(
+                |((channel, party, capacity), side, function, instance)| {
+                    FromNode::Peer(Peer { channel, side, party, function, instance, capacity })
+                }
+            ),
+            (any::<u32>(), end()).prop_map(|(channel, state)| FromNode::Gone(Gone { channel, state })),
+            ".{0,200}".prop_map(|why| FromNode::Refused(Refused { why })),
+            ".{0,200}".prop_map(|name| FromNode::Domain(Domain { name })),
+        ]
+    }
+
+    fn from_party() -> impl Strategy<Value = FromParty> {
+        let bell = prop_oneof![Just(Bell::Futex), Just(Bell::Eventfd), Just(Bell::None)];
+        prop_oneof![
+            (any::<u32>(), any::<bool>(), bell).prop_map(|(version, serves, bell)| FromParty::Hello(Hello {
+                version,
+                serves,
+                bell
+            })),
+            Just(FromParty::Ready {}),
+            any::<u32>().prop_map(|channel| FromParty::Drained(Drained { channel })),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn written_and_read(node in from_node(), party in from_party()) {
+            let bytes = serde_json::to_vec(&node).unwrap();
+            prop_assert!(bytes.len() <= MAX_PACKET);
+            prop_assert_eq!(FromNode::read(&bytes).unwrap(), Some(node));
+            let bytes = serde_json::to_vec(&party).unwrap();
+            prop_assert_eq!(FromParty::read(&bytes).unwrap(), Some(party));
+        }
+
+        #[test]
+        fn any_bytes_do_no_harm(bytes: Vec<u8>) {
+            let _ = (FromNode::read(&bytes), FromParty::read(&bytes));
+        }
+    }
+
+    #[test]
+    fn as_the_contract_writes_them() {
+        let hello = br#"{"hello":{"version":1,"serves":true,"bell":"eventfd","new":[1]}}"#;
+        let expected = FromParty::Hello(Hello { version: 1, serves: true, bell: Bell::Eventfd });
+        assert_eq!(FromParty::read(hello).unwrap(), Some(expected));
+        assert_eq!(FromParty::read(br#"{"ready":{}}"#).unwrap(), Some(FromParty::Ready {}));
+        assert_eq!(serde_json::to_string(&FromParty::Ready {}).unwrap(), r#"{"ready":{}}"#);
+        let gone = FromNode::read(br#"{"gone":{"channel":12,"state":"withdrawn"}}"#).unwrap();
+        assert_eq!(gone, Some(FromNode::Gone(Gone { channel: 12, state: End::Withdrawn })));
+    }
+
+    #[test]
+    fn what_is_not_known_is_passed_over() {
+        assert_eq!(FromNode::read(br#"{"weather":{"rain":true}}"#).unwrap(), None);
+        assert!(FromNode::read(br#"{"gone":{"channel":1,"state":"dead"},"refused":{"why":""}}"#).is_err());
+        assert!(FromParty::read(b"GET / HTTP/1.1\r\n\r\n").is_err());
+        assert!(FromParty::read(br#"{"drained":{"channel":-1}}"#).is_err());
+    }
+}

@@ -1,0 +1,137 @@
+//! The security domains of this node: one for each chain, with the doors through which its instances come in.
+//!
+//! Everything within a domain is the matter of its [`Hub`]; here it is decided which functions share one, which edges it
+//! has, and who is told when an instance comes and goes.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use nearpath_domain::hub::{Door, Fault, Hub, Settings};
+use nearpath_types::{FunctionId, InstanceId, Policy};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
+use tokio::sync::mpsc;
+
+/// Parties of one instance that may be waiting to be let in.
+const BACKLOG: i32 = 64;
+
+/// The node's domains by name.
+pub(crate) struct Domains {
+    /// Where the doors are.
+    folder: PathBuf,
+    hubs: BTreeMap<String, Hub>,
+    /// In which domain an instance is.
+    members: HashMap<InstanceId, String>,
+    /// The gateway's threads: each gets a socket for each domain.
+    gateways: Vec<mpsc::UnboundedSender<OwnedFd>>,
+}
+
+impl Domains {
+    /// None yet. `folder` is emptied: its doors led into an earlier run.
+    pub(crate) fn new(folder: PathBuf) -> Self {
+        Self { folder, hubs: BTreeMap::new(), members: HashMap::new(), gateways: Vec::new() }
+    }
+
+    /// The edges as they are from now on. Domains without functions end.
+    pub(crate) fn declare<'a>(&mut self, functions: impl Iterator<Item = (&'a FunctionId, &'a Policy)>) {
+        let all: BTreeMap<_, _> =
+            functions.filter_map(|(id, policy)| Some((id, (policy.domain(id)?, policy)))).collect();
+        let mut edges: BTreeMap<&str, Vec<(FunctionId, FunctionId)>> = BTreeMap::new();
+        for (id, (domain, policy)) in &all {
+            let inside = policy.calls.iter().filter(|callee| all.get(callee).is_some_and(|(its, _)| its == domain));
+            edges.entry(domain).or_default().extend(inside.map(|callee| ((*id).clone(), callee.clone())));
+        }
+        let named: BTreeSet<&str> = self.members.values().map(String::as_str).chain(edges.keys().copied()).collect();
+        self.hubs.retain(|name, _| named.contains(name.as_str()));
+        for (domain, edges) in edges {
+            match self.hub(domain) {
+                Ok(hub) => hub.declare(edges),
+                Err(error) => tracing::warn!(domain, %error, "no shared memory for this chain; its calls go over HTTP"),
+            }
+        }
+    }
+
+    fn hub(&mut self, domain: &str) -> io::Result<&Hub> {
+        if !self.hubs.contains_key(domain) {
+            let (hub, faults) = Hub::start(Settings::named(domain))?;
+            tokio::spawn(complain(domain.to_owned(), faults));
+            self.gateways.retain(|gateway| hub.gateway_socket().is_ok_and(|socket| gateway.send(socket).is_ok()));
+            self.hubs.insert(domain.to_owned(), hub);
+        }
+        Ok(&self.hubs[domain])
+    }
+
+    /// Makes the door for an instance that is about to start; `None`: its function belongs to no chain.
+    ///
+    /// # Errors
+    /// When there can be no door; the instance can do without.
+    pub(crate) fn admit(
+        &mut self,
+        instance: InstanceId,
+        function: &FunctionId,
+        policy: &Policy,
+    ) -> io::Result<Option<PathBuf>> {
+        let Some(domain) = policy.domain(function) else { return Ok(None) };
+        let path = self.folder.join(instance.to_string());
+        let door = door(&self.folder, &path)?;
+        self.hub(&domain)?.admit(instance, function.clone(), Door::Listening(door));
+        self.members.insert(instance, domain);
+        Ok(Some(path))
+    }
+
+    /// An instance gets no new calls through memory. The future ends when those that are open have ended.
+    pub(crate) fn withdraw(&self, instance: InstanceId) -> BoxFuture<'static, ()> {
+        let hub = self.members.get(&instance).and_then(|domain| self.hubs.get(domain)).cloned();
+        async move {
+            if let Some(hub) = hub {
+                hub.withdraw(instance).await;
+            }
+        }
+        .boxed()
+    }
+
+    /// Nothing is left of an instance.
+    pub(crate) fn gone(&mut self, instance: InstanceId) {
+        let Some(domain) = self.members.remove(&instance) else { return };
+        let _ = fs::remove_file(self.folder.join(instance.to_string())); // the next start empties the folder
+        if let Some(hub) = self.hubs.get(&domain) {
+            hub.gone(instance);
+        }
+    }
+
+    /// Lets a thread of the gateway in: a socket for every domain, those to come as well.
+    pub(crate) fn let_gateway_in(&mut self, gateway: mpsc::UnboundedSender<OwnedFd>) {
+        for hub in self.hubs.values() {
+            let _ = hub.gateway_socket().map(|socket| gateway.send(socket)); // it may have left
+        }
+        self.gateways.push(gateway);
+    }
+}
+
+/// A listening socket at `path` that every user may knock at: who can see the path is the instance. The address goes over
+/// the folder's descriptor, because a socket's path may have 107 bytes at most (unix(7)).
+fn door(folder: &Path, path: &Path) -> io::Result<OwnedFd> {
+    fs::create_dir_all(folder)?;
+    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+    let opened = fs::File::open(folder)?;
+    let short = Path::new("/proc/self/fd").join(std::os::fd::AsRawFd::as_raw_fd(&opened).to_string()).join(name);
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    let _ = fs::remove_file(path); // an instance's number is not used twice; what is there is no door
+    bind(&socket, &SocketAddrUnix::new(short)?)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o666))?;
+    listen(&socket, BACKLOG)?;
+    Ok(socket)
+}
+
+/// A party that breaks the protocol has been disconnected; its calls go over HTTP from then on.
+async fn complain(domain: String, mut faults: mpsc::UnboundedReceiver<Fault>) {
+    while let Some(Fault { instance, what }) = faults.recv().await {
+        tracing::warn!(domain, instance = instance.map(tracing::field::display), "shared memory: {what}");
+    }
+}

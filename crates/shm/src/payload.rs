@@ -1,0 +1,26 @@
+//! The body of a received message as an owner of its bytes, where they lie.
+//!
+//! For what passes bodies on as bytes: a socket, a hash, another slot. Dropping it releases the slot. A party that breaks the
+//! rules of the leases can change the bytes while they are read; so nothing may be concluded from them and believed at a
+//! second look. Who must look twice, or does not trust the domain, copies first ([`Message::body`]).
+
+use crate::message::Message;
+
+/// A message of which only the body is wanted any more.
+#[derive(Debug)]
+pub struct Payload(Message);
+
+impl Payload {
+    /// Keeps the message's slot until it is dropped.
+    pub fn new(message: Message) -> Self {
+        Self(message)
+    }
+}
+
+impl AsRef<[u8]> for Payload {
+    fn as_ref(&self) -> &[u8] {
+        // SAFETY: the lease is held until `self` is dropped, so no party that keeps to the contract writes there. The bytes
+        // are plain: one that breaks it changes values, never what is valid; see above for what readers may conclude.
+        unsafe { self.0.body_in_place() }
+    }
+}

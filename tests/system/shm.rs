@@ -1,0 +1,91 @@
+//! Functions of one chain share memory: the gateway's calls and theirs go through it, along declared edges only.
+
+use std::path::Path;
+
+use http::{Method, Request};
+use http_body_util::Full;
+use nearpath_testkit::{eventually, program};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use crate::house::{Answer, House, send};
+
+/// The load generator's handler is a function that knows both ways, HTTP and memory.
+fn function(house: &House, name: &str, next: Option<&str>, calls: &str) -> Value {
+    let folder = house.data_dir.join("chain");
+    if !folder.exists() {
+        std::fs::create_dir(&folder).unwrap();
+        std::fs::copy(program("nearpath-bench"), folder.join("function")).unwrap();
+    }
+    let next = next.map(|next| format!(" --next-function {next}")).unwrap_or_default();
+    json!({
+        "service": name,
+        "image": format!("file://{}", folder.display()),
+        "envProcess": format!("./function handler --listen 127.0.0.1:5000{next}"),
+        "envVars": { "mode": "http", "upstream_url": "http://127.0.0.1:5000" },
+        "annotations": { "nearpath.io/chain": "shop", "nearpath.io/calls": calls },
+    })
+}
+
+/// Asks a function, and which path the call took.
+async fn ask(house: &House, name: &str) -> Answer {
+    let request = Request::builder().method(Method::GET).uri(format!("/function/{name}"));
+    let request = request.header("host", "localhost").header("x-nearpath-path", "?");
+    send(house.addr, request.body(Full::default()).unwrap()).await.unwrap()
+}
+
+fn path(answer: &Answer) -> &str {
+    answer.headers()["x-nearpath-path"].to_str().unwrap()
+}
+
+async fn until_in_memory(house: &House, name: &str) {
+    eventually("calls go through memory", async || path(&ask(house, name).await) == "shm").await;
+}
+
+#[tokio::test]
+async fn a_chain_calls_through_memory_along_its_edges_only() {
+    nearpath_testkit::need_root!();
+    let house = House::start().await;
+    for (name, next, calls) in
+        [("second", None, ""), ("first", Some("second"), "second"), ("stranger", Some("second"), "")]
+    {
+        house.deploy_ready(&function(&house, name, next, calls)).await;
+        until_in_memory(&house, name).await;
+    }
+    eventually("first knows second", async || ask(&house, "first").await.status() == 200).await;
+    let answer = ask(&house, "first").await;
+    assert_eq!((answer.status().as_u16(), path(&answer), answer.body().len()), (200, "shm", 100));
+    let refused = ask(&house, "stranger").await;
+    assert_eq!((refused.status().as_u16(), path(&refused)), (502, "shm"), "it has no edge");
+}
+
+#[tokio::test]
+async fn a_function_of_no_chain_is_called_over_http_and_told_so() {
+    nearpath_testkit::need_root!();
+    let house = House::start().await;
+    let mut alone = function(&house, "alone", None, "");
+    alone["annotations"] = json!({});
+    house.deploy_ready(&alone).await;
+    let answer = ask(&house, "alone").await;
+    assert_eq!((answer.status().as_u16(), path(&answer)), (200, "http; not_nearer=no_domain"));
+}
+
+#[tokio::test]
+async fn a_killed_instance_is_replaced_in_memory_too() {
+    nearpath_testkit::need_root!();
+    let house = House::start().await;
+    house.deploy_ready(&function(&house, "second", None, "")).await;
+    house.deploy_ready(&function(&house, "first", Some("second"), "second")).await;
+    until_in_memory(&house, "first").await;
+    for _ in 0..3 {
+        let victim = house.instance_pids("second").await[0];
+        kill_process(Pid::from_raw(victim).unwrap(), Signal::KILL).unwrap();
+        let gone = async || !Path::new(&format!("/proc/{victim}")).exists();
+        eventually("it is dead", gone).await;
+        eventually("first reaches the new one", async || {
+            let answer = ask(&house, "first").await;
+            answer.status() == 200 && path(&answer) == "shm"
+        })
+        .await;
+    }
+}
