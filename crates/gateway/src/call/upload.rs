@@ -72,6 +72,13 @@ impl Flow {
 pub(crate) enum Upload {
     /// There is none.
     Empty,
+    /// An adapter has it as a whole; it is taken when it is sent.
+    Whole {
+        /// The body.
+        body: Bytes,
+        /// Where it is counted.
+        flow: Rc<Flow>,
+    },
     /// It arrives from the caller.
     Streaming {
         /// What arrives.
@@ -92,6 +99,25 @@ impl Upload {
         let flow = Flow::new(Instant::now());
         (Self::Streaming { body, flow: flow.clone(), limit: limit.unwrap_or(u64::MAX) }, Some(flow))
     }
+
+    /// Wraps a body that is there as a whole. No [`Flow`]: it is empty.
+    pub(crate) fn whole(body: Bytes) -> (Self, Option<Rc<Flow>>) {
+        if body.is_empty() {
+            return (Self::Empty, None);
+        }
+        let flow = Flow::new(Instant::now());
+        (Self::Whole { body, flow: flow.clone() }, Some(flow))
+    }
+}
+
+/// The whole body as one frame, once.
+fn take(body: &mut Bytes, flow: &Flow) -> Option<Frame<Bytes>> {
+    if body.is_empty() {
+        return None;
+    }
+    flow.bytes.set(flow.bytes.get() + body.len() as u64);
+    flow.end();
+    Some(Frame::data(std::mem::take(body)))
 }
 
 /// A body that breaks off means that the caller left; one whose framing cannot be read is a bad request.
@@ -108,7 +134,11 @@ impl Body for Upload {
     type Error = BoxError;
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let Self::Streaming { body, flow, limit } = self.get_mut() else { return Poll::Ready(None) };
+        let (body, flow, limit) = match self.get_mut() {
+            Self::Empty => return Poll::Ready(None),
+            Self::Whole { body, flow } => return Poll::Ready(take(body, flow).map(Ok)),
+            Self::Streaming { body, flow, limit } => (body, flow, limit),
+        };
         let frame = std::task::ready!(Pin::new(&mut *body).poll_frame(cx));
         match &frame {
             Some(Ok(frame)) => {
@@ -131,6 +161,7 @@ impl Body for Upload {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Empty => true,
+            Self::Whole { body, .. } => body.is_empty(),
             Self::Streaming { body, .. } => body.is_end_stream(),
         }
     }
@@ -138,6 +169,7 @@ impl Body for Upload {
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Empty => SizeHint::with_exact(0),
+            Self::Whole { body, .. } => SizeHint::with_exact(body.len() as u64),
             Self::Streaming { body, .. } => body.size_hint(),
         }
     }
