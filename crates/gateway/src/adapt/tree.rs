@@ -96,7 +96,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn filters() -> impl Strategy<Value = Vec<String>> {
-        let filter = "(([ab$]{0,2}|\\+)/){0,3}([ab$]{0,2}|\\+|#)".prop_filter("a filter", |f| topic::check_filter(f).is_ok());
+        let filter =
+            "(([ab$]{0,2}|\\+)/){0,3}([ab$]{0,2}|\\+|#)".prop_filter("a filter", |f| topic::check_filter(f).is_ok());
         prop::collection::vec(filter, 0..12)
     }
 

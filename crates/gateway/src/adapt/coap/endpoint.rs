@@ -156,6 +156,11 @@ impl Endpoint {
                 }
             }
             (_, MessageClass::Request(request)) => self.request(from, &packet, request, datagram.len(), now, effects),
+            (_, MessageClass::Reserved(code @ 1..32)) => {
+                let unknown = RequestType::UnKnown;
+                tracing::debug!(code, "coap: no such method");
+                self.request(from, &packet, &unknown, datagram.len(), now, effects);
+            }
             // A ping, or an answer to a question that was not asked.
             (MessageType::Confirmable, _) => effects.push(Effect::Send(from, empty(MessageType::Reset, message))),
             (MessageType::NonConfirmable, _) => effects.push(Effect::Count(Counted::Malformed)),
@@ -396,7 +401,8 @@ impl Endpoint {
         challenge: &[u8],
         budget: usize,
     ) -> Option<(Vec<u8>, bool)> {
-        let smaller = (0..LARGEST).rev().map(|exponent| self.shape(ask, answer, None, kind, number, Some((challenge, exponent))));
+        let smaller =
+            (0..LARGEST).rev().map(|exponent| self.shape(ask, answer, None, kind, number, Some((challenge, exponent))));
         let refusal = Answer::bare(ResponseType::Unauthorized);
         let refused = std::iter::once_with(|| {
             let ask = Ask { block1: None, block2: None, ..ask.clone() };

@@ -77,7 +77,10 @@ mod tests {
         assert!(!proofs.holds(other, start) && !proofs.holds(one, start), "another's, and too late");
         proofs.check(one, &value, later(61));
         assert!(proofs.holds(one, later(360)) && !proofs.holds(one, later(361)));
-        assert!(proofs.holds("127.0.0.1:1".parse().unwrap(), start) && proofs.holds("[::ffff:127.0.0.1]:1".parse().unwrap(), start));
+        assert!(
+            proofs.holds("127.0.0.1:1".parse().unwrap(), start)
+                && proofs.holds("[::ffff:127.0.0.1]:1".parse().unwrap(), start)
+        );
         assert!(!Proofs::new(start, false).holds("127.0.0.1:1".parse().unwrap(), start));
     }
 }

@@ -43,7 +43,9 @@ impl<K: Hash + Eq + Clone, B: Weight> Kept<K, B> {
     pub(super) fn put(&mut self, from: SocketAddr, key: K, body: B, now: Instant) {
         self.all.retain(|_, (_, since)| now < *since + LIFETIME);
         self.all.remove(&(from, key.clone()));
-        while self.all.keys().filter(|(owner, _)| *owner == from).count() >= self.each && self.forget(|owner| owner == from) {}
+        while self.all.keys().filter(|(owner, _)| *owner == from).count() >= self.each
+            && self.forget(|owner| owner == from)
+        {}
         while self.bytes() + body.weight() > self.memory && self.forget(|_| true) {}
         if body.weight() <= self.memory {
             self.all.insert((from, key), (body, now));

@@ -308,9 +308,8 @@ async fn call_all(house: Rc<House>, peer: Rc<Peer>, version: Version, publish: P
 
 fn ask((function, path): Aim, publish: &Publish, version: Version) -> Ask {
     let mut headers = HeaderMap::new();
-    let topic = HeaderValue::from_str(&publish.topic).unwrap_or_else(|_| {
-        HeaderValue::from_str(&invoke::segment(&publish.topic)).expect("what is encoded is ASCII")
-    });
+    let topic = HeaderValue::from_str(&publish.topic)
+        .unwrap_or_else(|_| HeaderValue::from_str(&invoke::segment(&publish.topic)).expect("what is encoded is ASCII"));
     headers.insert(X_TOPIC, topic);
     let kind = publish.content_type.as_deref().and_then(|kind| HeaderValue::from_str(kind).ok());
     kind.into_iter().for_each(|kind| drop(headers.insert(CONTENT_TYPE, kind)));

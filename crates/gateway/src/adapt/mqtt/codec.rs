@@ -185,7 +185,17 @@ pub(crate) fn encode(out: &Out, version: Version) -> Option<Bytes> {
         Version::V311 => to_v3(out)?.encode(),
         Version::V5 => to_v5(out)?.encode(),
     };
-    bytes.ok().map(|bytes| Bytes::copy_from_slice(bytes.as_ref()))
+    let mut bytes = bytes.ok()?.as_ref().to_vec();
+    if let (Out::Suback(_, granted), Version::V311) = (out, version) {
+        refuse_v3(&mut bytes, granted);
+    }
+    Some(bytes.into())
+}
+
+/// `mqtt-proto` 0.4 writes a refused subscription as 3; the standard says 0x80 (section 3.9.3). The codes come last.
+fn refuse_v3(suback: &mut [u8], granted: &[Granted]) {
+    let codes = suback.iter_mut().rev().zip(granted.iter().rev());
+    codes.filter(|(_, granted)| !matches!(granted, Granted::Qos0 | Granted::Qos1)).for_each(|(code, _)| *code = 0x80);
 }
 
 fn pid(number: u16) -> Option<Pid> {
@@ -407,6 +417,13 @@ mod tests {
             let Ok(Some(In::Connect(connect))) = packet(bytes, None) else { panic!("{version:?}") };
             assert_eq!((connect.version, &*connect.id, connect.keep_alive), (version, "a", 60));
         }
+    }
+
+    #[test]
+    fn a_refused_subscription_is_one_in_both_versions() {
+        let out = Out::Suback(7, vec![Granted::Qos1, Granted::Quota, Granted::Qos0, Granted::Invalid]);
+        assert_eq!(encode(&out, Version::V311).unwrap()[..], [0x90, 6, 0, 7, 1, 0x80, 0, 0x80]);
+        assert_eq!(encode(&out, Version::V5).unwrap()[..], [0x90, 7, 0, 7, 0, 1, 0x97, 0, 0x8f]);
     }
 
     proptest! {

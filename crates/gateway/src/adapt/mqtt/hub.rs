@@ -152,7 +152,8 @@ mod tests {
         let client = hub.enter("a".into());
         hub.subscribe(&client, "#", 0);
         ["1", "2", "3"].iter().for_each(|topic| hub.publish(&result(topic)));
-        let taken: Vec<_> = std::iter::from_fn(|| client.take(|_| true)).map(|result| result.topic.to_string()).collect();
+        let taken: Vec<_> =
+            std::iter::from_fn(|| client.take(|_| true)).map(|result| result.topic.to_string()).collect();
         assert_eq!(taken, ["1", "2"]);
         assert!(format!("{:?}", counts.lost).contains('1'));
     }

@@ -30,11 +30,20 @@ pub(crate) enum In {
     Publish(Publish),
     Puback(u16),
     /// Filters, each with whether it wants QoS 1. `identified`: with a subscription identifier, which is not offered.
-    Subscribe { pid: u16, filters: Vec<(Arc<str>, bool)>, identified: bool },
-    Unsubscribe { pid: u16, filters: Vec<Arc<str>> },
+    Subscribe {
+        pid: u16,
+        filters: Vec<(Arc<str>, bool)>,
+        identified: bool,
+    },
+    Unsubscribe {
+        pid: u16,
+        filters: Vec<Arc<str>>,
+    },
     Ping,
     /// `will`: the last will is to be published although the end is orderly.
-    Disconnect { will: bool },
+    Disconnect {
+        will: bool,
+    },
     /// What no client may send here: a server's packet, QoS 2's handshake, or `AUTH`.
     Unexpected,
 }

@@ -27,7 +27,9 @@ pub(crate) enum Step {
     Subscribe(u16, Vec<(Arc<str>, Granted)>),
     Unsubscribe(u16, Vec<Arc<str>>),
     /// The client goes. `will`: its last will is to be published.
-    Gone { will: bool },
+    Gone {
+        will: bool,
+    },
     End(End),
 }
 
@@ -54,7 +56,12 @@ impl Session {
     ///
     /// # Errors
     /// Why the client is turned away.
-    pub(crate) fn open(connect: &Connect, limits: &MqttLimits, known: bool, fresh: &str) -> Result<(Self, Welcome), End> {
+    pub(crate) fn open(
+        connect: &Connect,
+        limits: &MqttLimits,
+        known: bool,
+        fresh: &str,
+    ) -> Result<(Self, Welcome), End> {
         if connect.enhanced {
             return Err(End::BadAuthMethod);
         }
@@ -62,7 +69,8 @@ impl Session {
             return Err(End::BadCredentials);
         }
         // 3.1.1: a client that wants its session kept must have a name (section 3.1.3.1).
-        if connect.id.len() > LONGEST_ID || connect.id.is_empty() && !connect.clean && connect.version == Version::V311 {
+        if connect.id.len() > LONGEST_ID || connect.id.is_empty() && !connect.clean && connect.version == Version::V311
+        {
             return Err(End::BadClientId);
         }
         check_will(connect)?;

@@ -53,7 +53,10 @@ impl Bench {
 }
 
 fn called(effects: &[Effect]) -> u64 {
-    effects.iter().find_map(|effect| if let Effect::Call(call, ..) = effect { Some(*call) } else { None }).expect("a call")
+    effects
+        .iter()
+        .find_map(|effect| if let Effect::Call(call, ..) = effect { Some(*call) } else { None })
+        .expect("a call")
 }
 
 fn sent(effects: &[Effect]) -> Vec<Packet> {
@@ -179,7 +182,10 @@ fn an_observer_hears_of_changes() {
     assert_eq!(bench.answer(&again, "one"), [], "nothing new");
     let again = bench.pass(Duration::from_secs(10));
     let news = said(&bench.answer(&again, "two"));
-    assert_eq!((&news.payload[..], news.get_token(), news.header.get_type()), (&b"two"[..], &[1, 2][..], MessageType::Confirmable));
+    assert_eq!(
+        (&news.payload[..], news.get_token(), news.header.get_type()),
+        (&b"two"[..], &[1, 2][..], MessageType::Confirmable)
+    );
     bench.raw(&empty(MessageType::Acknowledgement, news.header.message_id));
     bench.ask(&request(RequestType::Put, 2), "changed");
     let at_once = bench.pass(Duration::ZERO);
@@ -219,7 +225,11 @@ fn what_cannot_be_read_is_reset_when_an_answer_is_demanded() {
     let ping = said(&bench.raw(&[0x40, 0, 0, 9]));
     assert_eq!((ping.header.get_type(), ping.header.message_id), (MessageType::Reset, 9));
     assert_eq!(said(&bench.raw(&[0x49, 1, 0, 8])).header.message_id, 8, "a token of nine bytes");
-    assert_eq!(said(&bench.raw(&[0x40, 1, 0, 7, 0xee, 0xff, 0xff, 0xff, 0xff])).header.message_id, 7, "option overflow");
+    assert_eq!(
+        said(&bench.raw(&[0x40, 1, 0, 7, 0xee, 0xff, 0xff, 0xff, 0xff])).header.message_id,
+        7,
+        "option overflow"
+    );
     assert_eq!(sent(&bench.raw(&[0x50, 0, 0, 9])), []);
     assert_eq!(sent(&bench.raw(&[])), []);
 }
