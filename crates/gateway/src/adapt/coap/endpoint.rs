@@ -1,6 +1,8 @@
 //! What to do about a datagram, an answer, or the time that passes: decisions only. Sockets, functions and clocks are at
 //! the rim ([`super`]), which does what the [`Effect`]s say.
 
+mod shape;
+
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -9,12 +11,13 @@ use bytes::Bytes;
 use coap_lite::{CoapOption, MessageClass, MessageType, Packet, RequestType, ResponseType};
 
 use super::exchanges::{Exchanges, State};
-use super::message::{Block, ECHO, Request, Wanted, empty, read, uint};
+use super::message::{Block, Request, Wanted, empty, read, uint};
 use super::observers::{Observers, Whose};
 use super::proof::Proofs;
 use super::resend::Resends;
 use super::transfers::{Kept, OVERHEAD, Piece, Weight, add};
 use crate::adapt::CoapLimits;
+use shape::slice;
 
 /// A request whose answer takes longer is acknowledged first. Less than ACK_TIMEOUT, after which it would come again.
 const PROMPT: Duration = Duration::from_secs(1);
@@ -309,17 +312,6 @@ impl Endpoint {
         effects.extend([Effect::Send(whose.0, bytes), Effect::Count(Counted::Notified)]);
     }
 
-    fn packet(&self, answer: &Answer, token: &[u8], kind: MessageType) -> Packet {
-        let mut packet = Packet::new();
-        packet.header.set_type(kind);
-        packet.header.code = MessageClass::Response(answer.code);
-        packet.set_token(token.to_vec());
-        if let Some(format) = answer.format {
-            packet.add_option(CoapOption::ContentFormat, uint(u32::from(format)));
-        }
-        packet
-    }
-
     /// Answers a request: as large as asked for and as its address permits.
     fn answer(&mut self, ask: Ask, answer: &Answer, observe: Option<u32>, now: Instant, effects: &mut Vec<Effect>) {
         let separate = ask.acknowledged;
@@ -356,59 +348,6 @@ impl Endpoint {
     fn next_message(&mut self) -> u16 {
         self.last_message = self.last_message.wrapping_add(1);
         self.last_message
-    }
-
-    /// The answer as bytes, and whether it is only a block of it.
-    fn shape(
-        &self,
-        ask: &Ask,
-        answer: &Answer,
-        observe: Option<u32>,
-        kind: MessageType,
-        number: u16,
-        small: Option<(&[u8], u8)>,
-    ) -> (Vec<u8>, bool) {
-        let mut packet = self.packet(answer, &ask.token, kind);
-        packet.header.message_id = number;
-        if let Some(number) = observe {
-            packet.add_option(CoapOption::Observe, uint(number));
-        }
-        if let Some(block) = ask.block1.filter(|_| answer.code != ResponseType::RequestEntityIncomplete) {
-            let block = Block { more: answer.code == ResponseType::Continue, ..block };
-            packet.add_option(CoapOption::Block1, block.value());
-        }
-        if answer.code == ResponseType::RequestEntityTooLarge {
-            packet.add_option(CoapOption::Size1, uint(u32::try_from(self.limits.body).unwrap_or(u32::MAX)));
-        }
-        let asked = ask.block2.unwrap_or(Block { number: 0, more: false, exponent: LARGEST });
-        let exponent = small.map_or(asked.exponent, |(_, exponent)| exponent.min(asked.exponent));
-        let block = Block { number: (asked.offset() >> (exponent + 4)) as u32, more: false, exponent };
-        if let Some((challenge, _)) = small {
-            packet.add_option(ECHO, challenge.to_vec());
-        }
-        let in_blocks = slice(&mut packet, answer, block, ask.block2.is_some());
-        (packet.to_bytes_unlimited().unwrap_or_default(), in_blocks)
-    }
-
-    /// The largest answer that fits: a smaller block of it, else a refusal; with a challenge, so that the next one can be
-    /// as large as it likes.
-    fn shrink(
-        &self,
-        ask: &Ask,
-        answer: &Answer,
-        kind: MessageType,
-        number: u16,
-        challenge: &[u8],
-        budget: usize,
-    ) -> Option<(Vec<u8>, bool)> {
-        let smaller =
-            (0..LARGEST).rev().map(|exponent| self.shape(ask, answer, None, kind, number, Some((challenge, exponent))));
-        let refusal = Answer::bare(ResponseType::Unauthorized);
-        let refused = std::iter::once_with(|| {
-            let ask = Ask { block1: None, block2: None, ..ask.clone() };
-            self.shape(&ask, &refusal, None, kind, number, Some((challenge, LARGEST)))
-        });
-        smaller.chain(refused).find(|(bytes, _)| bytes.len() <= budget)
     }
 
     /// Does what is due.
@@ -450,28 +389,6 @@ impl Wanted {
     pub(super) fn is_read(&self) -> bool {
         self.fetch || self.method == http::Method::GET
     }
-}
-
-/// Puts a block of the body into a packet, with its option if it is not the whole. True: it is not.
-fn slice(packet: &mut Packet, answer: &Answer, block: Block, asked: bool) -> bool {
-    let (from, size) = (block.offset(), block.size());
-    let whole = answer.body.len() <= size && block.number == 0;
-    if !whole || (asked && answer.is_good()) {
-        if from > answer.body.len() || (from == answer.body.len() && from > 0) {
-            packet.header.code = MessageClass::Response(ResponseType::BadOption); // beyond the end
-            return false;
-        }
-        let more = from + size < answer.body.len();
-        packet.add_option(CoapOption::Block2, Block { more, ..block }.value());
-        if block.number == 0 {
-            packet.add_option(CoapOption::Size2, uint(u32::try_from(answer.body.len()).unwrap_or(u32::MAX)));
-        }
-    }
-    if !whole {
-        packet.add_option(CoapOption::ETag, answer.etag());
-    }
-    packet.payload = answer.body[from.min(answer.body.len())..(from + size).min(answer.body.len())].to_vec();
-    !whole
 }
 
 fn malformed(from: SocketAddr, datagram: &[u8], effects: &mut Vec<Effect>) {

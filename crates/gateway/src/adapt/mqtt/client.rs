@@ -4,33 +4,24 @@
 use std::future::pending;
 use std::net::IpAddr;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use bytes::BytesMut;
 use futures_util::future::LocalBoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
-use http::{HeaderMap, Method};
 use nearpath_types::Reason;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until, timeout};
 
+use super::calls::{Called, call_all};
 use super::codec;
 use super::hub::Mailbox;
-use super::packet::{Ack, Connect, End, Granted, In, Out, Publish, Version};
+use super::line::{Heard, Line, Mute};
+use super::packet::{Connect, End, Granted, In, Out, Publish, Version, Welcome};
 use super::session::{Session, Step};
 use super::{House, Place};
-use crate::adapt::invoke::{self, Answer, Ask};
-use crate::adapt::rules::{Aim, result_topic};
+use crate::adapt::invoke;
 use crate::call::Peer;
-
-/// The topic of the message that called the function, as OpenFaaS's connectors name it.
-const X_TOPIC: HeaderName = HeaderName::from_static("x-topic");
-/// Largest first packet: nothing is known about its sender yet.
-const FIRST_PACKET: usize = 64 << 10;
-/// User properties that are passed on as headers.
-const PASSED: [&str; 3] = ["traceparent", "tracestate", "x-call-id"];
 
 /// Serves a connection to its end.
 pub(super) async fn serve(house: Rc<House>, stream: TcpStream, addr: IpAddr, room: bool, place: Place) {
@@ -74,7 +65,7 @@ async fn open(line: &mut Line, room: bool) -> Result<(Connect, Session), ()> {
     Err(())
 }
 
-fn judge(house: &House, connect: &Connect, room: bool, fresh: &str) -> Result<(Session, super::packet::Welcome), End> {
+fn judge(house: &House, connect: &Connect, room: bool, fresh: &str) -> Result<(Session, Welcome), End> {
     if house.drain.is_draining() {
         return Err(End::Draining);
     }
@@ -94,13 +85,6 @@ enum Over {
     Lost,
     /// The gateway ended it.
     Ended(End),
-}
-
-/// The functions of one message, answered.
-struct Called {
-    pid: Option<u16>,
-    ack: Ack,
-    results: Vec<Publish>,
 }
 
 struct Client {
@@ -274,156 +258,11 @@ enum Event {
     Over(Over),
 }
 
-/// Calls every function that a message is for, one after the other's begin, and sums up.
-async fn call_all(house: Rc<House>, peer: Rc<Peer>, version: Version, publish: Publish, aims: Vec<Aim>) -> Called {
-    let mut called = Called { pid: publish.pid, ack: Ack::Nobody, results: Vec::new() };
-    let asks: Vec<_> = aims.into_iter().map(|aim| ask(aim, &publish, version)).collect();
-    let mut calls: FuturesUnordered<_> = asks
-        .into_iter()
-        .map(|ask| async {
-            let id = ask.function.id.clone();
-            (id, invoke::invoke(&house.lane, &peer, ask, house.limits.packet).await)
-        })
-        .collect();
-    while let Some((id, answer)) = calls.next().await {
-        called.ack = worse(called.ack, judge_answer(&answer));
-        let Some(payload) = answer.body.clone() else {
-            house.counts.lost.more();
-            continue;
-        };
-        let content_type = answer.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).map(Arc::from);
-        let status = (Arc::from("status"), Arc::from(answer.status.to_string()));
-        let (qos, properties) = (publish.qos, vec![status]);
-        let result = Publish { payload, qos, content_type, properties, ..Publish::default() };
-        if (200..300).contains(&answer.status) {
-            called.results.push(Publish { topic: result_topic(&id).into(), ..result.clone() });
-        }
-        if let Some(topic) = &publish.response_topic {
-            let (topic, correlation) = (topic.clone(), publish.correlation.clone());
-            called.results.push(Publish { topic, correlation, ..result });
-        }
-    }
-    called
-}
-
-fn ask((function, path): Aim, publish: &Publish, version: Version) -> Ask {
-    let mut headers = HeaderMap::new();
-    let topic = HeaderValue::from_str(&publish.topic)
-        .unwrap_or_else(|_| HeaderValue::from_str(&invoke::segment(&publish.topic)).expect("what is encoded is ASCII"));
-    headers.insert(X_TOPIC, topic);
-    let kind = publish.content_type.as_deref().and_then(|kind| HeaderValue::from_str(kind).ok());
-    kind.into_iter().for_each(|kind| drop(headers.insert(CONTENT_TYPE, kind)));
-    for name in PASSED {
-        let found = publish.properties.iter().find(|(key, _)| key.eq_ignore_ascii_case(name));
-        if let Some(value) = found.and_then(|(_, value)| HeaderValue::from_str(value).ok()) {
-            headers.insert(HeaderName::from_static(name), value);
-        }
-    }
-    let body = publish.payload.clone();
-    Ask { function, method: Method::POST, path, headers, body, protocol: version.name() }
-}
-
-/// 429 is the platform's or the function's "not now"; other 4xx would be no better a second time.
-fn judge_answer(answer: &Answer) -> Ack {
-    let said = || {
-        let reason = answer.headers.get("x-nearpath-reason").and_then(|reason| reason.to_str().ok());
-        format!("{} {}", answer.status, reason.unwrap_or("by the function"))
-    };
-    match answer.status {
-        429 | 500.. => Ack::Failed(said()),
-        400..=499 => Ack::Refused(said()),
-        _ => Ack::Done,
-    }
-}
-
-/// A message that several functions got is taken as the one did that liked it least.
-fn worse(one: Ack, other: Ack) -> Ack {
-    let weight = |ack: &Ack| match ack {
-        Ack::Nobody => 0,
-        Ack::Done => 1,
-        Ack::Reserved => 2,
-        Ack::Refused(_) => 3,
-        Ack::Failed(_) => 4,
-    };
-    if weight(&other) > weight(&one) { other } else { one }
-}
-
-/// A connection's bytes.
-struct Line {
-    stream: TcpStream,
-    read: BytesMut,
-    version: Option<Version>,
-    house: Rc<House>,
-}
-
-/// Why there is no next packet.
-enum Heard {
-    Gone,
-    Wrong(End),
-}
-
-/// Why nothing could be said.
-enum Mute {
-    Gone,
-    Stuck,
-}
-
 impl From<Mute> for Over {
     fn from(mute: Mute) -> Self {
         match mute {
             Mute::Gone => Self::Lost,
             Mute::Stuck => Self::Ended(End::Stuck),
         }
-    }
-}
-
-impl Line {
-    /// The next packet. May be dropped while it waits: nothing is lost.
-    async fn next(&mut self) -> Result<In, Heard> {
-        loop {
-            let limit = self.house.limits.packet.min(if self.version.is_none() { FIRST_PACKET } else { usize::MAX });
-            if let Some(packet) = codec::next(&mut self.read, self.version, limit).map_err(Heard::Wrong)? {
-                return Ok(packet);
-            }
-            self.read.reserve(1024);
-            match self.stream.read_buf(&mut self.read).await {
-                Ok(0) | Err(_) => return Err(Heard::Gone),
-                Ok(_) => {}
-            }
-        }
-    }
-
-    async fn say(&mut self, out: &Out) -> Result<(), Mute> {
-        let version = self.version.unwrap_or(Version::V311);
-        match codec::encode(out, version) {
-            Some(bytes) => self.write(&bytes).await,
-            None => Ok(()),
-        }
-    }
-
-    async fn write(&mut self, bytes: &[u8]) -> Result<(), Mute> {
-        match timeout(self.house.limits.patience, self.stream.write_all(bytes)).await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(_)) => Err(Mute::Gone),
-            Err(_) => Err(Mute::Stuck),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_answer_tells_how_the_message_was_taken() {
-        let answer = |status| Answer { status, headers: HeaderMap::new(), body: None };
-        assert_eq!(judge_answer(&answer(204)), Ack::Done);
-        assert_eq!(judge_answer(&answer(404)), Ack::Refused("404 by the function".into()));
-        for status in [429, 500, 503, 504] {
-            assert!(matches!(judge_answer(&answer(status)), Ack::Failed(_)), "{status}");
-        }
-        let failed = Ack::Failed("x".into());
-        assert_eq!(worse(worse(Ack::Done, failed.clone()), Ack::Refused("y".into())), failed);
-        assert_eq!(worse(Ack::Nobody, Ack::Done), Ack::Done);
     }
 }

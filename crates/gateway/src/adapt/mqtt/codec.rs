@@ -1,13 +1,18 @@
 //! Bytes to packets and back, by `mqtt-proto`. What comes is cut into packets here, by the length that each one announces,
 //! so that none larger than the limit is ever waited for, let alone kept.
 
+mod five;
+mod three;
+
 use std::sync::Arc;
 
 use bytes::{Buf, Bytes, BytesMut};
 use futures_util::FutureExt;
-use mqtt_proto::{Error, Pid, Protocol, QoS, QosPid, TopicName, decode_raw_header_async, v3, v5};
+use mqtt_proto::{Error, Pid, Protocol, QosPid, decode_raw_header_async, v3, v5};
 
-use super::packet::{Ack, Connect, End, Granted, In, Out, Publish, Version, Welcome};
+use super::packet::{End, In, Out, Publish, Version};
+use five::{from_v5, to_v5};
+use three::{from_v3, refuse_v3, to_v3};
 
 /// Takes the next packet out of what has come. `None`: it is not there yet.
 ///
@@ -64,121 +69,6 @@ fn qos_pid(qos_pid: QosPid) -> (u8, Option<u16>) {
     (qos_pid.qos() as u8, qos_pid.pid().map(Pid::value))
 }
 
-fn from_v3(packet: v3::Packet) -> In {
-    match packet {
-        v3::Packet::Connect(connect) => In::Connect(Box::new(connect_v3(connect))),
-        v3::Packet::Publish(publish) => {
-            let (qos, pid) = qos_pid(publish.qos_pid);
-            let (topic, payload, retain) = (text(&publish.topic_name), publish.payload, publish.retain);
-            In::Publish(Publish { topic, payload, qos, pid, retain, ..Publish::default() })
-        }
-        v3::Packet::Puback(pid) => In::Puback(pid.value()),
-        v3::Packet::Subscribe(subscribe) => In::Subscribe {
-            pid: subscribe.pid.value(),
-            filters: subscribe.topics.iter().map(|(filter, qos)| (text(filter), *qos != QoS::Level0)).collect(),
-            identified: false,
-        },
-        v3::Packet::Unsubscribe(unsubscribe) => In::Unsubscribe {
-            pid: unsubscribe.pid.value(),
-            filters: unsubscribe.topics.iter().map(|filter| text(filter)).collect(),
-        },
-        v3::Packet::Pingreq => In::Ping,
-        v3::Packet::Disconnect => In::Disconnect { will: false },
-        _ => In::Unexpected,
-    }
-}
-
-fn connect_v3(connect: v3::Connect) -> Connect {
-    let will = connect.last_will.map(|will| Publish {
-        topic: text(&will.topic_name),
-        payload: will.message,
-        qos: will.qos as u8,
-        retain: will.retain,
-        ..Publish::default()
-    });
-    Connect {
-        version: Version::V311,
-        id: text(&connect.client_id),
-        clean: connect.clean_session,
-        keep_alive: connect.keep_alive,
-        user: connect.username.map(|name| text(&name)),
-        password: connect.password,
-        will,
-        receive_max: u16::MAX,
-        max_packet: u32::MAX,
-        enhanced: false,
-    }
-}
-
-fn from_v5(packet: v5::Packet) -> In {
-    match packet {
-        v5::Packet::Connect(connect) => In::Connect(Box::new(connect_v5(connect))),
-        v5::Packet::Publish(publish) => In::Publish(publish_v5(publish)),
-        v5::Packet::Puback(puback) => In::Puback(puback.pid.value()),
-        v5::Packet::Subscribe(subscribe) => In::Subscribe {
-            pid: subscribe.pid.value(),
-            identified: subscribe.properties.subscription_id.is_some(),
-            filters: subscribe.topics.iter().map(|(filter, o)| (text(filter), o.max_qos != QoS::Level0)).collect(),
-        },
-        v5::Packet::Unsubscribe(unsubscribe) => In::Unsubscribe {
-            pid: unsubscribe.pid.value(),
-            filters: unsubscribe.topics.iter().map(|filter| text(filter)).collect(),
-        },
-        v5::Packet::Pingreq => In::Ping,
-        v5::Packet::Disconnect(disconnect) => {
-            In::Disconnect { will: disconnect.reason_code != v5::DisconnectReasonCode::NormalDisconnect }
-        }
-        _ => In::Unexpected,
-    }
-}
-
-fn publish_v5(publish: v5::Publish) -> Publish {
-    let (qos, pid) = qos_pid(publish.qos_pid);
-    let properties = publish.properties;
-    Publish {
-        topic: text(&publish.topic_name),
-        payload: publish.payload,
-        qos,
-        pid,
-        retain: publish.retain,
-        content_type: properties.content_type,
-        response_topic: properties.response_topic.map(|topic| text(&topic)),
-        correlation: properties.correlation_data,
-        alias: properties.topic_alias.is_some(),
-        properties: user(properties.user_properties),
-    }
-}
-
-fn user(properties: Vec<v5::UserProperty>) -> Vec<(Arc<str>, Arc<str>)> {
-    properties.into_iter().map(|property| (property.name, property.value)).collect()
-}
-
-fn connect_v5(connect: v5::Connect) -> Connect {
-    let will = connect.last_will.map(|will| Publish {
-        topic: text(&will.topic_name),
-        payload: will.payload,
-        qos: will.qos as u8,
-        retain: will.retain,
-        content_type: will.properties.content_type,
-        response_topic: will.properties.response_topic.map(|topic| text(&topic)),
-        correlation: will.properties.correlation_data,
-        properties: user(will.properties.user_properties),
-        ..Publish::default()
-    });
-    Connect {
-        version: Version::V5,
-        id: text(&connect.client_id),
-        clean: connect.clean_start,
-        keep_alive: connect.keep_alive,
-        user: connect.username.map(|name| text(&name)),
-        password: connect.password,
-        will,
-        receive_max: connect.properties.receive_max.unwrap_or(u16::MAX),
-        max_packet: connect.properties.max_packet_size.unwrap_or(u32::MAX),
-        enhanced: connect.properties.auth_method.is_some(),
-    }
-}
-
 /// Writes a packet. `None`: this version has no word for it.
 pub(crate) fn encode(out: &Out, version: Version) -> Option<Bytes> {
     let bytes = match version {
@@ -192,12 +82,6 @@ pub(crate) fn encode(out: &Out, version: Version) -> Option<Bytes> {
     Some(bytes.into())
 }
 
-/// `mqtt-proto` 0.4 writes a refused subscription as 3; the standard says 0x80 (section 3.9.3). The codes come last.
-fn refuse_v3(suback: &mut [u8], granted: &[Granted]) {
-    let codes = suback.iter_mut().rev().zip(granted.iter().rev());
-    codes.filter(|(_, granted)| !matches!(granted, Granted::Qos0 | Granted::Qos1)).for_each(|(code, _)| *code = 0x80);
-}
-
 fn pid(number: u16) -> Option<Pid> {
     Pid::try_from(number).ok()
 }
@@ -209,184 +93,9 @@ fn out_qos(publish: &Publish) -> Option<QosPid> {
     }
 }
 
-fn to_v3(out: &Out) -> Option<v3::Packet> {
-    use v3::SubscribeReturnCode as Code;
-    Some(match out {
-        Out::Welcome(_) => connack_v3(v3::ConnectReturnCode::Accepted),
-        Out::Reject(end) => connack_v3(reject_v3(*end)?),
-        Out::Puback(number, _) => v3::Packet::Puback(pid(*number)?),
-        Out::Suback(number, granted) => {
-            let code = |granted: &Granted| match granted {
-                Granted::Qos0 => Code::MaxLevel0,
-                Granted::Qos1 => Code::MaxLevel1,
-                _ => Code::Failure,
-            };
-            let topics = granted.iter().map(code).collect();
-            v3::Packet::Suback(v3::Suback { pid: pid(*number)?, topics })
-        }
-        Out::Unsuback(number, _) => v3::Packet::Unsuback(pid(*number)?),
-        Out::Publish(publish) => {
-            let topic = TopicName::try_from(&*publish.topic).ok()?;
-            v3::Packet::Publish(v3::Publish {
-                dup: false,
-                retain: false,
-                qos_pid: out_qos(publish)?,
-                topic_name: topic,
-                payload: publish.payload.clone(),
-            })
-        }
-        Out::Pong => v3::Packet::Pingresp,
-        Out::Disconnect(_) => return None,
-    })
-}
-
-fn connack_v3(code: v3::ConnectReturnCode) -> v3::Packet {
-    v3::Packet::Connack(v3::Connack { session_present: false, code })
-}
-
-fn reject_v3(end: End) -> Option<v3::ConnectReturnCode> {
-    use v3::ConnectReturnCode as Code;
-    Some(match end {
-        End::UnknownVersion => Code::UnacceptableProtocolVersion,
-        End::BadClientId => Code::IdentifierRejected,
-        End::Busy | End::Draining => Code::ServerUnavailable,
-        End::BadCredentials => Code::BadUserNameOrPassword,
-        End::BadAuthMethod | End::TopicInvalid => Code::NotAuthorized,
-        _ => return None,
-    })
-}
-
-fn to_v5(out: &Out) -> Option<v5::Packet> {
-    Some(match out {
-        Out::Welcome(welcome) => v5::Packet::Connack(connack_v5(welcome)),
-        Out::Reject(end) => v5::Packet::Connack(v5::Connack {
-            session_present: false,
-            reason_code: reject_v5(*end),
-            properties: v5::ConnackProperties::default(),
-        }),
-        Out::Puback(number, ack) => v5::Packet::Puback(puback_v5(pid(*number)?, ack)),
-        Out::Suback(number, granted) => v5::Packet::Suback(v5::Suback {
-            pid: pid(*number)?,
-            properties: v5::SubackProperties::default(),
-            topics: granted.iter().map(|granted| suback_v5(*granted)).collect(),
-        }),
-        Out::Unsuback(number, had) => {
-            use v5::UnsubscribeReasonCode as Code;
-            let code = |had: &bool| if *had { Code::Success } else { Code::NoSubscriptionExisted };
-            let (pid, topics) = (pid(*number)?, had.iter().map(code).collect());
-            v5::Packet::Unsuback(v5::Unsuback { pid, properties: v5::UnsubackProperties::default(), topics })
-        }
-        Out::Publish(publish) => v5::Packet::Publish(publish_to_v5(publish)?),
-        Out::Pong => v5::Packet::Pingresp,
-        Out::Disconnect(end) => v5::Packet::Disconnect(v5::Disconnect {
-            reason_code: disconnect_v5(*end),
-            properties: v5::DisconnectProperties::default(),
-        }),
-    })
-}
-
-fn connack_v5(welcome: &Welcome) -> v5::Connack {
-    v5::Connack {
-        session_present: false,
-        reason_code: v5::ConnectReasonCode::Success,
-        properties: v5::ConnackProperties {
-            session_expiry_interval: Some(0),
-            receive_max: Some(welcome.receive_max),
-            max_qos: Some(QoS::Level1),
-            retain_available: Some(false),
-            max_packet_size: Some(welcome.max_packet),
-            assigned_client_id: welcome.assigned_id.clone(),
-            topic_alias_max: Some(0),
-            subscription_id_available: Some(false),
-            shared_subscription_available: Some(false),
-            server_keep_alive: welcome.keep_alive,
-            ..v5::ConnackProperties::default()
-        },
-    }
-}
-
-fn puback_v5(pid: Pid, ack: &Ack) -> v5::Puback {
-    use v5::PubackReasonCode as Code;
-    let (reason_code, why) = match ack {
-        Ack::Done => (Code::Success, None),
-        Ack::Nobody => (Code::NoMatchingSubscribers, None),
-        Ack::Reserved => (Code::NotAuthorized, None),
-        Ack::Refused(why) => (Code::ImplementationSpecificError, Some(why)),
-        Ack::Failed(why) => (Code::UnspecifiedError, Some(why)),
-    };
-    let reason_string = why.map(|why| text(why));
-    v5::Puback { pid, reason_code, properties: v5::PubackProperties { reason_string, user_properties: Vec::new() } }
-}
-
-fn suback_v5(granted: Granted) -> v5::SubscribeReasonCode {
-    use v5::SubscribeReasonCode as Code;
-    match granted {
-        Granted::Qos0 => Code::GrantedQoS0,
-        Granted::Qos1 => Code::GrantedQoS1,
-        Granted::NotAuthorized => Code::NotAuthorized,
-        Granted::Invalid => Code::TopicFilterInvalid,
-        Granted::Quota => Code::QuotaExceeded,
-        Granted::Shared => Code::SharedSubscriptionNotSupported,
-        Granted::Identified => Code::SubscriptionIdentifiersNotSupported,
-    }
-}
-
-fn publish_to_v5(publish: &Publish) -> Option<v5::Publish> {
-    let property = |(name, value): &(Arc<str>, Arc<str>)| v5::UserProperty { name: name.clone(), value: value.clone() };
-    Some(v5::Publish {
-        dup: false,
-        retain: false,
-        qos_pid: out_qos(publish)?,
-        topic_name: TopicName::try_from(&*publish.topic).ok()?,
-        payload: publish.payload.clone(),
-        properties: v5::PublishProperties {
-            content_type: publish.content_type.clone(),
-            correlation_data: publish.correlation.clone(),
-            user_properties: publish.properties.iter().map(property).collect(),
-            ..v5::PublishProperties::default()
-        },
-    })
-}
-
-fn reject_v5(end: End) -> v5::ConnectReasonCode {
-    use v5::ConnectReasonCode as Code;
-    match end {
-        End::Malformed => Code::MalformedPacket,
-        End::UnknownVersion => Code::UnsupportedProtocolVersion,
-        End::BadClientId => Code::ClientIdentifierNotValid,
-        End::BadCredentials => Code::BadUserNameOrPassword,
-        End::BadAuthMethod => Code::BadAuthMethod,
-        End::Busy => Code::ServerBusy,
-        End::Draining => Code::ServerUnavailable,
-        End::TooLarge => Code::PacketTooLarge,
-        End::TopicInvalid => Code::TopicNameInvalid,
-        End::Quota => Code::QuotaExceeded,
-        End::RetainUnsupported => Code::RetainNotSupported,
-        End::QosUnsupported => Code::QoSNotSupported,
-        _ => Code::ProtocolError,
-    }
-}
-
-fn disconnect_v5(end: End) -> v5::DisconnectReasonCode {
-    use v5::DisconnectReasonCode as Code;
-    match end {
-        End::Malformed => Code::MalformedPacket,
-        End::Busy => Code::ServerBusy,
-        End::Draining => Code::ServerShuttingDown,
-        End::KeepAlive => Code::KeepAliveTimeout,
-        End::TakenOver => Code::SessionTakenOver,
-        End::TooLarge => Code::PacketTooLarge,
-        End::TopicInvalid => Code::TopicNameInvalid,
-        End::AliasInvalid => Code::TopicAliasInvalid,
-        End::Quota | End::Stuck => Code::QuotaExceeded,
-        End::RetainUnsupported => Code::RetainNotSupported,
-        End::QosUnsupported => Code::QoSNotSupported,
-        _ => Code::ProtocolError,
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::packet::Granted;
     use super::*;
     use proptest::prelude::*;
 

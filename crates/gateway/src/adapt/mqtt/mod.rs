@@ -2,11 +2,13 @@
 //!
 //! Not a broker: clients cannot speak to each other, nothing is retained, and no session outlives its connection.
 //! [`packet`] is the language, [`codec`] its spelling, [`session`] decides, [`hub`] knows who wants which results, and
-//! [`client`] is the task of one connection.
+//! [`client`] is the task of one connection ([`line`]), which makes [`calls`].
 
+mod calls;
 mod client;
 mod codec;
 mod hub;
+mod line;
 mod packet;
 mod session;
 

@@ -1,3 +1,4 @@
+use super::super::message::ECHO;
 use super::*;
 use coap_lite::RequestType;
 use proptest::prelude::*;
