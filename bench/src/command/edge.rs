@@ -39,7 +39,7 @@ pub(crate) struct Args {
 /// Exit code 1 when a goal is missed.
 pub(crate) async fn run(args: Args) -> Outcome {
     let handler = own::handler().await?;
-    let nginx = Nginx::start(handler.addr, cores()).await?;
+    let nginx = Nginx::start(handler.addr, cores(), "/function/echo").await?;
     let gateway = own::gateway(handler.addr, cores()).await?;
     let peers = [&gateway, &nginx.peer];
     let mut comparison = Comparison::new("edge", args.rounds);
@@ -59,14 +59,7 @@ async fn sample(peer: &Peer, callers: usize, reuse: Reuse, args: &Args) -> Resul
     let template = Template::get(peer.addr, "/function/echo")?;
     let window = Window::after(args.warm_up, args.duration);
     let (tally, cpu) = measured(closed::run(&template, callers, reuse, window), window, &[peer.pid()]).await;
-    Ok(Sample {
-        n: tally.answered(),
-        failed: tally.failed(),
-        p50_us: tally.us(0.5),
-        p99_us: tally.us(0.99),
-        rps: tally.answered() as f64 / window.length().as_secs_f64(),
-        cpu_us_per_request: cpu.as_nanos() as f64 / 1e3 / tally.answered().max(1) as f64,
-    })
+    Ok(Sample::of(&tally, window, cpu))
 }
 
 /// Only the cases with 32 connections have goals.

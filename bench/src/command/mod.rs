@@ -7,6 +7,7 @@ mod gateway;
 mod handler;
 mod load;
 mod ring;
+mod shm;
 mod start;
 
 use std::error::Error;
@@ -34,6 +35,8 @@ pub(crate) enum Command {
     Chaos(chaos::Args),
     /// Messages around processes in shared memory, by each way to be woken
     Ring(ring::Args),
+    /// A chain of two functions, by the ways to build it
+    Shm(shm::Args),
     #[command(hide = true)]
     RingParty(crate::circle::Args),
     /// A plain HTTP handler with a small fixed response
@@ -52,6 +55,7 @@ pub(crate) fn run(command: Command) -> Outcome {
         Command::Start(args) => on_one_thread(start::run(args)),
         Command::Chaos(args) => on_one_thread(chaos::run(args)),
         Command::Ring(args) => on_one_thread(ring::run(args)),
+        Command::Shm(args) => on_one_thread(shm::run(args)),
         Command::RingParty(args) => Ok(crate::circle::serve(&args).map(|()| ExitCode::SUCCESS)?),
         Command::Handler(args) => on_one_thread(handler::run(args)),
         Command::Gateway(args) => gateway::run(&args),

@@ -8,6 +8,10 @@ mod report;
 mod table;
 
 use std::io;
+use std::time::Duration;
+
+use crate::load::Window;
+use crate::tally::Tally;
 
 pub(crate) use report::{Better, Ratio, Report, Row};
 
@@ -27,6 +31,20 @@ pub(crate) struct Sample {
     pub(crate) rps: f64,
     /// CPU time of the processes under test, by request answered.
     pub(crate) cpu_us_per_request: f64,
+}
+
+impl Sample {
+    /// What `tally` counted in `window`, in which the processes under test spent `cpu`.
+    pub(crate) fn of(tally: &Tally, window: Window, cpu: Duration) -> Self {
+        Self {
+            n: tally.answered(),
+            failed: tally.failed(),
+            p50_us: tally.us(0.5),
+            p99_us: tally.us(0.99),
+            rps: tally.answered() as f64 / window.length().as_secs_f64(),
+            cpu_us_per_request: cpu.as_nanos() as f64 / 1e3 / tally.answered().max(1) as f64,
+        }
+    }
 }
 
 /// A comparison that is being made.

@@ -1,4 +1,4 @@
-//! nginx as a reverse proxy, the yardstick of `edge`: kept connections to the handler, no access log, as many workers as
+//! nginx as a reverse proxy, the yardstick of `edge` and of `shm`: kept connections to the handler, no access log, as many workers as
 //! the gateway has threads.
 
 use std::net::SocketAddr;
@@ -17,11 +17,11 @@ pub(crate) struct Nginx {
 }
 
 impl Nginx {
-    /// Starts it in front of `handler`, where `/function/echo` leads.
-    pub(crate) async fn start(handler: SocketAddr, workers: usize) -> io::Result<Self> {
+    /// Starts it in front of `handler`, where every path below `location` leads.
+    pub(crate) async fn start(handler: SocketAddr, workers: usize, location: &str) -> io::Result<Self> {
         let (program, folder, addr) = (program()?, tempfile::tempdir()?, free_addr()?);
         let path = folder.path().join("nginx.conf");
-        fs::write(&path, config(folder.path(), addr, handler, workers))?;
+        fs::write(&path, config(folder.path(), addr, handler, workers, location))?;
         let mut command = Command::new(program);
         command.arg("-c").arg(&path).arg("-p").arg(folder.path()).args(["-e", "stderr"]);
         Ok(Self { peer: Peer::start(command, addr).await?, _folder: folder })
@@ -36,7 +36,7 @@ fn program() -> io::Result<PathBuf> {
     found.ok_or_else(|| io::Error::other("nginx is missing. Install with: sudo apt-get install -y nginx-light"))
 }
 
-fn config(folder: &Path, listen: SocketAddr, handler: SocketAddr, workers: usize) -> String {
+fn config(folder: &Path, listen: SocketAddr, handler: SocketAddr, workers: usize, location: &str) -> String {
     let user = if rustix::process::geteuid().is_root() { "user root;" } else { "" };
     let folder = folder.display();
     format!(
@@ -62,7 +62,7 @@ http {{
   }}
   server {{
     listen {listen} backlog=4096 reuseport;
-    location /function/echo {{
+    location {location} {{
       proxy_pass http://handler/;
       proxy_http_version 1.1;
       proxy_set_header Connection \"\";
@@ -82,8 +82,10 @@ mod tests {
     #[test]
     fn the_configuration_names_all_that_was_asked() {
         let addr = |port| SocketAddr::from(([127, 0, 0, 1], port));
-        let text = config(Path::new("/tmp/x"), addr(1), addr(2), 3);
-        for line in ["worker_processes 3;", "listen 127.0.0.1:1 ", "server 127.0.0.1:2;", "access_log off;"] {
+        let text = config(Path::new("/tmp/x"), addr(1), addr(2), 3, "/f");
+        for line in
+            ["worker_processes 3;", "listen 127.0.0.1:1 ", "server 127.0.0.1:2;", "location /f {", "access_log off;"]
+        {
             assert!(text.contains(line), "{line} is missing:\n{text}");
         }
         assert_eq!(text.matches('{').count(), text.matches('}').count());

@@ -8,9 +8,15 @@ use super::{Peer, free_addr};
 
 /// A plain HTTP handler with a small fixed response.
 pub(crate) async fn handler() -> io::Result<Peer> {
+    function(None).await
+}
+
+/// The same, which asks `next` before it answers.
+pub(crate) async fn function(next: Option<SocketAddr>) -> io::Result<Peer> {
     let addr = free_addr()?;
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["handler", "--listen", &addr.to_string()]);
+    command.args(next.iter().flat_map(|next| ["--next".to_owned(), next.to_string()]));
     Peer::start(command, addr).await
 }
 

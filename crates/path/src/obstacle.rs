@@ -1,0 +1,44 @@
+//! What can stand against a path.
+
+use std::fmt;
+
+macro_rules! obstacles {
+    ($($variant:ident, $name:literal, $text:literal;)*) => {
+        /// Why a nearer path was not taken.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum Obstacle {
+            $(#[doc = $text] $variant,)*
+        }
+
+        impl Obstacle {
+            /// Every one.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
+
+            /// Its name in records, metrics and headers.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+
+            const fn text(self) -> &'static str {
+                match self { $(Self::$variant => $text,)* }
+            }
+        }
+    };
+}
+
+obstacles! {
+    OtherNode, "other_node", "the instance is on another machine";
+    NoDomain, "no_domain", "the function belongs to no chain (nearpath.io/chain), so it shares no memory";
+    OtherDomain, "other_domain", "caller and callee belong to different chains";
+    NoParty, "no_party", "the instance does not take calls through shared memory";
+    Upgrade, "upgrade", "an upgraded connection needs a connection of its own";
+    Grpc, "grpc", "gRPC needs HTTP/2 up to the function";
+    NoChannel, "no_channel", "there is no channel to the instance yet, or no more";
+    NoCredit, "no_credit", "the channel to the instance is full";
+}
+
+impl fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.text())
+    }
+}
