@@ -28,6 +28,7 @@ use http::{HeaderMap, Method};
 use nearpath_daemon::drain;
 use nearpath_types::Reason;
 use tokio::net::UdpSocket;
+use uuid::Uuid;
 
 use super::invoke::{self, Ask};
 use super::{Coap, CoapCounts};
@@ -42,7 +43,7 @@ const X_COAP_METHOD: HeaderName = HeaderName::from_static("x-coap-method");
 pub(super) async fn serve(lane: Rc<Lane>, coap: Coap, counts: Arc<CoapCounts>, drain: drain::Watch) -> io::Result<()> {
     coap.socket.set_nonblocking(true)?;
     let socket = UdpSocket::from_std(coap.socket)?;
-    let seed = lane.random() ^ Instant::now().elapsed().as_nanos() as u64 ^ u64::from(std::process::id()) << 32;
+    let seed = Uuid::new_v4().as_u64_pair().0; // who could guess it could acknowledge in another's name
     let endpoint = Endpoint::new(coap.limits.clone(), seed, Instant::now());
     let (calls, effects) = (FuturesUnordered::new(), Vec::new());
     let rim = Rim { lane: lane.clone(), socket, body: coap.limits.body, counts, endpoint, calls, effects };

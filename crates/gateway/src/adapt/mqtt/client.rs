@@ -12,6 +12,7 @@ use nearpath_types::Reason;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until, timeout};
+use uuid::Uuid;
 
 use super::calls::{Called, call_all};
 use super::codec;
@@ -43,7 +44,7 @@ async fn open(line: &mut Line, room: bool) -> Result<(Connect, Session), ()> {
     let refused = match line.next().await {
         Ok(In::Connect(mut connect)) => {
             line.version = Some(connect.version);
-            let fresh = format!("nearpath-{:016x}", house.lane.random());
+            let fresh = format!("nearpath-{}", Uuid::new_v4().simple());
             match judge(&house, &connect, room, &fresh) {
                 Ok((session, welcome)) => {
                     if connect.id.is_empty() {
