@@ -3,11 +3,13 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 
 mod badinput;
+mod coap;
 mod death;
 mod grpc;
 mod house;
 mod invoke;
 mod load;
+mod mqtt;
 mod restart;
 mod rootless;
 mod scale;

@@ -14,9 +14,9 @@ use nearpath_daemon::drain;
 use nearpath_daemon::metrics::Registry;
 use nearpath_types::{FunctionId, PlatformError, Reason, Snapshot};
 use nearpath_wire::Body;
-
 use tokio::sync::mpsc::UnboundedReceiver;
 
+use crate::adapt::{Adapters, Installed};
 use crate::listen::{self, Port, Thread};
 use crate::record::{AccessLog, Metrics, Totals};
 use crate::route::Table;
@@ -75,6 +75,7 @@ pub struct Listener {
 pub struct Gateway {
     settings: Arc<Settings>,
     shared: Arc<Shared>,
+    adapters: Option<Arc<Installed>>,
 }
 
 /// What all serving threads share.
@@ -110,7 +111,8 @@ impl Gateway {
         let metrics = Metrics { table: table.clone(), totals: totals.clone() };
         registry.with(|registry| registry.register_collector(Box::new(metrics)));
         let served_by = HeaderValue::from_str(&settings.name).unwrap_or(HeaderValue::from_static("nearpath"));
-        Self { settings: settings.into(), shared: Arc::new(Shared { table, control, totals, log: None, served_by }) }
+        let shared = Arc::new(Shared { table, control, totals, log: None, served_by });
+        Self { settings: settings.into(), shared, adapters: None }
     }
 
     /// The same gateway with an access log: one JSON line a request, see [`crate::record::Line`]. To be called before
@@ -121,7 +123,13 @@ impl Gateway {
     pub fn with_access_log(self, out: Box<dyn io::Write + Send>) -> io::Result<Self> {
         let log = AccessLog::start(out, self.shared.totals.clone())?;
         let shared = Shared { log: Some(log), ..(*self.shared).clone() };
-        Ok(Self { settings: self.settings, shared: shared.into() })
+        Ok(Self { shared: shared.into(), ..self })
+    }
+
+    /// The same gateway with listeners for other protocols, whose metrics go to `registry`. To be called before
+    /// [`Gateway::serve`].
+    pub fn with_adapters(self, adapters: Adapters, registry: &Registry) -> Self {
+        Self { adapters: Some(Arc::new(Installed::new(adapters, registry))), ..self }
     }
 
     /// Takes over a snapshot. When this returns, nothing new is sent to an instance that it does not call ready.
@@ -183,6 +191,7 @@ impl Gateway {
             Ok((port(listener), socket))
         });
         let ports = ports.collect::<io::Result<_>>()?;
-        Ok(Thread { number: number as u64, ports, drain: drain.clone() })
+        let adapters = self.adapters.as_ref().map(|adapters| adapters.on(number, threads)).transpose()?;
+        Ok(Thread { number: number as u64, ports, adapters: adapters.unwrap_or_default(), drain: drain.clone() })
     }
 }

@@ -5,6 +5,7 @@
 //! share is the routing [`route::Table`], swapped as a whole by [`Gateway::publish`], and counters.
 #![forbid(unsafe_code)]
 
+pub mod adapt;
 mod admit;
 mod call;
 mod deliver;

@@ -4,6 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::header::{self, HeaderValue};
 use http::{Method, Request, Response, Version};
@@ -11,7 +12,7 @@ use hyper::body::Incoming;
 use nearpath_types::{PlatformError, Reason, duration};
 use nearpath_wire::Body;
 
-use crate::call::{Asked, Call, Clock, Peer, Upload, X_TIMEOUT, grpc};
+use crate::call::{Asked, Call, Clock, Flow, Peer, Upload, X_TIMEOUT, grpc};
 use crate::deliver::Content;
 use crate::lane::Lane;
 use crate::record::Completion;
@@ -51,6 +52,18 @@ pub(crate) fn begin(lane: &Rc<Lane>, peer: &Rc<Peer>, request: Request<Incoming>
         Ok(_) => refuse(lane, &request, Reason::NoFunction, "nothing is served on this path"),
         Err(error) => refuse(lane, &request, Reason::BadRequest, &error.to_string()),
     }
+}
+
+/// Looks at a request that an adapter read as a whole, for a function that it found. `rest`: where the function's own path
+/// begins in the request's.
+pub(crate) fn begin_whole(
+    lane: &Rc<Lane>,
+    peer: &Rc<Peer>,
+    request: Request<Bytes>,
+    function: Arc<Function>,
+    rest: usize,
+) -> Begun {
+    enter(lane, peer, request, |body, _| Upload::whole(body), function, rest)
 }
 
 /// A generated gRPC client cannot put a prefix before its paths: there the authority names the function.
@@ -113,6 +126,17 @@ async fn walk(call: &mut Call) -> Result<deliver::Answer, PlatformError> {
 
 /// Begins the walk: from here on the request ends in one completion record.
 fn open(lane: &Rc<Lane>, peer: &Rc<Peer>, request: Request<Incoming>, function: Arc<Function>, rest: usize) -> Begun {
+    enter(lane, peer, request, Upload::new, function, rest)
+}
+
+fn enter<B>(
+    lane: &Rc<Lane>,
+    peer: &Rc<Peer>,
+    request: Request<B>,
+    upload: impl FnOnce(B, Option<u64>) -> (Upload, Option<Rc<Flow>>),
+    function: Arc<Function>,
+    rest: usize,
+) -> Begun {
     let asked = Asked::of(&request);
     let route = function.route();
     let mut record = Completion::start(lane, &request, Some(function.clone()), &function.name);
@@ -123,7 +147,7 @@ fn open(lane: &Rc<Lane>, peer: &Rc<Peer>, request: Request<Incoming>, function: 
     let admitted = record.started();
     let clock = Clock::new(admitted, &route.policy, own, lane.body_idle);
     let (head, body) = request.into_parts();
-    let (upload, flow) = Upload::new(body, route.policy.max_body);
+    let (upload, flow) = upload(body, route.policy.max_body);
     record.count_in(flow.clone());
     let request = Some(Request::from_parts(head, upload));
     let (lane, peer) = (lane.clone(), peer.clone());

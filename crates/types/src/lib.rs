@@ -13,6 +13,7 @@ pub mod quantity;
 pub mod reason;
 pub mod snapshot;
 pub mod status;
+pub mod topic;
 
 pub use addr::{Eip, InstanceAddr};
 pub use desired::{Desired, DesiredFunction, Revision};

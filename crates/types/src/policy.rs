@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::function::FunctionSpec;
 use crate::name::{FunctionId, Namespace};
-use crate::{duration, quantity};
+use crate::{duration, quantity, topic};
 
 /// Annotation: the chain that the function belongs to.
 pub const CHAIN: &str = "nearpath.io/chain";
@@ -33,6 +33,9 @@ pub const IDLE_TIMEOUT: &str = "nearpath.io/idle-timeout";
 pub const TOTAL_TIMEOUT: &str = "nearpath.io/total-timeout";
 /// Annotation: largest request body, as a memory quantity.
 pub const MAX_BODY: &str = "nearpath.io/max-body";
+/// Annotation: MQTT topics whose messages call the function, comma separated, with the wildcards `+` and `#`. The name is
+/// the one that OpenFaaS's connectors read.
+pub const TOPIC: &str = "topic";
 /// Label: replicas to start with and to wake to.
 pub const SCALE_MIN: &str = "com.openfaas.scale.min";
 /// Label: most replicas.
@@ -65,6 +68,8 @@ pub struct Policy {
     pub chain: Option<String>,
     /// Functions that it may call.
     pub calls: Vec<FunctionId>,
+    /// MQTT topic filters whose messages call it.
+    pub topics: Vec<String>,
 }
 
 impl Default for Policy {
@@ -82,6 +87,7 @@ impl Default for Policy {
             scale_max: 20,
             chain: None,
             calls: Vec::new(),
+            topics: Vec::new(),
         }
     }
 }
@@ -121,6 +127,7 @@ impl Policy {
             scale_max,
             chain: note(CHAIN).text.cloned(),
             calls: note(CALLS).read(|text| functions(text, &spec.namespace))?.unwrap_or_default(),
+            topics: note(TOPIC).read(topics)?.unwrap_or_default(),
         })
     }
 
@@ -154,6 +161,11 @@ fn functions(list: &str, home: &Namespace) -> Result<Vec<FunctionId>, crate::Inv
             false => Ok(FunctionId { name: name.parse()?, namespace: home.clone() }),
         })
         .collect()
+}
+
+fn topics(list: &str) -> Result<Vec<String>, topic::BadFilter> {
+    let filters = list.split(',').map(str::trim).filter(|filter| !filter.is_empty());
+    filters.map(|filter| topic::check_filter(filter).map(|()| filter.to_owned())).collect()
 }
 
 struct Setting<'a> {
@@ -193,6 +205,13 @@ mod tests {
         assert!(policy.may_call(&"cart".parse().unwrap()));
         assert!(policy.may_call(&"mail.other".parse().unwrap()));
         assert!(!policy.may_call(&"payment".parse().unwrap()));
+    }
+
+    #[test]
+    fn topics_are_filters() {
+        let policy = Policy::of(&spec(&[(TOPIC, "vm/+/on, payments")])).unwrap();
+        assert_eq!(policy.topics, ["vm/+/on", "payments"]);
+        assert_eq!(Policy::of(&spec(&[(TOPIC, "a/#/b")])).unwrap_err().key, TOPIC);
     }
 
     #[test]

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use nearpath_types::duration;
 
+use super::adapters::AdapterArgs;
+
 /// Options of `nearpath up`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct UpArgs {
@@ -70,6 +72,10 @@ pub struct UpArgs {
     /// What callers' connections may take.
     #[command(flatten)]
     pub callers: CallerArgs,
+
+    /// MQTT and CoAP.
+    #[command(flatten)]
+    pub adapters: AdapterArgs,
 }
 
 /// Limits of callers' connections: what nobody may hold for ever. The defaults are those of
@@ -114,7 +120,7 @@ fn limit(text: &str) -> Result<Duration, String> {
 }
 
 /// As many as one machine has file descriptors for, at most.
-fn connections(text: &str) -> Result<usize, String> {
+pub(super) fn connections(text: &str) -> Result<usize, String> {
     let number = text.trim().parse().ok().filter(|number| (1..=1_000_000).contains(number));
     number.ok_or_else(|| "write a number from 1 to 1000000".to_owned())
 }

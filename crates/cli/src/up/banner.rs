@@ -17,6 +17,12 @@ pub(super) fn print(plan: &Plan, controller: &Controller) {
     if let Some(tls) = &plan.tls {
         eprintln!("           https://{}", tls.listen);
     }
+    if let Some(mqtt) = plan.adapters.mqtt_listen {
+        eprintln!("           mqtt://{mqtt}");
+    }
+    if let Some(coap) = plan.adapters.coap_listen {
+        eprintln!("           coap://{coap}");
+    }
     eprintln!("  metrics  http://{}/metrics", plan.admin_listen);
     eprintln!("  state    {}", plan.data_dir.display());
     match (controller.credentials(), &plan.secret_mount_path) {

@@ -45,6 +45,7 @@ impl House {
         let pending = readiness.pending("node");
         let folder = DataDir::claim(&plan.data_dir).map_err(UpError::part("--data-dir"))?;
         let mut listeners = sockets::public(&plan)?;
+        let adapter_sockets = plan.adapters.bind()?;
         let admin_socket = TcpListener::bind(plan.admin_listen);
         let admin_socket = admin_socket.map_err(UpError::listen("--admin-listen", plan.admin_listen))?;
         let switch = sockets::switch(plan.isolation)?;
@@ -66,6 +67,10 @@ impl House {
 
         let (trigger, drain) = drain::channel();
         let enter = Arc::new(move || switch.as_ref().map_or(Ok(()), |switch| switch.enter()));
+        let gateway = match plan.adapters.adapters(adapter_sockets, controller.credentials()) {
+            Some(adapters) => gateway.with_adapters(adapters, &registry),
+            None => gateway,
+        };
         let serving = gateway.serve(listeners, plan.threads, enter, drain).map_err(UpError::part("gateway"))?;
         let (admin, admin_drain) = drain::channel();
         Admin { registry, readiness }.serve(admin_socket, admin_drain).map_err(UpError::part("--admin-listen"))?;

@@ -4,6 +4,7 @@
 //! them together, [`desk`] is the seam where they meet, [`banner`] what is printed. Everything that can be refused (a port
 //! in use, a second process on the data directory, a missing watchdog) is refused before anything is started.
 
+mod adapters;
 mod args;
 mod banner;
 mod desk;

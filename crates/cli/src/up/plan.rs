@@ -9,6 +9,7 @@ use nearpath_gateway::Settings;
 use nearpath_kernel::sandbox::Isolation;
 use thiserror::Error;
 
+use super::adapters::AdapterArgs;
 use super::args::{CallerArgs, UpArgs};
 
 /// Why `nearpath up` does not start.
@@ -16,6 +17,10 @@ use super::args::{CallerArgs, UpArgs};
 pub(super) enum UpError {
     #[error("--insecure is for loopback addresses only, and {0} is not one: drop --insecure, or listen on 127.0.0.1")]
     Insecure(SocketAddr),
+    #[error("--mqtt-listen {0}: --insecure leaves no password for it; --mqtt-anonymous opens it to everybody")]
+    OpenMqtt(SocketAddr),
+    #[error("--coap-listen {0}: CoAP has no passwords; --coap-anonymous opens it to everybody who reaches it")]
+    OpenCoap(SocketAddr),
     #[error("the watchdog {0} is missing: `make build` puts it beside nearpath, --watchdog names another place")]
     NoWatchdog(PathBuf),
     #[error(
@@ -62,6 +67,7 @@ pub(super) struct Plan {
     pub(super) access_log: Option<PathBuf>,
     pub(super) watchdog: PathBuf,
     pub(super) gateway: Settings,
+    pub(super) adapters: AdapterArgs,
     pub(super) log_format: Format,
 }
 
@@ -75,6 +81,7 @@ impl Plan {
         if let Some(addr) = public.into_iter().flatten().find(|addr| args.insecure && !addr.ip().is_loopback()) {
             return Err(UpError::Insecure(addr));
         }
+        args.adapters.check(args.insecure)?;
         Ok(Self {
             data_dir: args.data_dir.unwrap_or_else(crate::default_data_dir),
             listen: args.listen,
@@ -87,6 +94,7 @@ impl Plan {
             threads: args.threads.unwrap_or_else(cores).max(1),
             access_log: args.access_log,
             gateway: gateway(&args.callers, args.drain_timeout),
+            adapters: args.adapters,
             log_format: if args.log_json { Format::Json } else { Format::Text },
         })
     }

@@ -11,6 +11,7 @@ use tokio::task::LocalSet;
 
 use super::life::{Patience, TICK, ticks};
 use super::{Port, accept};
+use crate::adapt::Adapter;
 use crate::deliver;
 use crate::lane::Lane;
 use crate::{Settings, Shared};
@@ -19,6 +20,7 @@ use crate::{Settings, Shared};
 pub(crate) struct Thread {
     pub number: u64,
     pub ports: Vec<(Port, TcpListener)>,
+    pub adapters: Vec<Adapter>,
     pub drain: drain::Watch,
 }
 
@@ -42,11 +44,11 @@ async fn serve(lane: Rc<Lane>, thread: Thread, settings: &Settings) -> io::Resul
     if let Some(sockets) = lane.control.domains() {
         tokio::task::spawn_local(deliver::join_all(lane.clone(), sockets));
     }
-    let accepting: Vec<_> = thread
-        .ports
-        .into_iter()
-        .map(|(port, socket)| tokio::task::spawn_local(accept::accept(lane.clone(), port.into(), socket)))
-        .collect();
+    let adapters = thread.adapters.into_iter();
+    let adapters = adapters.map(|one| tokio::task::spawn_local(one.serve(lane.clone(), thread.drain.clone())));
+    let ports = thread.ports.into_iter();
+    let ports = ports.map(|(port, socket)| tokio::task::spawn_local(accept::accept(lane.clone(), port.into(), socket)));
+    let accepting: Vec<_> = ports.chain(adapters).collect();
     for accepted in accepting {
         accepted.await.map_err(io::Error::other)??;
     }

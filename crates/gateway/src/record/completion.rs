@@ -35,6 +35,10 @@ pub(crate) struct Completion {
     details: Option<Box<Details>>,
 }
 
+/// What a request came as, when that was not HTTP; an extension of the request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Protocol(pub &'static str);
+
 /// What only the access log wants.
 struct Details {
     time: SystemTime,
@@ -190,10 +194,11 @@ impl Details {
     }
 
     fn of<B>(request: &Request<B>, asked: &str) -> Self {
-        let protocol = match request.version() {
-            Version::HTTP_10 => "HTTP/1.0",
-            Version::HTTP_2 => "HTTP/2",
-            _ => "HTTP/1.1",
+        let protocol = match (request.extensions().get(), request.version()) {
+            (Some(Protocol(name)), _) => name,
+            (None, Version::HTTP_10) => "HTTP/1.0",
+            (None, Version::HTTP_2) => "HTTP/2",
+            (None, _) => "HTTP/1.1",
         };
         Self {
             asked: asked.to_owned(),

@@ -6,6 +6,6 @@ mod log;
 mod tally;
 
 pub(crate) use collector::{Metrics, Totals};
-pub(crate) use completion::Completion;
+pub(crate) use completion::{Completion, Protocol};
 pub(crate) use log::AccessLog;
 pub(crate) use tally::Tally;

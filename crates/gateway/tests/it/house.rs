@@ -18,6 +18,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use nearpath_daemon::drain::{self, Trigger};
 use nearpath_daemon::metrics::Registry;
+use nearpath_gateway::adapt::Adapters;
 use nearpath_gateway::{Control, Gateway, Listener, Serving, Settings, Zone};
 use nearpath_types::{FunctionId, FunctionRoute, Instance, InstanceAddr, InstanceId, InstanceState, Policy, Snapshot};
 use nearpath_wire::Body;
@@ -87,10 +88,19 @@ impl House {
     }
 
     pub(crate) fn with(settings: Settings) -> Self {
+        Self::adapted(settings, None)
+    }
+
+    /// With listeners for other protocols.
+    pub(crate) fn adapted(settings: Settings, adapters: Option<Adapters>) -> Self {
         let (send, rings) = mpsc::unbounded_channel();
         let (registry, log) = (Registry::default(), Lines::default());
         let gateway = Gateway::new(settings, Arc::new(Rings(send)), &registry);
         let gateway = gateway.with_access_log(Box::new(log.clone())).unwrap();
+        let gateway = match adapters {
+            Some(adapters) => gateway.with_adapters(adapters, &registry),
+            None => gateway,
+        };
         let bind = || nearpath_wire::bind((Ipv4Addr::LOCALHOST, 0).into(), 2).unwrap();
         let (public, inner, secure) = (bind(), bind(), bind());
         let (certificate, tls) = self_signed();

@@ -1,0 +1,137 @@
+//! The adapters' rims: who is let in, who is cut off, and what a forged address can gain. Real clients are in the system tests.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::Response;
+use nearpath_gateway::Settings;
+use nearpath_gateway::adapt::{Adapters, Coap, CoapLimits, Mqtt, MqttLimits};
+use nearpath_testkit::within;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpStream, UdpSocket};
+
+use crate::house::{House, full, mirror, serving};
+
+fn with_mqtt(limits: MqttLimits, password: Option<&'static [u8]>) -> (House, SocketAddr) {
+    let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = socket.local_addr().unwrap();
+    let doorkeeper = password.map(|right| -> nearpath_gateway::adapt::Doorkeeper {
+        Arc::new(move |user: &str, password: &[u8]| user == "admin" && password == right)
+    });
+    let mqtt = Some(Mqtt { socket, limits, doorkeeper });
+    (House::adapted(Settings::default(), Some(Adapters { mqtt, coap: None })), at)
+}
+
+fn with_coap(limits: CoapLimits) -> (House, SocketAddr) {
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let at = socket.local_addr().unwrap();
+    let coap = Some(Coap { socket, limits });
+    (House::adapted(Settings::default(), Some(Adapters { mqtt: None, coap })), at)
+}
+
+/// Says something and hears one packet; empty: the connection is closed.
+async fn say(stream: &mut TcpStream, bytes: &[u8]) -> Vec<u8> {
+    stream.write_all(bytes).await.unwrap();
+    let mut head = [0; 2];
+    if within(stream.read_exact(&mut head)).await.is_err() {
+        return Vec::new();
+    }
+    let mut rest = vec![0; usize::from(head[1])];
+    within(stream.read_exact(&mut rest)).await.unwrap();
+    [&head[..], &rest].concat()
+}
+
+const NAMELESS: &[u8] = b"\x10\x0e\x00\x04MQTT\x05\x02\x00\x3c\x00\x00\x01a";
+
+fn with_password(password: &[u8]) -> Vec<u8> {
+    let head = b"\x00\x04MQTT\x05\xc2\x00\x3c\x00\x00\x01a\x00\x05admin\x00";
+    [&[0x10, (head.len() + 1 + password.len()) as u8], &head[..], &[password.len() as u8], password].concat()
+}
+
+#[tokio::test]
+async fn a_password_is_asked_for() {
+    let (_house, at) = with_mqtt(MqttLimits::default(), Some(b"right"));
+    for (connect, code) in [(NAMELESS.to_vec(), 0x86), (with_password(b"wrong"), 0x86), (with_password(b"right"), 0)] {
+        let mut stream = TcpStream::connect(at).await.unwrap();
+        assert_eq!(say(&mut stream, &connect).await[3], code);
+    }
+    let old = b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x3c\x00\x01a";
+    assert_eq!(say(&mut TcpStream::connect(at).await.unwrap(), old).await, [0x20, 2, 0, 4]);
+}
+
+#[tokio::test]
+async fn there_is_room_for_so_many_clients() {
+    let (_house, at) = with_mqtt(MqttLimits { clients: 1, ..MqttLimits::default() }, None);
+    let mut first = TcpStream::connect(at).await.unwrap();
+    assert_eq!(say(&mut first, NAMELESS).await[3], 0);
+    assert_eq!(say(&mut TcpStream::connect(at).await.unwrap(), NAMELESS).await[3], 0x89);
+    drop(first);
+    nearpath_testkit::eventually("room again", async || {
+        say(&mut TcpStream::connect(at).await.unwrap(), NAMELESS).await[3] == 0
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_silent_client_is_cut_off() {
+    let (_house, at) = with_mqtt(MqttLimits { keep_alive: Duration::from_secs(1), ..MqttLimits::default() }, None);
+    let mut stream = TcpStream::connect(at).await.unwrap();
+    assert_eq!(say(&mut stream, NAMELESS).await[3], 0);
+    assert_eq!(say(&mut stream, b"").await, [0xe0, 1, 0x8d]);
+    let hasty = MqttLimits { patience: Duration::from_millis(50), ..MqttLimits::default() };
+    let (_house, at) = with_mqtt(hasty, None);
+    assert!(say(&mut TcpStream::connect(at).await.unwrap(), b"\x10").await.is_empty(), "it never says who it is");
+}
+
+#[tokio::test]
+async fn an_adapter_that_is_not_asked_for_is_not_there() {
+    let house = House::open();
+    assert!(!house.metrics().contains("mqtt") && !house.metrics().contains("coap"));
+    let (house, _) = with_coap(CoapLimits::default());
+    assert!(!house.metrics().contains("mqtt") && house.metrics().contains("nearpath_coap_datagrams_total 0"));
+}
+
+#[tokio::test]
+async fn a_forged_address_gains_nothing() {
+    let (house, at) = with_coap(CoapLimits { trust_loopback: false, ..CoapLimits::default() });
+    house.echo(serving(async |_| Response::new(full("x".repeat(10_000)))).await);
+    let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let mut answer = [0; 2_048];
+    let request = b"\x40\x01\x00\x01\xb8function\x04echo";
+    socket.send_to(request, at).await.unwrap();
+    let (length, _) = within(socket.recv_from(&mut answer)).await.unwrap();
+    assert!(length <= 3 * request.len(), "{length} for {}", request.len());
+    // The challenge is option 252 with eight bytes. It comes after others whose deltas do not matter here: it ends before
+    // the payload's mark.
+    let mark = answer[..length].iter().rposition(|byte| *byte == 0xff).unwrap();
+    let challenge = answer[mark - 8..mark].to_vec();
+    let proven = [&b"\x40\x01\x00\x02\xb8function\x04echo\xd8\xe4"[..], &challenge].concat();
+    socket.send_to(&proven, at).await.unwrap();
+    let (length, _) = within(socket.recv_from(&mut answer)).await.unwrap();
+    assert!(length > 1_024, "a whole block: {length}");
+    assert!(house.metrics().contains("nearpath_coap_challenged_total 1"));
+}
+
+#[tokio::test]
+async fn headers_of_an_adapted_request() {
+    let (house, at) = with_coap(CoapLimits::default());
+    house.echo(mirror().await);
+    let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let mut answer = [0; 2_048];
+    socket.send_to(b"\x40\x02\x00\x01\xb8function\x04echo\x02..\xff!", at).await.unwrap();
+    let (length, _) = within(socket.recv_from(&mut answer)).await.unwrap();
+    assert_eq!(answer[..length], *b"\x60\x80\x00\x01", "no way up");
+    socket.send_to(b"\x40\x02\x00\x02\xb8function\x04echo\x01/\xff!", at).await.unwrap();
+    let (length, _) = within(socket.recv_from(&mut answer)).await.unwrap();
+    let text = String::from_utf8_lossy(&answer[..length]).into_owned();
+    for line in [
+        "POST /%2F\n",
+        "content-length: 1\n",
+        "x-forwarded-proto: coap\n",
+        "x-forwarded-for: 127.0.0.1\n",
+        "x-call-id: ",
+    ] {
+        assert!(text.contains(line), "{line} in {text}");
+    }
+}

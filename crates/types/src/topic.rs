@@ -1,0 +1,106 @@
+//! MQTT topics and the filters that select them (MQTT 5.0 section 4.7; 3.1.1 has the same). Pure functions over text.
+
+/// Longest topic or filter, in bytes: a string's length is two bytes on the wire.
+pub const MAX_LEN: usize = u16::MAX as usize;
+
+/// A filter that selects nothing, because it is not one.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no topic filter: `+` and `#` stand alone between slashes, and `#` comes last")]
+pub struct BadFilter(pub String);
+
+/// Whether a text is a filter.
+///
+/// # Errors
+/// When it is empty, too long, or has a wildcard in a wrong place.
+pub fn check_filter(filter: &str) -> Result<(), BadFilter> {
+    let mut levels = filter.split('/').peekable();
+    let mut sound = !filter.is_empty() && filter.len() <= MAX_LEN && !filter.contains('\0');
+    while let Some(level) = levels.next() {
+        sound &= match level {
+            "+" => true,
+            "#" => levels.peek().is_none(),
+            other => !other.contains(['+', '#']),
+        };
+    }
+    if sound { Ok(()) } else { Err(BadFilter(filter.to_owned())) }
+}
+
+/// Whether a text can be published to: no wildcards.
+pub fn is_topic(topic: &str) -> bool {
+    !topic.is_empty() && topic.len() <= MAX_LEN && !topic.contains(['+', '#', '\0'])
+}
+
+/// Whether a filter selects a topic. Wildcards in front do not select topics that begin with `$`.
+pub fn matches(filter: &str, topic: &str) -> bool {
+    if topic.starts_with('$') && filter.starts_with(['+', '#']) {
+        return false;
+    }
+    let mut levels = topic.split('/');
+    for wanted in filter.split('/') {
+        match (wanted, levels.next()) {
+            ("#", _) => return true,
+            ("+", Some(_)) => {}
+            (wanted, Some(level)) if wanted == level => {}
+            _ => return false,
+        }
+    }
+    levels.next().is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_standards_own_examples() {
+        for (filter, topic, selected) in [
+            ("sport/tennis/player1/#", "sport/tennis/player1", true),
+            ("sport/tennis/player1/#", "sport/tennis/player1/score/wimbledon", true),
+            ("sport/#", "sport", true),
+            ("sport/tennis/+", "sport/tennis/player1", true),
+            ("sport/tennis/+", "sport/tennis/player1/ranking", false),
+            ("sport/+", "sport", false),
+            ("sport/+", "sport/", true),
+            ("+/+", "/finance", true),
+            ("/+", "/finance", true),
+            ("+", "/finance", false),
+            ("#", "$SYS/uptime", false),
+            ("+/uptime", "$SYS/uptime", false),
+            ("$SYS/#", "$SYS/uptime", true),
+            ("a", "A", false),
+        ] {
+            assert_eq!(matches(filter, topic), selected, "{filter} {topic}");
+        }
+    }
+
+    #[test]
+    fn wildcards_stand_alone() {
+        for good in ["#", "+", "a/+/#", "+/tennis/#", "/", "a//b", " ", "$share/g/a"] {
+            assert_eq!(check_filter(good), Ok(()), "{good}");
+        }
+        for bad in ["", "a#", "a/#/b", "#/", "a+", "a/+b", "a\0b"] {
+            assert!(check_filter(bad).is_err(), "{bad}");
+        }
+        assert!(!is_topic("a/+") && !is_topic("") && is_topic("/"));
+    }
+
+    proptest! {
+        #[test]
+        fn a_topic_selects_itself(topic in "[ab/]{1,8}") {
+            prop_assert!(is_topic(&topic) && check_filter(&topic).is_ok() && matches(&topic, &topic));
+        }
+
+        #[test]
+        fn a_wildcard_in_a_levels_place_selects_it(levels in prop::collection::vec("[a-c]{0,2}", 1..5), at in 0usize..5) {
+            let topic = levels.join("/");
+            prop_assume!(!topic.is_empty() && at < levels.len());
+            let mut filter = levels.clone();
+            filter[at] = "+".into();
+            prop_assert!(matches(&filter.join("/"), &topic));
+            filter.truncate(at);
+            filter.push("#".into());
+            prop_assert!(matches(&filter.join("/"), &topic));
+        }
+    }
+}
