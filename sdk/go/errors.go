@@ -46,6 +46,7 @@ var reasons = [...]string{
 	25: "not_implemented", 26: "storage_full", 27: "read_only",
 }
 
+// reasonName is the name of a number of contract/reasons.toml, or empty.
 func reasonName(number uint16) string {
 	if int(number) < len(reasons) && number > 0 {
 		return reasons[number]

@@ -25,7 +25,7 @@ func within(t testing.TB) context.Context {
 	return ctx
 }
 
-// deadline ends a test that hangs.
+// must ends a test that hangs.
 func must(t testing.TB, what string, do func()) {
 	t.Helper()
 	done := make(chan struct{})
