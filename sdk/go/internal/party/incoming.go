@@ -50,7 +50,9 @@ func (in *Incoming) BodyBytes(inPlace bool) []byte {
 	if inPlace {
 		return in.message.Body()
 	}
+	in.HeadBytes()
 	in.body = copyOf(in.message.Body())
+	in.message.Lease.Release() // nobody waits for a slot while holding one that is of no use
 	return in.body
 }
 
@@ -150,8 +152,26 @@ func (in *Incoming) reply(reply *Reply) error {
 		envelope.Flags |= memory.FlagPlatform
 	}
 	ctx := context.Background() // a caller that left still gets its answer: that gives its credit back
-	err := in.end.transmit(ctx, envelope, reply.HeadBytes, reply.BodyBytes, nil)
-	return err
+	for {
+		err := in.end.transmit(ctx, envelope, reply.HeadBytes, reply.BodyBytes, nil)
+		if err != memory.ErrExhausted && err != memory.ErrBound {
+			return err
+		}
+		in.letGo(reply)
+		time.Sleep(lastPause) // nobody rings for a free slot
+		if in.end.State() > memory.Withdrawn {
+			return ErrClosed
+		}
+	}
+}
+
+// letGo releases the request's slot before an answer waits for another: else as many calls as there are slots would wait for each
+// other. The answer may be made of what lies in the slot.
+func (in *Incoming) letGo(reply *Reply) {
+	if in.message.Lease.Held() {
+		reply.BodyBytes, reply.HeadBytes = copyOf(reply.BodyBytes), copyOf(reply.HeadBytes)
+		in.message.Lease.Release()
+	}
 }
 
 // takeCall is the receiver's part: the first message of a call or event.

@@ -175,6 +175,25 @@ func TestManyCallsInLittleRoom(t *testing.T) {
 	d.settled()
 }
 
+// As many calls as there are slots, each with a request in place and an answer to make: they must not wait for each other.
+func TestAnswersNeedNoSlotThatRequestsHold(t *testing.T) {
+	d, caller, _ := pair(t, fakenode.Config{Sizes: []memory.Size{{Size: 64, Count: 4}, {Size: 4096, Count: 4}}}, echo)
+	var group sync.WaitGroup
+	for range 32 {
+		group.Go(func() {
+			for range 20 {
+				body := make([]byte, 3000)
+				err := caller.Call(within(t), &party.Ask{Function: "echo", BodyBytes: body}, &party.Answer{})
+				if err != nil && !party.Unsent(err) {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	must(t, "the end of all calls", group.Wait)
+	d.settled()
+}
+
 func TestACallerThatLeavesIsTold(t *testing.T) {
 	began, told := make(chan struct{}), make(chan error, 1)
 	d, caller, _ := pair(t, fakenode.Config{}, func(in *party.Incoming) {

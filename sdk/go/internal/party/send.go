@@ -18,14 +18,11 @@ const (
 func (e *end) transmit(ctx context.Context, envelope memory.Envelope, head, body []byte, c *call) error {
 	first := memory.BodyAt(uint32(len(head)))
 	envelope.Total = uint64(len(body))
-	fits := min(uint64(e.party.member.Pool.Geometry.Largest())-uint64(first), uint64(len(body)))
-	lease, err := e.party.member.Claim(first + uint32(fits))
-	if err == memory.ErrExhausted && envelope.Kind == memory.KindAnswer {
-		lease, err = e.claim(ctx, first+uint32(fits))
-	}
+	lease, err := e.party.claim(first, len(body))
 	if err != nil {
 		return err
 	}
+	fits := min(uint64(len(lease.Bytes()))-uint64(first), uint64(len(body)))
 	if err := e.send(ctx, &envelope, lease, head, body[:fits], uint64(len(body)) > fits, c); err != nil {
 		return err
 	}
@@ -34,9 +31,9 @@ func (e *end) transmit(ctx context.Context, envelope memory.Envelope, head, body
 		if c != nil && len(c.done) > 0 {
 			return nil // answered before all was sent
 		}
-		fits = min(uint64(e.party.member.Pool.Geometry.Largest())-memory.EnvelopeSize, uint64(len(body)))
-		lease, err := e.claim(ctx, memory.EnvelopeSize+uint32(fits))
+		lease, err := e.claimWaiting(ctx, memory.EnvelopeSize, len(body))
 		if err == nil {
+			fits = min(uint64(len(lease.Bytes()))-memory.EnvelopeSize, uint64(len(body)))
 			err = e.send(ctx, &envelope, lease, nil, body[:fits], uint64(len(body)) > fits, nil)
 		}
 		if err != nil {
@@ -51,10 +48,25 @@ type errBrokenOff struct{ error }
 
 func (e errBrokenOff) Unwrap() error { return e.error }
 
-// claim waits for a slot.
-func (e *end) claim(ctx context.Context, bytes uint32) (memory.Lease, error) {
+// claim takes a slot for so many bytes before the body and as much of the body as there is a slot for: when the larger ones are
+// taken the message goes in more parts.
+func (p *Party) claim(before uint32, body int) (memory.Lease, error) {
+	g := &p.member.Pool.Geometry
+	largest := g.Largest()
+	want := min(uint64(before)+uint64(body), uint64(max(largest, before)))
+	lease, err := p.member.Claim(uint32(want))
+	for class := len(g.Classes) - 1; class >= 0 && err != nil; class-- {
+		if size := g.Classes[class].Size; uint64(size) < want && size > before {
+			lease, err = p.member.Claim(size)
+		}
+	}
+	return lease, err
+}
+
+// claimWaiting is claim that waits for a slot.
+func (e *end) claimWaiting(ctx context.Context, before uint32, body int) (memory.Lease, error) {
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
-		lease, err := e.party.member.Claim(bytes)
+		lease, err := e.party.claim(before, body)
 		if err == nil || err == memory.ErrTooLarge {
 			return lease, err
 		}
