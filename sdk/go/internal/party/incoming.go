@@ -148,6 +148,13 @@ func (in *Incoming) reply(reply *Reply) error {
 	envelope := memory.Envelope{
 		Kind: memory.KindAnswer, Status: reply.Status, Reason: reply.Reason, Call: in.Call, Trace: in.Trace, Span: in.Span,
 	}
+	in.mu.Lock()
+	gone := in.err == context.Canceled
+	in.mu.Unlock()
+	if gone { // its answer is not sent on, but gives the caller its credit back
+		reply = &Reply{Status: 499, Reason: callerGone, Platform: true}
+		envelope.Status, envelope.Reason = reply.Status, reply.Reason
+	}
 	if reply.Platform {
 		envelope.Flags |= memory.FlagPlatform
 	}

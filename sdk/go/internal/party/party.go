@@ -194,8 +194,7 @@ func (p *Party) listen() {
 func (p *Party) add(peer Peer, fds []int) {
 	e, err := p.open(peer, fds)
 	if err != nil {
-		_ = Send(p.conn, Out{Drained: &Drained{peer.Channel}}) // of no use: an edge that cannot be mapped is not used
-		return
+		return // an edge that cannot be mapped is not used
 	}
 	p.change.Lock()
 	p.byNum[peer.Channel] = e
@@ -211,7 +210,8 @@ func (p *Party) gone(gone Gone) {
 	e := p.byNum[gone.Channel]
 	p.reroute()
 	p.change.Unlock()
-	if e == nil {
+	if e == nil { // it could not be mapped
+		_ = Send(p.conn, Out{Drained: &Drained{gone.Channel}})
 		return
 	}
 	if gone.State == "dead" {

@@ -120,7 +120,8 @@ func (e *end) take(m *memory.Message) {
 	case e.side == memory.Callee && m.Kind != memory.KindAnswer:
 		e.takeCall(m)
 	default:
-		m.Lease.Release() // a kind that does not come on this side
+		m.Lease.Release()
+		e.Close(memory.Broken) // an edge has one direction
 	}
 }
 
