@@ -395,23 +395,6 @@ func TestRandomMessages(t *testing.T) {
 	}
 }
 
-func TestRegionsThatCouldShrinkAreRefused(t *testing.T) {
-	_, file, err := memory.CreateRegion("np-test", 8192)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	if _, err := memory.OpenRegion(int(file.Fd()), 4096); err == nil {
-		t.Error("another size than was told")
-	}
-	if _, err := memory.OpenRegion(int(file.Fd()), 8192); err != nil {
-		t.Error(err)
-	}
-	if err := file.Truncate(0); err == nil {
-		t.Error("the region shrank")
-	}
-}
-
 func TestUnsentMeansUnsent(t *testing.T) {
 	for _, err := range []error{nil, party.ErrDied, party.ErrCut, context.Canceled, errors.New("other")} {
 		if party.Unsent(err) {
