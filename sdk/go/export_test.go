@@ -1,0 +1,4 @@
+package nearpath
+
+// ReasonName is for tests.
+var ReasonName = reasonName

@@ -1,0 +1,94 @@
+package nearpath
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"nearpath.io/nearpath/internal/party"
+)
+
+var dispatchSocket = sync.OnceValue(func() string { return os.Getenv("NEARPATH_DISPATCH") })
+
+// GatewayURL is where calls go over HTTP: NEARPATH_GATEWAY, gateway_url, gateway_hostname with port 8080, or
+// http://gateway:8080, whichever is set first.
+func GatewayURL() string {
+	for _, name := range []string{"NEARPATH_GATEWAY", "gateway_url"} {
+		if url := os.Getenv(name); url != "" {
+			return strings.TrimSuffix(url, "/")
+		}
+	}
+	if host := os.Getenv("gateway_hostname"); host != "" {
+		return "http://" + host + ":8080"
+	}
+	return "http://gateway:8080"
+}
+
+// plain is the client for calls over HTTP: it keeps more connections to the gateway than the default one.
+var plain = sync.OnceValue(func() *http.Client {
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.MaxIdleConnsPerHost, transport.IdleConnTimeout = 64, 30*time.Second
+	return &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+})
+
+func (c *Client) overHTTP(ctx context.Context, prefix, name string, req *Request) (*Response, error) {
+	out, err := c.httpRequest(ctx, prefix+name, req)
+	if err != nil {
+		return nil, err
+	}
+	client := c.HTTP
+	if client == nil {
+		client = plain()
+	}
+	answer, err := client.Do(out)
+	if err != nil {
+		return nil, err
+	}
+	defer answer.Body.Close()
+	limit := c.MaxBody
+	if limit == 0 {
+		limit = DefaultMaxBody
+	}
+	body, err := io.ReadAll(io.LimitReader(answer.Body, limit+1))
+	if err != nil {
+		return nil, err
+	}
+	if int64(len(body)) > limit {
+		return nil, ErrTooBig
+	}
+	if reason := answer.Header.Get("X-Nearpath-Reason"); reason != "" {
+		return nil, &PlatformError{answer.StatusCode, reason, string(body)}
+	}
+	return &Response{Status: answer.StatusCode, Header: answer.Header, Body: body, Path: PathHTTP}, nil
+}
+
+func (c *Client) httpRequest(ctx context.Context, route string, req *Request) (*http.Request, error) {
+	gateway, method, path := c.Gateway, req.Method, req.Path
+	if gateway == "" {
+		gateway = GatewayURL()
+	}
+	if method == "" {
+		method = http.MethodPost
+	}
+	if path == "/" {
+		path = ""
+	}
+	out, err := http.NewRequestWithContext(ctx, method, gateway+route+path, bytes.NewReader(req.Body))
+	if err != nil {
+		return nil, err
+	}
+	if req.Header != nil {
+		out.Header = req.Header.Clone()
+	}
+	in, ok := ctx.Value(party.TraceKey{}).(*party.Incoming)
+	if ok && in.Trace != [16]byte{} && out.Header.Get("Traceparent") == "" {
+		out.Header.Set("Traceparent", "00-"+hex.EncodeToString(in.Trace[:])+"-"+hex.EncodeToString(in.Span[:])+"-01")
+	}
+	return out, nil
+}

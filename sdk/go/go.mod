@@ -1,0 +1,3 @@
+module nearpath.io/nearpath
+
+go 1.26

@@ -1,0 +1,337 @@
+// Package fakenode plays the node of one security domain, for tests: it makes pool, desks and channels, says welcome, opens the
+// declared edges, and gives back what the dead held. It does what contract/dispatch.md asks of a node and no more.
+package fakenode
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+
+	"nearpath.io/nearpath/internal/memory"
+	"nearpath.io/nearpath/internal/party"
+)
+
+// Config is what the domain is made of.
+type Config struct {
+	// Dir holds the sockets.
+	Dir string
+	// Edges are the declared ones, caller and callee.
+	Edges [][2]string
+	// Sizes of the pool's classes; nil: some of each.
+	Sizes []memory.Size
+	// Capacity of a ring; 0: 256.
+	Capacity uint32
+	// Bound of each party; 0: the whole pool.
+	Bound uint64
+}
+
+// Node is a running one.
+type Node struct {
+	config Config
+	Pool   *memory.Pool
+	file   *os.File
+
+	mu       sync.Mutex
+	parties  map[uint16]*Member
+	channels map[uint64]*edge
+	last     uint64
+	changed  *sync.Cond
+	closers  []func()
+}
+
+// Member is a party as the node sees it.
+type Member struct {
+	Number   uint16
+	Function string
+	Instance uint64
+	conn     *net.UnixConn
+	deskFile *os.File
+	desk     *memory.Desk
+	event    int
+	serves   bool
+	ready    bool
+	dead     bool
+}
+
+type edge struct {
+	number         uint64
+	caller, callee *Member
+	channel        *memory.Channel
+	drained        map[uint16]bool
+}
+
+var defaultSizes = []memory.Size{{Size: 256, Count: 2048}, {Size: 4096, Count: 512}, {Size: 65536, Count: 64}, {Size: 1 << 20, Count: 8}}
+
+// Start makes the pool.
+func Start(config Config) (*Node, error) {
+	if config.Sizes == nil {
+		config.Sizes = defaultSizes
+	}
+	if config.Capacity == 0 {
+		config.Capacity = 256
+	}
+	pool, file, err := memory.CreatePool(config.Sizes)
+	if err != nil {
+		return nil, err
+	}
+	if config.Bound == 0 {
+		config.Bound = pool.Geometry.Bytes
+	}
+	n := &Node{config: config, Pool: pool, file: file, parties: map[uint16]*Member{}, channels: map[uint64]*edge{}}
+	n.changed = sync.NewCond(&n.mu)
+	return n, nil
+}
+
+// Listen makes the socket of one instance and returns its path.
+func (n *Node) Listen(function string, instance uint64) (string, error) {
+	path := filepath.Join(n.config.Dir, fmt.Sprintf("%d.dispatch", instance))
+	listener, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
+	if err != nil {
+		return "", err
+	}
+	n.mu.Lock()
+	n.closers = append(n.closers, func() { _ = listener.Close() })
+	n.mu.Unlock()
+	go func() {
+		for {
+			conn, err := listener.AcceptUnix()
+			if err != nil {
+				return
+			}
+			go n.serve(conn, function, instance)
+		}
+	}()
+	return path, nil
+}
+
+// Stop closes the sockets.
+func (n *Node) Stop() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, stop := range n.closers {
+		stop()
+	}
+	for _, m := range n.parties {
+		_ = m.conn.Close()
+	}
+}
+
+func (n *Node) serve(conn *net.UnixConn, function string, instance uint64) {
+	defer conn.Close()
+	var m *Member
+	for {
+		var out party.Out
+		if _, err := party.Receive(conn, &out); err != nil {
+			break
+		}
+		switch {
+		case out.Hello != nil && m == nil:
+			made, err := n.welcome(conn, function, instance, out.Hello)
+			if err != nil {
+				return
+			}
+			m = made
+		case m != nil && out.Ready != nil:
+			n.update(func() { m.ready = true })
+		case m != nil && out.Drained != nil:
+			n.update(func() { n.noteDrained(m, out.Drained.Channel) })
+		}
+	}
+	if m != nil {
+		n.bury(m)
+	}
+}
+
+func (n *Node) welcome(conn *net.UnixConn, function string, instance uint64, hello *party.Hello) (*Member, error) {
+	event, _, errno := syscall.Syscall(syscall.SYS_EVENTFD2, 0, syscall.O_CLOEXEC|syscall.O_NONBLOCK, 0)
+	if errno != 0 {
+		return nil, errno
+	}
+	file, err := memory.CreateDesk(true)
+	if err != nil {
+		return nil, err
+	}
+	desk, err := memory.OpenDesk(int(file.Fd()), int(event))
+	if err != nil {
+		return nil, err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.last++
+	m := &Member{
+		Number: uint16(n.last), Function: function, Instance: instance, conn: conn, deskFile: file, desk: desk,
+		event: int(event), serves: hello.Serves,
+	}
+	n.parties[m.Number] = m
+	err = party.Send(conn, party.In{Welcome: &party.Welcome{
+		Domain: "test", Party: m.Number, Function: function, Instance: instance, Pool: n.Pool.Geometry.Bytes,
+		Bound: n.config.Bound, Capacity: n.config.Capacity,
+	}}, int(n.file.Fd()), int(file.Fd()), int(event))
+	if err == nil {
+		n.connect()
+		n.changed.Broadcast()
+	}
+	return m, err
+}
+
+func (n *Node) update(change func()) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	change()
+	n.connect()
+	n.changed.Broadcast()
+}
+
+// connect opens the channels that are declared and not there.
+func (n *Node) connect() {
+	for _, pair := range n.config.Edges {
+		for _, caller := range n.parties {
+			for _, callee := range n.parties {
+				good := !caller.dead && !callee.dead && callee.ready && caller.Function == pair[0] && callee.Function == pair[1]
+				if good && !n.connected(caller, callee) {
+					n.open(caller, callee)
+				}
+			}
+		}
+	}
+}
+
+func (n *Node) connected(caller, callee *Member) bool {
+	for _, e := range n.channels {
+		if e.caller == caller && e.callee == callee {
+			return true
+		}
+	}
+	return false
+}
+
+func (n *Node) open(caller, callee *Member) {
+	channel, file, err := memory.CreateChannel(n.config.Capacity)
+	if err != nil {
+		return
+	}
+	defer file.Close()
+	number := uint64(len(n.channels) + 1)
+	n.channels[number] = &edge{number, caller, callee, channel, map[uint16]bool{}}
+	tell := func(to, peer *Member, side string) {
+		_ = party.Send(to.conn, party.In{Peer: &party.Peer{
+			Channel: number, Side: side, Party: peer.Number, Function: peer.Function, Instance: peer.Instance, Capacity: n.config.Capacity,
+		}}, int(file.Fd()), int(peer.deskFile.Fd()), peer.event)
+	}
+	tell(callee, caller, "callee")
+	tell(caller, callee, "caller")
+}
+
+func (n *Node) noteDrained(m *Member, channel uint64) {
+	if e := n.channels[channel]; e != nil {
+		e.drained[m.Number] = true
+	}
+}
+
+// Withdraw tells both sides of every channel to an instance that no new calls are made.
+func (n *Node) Withdraw(instance uint64) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, e := range n.channels {
+		if e.callee.Instance == instance {
+			n.end(e, memory.Withdrawn, "withdrawn", e.caller, e.callee)
+		}
+	}
+}
+
+func (n *Node) end(e *edge, state memory.State, word string, tell ...*Member) {
+	e.channel.Close(state)
+	for _, m := range tell {
+		m.desk.Knock()
+		_ = party.Send(m.conn, party.In{Gone: &party.Gone{Channel: e.number, State: word}})
+	}
+}
+
+// bury does what the contract asks after a death.
+func (n *Node) bury(m *Member) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	m.dead = true
+	for _, e := range n.channels {
+		switch m {
+		case e.caller:
+			n.end(e, memory.CallerDead, "dead", e.callee)
+		case e.callee:
+			n.end(e, memory.CalleeDead, "dead", e.caller)
+		}
+	}
+	n.sweep()
+	n.changed.Broadcast()
+}
+
+func (n *Node) sweep() {
+	alive := func(number memory.Party) bool { m := n.parties[number]; return m != nil && !m.dead }
+	n.Pool.Sweep(alive, func(from, to memory.Party, s memory.Slot, generation uint32) bool {
+		for _, e := range n.channels {
+			if e.caller.Number == from && e.callee.Number == to && e.channel.Holds(memory.Caller, s, generation) ||
+				e.callee.Number == from && e.caller.Number == to && e.channel.Holds(memory.Callee, s, generation) {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// Sweep gives back what the dead hold.
+func (n *Node) Sweep() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.sweep()
+}
+
+// Await waits until what is asked for holds of the node's view.
+func (n *Node) Await(holds func(*View) bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for !holds(&View{n}) {
+		n.changed.Wait()
+	}
+}
+
+// View is what Await can look at.
+type View struct{ node *Node }
+
+// Drained says whether every living side of every channel of a party that is not open any more has let go.
+func (v *View) Drained() bool {
+	for _, e := range v.node.channels {
+		for _, m := range []*Member{e.caller, e.callee} {
+			if e.channel.State() != memory.Open && !m.dead && !e.drained[m.Number] {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// Channels is how many were opened.
+func (v *View) Channels() int { return len(v.node.channels) }
+
+// Dead is how many parties have died.
+func (v *View) Dead() (dead int) {
+	for _, m := range v.node.parties {
+		if m.dead {
+			dead++
+		}
+	}
+	return dead
+}
+
+// Counted is what both sides of the channel from one function to another counted.
+func (n *Node) Counted(caller, callee string) (out [2][16]uint64) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, e := range n.channels {
+		if e.caller.Function == caller && e.callee.Function == callee {
+			out[0], out[1] = e.channel.Counted(memory.Caller), e.channel.Counted(memory.Callee)
+		}
+	}
+	return out
+}

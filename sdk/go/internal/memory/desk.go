@@ -1,0 +1,105 @@
+package memory
+
+import (
+	"errors"
+	"runtime"
+	"sync/atomic"
+	"syscall"
+	"unsafe"
+)
+
+// DeskBytes is the size of a desk.
+const DeskBytes = 4096
+
+const (
+	deskMagic   = "NPDESK01"
+	bellFutex   = 0
+	bellEvent   = 1
+	bellNone    = 2
+	futexWake   = 1
+	noEvent     = -1
+	deskBellAt  = 8
+	deskCoreAt  = 12
+	deskSleepAt = 64
+)
+
+// Desk is where a party sleeps and is woken.
+type Desk struct {
+	region   *Region
+	bell     uint32
+	core     *atomic.Uint32
+	asleep   *atomic.Uint32
+	event    int // the eventfd, or noEvent
+	blocking bool
+}
+
+// OpenDesk maps a desk that the node made. event is its eventfd, or -1; the descriptor stays the caller's and must outlive the
+// desk.
+func OpenDesk(fd int, event int) (*Desk, error) {
+	region, err := OpenRegion(fd, DeskBytes)
+	if err != nil {
+		return nil, err
+	}
+	if string(region.mem[:8]) != deskMagic {
+		return nil, errors.New("shared memory: the region does not begin with NPDESK01")
+	}
+	desk := &Desk{region, region.word32(deskBellAt).Load(), region.word32(deskCoreAt), region.word32(deskSleepAt), event, false}
+	if desk.bell > bellNone || (desk.bell == bellEvent) != (event != noEvent) {
+		return nil, errors.New("shared memory: the desk's bell and the descriptors that came with it do not match")
+	}
+	if event != noEvent {
+		flags, _, _ := syscall.Syscall(syscall.SYS_FCNTL, uintptr(event), syscall.F_GETFL, 0)
+		desk.blocking = flags&syscall.O_NONBLOCK == 0
+	}
+	return desk, nil
+}
+
+// OwnEvent makes the eventfd the desk's: it is closed when nothing refers to the desk any more.
+func (d *Desk) OwnEvent() {
+	if d.event != noEvent {
+		runtime.AddCleanup(d, func(fd int) { _ = syscall.Close(fd) }, d.event)
+	}
+}
+
+// Announce says that the party sleeps. Look once more at everything that somebody would ring for after that.
+func (d *Desk) Announce() { d.asleep.Store(1) }
+
+// Awake says that the party is awake.
+func (d *Desk) Awake() { d.asleep.Store(0) }
+
+// NoteCore tells peers on which processor the party runs, so that they know whether to spin.
+func (d *Desk) NoteCore() {
+	if core := OwnCore(); d.core.Load() != core {
+		d.core.Store(core)
+	}
+}
+
+// Core is the processor on which the party last woke up, plus one; 0: unknown.
+func (d *Desk) Core() uint32 { return d.core.Load() }
+
+// Knock wakes the party if it sleeps.
+func (d *Desk) Knock() {
+	if d.asleep.Load() != 1 || d.asleep.Swap(0) != 1 {
+		return
+	}
+	defer runtime.KeepAlive(d)
+	switch {
+	case d.bell == bellFutex:
+		_, _, _ = syscall.RawSyscall(syscall.SYS_FUTEX, uintptr(unsafe.Pointer(d.asleep)), futexWake, 1)
+	case d.bell == bellEvent && d.blocking:
+		one := uint64(1)
+		_, _ = syscall.Write(d.event, (*[8]byte)(unsafe.Pointer(&one))[:])
+	case d.bell == bellEvent:
+		one := uint64(1) // fails only when 2^64 − 2 rings are unread: then it rings already
+		_, _, _ = syscall.RawSyscall(syscall.SYS_WRITE, uintptr(d.event), uintptr(unsafe.Pointer(&one)), 8)
+	}
+}
+
+// OwnCore is the processor of the calling thread, plus one.
+func OwnCore() uint32 {
+	var cpu uint32
+	if _, _, errno := syscall.RawSyscall(sysGetcpu, uintptr(unsafe.Pointer(&cpu)), 0, 0); errno != 0 {
+		return 0
+	}
+	return cpu + 1
+}

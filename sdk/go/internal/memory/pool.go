@@ -1,0 +1,94 @@
+package memory
+
+import (
+	"math/bits"
+	"sync/atomic"
+)
+
+// Pool is the slots of one security domain, mapped.
+type Pool struct {
+	region   *Region
+	Geometry Geometry
+	words    [][]atomic.Uint64
+	hints    [][]atomic.Uint64
+}
+
+// OpenPool maps the pool that the node made, of size bytes as the node told.
+func OpenPool(fd int, size uint64) (*Pool, error) {
+	region, err := OpenRegion(fd, size)
+	if err != nil {
+		return nil, err
+	}
+	if region.Len() < PoolHeader {
+		return nil, Fault("region")
+	}
+	header := make([]byte, 32+32*MaxClasses)
+	copy(header, region.mem)
+	geometry, err := ReadGeometry(header, region.Len())
+	if err != nil {
+		return nil, err
+	}
+	return newPool(region, geometry), nil
+}
+
+func newPool(region *Region, geometry Geometry) *Pool {
+	pool := &Pool{region: region, Geometry: geometry}
+	for _, c := range geometry.Classes {
+		pool.words = append(pool.words, region.words64(c.Words, uint64(c.Count)))
+		pool.hints = append(pool.hints, region.words64(c.Hints, (uint64(c.Count)+63)/64))
+	}
+	return pool
+}
+
+// Word is the lease word of a slot that the pool has.
+func (p *Pool) Word(s Slot) Word { return Word(p.words[s.Class()][s.Index()].Load()) }
+
+// swap is one step of a lease: it fails when the slot is not, or no longer, the caller's.
+func (p *Pool) swap(s Slot, before, after Word) bool {
+	return p.words[s.Class()][s.Index()].CompareAndSwap(uint64(before), uint64(after))
+}
+
+// free is a swap to a free word, and its hint.
+func (p *Pool) free(s Slot, before Word) bool {
+	if !p.swap(s, before, FreeWord(before.Generation())) {
+		return false
+	}
+	p.hint(s)
+	return true
+}
+
+func (p *Pool) hint(s Slot) {
+	p.hints[s.Class()][s.Index()/64].Or(1 << (s.Index() % 64))
+}
+
+// claim takes a free slot of a class; the search begins around slot near.
+func (p *Pool) claim(class int, by Party, near uint32) (Slot, uint32, bool) {
+	groups := len(p.hints[class])
+	start := int(near/64) % groups
+	for k := range groups {
+		if index, generation, ok := p.claimIn(class, by, (start+k)%groups); ok {
+			return NewSlot(class, index), generation, true
+		}
+	}
+	return 0, 0, false
+}
+
+func (p *Pool) claimIn(class int, by Party, group int) (uint32, uint32, bool) {
+	hint := &p.hints[class][group]
+	for set := hint.Load(); set != 0; {
+		bit := set & -set
+		// Cleared before the word is looked at: who releases the slot later sets it again, so no hint gets lost.
+		before := hint.And(^bit)
+		index := uint32(group*64 + bits.TrailingZeros64(bit))
+		if before&bit != 0 && index < uint32(len(p.words[class])) {
+			s := NewSlot(class, index)
+			word := p.Word(s)
+			after := HeldWord(nextGeneration(word.Generation()), by)
+			if word.IsFree() && p.swap(s, word, after) {
+				return index, after.Generation(), true
+			}
+		}
+		set = before & set &^ bit
+	}
+	return 0, 0, false
+}

@@ -1,0 +1,270 @@
+package party
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"nearpath.io/nearpath/internal/memory"
+)
+
+// call is one that is open: made, and not yet answered.
+type call struct {
+	id      uint64
+	started time.Duration
+	done    chan error // room for one
+	message memory.Message
+	parted  bool
+	left    bool // nobody waits for it
+	limit   uint64
+	head    []byte // of an answer in parts
+	body    []byte
+}
+
+var calls = sync.Pool{New: func() any { return &call{done: make(chan error, 1)} }}
+
+// finish wakes who waits; the call is theirs then.
+func (c *call) finish(err error) {
+	if c.left {
+		c.message.Lease.Release()
+		return
+	}
+	c.done <- err
+}
+
+// Answer is what a call came to. Head and Body are private copies unless the answer was asked for in place.
+type Answer struct {
+	memory.Envelope
+	HeadBytes []byte
+	BodyBytes []byte
+	Instance  uint64
+	lease     memory.Lease
+}
+
+// Release gives the slot back in which an answer in place lies; Body is not valid any more.
+func (a *Answer) Release() {
+	if a.lease.Held() {
+		a.lease.Release()
+		a.BodyBytes = nil
+	}
+}
+
+// Ask is a call to make.
+type Ask struct {
+	Function  string
+	HeadBytes []byte
+	BodyBytes []byte
+	Deadline  uint64
+	Trace     [16]byte
+	Span      [8]byte
+	InPlace   bool // the answer's body stays in its slot until Release
+	Event     bool // nobody waits for an answer
+}
+
+// Unsent says that nothing of a call has left this process: another way may be tried.
+func Unsent(err error) bool {
+	return err == ErrNoPeer || err == ErrClosed || err == memory.ErrExhausted || err == memory.ErrBound ||
+		err == memory.ErrTooLarge || err == memory.ErrLost
+}
+
+// Call makes a call and waits for the answer. An error for which Unsent holds leaves other ways open.
+func (p *Party) Call(ctx context.Context, ask *Ask, answer *Answer) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	e := p.choose(ask.Function)
+	if e == nil {
+		return ErrNoPeer
+	}
+	envelope := memory.Envelope{Kind: memory.KindCall, Flags: memory.FlagParts, Deadline: ask.Deadline, Trace: ask.Trace, Span: ask.Span}
+	if ask.Event {
+		envelope.Kind, envelope.Flags = memory.KindEvent, 0
+		envelope.Call = rand.Uint64() | 1<<63
+		return e.transmit(ctx, envelope, ask.HeadBytes, ask.BodyBytes, nil)
+	}
+	c := calls.Get().(*call)
+	c.started, c.limit = now(), p.config.MaxBody
+	err := e.transmit(ctx, envelope, ask.HeadBytes, ask.BodyBytes, c)
+	if err != nil && !errors.As(err, new(errBrokenOff)) {
+		return err
+	}
+	if err == nil {
+		if !p.watch(c, e) && ctx.Done() != nil {
+			return e.await(ctx, c, ask, answer)
+		}
+		return e.result(<-c.done, c, ask, answer)
+	}
+	e.abandon(c)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return ErrDied
+}
+
+func (e *end) await(ctx context.Context, c *call, ask *Ask, answer *Answer) error {
+	select {
+	case err := <-c.done:
+		return e.result(err, c, ask, answer)
+	case <-ctx.Done():
+		e.abandon(c)
+		return ctx.Err()
+	}
+}
+
+// result turns what arrived into an answer, on the goroutine of the caller.
+func (e *end) result(err error, c *call, ask *Ask, answer *Answer) error {
+	m := &c.message
+	if err == nil {
+		answer.Envelope, answer.Instance = m.Envelope, e.Instance
+		if c.parted {
+			answer.HeadBytes, answer.BodyBytes = c.head, c.body
+		} else {
+			answer.HeadBytes = copyOf(m.Head())
+			if ask.InPlace {
+				answer.BodyBytes, answer.lease, m.Lease = m.Body(), m.Lease, memory.Lease{}
+			} else {
+				answer.BodyBytes = copyOf(m.Body())
+			}
+		}
+	}
+	m.Lease.Release()
+	*c = call{done: c.done}
+	calls.Put(c)
+	return err
+}
+
+// abandon says that nobody waits for the answer any more. The call stays open, and its credit taken, until the answer comes.
+func (e *end) abandon(c *call) {
+	e.mu.Lock()
+	open, id := e.open.get(c.id) == c, c.id
+	if open {
+		c.left = true
+	}
+	e.mu.Unlock()
+	if !open { // it has just come to its end
+		<-c.done
+		c.message.Lease.Release()
+		return
+	}
+	envelope := memory.Envelope{Kind: memory.KindCancel, Call: id}
+	lease, err := e.party.member.Claim(memory.EnvelopeSize)
+	if err != nil {
+		return // the callee works in vain; its answer is dropped
+	}
+	envelope.Put(lease.Bytes())
+	if err := e.push(&envelope, &lease, memory.EnvelopeSize, nil); err != nil {
+		lease.Release()
+	}
+}
+
+// choose takes the instance with the fewest open calls of two.
+func (p *Party) choose(function string) *end {
+	ends := (*p.routes.Load())[function]
+	switch len(ends) {
+	case 0:
+		return nil
+	case 1:
+		return ends[0]
+	}
+	first := rand.IntN(len(ends))
+	second := rand.IntN(len(ends) - 1)
+	if second >= first {
+		second++
+	}
+	if ends[second].inFlight.Load() < ends[first].inFlight.Load() {
+		return ends[second]
+	}
+	return ends[first]
+}
+
+// takeAnswer is the receiver's part: the first message of an answer.
+func (e *end) takeAnswer(m *memory.Message) {
+	e.mu.Lock()
+	c := e.open.get(m.Call)
+	if c == nil || c.parted {
+		e.mu.Unlock()
+		m.Lease.Release()
+		return
+	}
+	if !m.Has(memory.FlagMore) {
+		c.message = *m
+		e.close(c, m.Status >= 500)
+		e.finish(c, nil)
+		return
+	}
+	c.parted, c.message.Envelope = true, m.Envelope
+	c.head, c.body = copyOf(m.Head()), make([]byte, 0, min(m.Total, firstRoom))
+	e.mu.Unlock()
+	e.takePart(m)
+}
+
+// close ends an open call; under mu.
+func (e *end) close(c *call, failed bool) {
+	e.open.remove(c)
+	e.inFlight.Add(-1)
+	e.counters.Closed(now()-c.started, failed)
+}
+
+// finish lets go of mu and wakes the caller.
+func (e *end) finish(c *call, err error) {
+	last := e.finished()
+	e.mu.Unlock()
+	c.finish(err)
+	if e.waiting.Load() > 0 {
+		e.wakeOne()
+	}
+	if last {
+		e.drained()
+	}
+}
+
+// takeAnswerPart adds to the body of an answer.
+func (e *end) takeAnswerPart(m *memory.Message) {
+	e.mu.Lock()
+	c := e.open.get(m.Call)
+	if c == nil || !c.parted {
+		e.mu.Unlock()
+		m.Lease.Release()
+		return
+	}
+	more, tooBig := m.Has(memory.FlagMore), uint64(len(c.body))+uint64(len(m.Body())) > c.limit
+	if !tooBig {
+		c.body = append(c.body, m.Body()...)
+	}
+	m.Lease.Release()
+	switch {
+	case tooBig:
+		e.close(c, true)
+		e.finish(c, ErrTooBig)
+	case more:
+		e.mu.Unlock()
+	default:
+		e.close(c, c.message.Status >= 500)
+		e.finish(c, nil)
+	}
+}
+
+func (e *end) cutAnswer(id uint64) {
+	e.mu.Lock()
+	if c := e.open.get(id); c != nil {
+		e.close(c, true)
+		e.finish(c, ErrCut)
+		return
+	}
+	e.mu.Unlock()
+}
+
+// firstRoom bounds what is allocated because somebody says that much will come.
+const firstRoom = 1 << 20
+
+func copyOf(bytes []byte) []byte {
+	if len(bytes) == 0 {
+		return nil
+	}
+	return append(make([]byte, 0, len(bytes)), bytes...)
+}
+
+// InPlace says whether the body lies in its slot.
+func (a *Answer) InPlace() bool { return a.lease.Held() }

@@ -1,0 +1,135 @@
+package party
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"syscall"
+)
+
+// Version of contract/dispatch.md.
+const Version = 1
+
+// maxPacket is the most bytes of a message; maxDescriptors the most descriptors that come with one.
+const (
+	maxPacket      = 4096
+	maxDescriptors = 4
+)
+
+// Out is a message from the party: one member is set.
+type Out struct {
+	Hello   *Hello    `json:"hello,omitempty"`
+	Ready   *struct{} `json:"ready,omitempty"`
+	Drained *Drained  `json:"drained,omitempty"`
+}
+
+// Hello is the first message.
+type Hello struct {
+	Version int    `json:"version"`
+	Serves  bool   `json:"serves"`
+	Bell    string `json:"bell"`
+}
+
+// Drained says that nothing of a channel is held any more.
+type Drained struct {
+	Channel uint64 `json:"channel"`
+}
+
+// In is a message from the node: one member is set, or none that is known.
+type In struct {
+	Welcome *Welcome `json:"welcome,omitempty"`
+	Refused *Refused `json:"refused,omitempty"`
+	Peer    *Peer    `json:"peer,omitempty"`
+	Gone    *Gone    `json:"gone,omitempty"`
+}
+
+// Welcome comes with the pool, the desk and the eventfd.
+type Welcome struct {
+	Domain   string `json:"domain"`
+	Party    uint16 `json:"party"`
+	Function string `json:"function"`
+	Instance uint64 `json:"instance"`
+	Pool     uint64 `json:"pool"`
+	Bound    uint64 `json:"bound"`
+	Capacity uint32 `json:"capacity"`
+}
+
+// Refused says why the process is no party.
+type Refused struct {
+	Why string `json:"why"`
+}
+
+// Peer comes with the channel, the peer's desk and its eventfd, if it has one.
+type Peer struct {
+	Channel  uint64 `json:"channel"`
+	Side     string `json:"side"`
+	Party    uint16 `json:"party"`
+	Function string `json:"function"`
+	Instance uint64 `json:"instance"`
+	Capacity uint32 `json:"capacity"`
+}
+
+// Gone says what became of a channel.
+type Gone struct {
+	Channel uint64 `json:"channel"`
+	State   string `json:"state"`
+}
+
+// Send writes one message, with descriptors, as one packet.
+func Send(conn *net.UnixConn, message any, fds ...int) error {
+	text, err := json.Marshal(message)
+	if err != nil {
+		return err
+	}
+	var rights []byte
+	if len(fds) > 0 {
+		rights = syscall.UnixRights(fds...)
+	}
+	_, _, err = conn.WriteMsgUnix(text, rights, nil)
+	return err
+}
+
+// Receive reads one packet into message. The descriptors are the caller's, all close-on-exec.
+func Receive(conn *net.UnixConn, message any) ([]int, error) {
+	text := make([]byte, maxPacket+1)
+	control := make([]byte, syscall.CmsgSpace(4*maxDescriptors))
+	n, c, flags, _, err := conn.ReadMsgUnix(text, control)
+	if err != nil {
+		return nil, err
+	}
+	if n == 0 && c == 0 {
+		return nil, net.ErrClosed // the end of a seqpacket socket is an empty packet
+	}
+	fds, err := descriptors(control[:c])
+	if err == nil && (flags&(syscall.MSG_TRUNC|syscall.MSG_CTRUNC) != 0 || n > maxPacket) {
+		err = errors.New("a message of the node is too long")
+	}
+	if err == nil {
+		err = json.Unmarshal(text[:n], message)
+	}
+	if err != nil {
+		closeAll(fds)
+		return nil, fmt.Errorf("dispatch: %w", err)
+	}
+	return fds, nil
+}
+
+func descriptors(control []byte) (fds []int, err error) {
+	messages, err := syscall.ParseSocketControlMessage(control)
+	if err != nil {
+		return nil, err
+	}
+	for k := range messages {
+		if got, err := syscall.ParseUnixRights(&messages[k]); err == nil {
+			fds = append(fds, got...)
+		}
+	}
+	return fds, nil
+}
+
+func closeAll(fds []int) {
+	for _, fd := range fds {
+		_ = syscall.Close(fd)
+	}
+}

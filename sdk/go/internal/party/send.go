@@ -1,0 +1,177 @@
+package party
+
+import (
+	"context"
+	"time"
+
+	"nearpath.io/nearpath/internal/memory"
+)
+
+// Waits for a free slot while a body is underway: nobody rings for one.
+const (
+	firstPause = 20 * time.Microsecond
+	lastPause  = 2 * time.Millisecond
+)
+
+// transmit sends a message, in parts when it is larger than a slot. c is the call that it opens; nil for an answer or event.
+// Parts that follow are given up when stop says so.
+func (e *end) transmit(ctx context.Context, envelope memory.Envelope, head, body []byte, c *call) error {
+	first := memory.BodyAt(uint32(len(head)))
+	envelope.Total = uint64(len(body))
+	lease, err := e.party.claim(first, len(body))
+	if err != nil {
+		return err
+	}
+	fits := min(uint64(len(lease.Bytes()))-uint64(first), uint64(len(body)))
+	if err := e.send(ctx, &envelope, lease, head, body[:fits], uint64(len(body)) > fits, c); err != nil {
+		return err
+	}
+	envelope.Kind = memory.KindPart
+	for body = body[fits:]; len(body) > 0; body = body[fits:] {
+		if c != nil && len(c.done) > 0 {
+			return nil // answered before all was sent
+		}
+		lease, err := e.claimWaiting(ctx, memory.EnvelopeSize, len(body))
+		if err == nil {
+			fits = min(uint64(len(lease.Bytes()))-memory.EnvelopeSize, uint64(len(body)))
+			err = e.send(ctx, &envelope, lease, nil, body[:fits], uint64(len(body)) > fits, nil)
+		}
+		if err != nil {
+			return errBrokenOff{err}
+		}
+	}
+	return nil
+}
+
+// errBrokenOff is a failure after a part of the message was sent.
+type errBrokenOff struct{ error }
+
+func (e errBrokenOff) Unwrap() error { return e.error }
+
+// claim takes a slot for so many bytes before the body and as much of the body as there is a slot for: when the larger ones are
+// taken the message goes in more parts.
+func (p *Party) claim(before uint32, body int) (memory.Lease, error) {
+	g := &p.member.Pool.Geometry
+	largest := g.Largest()
+	want := min(uint64(before)+uint64(body), uint64(max(largest, before)))
+	lease, err := p.member.Claim(uint32(want))
+	for class := len(g.Classes) - 1; class >= 0 && err != nil; class-- {
+		if size := g.Classes[class].Size; uint64(size) < want && size > before {
+			lease, err = p.member.Claim(size)
+		}
+	}
+	return lease, err
+}
+
+// claimWaiting is claim that waits for a slot.
+func (e *end) claimWaiting(ctx context.Context, before uint32, body int) (memory.Lease, error) {
+	for pause := firstPause; ; pause = min(2*pause, lastPause) {
+		lease, err := e.party.claim(before, body)
+		if err == nil || err == memory.ErrTooLarge {
+			return lease, err
+		}
+		if e.State() > memory.Withdrawn {
+			return lease, ErrClosed
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return lease, ctx.Err()
+		case <-timer.C:
+		}
+	}
+}
+
+// send writes one message in its slot and pushes it, waiting for room. The lease is gone afterwards.
+func (e *end) send(ctx context.Context, envelope *memory.Envelope, lease memory.Lease, head, body []byte, more bool, c *call) error {
+	at := memory.BodyAt(uint32(len(head)))
+	slot := lease.Bytes()
+	copy(slot[memory.EnvelopeSize:], head)
+	copy(slot[at:], body)
+	envelope.Head, envelope.Body = uint32(len(head)), uint32(len(body))
+	envelope.Flags &^= memory.FlagMore
+	if more {
+		envelope.Flags |= memory.FlagMore
+	}
+	for {
+		err := e.push(envelope, &lease, at+uint32(len(body)), c)
+		if err == memory.ErrFull {
+			err = e.waitForRoom(ctx)
+			if err == nil {
+				continue
+			}
+		}
+		if err != nil {
+			lease.Release()
+		}
+		return err
+	}
+}
+
+// push hands the slot over, and opens the call; ErrFull when it has to wait.
+func (e *end) push(envelope *memory.Envelope, lease *memory.Lease, length uint32, c *call) error {
+	e.mu.Lock()
+	if c != nil && uint32(e.open.length()) >= e.End.Capacity() {
+		e.mu.Unlock()
+		return memory.ErrFull
+	}
+	if c != nil {
+		envelope.Call = e.open.add(c)
+	}
+	envelope.Put(lease.Bytes())
+	err := e.Send(lease, length)
+	switch {
+	case err != nil && c != nil:
+		e.open.remove(c)
+	case err == nil:
+		e.counters.Sent(length)
+	}
+	if err == nil && c != nil {
+		e.counters.Opened()
+		e.inFlight.Add(1)
+	}
+	e.mu.Unlock()
+	if err == nil {
+		e.afterPush()
+		return nil
+	}
+	if err == memory.ErrClosed {
+		return ErrClosed
+	}
+	return err
+}
+
+// afterPush rings the peer, and takes back what it will not take if it has died.
+func (e *end) afterPush() {
+	e.desk.Knock()
+	if e.waiting.Load() > 0 {
+		e.wakeOne() // who was woken before may have left room for another
+	}
+	if e.State() > memory.Withdrawn {
+		e.mu.Lock()
+		e.Recall()
+		e.mu.Unlock()
+	}
+}
+
+func (e *end) waitForRoom(ctx context.Context) error {
+	e.waiting.Add(1)
+	defer e.waiting.Add(-1)
+	e.mu.Lock()
+	room := e.Starve()
+	e.starving.Store(!room)
+	now := room && (e.side == memory.Callee || uint32(e.open.length()) < e.End.Capacity())
+	e.mu.Unlock()
+	if now || e.State() > memory.Withdrawn {
+		e.wakeOne() // others may have slept when there was none
+		return nil
+	}
+	select {
+	case <-e.room:
+		return nil
+	case <-ctx.Done():
+		e.wakeOne()
+		return ctx.Err()
+	}
+}

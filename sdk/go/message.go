@@ -1,0 +1,157 @@
+package nearpath
+
+import (
+	"errors"
+	"net/http"
+	"net/textproto"
+	"strings"
+
+	"nearpath.io/nearpath/internal/memory"
+	"nearpath.io/nearpath/internal/party"
+)
+
+// Request is a call.
+type Request struct {
+	// Method is POST when empty.
+	Method string
+	// Path is what follows the function's name, with the query; "/" when empty.
+	Path string
+	// Header holds the fields; nil when there are none.
+	Header http.Header
+	// Body is the payload.
+	Body []byte
+	// Caller is the function that calls, when it is known. Set by Serve.
+	Caller string
+}
+
+// Response is an answer.
+type Response struct {
+	// Status is 200 when zero.
+	Status int
+	// Header holds the fields; nil when there are none.
+	Header http.Header
+	// Body is the payload.
+	Body []byte
+	// Path is the way that the call took. Set by Call.
+	Path Path
+	// Instance is the one that answered, 0 when unknown. Set by Call.
+	Instance uint64
+
+	leased *party.Answer
+}
+
+// Release gives back the shared memory in which Body lies, when the Client's InPlace is set. Body is not valid any more.
+func (r *Response) Release() {
+	if r.leased != nil {
+		r.leased.Release()
+		r.leased, r.Body = nil, nil
+	}
+}
+
+// Path is a way that a call can take.
+type Path string
+
+// The ways.
+const (
+	PathShm  Path = "shm"
+	PathHTTP Path = "http"
+)
+
+var errHead = errors.New("nearpath: the header has a field that cannot be sent, or more than 256 fields or 65536 bytes")
+
+// plainHead is that of the plainest request: POST to "/".
+var plainHead = mustHead(":method", http.MethodPost, ":path", "/")
+
+func mustHead(fields ...string) []byte {
+	var head []byte
+	for k := 0; k < len(fields); k += 2 {
+		head, _ = memory.AppendField(head, fields[k], fields[k+1])
+	}
+	return head
+}
+
+func requestHead(req *Request) ([]byte, error) {
+	method, path := req.Method, req.Path
+	if method == "" {
+		method = http.MethodPost
+	}
+	if path == "" {
+		path = "/"
+	}
+	if method == http.MethodPost && path == "/" && len(req.Header) == 0 {
+		return plainHead, nil
+	}
+	head, err := memory.AppendField(make([]byte, 0, 256), ":method", method)
+	if err == nil {
+		head, err = memory.AppendField(head, ":path", path)
+	}
+	if err != nil {
+		return nil, errHead
+	}
+	return appendHeader(head, req.Header, 2)
+}
+
+func appendHeader(head []byte, header http.Header, fields int) ([]byte, error) {
+	for name, values := range header {
+		if hopByHop(name) {
+			continue
+		}
+		name := strings.ToLower(name)
+		for _, value := range values {
+			var err error
+			head, err = memory.AppendField(head, name, value)
+			if fields++; err != nil || fields > memory.MaxFields || len(head) > memory.MaxHead {
+				return nil, errHead
+			}
+		}
+	}
+	return head, nil
+}
+
+// readHead reads a private copy of a head. What a request does not say is POST to "/".
+func readHead(head []byte, req *Request) (http.Header, error) {
+	var header http.Header
+	err := memory.EachField(head, func(name, value []byte) {
+		switch {
+		case string(name) == ":method" && req != nil:
+			req.Method = intern(value)
+		case string(name) == ":path" && req != nil:
+			req.Path = intern(value)
+		case name[0] != ':' && !hopByHop(string(name)):
+			if header == nil {
+				header = http.Header{}
+			}
+			key := textproto.CanonicalMIMEHeaderKey(string(name))
+			header[key] = append(header[key], string(value))
+		}
+	})
+	return header, err
+}
+
+// intern saves allocating the most frequent values.
+func intern(value []byte) string {
+	switch string(value) {
+	case http.MethodPost:
+		return http.MethodPost
+	case http.MethodGet:
+		return http.MethodGet
+	case "/":
+		return "/"
+	}
+	return string(value)
+}
+
+// hopByHop says whether a field is about one connection, or about framing that a message has of its own.
+func hopByHop(name string) bool {
+	switch len(name) {
+	case 2, 7, 10, 14, 16, 17, 18, 19: // lengths of the names below
+	default:
+		return false
+	}
+	switch strings.ToLower(name) {
+	case "te", "trailer", "upgrade", "connection", "keep-alive", "content-length", "proxy-connection", "transfer-encoding",
+		"proxy-authenticate", "proxy-authorization":
+		return true
+	}
+	return false
+}

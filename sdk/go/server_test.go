@@ -1,0 +1,85 @@
+package nearpath_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"regexp"
+	"strconv"
+	"testing"
+
+	"nearpath.io/nearpath"
+)
+
+func serveHTTP(t testing.TB, handler http.Handler) string {
+	server := httptest.NewServer(handler)
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+func TestServingOverHTTP(t *testing.T) {
+	probe, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := probe.Addr().String()
+	probe.Close()
+	server := nearpath.Server{Addr: addr, MaxBody: 10, Handler: func(_ context.Context, req *nearpath.Request) (*nearpath.Response, error) {
+		if req.Path == "/fail" {
+			return nil, errors.New("no")
+		}
+		return &nearpath.Response{Header: http.Header{"X-Path": {req.Path}}, Body: bytes.ToUpper(req.Body)}, nil
+	}}
+	ctx, stop := context.WithCancel(within(t))
+	ended := make(chan error, 1)
+	go func() { ended <- server.RunContext(ctx) }()
+	post := func(path, body string) (*http.Response, string) {
+		for {
+			r, err := http.Post("http://"+addr+path, "text/plain", bytes.NewBufferString(body))
+			if err != nil && ctx.Err() == nil {
+				continue // not listening yet
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			text, _ := io.ReadAll(r.Body)
+			r.Body.Close()
+			return r, string(text)
+		}
+	}
+	if r, text := post("/a?b=c", "hi"); r.StatusCode != 200 || text != "HI" || r.Header.Get("X-Path") != "/a?b=c" {
+		t.Errorf("%d %q", r.StatusCode, text)
+	}
+	if r, text := post("/fail", "hi"); r.StatusCode != 500 || text != "no" {
+		t.Errorf("%d %q", r.StatusCode, text)
+	}
+	if r, _ := post("/", "more than ten bytes"); r.StatusCode != 413 {
+		t.Errorf("%d", r.StatusCode)
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestReasonsAreThoseOfTheContract(t *testing.T) {
+	text, err := os.ReadFile("../../contract/reasons.toml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := regexp.MustCompile(`(?m)^\[(\w+)\]\nnumber = (\d+)$`).FindAllStringSubmatch(string(text), -1)
+	if len(found) == 0 {
+		t.Fatal("no reasons in the contract")
+	}
+	for _, reason := range found {
+		number, _ := strconv.Atoi(reason[2])
+		if got := nearpath.ReasonName(uint16(number)); got != reason[1] {
+			t.Errorf("%d is %q, not %q", number, got, reason[1])
+		}
+	}
+}
