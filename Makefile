@@ -9,7 +9,7 @@ SKIPS := $(abspath $(TARGET_DIR))/skips.log
 FUZZ_SECONDS ?= 60
 FUZZ_TARGETS = $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 
-.PHONY: help build demo up test test-python loom asan lint fmt fuzz bench dist clean setup setup-cargo-tools
+.PHONY: help build demo up test test-python test-go loom asan lint fmt fuzz bench dist clean setup setup-cargo-tools
 
 help: ## list what can be made
 	@sed -n 's/^\([a-zA-Z%-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -35,7 +35,7 @@ test: setup ## every test that is fast; fails when more are skipped than tests/s
 	@rm -f $(SKIPS)
 	$(CARGO) build --locked --workspace
 	NEARPATH_SKIP_LOG=$(SKIPS) $(CARGO) test --locked --workspace
-	$(MAKE) --no-print-directory test-python
+	$(MAKE) --no-print-directory test-python test-go
 	@tools/skips $(SKIPS)
 
 test-python:
@@ -48,6 +48,10 @@ asan: setup ## ten million forged descriptors and messages under the address san
 	# No search for leaks: where a test plays a party that dies, it forgets what that party held.
 	CARGO_TARGET_DIR=$(TARGET_DIR)/asan RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=address" ASAN_OPTIONS=detect_leaks=0 NEARPATH_SHM_RANDOM=10000000 \
 	$(CARGO) test --locked --release --target "$$(rustc -vV | sed -n 's/^host: //p')" -p nearpath-shm --test random --test channel
+
+test-go: ## the Go SDK; without Go it says so
+	@if command -v go >/dev/null; then cd sdk/go && go vet ./... && CGO_ENABLED=0 go test ./...; \
+	else echo "the Go SDK is not tested: go is missing; install Go 1.26 or newer from https://go.dev/dl"; fi
 
 lint: setup setup-cargo-tools ## format, clippy, dependencies, layers, and one minute of every fuzz target
 	$(CARGO) fmt --all --check
@@ -67,7 +71,7 @@ fuzz: setup-cargo-tools ## every fuzz target for FUZZ_SECONDS (60)
 fmt: ## format everything
 	$(CARGO) fmt --all
 
-bench: bench-edge bench-start bench-ring ## every comparison
+bench: bench-edge bench-start bench-ring bench-shm ## every comparison
 
 bench-%: build ## one comparison: bench-edge, bench-start, bench-ring; writes bench/results/NAME.json
 	@tools/need nginx=nginx || echo "going on without nginx: the comparison will say what it lacks"

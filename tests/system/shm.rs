@@ -89,3 +89,37 @@ async fn a_killed_instance_is_replaced_in_memory_too() {
         .await;
     }
 }
+
+/// Builds the SDK's example as a user would: a static program, nothing to download.
+async fn go_function(folder: &Path) -> Result<(), String> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../sdk/go");
+    let mut build = tokio::process::Command::new("go");
+    build.args(["build", "-o"]).arg(folder.join("price")).arg("./examples/price").current_dir(source);
+    let built = build.env("CGO_ENABLED", "0").kill_on_drop(true).output().await;
+    let built = built.map_err(|error| format!("go cannot be run: {error}"))?;
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_go_function_is_called_and_calls_through_memory() {
+    nearpath_testkit::need_root!();
+    let folder = tempfile::tempdir().unwrap();
+    if let Err(why) = go_function(folder.path()).await {
+        nearpath_testkit::skip!("{why}");
+    }
+    let house = House::start().await;
+    house.deploy_ready(&function(&house, "currency", None, "")).await;
+    let mut price = function(&house, "price", None, "currency");
+    price["image"] = json!(format!("file://{}", folder.path().display()));
+    price["envProcess"] = json!("./price");
+    price["envVars"]["PORT"] = json!("5000");
+    house.deploy_ready(&price).await;
+    until_in_memory(&house, "price").await;
+    eventually("price knows currency", async || ask(&house, "price").await.status() == 200).await;
+    eventually("its own call went the same way", async || {
+        let logs = house.ask(Method::GET, "/system/logs?name=price&tail=100", "").await;
+        String::from_utf8_lossy(logs.body()).contains("100 bytes came over shm")
+    })
+    .await;
+}
