@@ -1,0 +1,17 @@
+//! What parties and the node write to each other on the dispatch socket, and MQTT's topics and filters.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use nearpath_domain::protocol::{FromNode, FromParty};
+use nearpath_types::topic;
+
+fuzz_target!(|data: &[u8]| {
+    let _ = FromNode::read(data);
+    let _ = FromParty::read(data);
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let (filter, name) = text.split_once('\n').unwrap_or((text, text));
+    let matched = topic::matches(filter, name);
+    if topic::check_filter(filter).is_ok() && topic::is_topic(filter) && filter == name {
+        assert!(matched, "a filter without wildcards matches itself");
+    }
+});
