@@ -57,6 +57,12 @@ async fn a_chain_calls_through_memory_along_its_edges_only() {
     assert_eq!((answer.status().as_u16(), path(&answer), answer.body().len()), (200, "shm", 100));
     let refused = ask(&house, "stranger").await;
     assert_eq!((refused.status().as_u16(), path(&refused)), (502, "shm"), "it has no edge");
+    let mut foreign = function(&house, "foreign", Some("second"), "second");
+    foreign["annotations"]["nearpath.io/chain"] = json!("another");
+    house.deploy_ready(&foreign).await;
+    until_in_memory(&house, "foreign").await;
+    let refused = ask(&house, "foreign").await;
+    assert_eq!((refused.status().as_u16(), path(&refused)), (502, "shm"), "an edge out of its chain is no ring");
 }
 
 #[tokio::test]
