@@ -117,13 +117,6 @@ pub struct Refused {
     pub why: String,
 }
 
-/// A domain in which the gateway is a party. Descriptor: its socket.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Domain {
-    /// Its name.
-    pub name: String,
-}
-
 /// From the party.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -148,8 +141,6 @@ pub enum FromNode {
     Peer(Peer),
     /// See [`Gone`].
     Gone(Gone),
-    /// See [`Domain`].
-    Domain(Domain),
 }
 
 /// Why a packet is no message; its sender is at fault.
@@ -186,16 +177,9 @@ impl FromNode {
             refused: Option<Refused>,
             peer: Option<Peer>,
             gone: Option<Gone>,
-            domain: Option<Domain>,
         }
-        let Known { welcome, refused, peer, gone, domain } = serde_json::from_slice(packet)?;
-        only([
-            welcome.map(Self::Welcome),
-            refused.map(Self::Refused),
-            peer.map(Self::Peer),
-            gone.map(Self::Gone),
-            domain.map(Self::Domain),
-        ])
+        let Known { welcome, refused, peer, gone } = serde_json::from_slice(packet)?;
+        only([welcome.map(Self::Welcome), refused.map(Self::Refused), peer.map(Self::Peer), gone.map(Self::Gone)])
     }
 }
 
@@ -231,7 +215,6 @@ mod tests {
             ),
             (any::<u32>(), end()).prop_map(|(channel, state)| FromNode::Gone(Gone { channel, state })),
             ".{0,200}".prop_map(|why| FromNode::Refused(Refused { why })),
-            ".{0,200}".prop_map(|name| FromNode::Domain(Domain { name })),
         ]
     }
 
