@@ -24,7 +24,8 @@ use super::join::{self, JoinError, Place, Settings};
 use super::words::{Answer, CallError, Incoming, Reply, Request, Unsent};
 use crate::book::{self, To};
 use crate::clock::{self, Nanos};
-use crate::protocol::{Bell, FromParty};
+use crate::packet;
+use crate::protocol::{Bell, FromParty, Welcome};
 
 /// A handle to the party. Clones are the same party; it leaves when the last handle and the driver are gone.
 #[derive(Debug, Clone)]
@@ -59,16 +60,17 @@ impl Future for Driver {
 }
 
 impl Post {
-    /// Joins over a connected socket. The handshake waits for the node on a thread for blocking work.
+    /// Joins over a connected socket.
     pub async fn join(socket: OwnedFd, settings: Settings) -> Result<(Self, Driver), JoinError> {
-        let how = settings.clone();
-        let joining = tokio::task::spawn_blocking(move || join::join(socket, Bell::Eventfd, &how));
-        let joined = joining.await.map_err(io::Error::other)??;
+        join::hello(&socket, Bell::Eventfd, &settings)?;
+        let line = readiness(socket.try_clone()?)?;
+        let welcomed = tokio::time::timeout(settings.patience, welcomed(&line)).await;
+        let (welcome, descriptors) = welcomed.map_err(|_| JoinError::Silence)??;
+        let joined = join::enter(socket, welcome, descriptors, &settings)?;
         let place = joined.place.clone();
         let core = Core::new(joined, settings);
         let event = core.desk.event().ok_or_else(|| JoinError::Nonsense("no eventfd with the desk".into()))?;
         let event = readiness(event.try_clone_to_owned()?)?;
-        let socket = readiness(core.socket.as_fd().try_clone_to_owned()?)?;
         let shared = Rc::new(Shared {
             core: RefCell::new(core),
             place,
@@ -77,7 +79,7 @@ impl Post {
             alarm: Cell::default(),
             over: Cell::default(),
         });
-        let run = Box::pin(drive(Rc::downgrade(&shared), event, socket));
+        let run = Box::pin(drive(Rc::downgrade(&shared), event, line));
         Ok((Self { shared }, Driver { run }))
     }
 
@@ -222,6 +224,15 @@ impl Drop for Received {
 /// tokio's datagram socket waits for the readiness of any descriptor and leaves the calls to us.
 fn readiness(descriptor: OwnedFd) -> io::Result<UnixDatagram> {
     UnixDatagram::from_std(Plain::from(descriptor))
+}
+
+async fn welcomed(line: &UnixDatagram) -> Result<(Welcome, Vec<OwnedFd>), JoinError> {
+    loop {
+        let packet = line.async_io(Interest::READABLE, || packet::receive(line)).await?;
+        if let Some(welcomed) = join::welcome(packet)? {
+            return Ok(welcomed);
+        }
+    }
 }
 
 /// Forgets a readiness that has been seen, without a call to the kernel: the next write is an edge of its own.
