@@ -62,7 +62,8 @@ impl Node {
         let (ids, artifacts) = opened.expect("opening does not panic")?;
         let logs = Logs::new(config.log_bound);
         let (events, heard) = mpsc::unbounded_channel();
-        let premises = Premises { gateway_url: config.gateway_url, tmp: config.data_dir.join("tmp") };
+        let gateway = (config.gateway_ip, config.gateway_port()).into();
+        let premises = Premises { gateway_url: config.gateway_url, gateway, tmp: config.data_dir.join("tmp") };
         let tools = Tools { machine, artifacts: Arc::new(artifacts), logs: logs.clone(), events };
         let domains = Domains::new(config.data_dir.join("dispatch"));
         let workshop = Workshop::new(tools, premises, Lots::new(ids, Eips::around(config.gateway_ip)), domains);

@@ -1,0 +1,120 @@
+//! Calls and answers in shared memory as HTTP, and HTTP as those: the same fields both ways, framing left out.
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+use http::header::{CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue};
+use http::{Method, Request, Response, StatusCode, Uri, request, response};
+use http_body_util::BodyExt;
+use nearpath_domain::{Answer, Incoming, Reply};
+use nearpath_types::{PlatformError, Reason};
+
+use crate::arrival::Arrival;
+use crate::body::Body;
+use crate::hop;
+use crate::refusal::{self, INTERNAL, error};
+
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+
+/// The request that a call is.
+///
+/// # Errors
+/// `bad_request` when its method or path is none.
+pub(crate) fn request(incoming: &Incoming) -> Result<Request<Arrival>, PlatformError> {
+    let mut request = Request::new(Arrival::Memory(incoming.body.clone()));
+    *request.method_mut() = Method::POST;
+    for field in incoming.fields().flatten() {
+        match field.name {
+            ":method" => *request.method_mut() = Method::from_bytes(field.value).map_err(|_| invalid("method"))?,
+            ":path" => *request.uri_mut() = path(field.value).ok_or_else(|| invalid("path"))?,
+            name => add(request.headers_mut(), name, field.value),
+        }
+    }
+    let headers = request.headers_mut();
+    hop::strip(headers, false);
+    headers.remove(CONTENT_LENGTH); // who wrote it may be wrong; the body's length is known
+    trace(headers, incoming);
+    Ok(request)
+}
+
+fn invalid(what: &str) -> PlatformError {
+    error(Reason::BadRequest, format!("the call's {what} is not valid"))
+}
+
+fn path(value: &[u8]) -> Option<Uri> {
+    let uri = Uri::try_from(value).ok()?;
+    uri.path().starts_with('/').then_some(uri)
+}
+
+/// Fields that HTTP does not know are left out: who wrote them may be hostile.
+fn add(headers: &mut HeaderMap, name: &str, value: &[u8]) {
+    if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_bytes(value)) {
+        headers.append(name, value);
+    }
+}
+
+/// A caller with an SDK tells its trace in the envelope (W3C Trace Context, section 3.2).
+fn trace(headers: &mut HeaderMap, incoming: &Incoming) {
+    if incoming.trace == [0; 16] || headers.contains_key(TRACEPARENT) {
+        return;
+    }
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let text = format!("00-{}-{}-01", hex(&incoming.trace), hex(&incoming.span));
+    headers.insert(TRACEPARENT, HeaderValue::from_str(&text).expect("digits and dashes"));
+}
+
+/// The answer that a response is. One of the watchdog's own is marked as the platform's.
+pub(super) fn answer(head: response::Parts, body: Bytes) -> Answer {
+    let reason = head.extensions.get::<Reason>();
+    let kept = |name: &HeaderName| name != CONTENT_LENGTH || body.is_empty(); // the answer to a HEAD tells a length
+    let fields = head.headers.iter().filter(|(name, _)| kept(name));
+    let owned = |(name, value): (&HeaderName, &HeaderValue)| (own_name(name), Bytes::copy_from_slice(value.as_bytes()));
+    Answer {
+        status: head.status.as_u16(),
+        reason: reason.map_or(0, |reason| *reason as u16),
+        platform: reason.is_some(),
+        fields: fields.map(owned).collect(),
+        body,
+    }
+}
+
+fn own_name(name: &HeaderName) -> Cow<'static, str> {
+    Cow::Owned(name.as_str().to_owned())
+}
+
+/// The answer for an error.
+pub(super) fn refusal(error: &PlatformError) -> Answer {
+    let (head, body) = refusal::answer(error).into_parts();
+    let body = futures_util::FutureExt::now_or_never(body.collect()).and_then(Result::ok);
+    answer(head, body.map(|body| body.to_bytes()).unwrap_or_default())
+}
+
+/// The fields of a request whose path at the callee is `path`.
+pub(crate) fn fields<'a>(head: &'a request::Parts, path: &'a str) -> Vec<(&'a str, &'a [u8])> {
+    let mut fields: Vec<(&str, &[u8])> = Vec::with_capacity(head.headers.len() + 2);
+    fields.extend([(":method", head.method.as_str().as_bytes()), (":path", path.as_bytes())]);
+    let told = head.headers.iter().filter(|(name, _)| *name != CONTENT_LENGTH);
+    fields.extend(told.map(|(name, value)| (name.as_str(), value.as_bytes())));
+    fields
+}
+
+/// The response that a reply is.
+pub(crate) fn response(reply: &Reply, asked_head: bool) -> Response<Body> {
+    let mut response = Response::new(Body::from(reply.body.clone()));
+    *response.status_mut() = match reply.status {
+        0 => StatusCode::OK,
+        status => StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY),
+    };
+    let headers = response.headers_mut();
+    for field in reply.fields().flatten().filter(|field| !field.name.starts_with(':')) {
+        add(headers, field.name, field.value);
+    }
+    hop::strip(headers, false);
+    if !asked_head {
+        headers.remove(CONTENT_LENGTH);
+    }
+    if reply.platform {
+        headers.entry(INTERNAL).or_insert(HeaderValue::from_static("function"));
+    }
+    response
+}
