@@ -10,6 +10,7 @@ mod house;
 mod invoke;
 mod load;
 mod mqtt;
+mod pickup;
 mod restart;
 mod rootless;
 mod scale;

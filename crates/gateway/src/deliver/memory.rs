@@ -109,17 +109,26 @@ pub(super) async fn attempt(call: &mut Call, endpoint: &Arc<Endpoint>, post: Pos
     let answer = match asked {
         Ok(answer) => answer,
         Err(unsent) => {
-            let (upload, flow) = Upload::whole(body);
-            (call.request, call.flow) = (Some(Request::from_parts(head, upload)), flow);
+            put_back(call, head, body);
             return Ok(Attempt::Unsent(unsent.to_string()));
         }
     };
     match within(&call.clock, call.admitted, call.flow.as_ref(), answer).await {
+        Ok(Ok(reply)) if reply.did_not_run() => {
+            put_back(call, head, body);
+            Ok(Attempt::Refused(String::from_utf8_lossy(&reply.body).trim_end().to_owned()))
+        }
         Ok(Ok(reply)) => Ok(Attempt::Answered(response(reply), None)),
         Ok(Err(CallError::Timeout)) => Err(too_late(call, endpoint, Reason::TotalTimeout)),
         Ok(Err(error)) => Err(lost(call, endpoint, error)),
         Err(reason) => Err(too_late(call, endpoint, reason)),
     }
+}
+
+/// The request is for another way, or another instance.
+fn put_back(call: &mut Call, head: http::request::Parts, body: Bytes) {
+    let (upload, flow) = Upload::whole(body);
+    (call.request, call.flow) = (Some(Request::from_parts(head, upload)), flow);
 }
 
 /// The whole body. What went wrong is in the call's flow.
@@ -158,7 +167,7 @@ fn response(reply: Reply) -> Response<Source> {
         }
     }
     if reply.platform {
-        response.headers_mut().insert(X_OPENFAAS_INTERNAL, HeaderValue::from_static("function"));
+        response.headers_mut().entry(X_OPENFAAS_INTERNAL).or_insert(HeaderValue::from_static("function"));
     }
     response.map(|()| Source::Memory(reply.body))
 }

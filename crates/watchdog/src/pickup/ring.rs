@@ -8,7 +8,7 @@ use http::uri::PathAndQuery;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use nearpath_domain::post::polled::Post;
-use nearpath_domain::{CallError, Reply, To, clock};
+use nearpath_domain::{CallError, To, clock};
 use nearpath_types::{PlatformError, Reason};
 
 use super::Pickup;
@@ -50,7 +50,7 @@ pub(super) async fn call(
         Err(_) => return Ok(Sent::Not(Request::from_parts(head, body))),
     };
     match outcome {
-        Ok(reply) if did_not_run(&reply) => Ok(Sent::Not(Request::from_parts(head, body))),
+        Ok(reply) if reply.did_not_run() => Ok(Sent::Not(Request::from_parts(head, body))),
         Ok(reply) => {
             let mut response = party::response(&reply, asked.head);
             asked.to_caller(response.headers_mut(), pickup);
@@ -59,12 +59,6 @@ pub(super) async fn call(
         Err(CallError::Unsent(_)) => Ok(Sent::Not(Request::from_parts(head, body))),
         Err(fault) => Err(lost(&wish, fault)),
     }
-}
-
-/// The callee's platform says so, not its code: it is full, or it stops.
-fn did_not_run(reply: &Reply) -> bool {
-    let reason = Reason::ALL.iter().find(|reason| **reason as u16 == reply.reason);
-    reply.platform && reason.is_some_and(|reason| reason.retry_is_safe())
 }
 
 fn lost(wish: &Wish, fault: CallError) -> PlatformError {
