@@ -27,6 +27,8 @@ class Handler(BaseHTTPRequestHandler):
             return self.reply({"said": chat(rest)})
         if what == "events":
             return self.events()
+        if what == "large":
+            return self.reply("x" * int(rest))
         self.reply(self.echo(body))
 
     def echo(self, body):

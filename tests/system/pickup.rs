@@ -171,6 +171,12 @@ async fn upgrades_streams_and_large_bodies_pass() {
     assert_eq!(just["headers"]["x-nearpath-path"], "shm", "a mebibyte is collected");
     let second: Value = serde_json::from_str(just["body"].as_str().unwrap()).unwrap();
     assert_eq!(second["bytes"], 1 << 20);
+    let events = told(&house, "call/second/events", "").await;
+    assert_eq!(events["headers"]["x-nearpath-path"], "shm", "answers are streamed");
+    assert_eq!(events["body"], "data: 0\n\ndata: 1\n\ndata: 2\n\n");
+    let answer = told(&house, &format!("call/second/large/{}", 5 << 20), "").await;
+    assert_eq!(answer["headers"]["x-nearpath-path"], "shm");
+    assert_eq!(answer["body"].as_str().unwrap().len(), (5 << 20) + 2, "in quotes");
 }
 
 #[tokio::test]

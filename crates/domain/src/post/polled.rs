@@ -226,12 +226,7 @@ impl Received {
 
     /// Resolves when the caller has given the call up, or is gone.
     pub async fn given_up(&self) {
-        let (channel, call) = (self.channel, self.call);
-        poll_fn(|cx| match self.shared.core.borrow_mut().given_up(channel, call, cx.waker()) {
-            true => Poll::Ready(()),
-            false => Poll::Pending,
-        })
-        .await;
+        self.shared.given_up(self.channel, self.call).await;
     }
 
     fn finish(&mut self, answer: Answer) {
@@ -282,6 +277,11 @@ impl Writer {
     pub async fn write(&mut self, piece: Bytes) -> Result<(), NotWanted> {
         poll_fn(|cx| self.poll_ready(cx)).await?;
         self.hand(piece)
+    }
+
+    /// Of an answer: resolves when nobody wants the rest of it. For a writer that has nothing to write for long.
+    pub async fn given_up(&self) {
+        self.shared.given_up(self.channel, self.call).await;
     }
 
     /// The body is complete.
@@ -361,6 +361,15 @@ async fn called(shared: &Weak<Shared>) {
 }
 
 impl Shared {
+    /// Resolves when a call that was taken need not be answered any more.
+    async fn given_up(&self, channel: u32, call: u64) {
+        poll_fn(|cx| match self.core.borrow_mut().given_up(channel, call, cx.waker()) {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        })
+        .await;
+    }
+
     /// Takes what is there. Whether the party sleeps now, as its peers see it.
     fn turn(&self, alarm: Pin<&mut Sleep>) -> bool {
         let now = clock::now();

@@ -5,6 +5,7 @@
 //! (`docs/adr/0014-watchdog-party.md`). A call becomes the request that the instance's HTTP port would have made of it and
 //! walks the same way, [`crate::serve::answer`]; limits, metrics and the drain know no difference.
 
+mod reply;
 mod words;
 
 use std::cell::OnceCell;
@@ -12,24 +13,22 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use http_body::Body;
 use nearpath_domain::Answer;
 use nearpath_domain::post::polled::{Post, Received};
-use nearpath_domain::post::{JoinError, Settings};
+use nearpath_domain::post::{JoinError, Rest, Settings};
 use nearpath_types::{PlatformError, Reason};
 use tokio::task::spawn_local;
 
-use crate::body::{Body, BoxError, DeadlinePassed};
+use crate::arrival::Parts;
 use crate::listen::{Open, Watch};
 use crate::logs::say;
 use crate::patience::Busy;
 use crate::refusal::error;
-use crate::serve::{App, answer, is_endless};
+use crate::serve::{App, answer};
 
+use reply::Beginning;
 pub(crate) use words::{fields, response};
-
-/// Largest answer that is sent through memory; it is held whole.
-const LARGEST: usize = 64 << 20;
 
 /// The party, once there is one. Clones are the same.
 #[derive(Debug, Clone, Default)]
@@ -50,7 +49,7 @@ pub(crate) async fn join(app: Arc<App>, membership: Membership, path: std::path:
 }
 
 async fn take_part(app: Arc<App>, membership: &Membership, path: &Path, watch: Watch) -> Result<(), JoinError> {
-    let settings = Settings { stands_in: true, largest_body: LARGEST, ..Settings::default() };
+    let settings = Settings { stands_in: true, streams: true, ..Settings::default() };
     let (post, driver) = Post::dial(path, settings).await?;
     spawn_local(driver);
     post.ready()?;
@@ -82,47 +81,33 @@ async fn serve(app: Arc<App>, post: &Post, watch: Watch) {
 }
 
 /// Answers one call, or gives it up when its caller does.
-async fn call(app: Arc<App>, received: Received, open: Open) {
-    let answer = tokio::select! {
+async fn call(app: Arc<App>, mut received: Received, open: Open) {
+    let rest = received.take_rest();
+    let begun = tokio::select! {
         biased;
-        answer = walk(app, &received, open) => answer,
-        () = received.given_up() => Answer::platform(Reason::CallerGone.status(), "the caller has gone\n"),
+        begun = walk(app, &received, rest, open) => begun,
+        () = received.given_up() => {
+            return received.answer(Answer::platform(Reason::CallerGone.status(), "the caller has gone\n"));
+        }
     };
-    received.answer(answer);
+    match begun {
+        Ok((head, beginning)) => reply::send(received, head, beginning).await,
+        Err(fault) => received.answer(words::refusal(&fault)),
+    }
 }
 
-async fn walk(app: Arc<App>, received: &Received, open: Open) -> Answer {
-    if let Some(limit) = app.config.premises.max_body.filter(|limit| received.body.len() > *limit) {
+async fn walk(
+    app: Arc<App>,
+    received: &Received,
+    rest: Option<Rest>,
+    open: Open,
+) -> Result<(http::response::Parts, Beginning), PlatformError> {
+    let body = Parts::new(received.body.clone(), rest);
+    let limit = app.config.premises.max_body;
+    if let Some(limit) = limit.filter(|limit| body.size_hint().lower() > *limit as u64) {
         let text = format!("the request's body is larger than {limit} bytes");
-        return words::refusal(&error(Reason::BodyTooLarge, text).governed_by("nearpath.io/max-body"));
+        return Err(error(Reason::BodyTooLarge, text).governed_by("nearpath.io/max-body"));
     }
-    let request = match words::request(received) {
-        Ok(request) => request,
-        Err(fault) => return words::refusal(&fault),
-    };
-    let (head, body) = answer(app, request, Busy::default().enter(), open).await.into_parts();
-    if is_endless(&head.headers) {
-        let text = "the function answers with a stream, which needs HTTP: ask for one with Accept: text/event-stream";
-        return words::refusal(&error(Reason::FunctionFailed, text));
-    }
-    match whole(body).await {
-        Ok(body) => words::answer(head, body),
-        Err(fault) => words::refusal(&fault),
-    }
-}
-
-/// The seam for answers in parts: here an answer becomes one piece.
-async fn whole(body: Body) -> Result<bytes::Bytes, PlatformError> {
-    let collected = Limited::new(body, LARGEST).collect().await;
-    collected.map(|all| all.to_bytes()).map_err(|fault| cut(&fault))
-}
-
-fn cut(fault: &BoxError) -> PlatformError {
-    if fault.is::<LengthLimitError>() {
-        return error(Reason::FunctionFailed, format!("the answer is larger than {LARGEST} bytes"));
-    }
-    if fault.is::<DeadlinePassed>() {
-        return error(Reason::ExecTimeout, "the answer was not complete in time").governed_by("exec_timeout");
-    }
-    error(Reason::FunctionFailed, format!("the answer broke off: {fault}"))
+    let request = words::request(received, body)?;
+    reply::begin(answer(app, request, Busy::default().enter(), open).await).await
 }

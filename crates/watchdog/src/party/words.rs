@@ -9,7 +9,7 @@ use http_body_util::BodyExt;
 use nearpath_domain::{Answer, Incoming, Reply};
 use nearpath_types::{PlatformError, Reason};
 
-use crate::arrival::Arrival;
+use crate::arrival::{Arrival, Parts};
 use crate::body::Body;
 use crate::hop;
 use crate::refusal::{self, INTERNAL, error};
@@ -20,8 +20,8 @@ const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 ///
 /// # Errors
 /// `bad_request` when its method or path is none.
-pub(crate) fn request(incoming: &Incoming) -> Result<Request<Arrival>, PlatformError> {
-    let mut request = Request::new(Arrival::Memory(incoming.body.clone()));
+pub(crate) fn request(incoming: &Incoming, body: Parts) -> Result<Request<Arrival>, PlatformError> {
+    let mut request = Request::new(Arrival::Memory(body));
     *request.method_mut() = Method::POST;
     for field in incoming.fields().flatten() {
         match field.name {
@@ -99,8 +99,13 @@ pub(crate) fn fields<'a>(head: &'a request::Parts, path: &'a str) -> Vec<(&'a st
 }
 
 /// The response that a reply is.
-pub(crate) fn response(reply: &Reply, asked_head: bool) -> Response<Body> {
-    let mut response = Response::new(Body::from(reply.body.clone()));
+pub(crate) fn response(mut reply: Reply, asked_head: bool) -> Response<Body> {
+    let rest = reply.rest.take();
+    let body = match rest {
+        None => Body::from(reply.body.clone()),
+        rest => Body::stream(Parts::new(reply.body.clone(), rest)),
+    };
+    let mut response = Response::new(body);
     *response.status_mut() = match reply.status {
         0 => StatusCode::OK,
         status => StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY),

@@ -52,7 +52,7 @@ pub(super) async fn call(
     match outcome {
         Ok(reply) if reply.did_not_run() => Ok(Sent::Not(Request::from_parts(head, body))),
         Ok(reply) => {
-            let mut response = party::response(&reply, asked.head);
+            let mut response = party::response(reply, asked.head);
             asked.to_caller(response.headers_mut(), pickup);
             Ok(Sent::Answered(response))
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use http::header::{ACCEPT, HOST, HeaderMap, HeaderName, HeaderValue, UPGRADE};
+use http::header::{HOST, HeaderMap, HeaderName, UPGRADE};
 use http::{Request, Version};
 use http_body::Body;
 use nearpath_domain::post::polled::Post;
@@ -11,7 +11,8 @@ use nearpath_types::{FunctionId, duration};
 
 use crate::mode;
 
-/// Largest request body that is collected for memory; larger ones, and those of unknown length, are the gateway's.
+/// Largest request body that is collected for memory; larger ones, and those of unknown length, are the gateway's: what is
+/// not held cannot go another way when its callee is full.
 pub(super) const LARGEST: usize = 1 << 20;
 
 const X_TIMEOUT: HeaderName = HeaderName::from_static("x-timeout");
@@ -66,17 +67,11 @@ impl Wish {
 fn needs<B: Body>(request: &Request<B>) -> path::Call {
     let headers = request.headers();
     let size = request.body().size_hint().exact();
-    let accept = headers.get(ACCEPT).map_or(&[][..], HeaderValue::as_bytes);
     path::Call {
         upgrade: headers.contains_key(UPGRADE),
         grpc: mode::is_grpc(headers),
-        streams: size.is_none_or(|bytes| bytes > LARGEST as u64) || wants_stream(accept),
+        streams: size.is_none_or(|bytes| bytes > LARGEST as u64),
     }
-}
-
-fn wants_stream(accept: &[u8]) -> bool {
-    let has = |word: &[u8]| accept.windows(word.len()).any(|part| part.eq_ignore_ascii_case(word));
-    has(b"text/event-stream") || has(b"application/x-ndjson")
 }
 
 /// The gateway says what is wrong with a limit that cannot be read.
@@ -136,7 +131,6 @@ mod tests {
         assert_eq!(of(&[], "x"), plain);
         assert_eq!(of(&[("upgrade", "websocket")], ""), path::Call { upgrade: true, ..plain });
         assert_eq!(of(&[("content-type", "application/grpc+proto")], ""), path::Call { grpc: true, ..plain });
-        assert_eq!(of(&[("accept", "text/Event-Stream")], ""), path::Call { streams: true, ..plain });
         let large: &'static str = Box::leak("x".repeat(LARGEST + 1).into_boxed_str());
         assert_eq!(of(&[], large), path::Call { streams: true, ..plain });
     }
