@@ -188,6 +188,12 @@ impl std::ops::Deref for Received {
     }
 }
 
+impl std::ops::DerefMut for Received {
+    fn deref_mut(&mut self) -> &mut Incoming {
+        self.incoming.as_mut().expect("taken only by answer and drop, which consume it")
+    }
+}
+
 impl Received {
     /// Answers. An event has no answer: nothing is sent.
     pub fn answer(mut self, answer: Answer) {
