@@ -14,3 +14,4 @@ mod records;
 mod streams;
 mod takers;
 mod tls;
+mod whole;
