@@ -227,6 +227,15 @@ impl Core {
         Ok(())
     }
 
+    /// Hands the last piece over.
+    pub(super) fn end(&mut self, channel: u32, call: u64, piece: Bytes) {
+        let _ = self.stir(channel, call, |out| {
+            out.hand(piece);
+            out.close();
+        });
+        self.wind_up();
+    }
+
     /// The body that was begun is complete.
     pub(super) fn finish(&mut self, channel: u32, call: u64) {
         if self.stir(channel, call, Outflow::close).is_err() {

@@ -264,7 +264,7 @@ impl Writer {
         Self { shared: Rc::clone(shared), channel, call, open: true }
     }
 
-    /// Whether the next piece can be handed over: the one before has been sent.
+    /// Whether the next piece can be handed over: the one before has been sent. The task is woken too when nobody wants more.
     pub fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), NotWanted>> {
         self.shared.core.borrow_mut().poll_room(self.channel, self.call, cx)
     }
@@ -280,6 +280,13 @@ impl Writer {
     pub async fn write(&mut self, piece: Bytes) -> Result<(), NotWanted> {
         poll_fn(|cx| self.poll_ready(cx)).await?;
         self.hand(piece)
+    }
+
+    /// Hands the last piece over. Only when the writer is ready.
+    pub fn end(mut self, piece: Bytes) {
+        self.open = false;
+        self.shared.core.borrow_mut().end(self.channel, self.call, piece);
+        self.shared.rearm();
     }
 
     /// The body is complete.
