@@ -70,6 +70,7 @@ impl Drop for Chain {
 /// Serves calls, each in a task of its own, until one asks for `/die`.
 fn serve<F: Future<Output = ()>>(socket: std::os::fd::OwnedFd, handler: impl Fn(Received) -> F + 'static) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let line = socket.try_clone().unwrap();
     let (handler, local) = (std::rc::Rc::new(handler), tokio::task::LocalSet::new());
     local.block_on(&runtime, async move {
         let settings = post::Settings { streams: true, ..post::Settings::default() };
@@ -79,7 +80,13 @@ fn serve<F: Future<Output = ()>>(socket: std::os::fd::OwnedFd, handler: impl Fn(
         while let Some(received) = post.next().await {
             match received.fields().get(":path") {
                 Some(b"/ping") => received.answer(Answer { status: 204, ..Answer::default() }),
-                Some(b"/die") => return std::mem::forget(received), // with all that is open
+                Some(b"/die") => {
+                    // As the kernel would for a process that is killed: the node hears of it, nobody says a word more.
+                    let _ = rustix::net::shutdown(&line, rustix::net::Shutdown::Both);
+                    loop {
+                        std::thread::park();
+                    }
+                }
                 _ => {
                     let handler = handler.clone();
                     tokio::task::spawn_local(async move { handler(received).await });
@@ -93,7 +100,8 @@ async fn echo(mut received: Received) {
     let rest = received.take_rest();
     let kind = received.fields().get("content-type").map(Bytes::copy_from_slice);
     let fields = kind.into_iter().map(|kind| ("content-type".into(), kind)).collect();
-    let mut writer = received.begin(Answer { fields, ..Answer::ok("") }, None);
+    let first = received.body.clone();
+    let mut writer = received.begin(Answer { fields, ..Answer::ok(first) }, None);
     while let Some(rest) = &rest
         && let Some(part) = rest.next().await
     {
