@@ -43,13 +43,13 @@ impl<T> Outflow<T> {
         Self { piece, open, ended, with_receiver: VecDeque::from([first]), writer: None }
     }
 
-    /// Whether the writer can hand the next piece over; else `waker` is told.
+    /// Whether the writer can hand the next piece over. `waker` is told when it can, and in any case when there will be no
+    /// more room.
     pub fn poll_room(&mut self, waker: &Waker) -> Poll<()> {
-        if self.has_room() {
-            return Poll::Ready(());
+        if !self.writer.as_ref().is_some_and(|known| known.will_wake(waker)) {
+            self.writer = Some(waker.clone());
         }
-        self.writer = Some(waker.clone());
-        Poll::Pending
+        if self.has_room() { Poll::Ready(()) } else { Poll::Pending }
     }
 
     /// Whether the writer can hand the next piece over.

@@ -82,13 +82,13 @@ fn an_echo_runs_both_ways_at_once() {
         knows_async(&post, "echo").await;
         let (call, mut writer) = post.open(To::Function(&function("echo")), &Request::default(), None).unwrap();
         let writing = tokio::task::spawn_local(async move {
-            for n in 0..500 {
+            for n in 0..200 {
                 writer.write(piece(n)).await.unwrap();
             }
             writer.finish();
         });
         let reply = call.await.unwrap();
-        let mut expected = (0..500).flat_map(piece);
+        let mut expected = (0..200).flat_map(piece);
         assert!(reply.body.iter().all(|byte| expected.next() == Some(*byte)));
         let rest = reply.rest.unwrap();
         while let Some(part) = rest.next().await {
@@ -171,12 +171,13 @@ fn a_slow_reader_stops_the_writer_and_nobody_else() {
             let short = post.call(To::Function(&to), &short).unwrap().await.unwrap();
             assert_eq!(short.body, "short", "others pass the one that is not read");
         }
-        let mut read = Vec::new();
-        for _ in 0..1000 {
-            read.extend_from_slice(&rest.next().await.unwrap().unwrap());
+        let mut expected = (0..100).flat_map(piece);
+        let mut read = 0;
+        while read < 100 * PIECE {
+            let part = rest.next().await.unwrap().unwrap();
+            assert!(part.iter().all(|byte| expected.next() == Some(*byte)));
+            read += part.len();
         }
-        let expected: Vec<u8> = (0..).flat_map(piece).take(read.len()).collect();
-        assert!(read == expected);
         // The reader of the second answer never reads: what it is given is bounded.
         let _unread = post.call(To::Function(&to), &Request::default()).unwrap().await.unwrap();
         drop(rest);
@@ -230,6 +231,7 @@ fn what_is_unread_is_a_window() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "one case after the other")]
 fn who_stops_reading_or_writing_is_heard() {
     let node = Node::new();
     let (heard, mut hears) = tokio::sync::mpsc::unbounded_channel();

@@ -83,7 +83,9 @@ impl Post {
     pub fn begin(&mut self, to: To<'_>, request: &Request<'_>) -> Result<Pending, Unsent> {
         let now = clock::now();
         self.core.turn(now);
-        self.core.call(to, request, Whole::Here, now).map(Pending)
+        let sent = self.core.call(to, request, Whole::Here, now).map(Pending);
+        self.core.ring();
+        sent
     }
 
     /// Sends the beginning of a call; the rest of its body is written, `total` bytes in all, if that is known. The answer may
@@ -97,6 +99,7 @@ impl Post {
         let now = clock::now();
         self.core.turn(now);
         let call = self.core.call(to, request, Whole::Open(total), now)?;
+        self.core.ring();
         let channel = self.core.book.channel(call).ok_or(Unsent::NoPeer)?;
         Ok((Pending(call), Writing { channel, call }))
     }
@@ -155,13 +158,16 @@ impl Post {
     /// Gives a call up; the peer is told.
     pub fn cancel(&mut self, pending: Pending) {
         self.core.leave(pending.0);
+        self.core.ring();
     }
 
     /// Sends an event: nobody answers, and it may be lost with its receiver.
     pub fn notify(&mut self, to: To<'_>, request: &Request<'_>) -> Result<(), Unsent> {
         let now = clock::now();
         self.core.turn(now);
-        self.core.notify(to, request, now)
+        let sent = self.core.notify(to, request, now);
+        self.core.ring();
+        sent
     }
 
     /// The next call or event; nothing when none came within `patience` (none: for ever) or the node has hung up.
@@ -185,6 +191,7 @@ impl Post {
         drop(incoming); // its slot is free for the answer
         if !event {
             self.core.answer(channel, call, answer, clock::now());
+            self.core.ring();
         }
     }
 

@@ -45,6 +45,8 @@ pub(super) struct Core {
     pub(super) hung_up: bool,
     /// Channels that ended before the node said so.
     pub(super) ended: Vec<u32>,
+    /// Something was sent, and its receivers have not been rung.
+    pub(super) unrung: bool,
 }
 
 impl Core {
@@ -63,6 +65,7 @@ impl Core {
             links: BTreeMap::new(),
             hung_up: false,
             ended: Vec::new(),
+            unrung: false,
         }
     }
 
@@ -125,7 +128,7 @@ impl Core {
             link.flow(envelope.call, flow);
             link.pump(&self.member);
         }
-        link.end.flush();
+        self.unrung = true;
         Ok(())
     }
 
@@ -146,7 +149,15 @@ impl Core {
         link.give_up(call);
         link.outbox.push_back(Letter::cancel(call));
         link.pump(&self.member);
-        link.end.flush();
+        self.unrung = true;
+    }
+
+    /// Rings everybody for whom something was sent. Whoever sends calls this, or turns, once its batch is complete: a bell
+    /// costs a system call, and its receiver may take the processor at once.
+    pub(super) fn ring(&mut self) {
+        if std::mem::take(&mut self.unrung) {
+            self.links.values_mut().for_each(|link| link.end.flush());
+        }
     }
 
     /// Where the answer is expected from, for spinning.
@@ -164,7 +175,7 @@ impl Core {
             } else {
                 answer_on(link, &self.member, call, answer, now);
             }
-            link.end.flush();
+            self.unrung = true;
         }
         self.wind_up();
     }
@@ -227,6 +238,15 @@ impl Core {
         Ok(())
     }
 
+    /// Hands the last piece over.
+    pub(super) fn end(&mut self, channel: u32, call: u64, piece: Bytes) {
+        let _ = self.stir(channel, call, |out| {
+            out.hand(piece);
+            out.close();
+        });
+        self.wind_up();
+    }
+
     /// The body that was begun is complete.
     pub(super) fn finish(&mut self, channel: u32, call: u64) {
         if self.stir(channel, call, Outflow::close).is_err() {
@@ -265,12 +285,14 @@ impl Core {
             self.turn_link(channel, link, now);
         }
         self.links = links;
+        self.unrung = false;
         self.heed_readers();
         while let Some(call) = self.book.due(now) {
             if let Some(channel) = self.book.expire(call, Err(CallError::Timeout)) {
                 self.cancel(channel, call);
             }
         }
+        self.ring();
         self.wind_up();
     }
 

@@ -31,7 +31,7 @@ pub(super) struct Wish {
 impl Wish {
     /// `None`: the gateway decides, because there is no ring, or because something about the head is odd.
     pub(super) fn of<B: Body>(request: &Request<B>, post: &Post) -> Option<Self> {
-        let wish = Self::read(request)?;
+        let wish = Self::read(request).filter(|_| is_held(request))?;
         let facts = Facts {
             edge: path::Edge {
                 same_node: true,
@@ -64,14 +64,13 @@ impl Wish {
     }
 }
 
-fn needs<B: Body>(request: &Request<B>) -> path::Call {
+fn needs<B>(request: &Request<B>) -> path::Call {
     let headers = request.headers();
-    let size = request.body().size_hint().exact();
-    path::Call {
-        upgrade: headers.contains_key(UPGRADE),
-        grpc: mode::is_grpc(headers),
-        streams: size.is_none_or(|bytes| bytes > LARGEST as u64),
-    }
+    path::Call { upgrade: headers.contains_key(UPGRADE), grpc: mode::is_grpc(headers) }
+}
+
+fn is_held<B: Body>(request: &Request<B>) -> bool {
+    request.body().size_hint().exact().is_some_and(|bytes| bytes <= LARGEST as u64)
 }
 
 /// The gateway says what is wrong with a limit that cannot be read.
@@ -124,14 +123,23 @@ mod tests {
 
     #[test]
     fn what_memory_cannot_carry_is_told() {
-        let of = |headers: &[(&str, &str)], body: &'static str| {
-            needs(&request("/function/echo", headers).map(|()| http_body_util::Full::new(bytes::Bytes::from(body))))
+        let of = |headers: &[(&str, &str)]| needs(&request("/function/echo", headers));
+        let plain = path::Call { upgrade: false, grpc: false };
+        assert_eq!(of(&[]), plain);
+        assert_eq!(of(&[("upgrade", "websocket")]), path::Call { upgrade: true, ..plain });
+        assert_eq!(of(&[("content-type", "application/grpc+proto")]), path::Call { grpc: true, ..plain });
+    }
+
+    #[test]
+    fn what_is_not_held_cannot_go_two_ways() {
+        let of = |bytes: usize| {
+            let body = http_body_util::Full::new(bytes::Bytes::from(vec![0; bytes]));
+            is_held(&request("/function/echo", &[]).map(|()| body))
         };
-        let plain = path::Call { upgrade: false, grpc: false, streams: false };
-        assert_eq!(of(&[], "x"), plain);
-        assert_eq!(of(&[("upgrade", "websocket")], ""), path::Call { upgrade: true, ..plain });
-        assert_eq!(of(&[("content-type", "application/grpc+proto")], ""), path::Call { grpc: true, ..plain });
-        let large: &'static str = Box::leak("x".repeat(LARGEST + 1).into_boxed_str());
-        assert_eq!(of(&[], large), path::Call { streams: true, ..plain });
+        assert_eq!((of(0), of(LARGEST), of(LARGEST + 1)), (true, true, false));
+        let unknown = http_body_util::StreamBody::new(futures_util::stream::pending::<
+            Result<http_body::Frame<bytes::Bytes>, ()>,
+        >());
+        assert!(!is_held(&request("/function/echo", &[]).map(|()| unknown)));
     }
 }
