@@ -108,6 +108,9 @@ async fn walk(
         let text = format!("the request's body is larger than {limit} bytes");
         return Err(error(Reason::BodyTooLarge, text).governed_by("nearpath.io/max-body"));
     }
-    let request = words::request(received, body)?;
+    let mut request = words::request(received, body)?;
+    if received.caller.function.is_some() {
+        words::tell_limit(request.headers_mut(), app.config.exec_timeout); // as the gateway tells it
+    }
     reply::begin(answer(app, request, Busy::default().enter(), open).await).await
 }

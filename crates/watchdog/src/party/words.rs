@@ -1,19 +1,21 @@
 //! Calls and answers in shared memory as HTTP, and HTTP as those: the same fields both ways, framing left out.
 
 use std::borrow::Cow;
+use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue};
+use http::header::{ACCEPT, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Request, Response, StatusCode, Uri, request, response};
 use http_body_util::BodyExt;
 use nearpath_domain::{Answer, Incoming, Reply};
-use nearpath_types::{PlatformError, Reason};
+use nearpath_types::{PlatformError, Reason, duration};
 
 use crate::arrival::{Arrival, Parts};
 use crate::body::Body;
 use crate::hop;
 use crate::refusal::{self, INTERNAL, error};
 
+const X_TIMEOUT: HeaderName = HeaderName::from_static("x-timeout");
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
 /// The request that a call is.
@@ -51,6 +53,15 @@ fn add(headers: &mut HeaderMap, name: &str, value: &[u8]) {
     if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_bytes(value)) {
         headers.append(name, value);
     }
+}
+
+/// The call's time limit, unless its caller set one or asks for a stream, which has none.
+pub(super) fn tell_limit(headers: &mut HeaderMap, limit: Option<Duration>) {
+    let accept = headers.get(ACCEPT).map_or(&[][..], HeaderValue::as_bytes);
+    let asks = |kind: &[u8]| accept.windows(kind.len()).any(|part| part.eq_ignore_ascii_case(kind));
+    let Some(limit) = limit.filter(|_| !asks(b"text/event-stream") && !asks(b"application/x-ndjson")) else { return };
+    let value = || HeaderValue::from_str(&duration::format(limit)).expect("a duration is ASCII");
+    headers.entry(X_TIMEOUT).or_insert_with(value);
 }
 
 /// A caller with an SDK tells its trace in the envelope (W3C Trace Context, section 3.2).
@@ -122,4 +133,38 @@ pub(crate) fn response(mut reply: Reply, asked_head: bool) -> Response<Body> {
         headers.entry(INTERNAL).or_insert(HeaderValue::from_static("function"));
     }
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_is_told_where_there_is_one() {
+        let told = |name: &'static str, value: &'static str| {
+            let mut headers = HeaderMap::from_iter([(HeaderName::from_static(name), HeaderValue::from_static(value))]);
+            tell_limit(&mut headers, Some(Duration::from_secs(60)));
+            headers.get(X_TIMEOUT).map(|value| value.to_str().unwrap().to_owned())
+        };
+        assert_eq!(told("x-end", "1").as_deref(), Some("60s"));
+        assert_eq!(told("x-timeout", "2s").as_deref(), Some("2s"), "the caller's own");
+        assert_eq!(told("accept", "Text/Event-Stream"), None);
+    }
+
+    #[test]
+    fn an_answer_of_the_watchdogs_own_is_the_platforms() {
+        let own = refusal(&error(Reason::Overload, "full"));
+        assert_eq!((own.status, own.reason, own.platform), (429, Reason::Overload as u16, true));
+        assert_eq!(own.body, "watchdog: overload: full\n");
+        let forged = Response::builder().status(429).header("x-nearpath-reason", "overload").body(()).unwrap();
+        let forged = answer(forged.into_parts().0, Bytes::new());
+        assert_eq!((forged.reason, forged.platform), (0, false), "what a tenant writes is a tenant's");
+    }
+
+    #[test]
+    fn a_length_is_told_only_where_there_is_no_body() {
+        let head = || Response::builder().header(CONTENT_LENGTH, "5").body(()).unwrap().into_parts().0;
+        assert_eq!(answer(head(), Bytes::from_static(b"right")).fields, []);
+        assert_eq!(answer(head(), Bytes::new()).fields.len(), 1, "the answer to a HEAD");
+    }
 }
