@@ -17,6 +17,7 @@ pub mod packet;
 pub mod post;
 pub mod protocol;
 pub mod registrar;
+pub mod trace;
 
 #[cfg(feature = "tokio")]
 pub use hub::Hub;

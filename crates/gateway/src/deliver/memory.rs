@@ -16,6 +16,7 @@ use http_body::Body;
 use http_body_util::BodyExt;
 use nearpath_domain::post::Settings;
 use nearpath_domain::post::polled::Post;
+use nearpath_domain::trace::{TRACEPARENT, Trace};
 use nearpath_domain::{CallError, Reply, To, clock};
 use nearpath_path::{self as path, Facts, Path};
 use nearpath_types::{PlatformError, Reason};
@@ -104,7 +105,8 @@ pub(super) async fn attempt(call: &mut Call, endpoint: &Arc<Endpoint>, post: Pos
         let fields = fields(&head);
         let left = call.clock.deadline().saturating_duration_since(Instant::now());
         let deadline = clock::within(left);
-        let request = nearpath_domain::Request { fields: &fields, body: body.clone(), deadline, ..Default::default() };
+        let (trace, span) = traced(&head);
+        let request = nearpath_domain::Request { fields: &fields, body: body.clone(), deadline, trace, span };
         post.call(To::Instance(endpoint.id), &request)
     };
     let answer = match asked {
@@ -143,6 +145,12 @@ fn fields(head: &http::request::Parts) -> Vec<(&str, &[u8])> {
     fields.push((":path", head.uri.path_and_query().map_or("/", |path| path.as_str()).as_bytes()));
     fields.extend(head.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes())));
     fields
+}
+
+/// What the envelope says of the request's trace; its `traceparent` goes along as a field too.
+fn traced(head: &http::request::Parts) -> ([u8; 16], [u8; 8]) {
+    let told = head.headers.get(TRACEPARENT).and_then(|text| Trace::parse(text.as_bytes()));
+    told.map_or_else(Default::default, |trace| (trace.id, trace.span))
 }
 
 /// The answer as HTTP. Fields that HTTP does not know are left out: who wrote them may be hostile.

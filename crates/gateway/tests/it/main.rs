@@ -10,6 +10,7 @@ mod failures;
 mod house;
 mod inner;
 mod malformed;
+mod memory;
 mod records;
 mod streams;
 mod takers;
