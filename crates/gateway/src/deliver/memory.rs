@@ -24,7 +24,12 @@ pub(crate) struct Domains(RefCell<HashMap<String, Post>>);
 impl Domains {
     /// The party that may call an instance of the call's function.
     fn post(&self, call: &Call) -> Option<Post> {
-        self.0.borrow().get(call.route.domain.as_deref()?).cloned()
+        self.of(call.route.domain.as_deref()?)
+    }
+
+    /// The party in a domain.
+    pub(super) fn of(&self, domain: &str) -> Option<Post> {
+        self.0.borrow().get(domain).cloned()
     }
 }
 
@@ -56,7 +61,8 @@ pub(super) fn way(call: &mut Call, endpoint: &Endpoint) -> Option<Post> {
         edge: path::Edge {
             same_node: true,
             callee_in_domain: call.route.domain.is_some(),
-            same_domain: post.is_some(),
+            same_domain: true,
+            caller_is_party: post.is_some(),
             callee_is_party: known.is_some(),
         },
         call: path::Call { upgrade: call.asked.upgrade, grpc: call.asked.grpc },

@@ -15,4 +15,5 @@ mod records;
 mod streams;
 mod takers;
 mod tls;
+mod traced;
 mod whole;
