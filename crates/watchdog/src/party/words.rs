@@ -7,6 +7,7 @@ use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Request, Response, StatusCode, Uri, request, response};
 use http_body_util::BodyExt;
+use nearpath_domain::trace::{self, Trace};
 use nearpath_domain::{Answer, Incoming, Reply};
 use nearpath_types::{PlatformError, Reason, duration};
 
@@ -16,7 +17,7 @@ use crate::hop;
 use crate::refusal::{self, INTERNAL, error};
 
 const X_TIMEOUT: HeaderName = HeaderName::from_static("x-timeout");
-const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+const TRACEPARENT: HeaderName = HeaderName::from_static(trace::TRACEPARENT);
 
 /// The request that a call is.
 ///
@@ -35,7 +36,7 @@ pub(crate) fn request(incoming: &Incoming, body: Parts) -> Result<Request<Arriva
     let headers = request.headers_mut();
     hop::strip(headers, false);
     headers.remove(CONTENT_LENGTH); // who wrote it may be wrong; the body's length is known
-    trace(headers, incoming);
+    tell_trace(headers, incoming);
     Ok(request)
 }
 
@@ -64,14 +65,19 @@ pub(super) fn tell_limit(headers: &mut HeaderMap, limit: Option<Duration>) {
     headers.entry(X_TIMEOUT).or_insert_with(value);
 }
 
-/// A caller with an SDK tells its trace in the envelope (W3C Trace Context, section 3.2).
-fn trace(headers: &mut HeaderMap, incoming: &Incoming) {
+/// A caller with an SDK tells its trace in the envelope alone.
+fn tell_trace(headers: &mut HeaderMap, incoming: &Incoming) {
     if incoming.trace == [0; 16] || headers.contains_key(TRACEPARENT) {
         return;
     }
-    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    let text = format!("00-{}-{}-01", hex(&incoming.trace), hex(&incoming.span));
+    let text = Trace { id: incoming.trace, span: incoming.span }.to_string();
     headers.insert(TRACEPARENT, HeaderValue::from_str(&text).expect("digits and dashes"));
+}
+
+/// What the envelope says of a request's trace; its `traceparent` goes along as a field too.
+pub(crate) fn traced(headers: &HeaderMap) -> ([u8; 16], [u8; 8]) {
+    let told = headers.get(TRACEPARENT).and_then(|text| Trace::parse(text.as_bytes()));
+    told.map_or_else(Default::default, |trace| (trace.id, trace.span))
 }
 
 /// The answer that a response is. One of the watchdog's own is marked as the platform's.

@@ -42,7 +42,8 @@ pub(super) async fn call(
         let path = wish.path(head.uri.path_and_query().map_or("", PathAndQuery::as_str));
         let fields = party::fields(&head, &path);
         let deadline = wish.timeout.map_or(0, clock::within);
-        let request = nearpath_domain::Request { fields: &fields, body: body.clone(), deadline, ..Default::default() };
+        let (trace, span) = party::traced(&head.headers);
+        let request = nearpath_domain::Request { fields: &fields, body: body.clone(), deadline, trace, span };
         post.call(To::Function(&wish.function), &request)
     };
     let outcome = match sent {

@@ -37,6 +37,7 @@ impl Wish {
                 same_node: true,
                 callee_in_domain: true,
                 same_domain: true,
+                caller_is_party: true,
                 callee_is_party: post.knows(&wish.function),
             },
             call: needs(request),
