@@ -40,6 +40,8 @@ pub(super) struct Link {
     clogged: Option<Arc<Feed>>,
     /// Calls taken here and not answered, with the time when they came: for a callee.
     pub(super) taken: HashMap<u64, Taken>,
+    /// No calls here.
+    pub(super) events_only: bool,
     pub(super) closed: bool,
     pub(super) withdrawn: bool,
 }
@@ -110,6 +112,7 @@ impl Link {
             parts: HashMap::new(),
             clogged: None,
             taken: HashMap::new(),
+            events_only: false,
             closed: false,
             withdrawn: false,
         }
@@ -145,6 +148,7 @@ impl Link {
         let fits = match (self.side, envelope.kind) {
             (_, Kind::Part | Kind::Cancel) => true,
             (Side::Caller, kind) => kind == Kind::Answer,
+            (Side::Callee, Kind::Call) => !self.events_only,
             (Side::Callee, kind) => kind != Kind::Answer,
         };
         if !fits {
