@@ -13,6 +13,7 @@ mod agent;
 pub mod artifact;
 pub mod config;
 mod domains;
+mod edges;
 mod identity;
 pub mod ids;
 pub mod instance;
