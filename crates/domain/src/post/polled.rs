@@ -203,7 +203,7 @@ pub async fn any(calls: &mut Vec<Call>) -> Option<(usize, Result<Reply, CallErro
         }
         for at in 0..calls.len() {
             if let Poll::Ready(outcome) = Pin::new(&mut calls[at]).poll(cx) {
-                let _ = calls.remove(at);
+                drop(calls.remove(at));
                 return Poll::Ready(Some((at, outcome)));
             }
         }
