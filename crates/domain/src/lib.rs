@@ -19,6 +19,7 @@ pub mod packet;
 pub mod post;
 pub mod protocol;
 pub mod registrar;
+pub mod trace;
 
 #[cfg(feature = "tokio")]
 pub use hub::Hub;

@@ -83,7 +83,9 @@ impl Post {
     pub fn begin(&mut self, to: To<'_>, request: &Request<'_>) -> Result<Pending, Unsent> {
         let now = clock::now();
         self.core.turn(now);
-        self.core.call(to, request, Whole::Here, now).map(Pending)
+        let sent = self.core.call(to, request, Whole::Here, now).map(Pending);
+        self.core.ring();
+        sent
     }
 
     /// Sends the beginning of a call; the rest of its body is written, `total` bytes in all, if that is known. The answer may
@@ -97,6 +99,7 @@ impl Post {
         let now = clock::now();
         self.core.turn(now);
         let call = self.core.call(to, request, Whole::Open(total), now)?;
+        self.core.ring();
         let channel = self.core.book.channel(call).ok_or(Unsent::NoPeer)?;
         Ok((Pending(call), Writing { channel, call }))
     }
@@ -106,6 +109,7 @@ impl Post {
     pub fn begin_answer(&mut self, incoming: &Incoming, answer: Answer, total: Option<u64>) -> Writing {
         let (channel, call) = (incoming.channel, incoming.call);
         self.core.begin_answer(channel, call, answer, total);
+        self.core.ring();
         Writing { channel, call }
     }
 
@@ -114,17 +118,21 @@ impl Post {
         while !self.core.has_room(to.channel, to.call)? {
             self.sleep(0, None);
         }
-        self.core.hand(to.channel, to.call, piece)
+        let handed = self.core.hand(to.channel, to.call, piece);
+        self.core.ring();
+        handed
     }
 
     /// The body that was begun is complete.
     pub fn finish(&mut self, body: Writing) {
         self.core.finish(body.channel, body.call);
+        self.core.ring();
     }
 
     /// The body that was begun will not be completed: the peer is told.
     pub fn abort(&mut self, body: Writing) {
         self.core.abort(body.channel, body.call);
+        self.core.ring();
     }
 
     /// The next part of a body; nothing at the end. When none comes within `patience` (none: for ever): [`CallError::Timeout`].
@@ -175,20 +183,25 @@ impl Post {
     /// Gives a call up; the peer is told.
     pub fn cancel(&mut self, pending: Pending) {
         self.core.leave(pending.0);
+        self.core.ring();
     }
 
     /// Sends an event: nobody answers, and it may be lost with its receiver.
     pub fn notify(&mut self, to: To<'_>, request: &Request<'_>) -> Result<(), Unsent> {
         let now = clock::now();
         self.core.turn(now);
-        self.core.notify(to, request, now)
+        let sent = self.core.notify(to, request, now);
+        self.core.ring();
+        sent
     }
 
     /// Sends an event to one instance of each function that subscribes to this topic, without the gateway.
     pub fn publish(&mut self, topic: &str, request: &Request<'_>) -> Published {
         let now = clock::now();
         self.core.turn(now);
-        self.core.publish(topic, request, now)
+        let published = self.core.publish(topic, request, now);
+        self.core.ring();
+        published
     }
 
     /// The next call or event; nothing when none came within `patience` (none: for ever) or the node has hung up.
@@ -212,6 +225,7 @@ impl Post {
         drop(incoming); // its slot is free for the answer
         if !event {
             self.core.answer(channel, call, answer, clock::now());
+            self.core.ring();
         }
     }
 

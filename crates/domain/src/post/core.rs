@@ -45,6 +45,8 @@ pub(super) struct Core {
     pub(super) hung_up: bool,
     /// Channels that ended before the node said so.
     pub(super) ended: Vec<u32>,
+    /// Something was sent, and its receivers have not been rung.
+    pub(super) unrung: bool,
 }
 
 impl Core {
@@ -63,6 +65,7 @@ impl Core {
             links: BTreeMap::new(),
             hung_up: false,
             ended: Vec::new(),
+            unrung: false,
         }
     }
 
@@ -140,7 +143,7 @@ impl Core {
             link.flow(envelope.call, flow);
             link.pump(&self.member);
         }
-        link.end.flush();
+        self.unrung = true;
         Ok(())
     }
 
@@ -161,7 +164,15 @@ impl Core {
         link.give_up(call);
         link.outbox.push_back(Letter::cancel(call));
         link.pump(&self.member);
-        link.end.flush();
+        self.unrung = true;
+    }
+
+    /// Rings everybody for whom something was sent. Whoever sends calls this, or turns, once its batch is complete: a bell
+    /// costs a system call, and its receiver may take the processor at once.
+    pub(super) fn ring(&mut self) {
+        if std::mem::take(&mut self.unrung) {
+            self.links.values_mut().for_each(|link| link.end.flush());
+        }
     }
 
     /// Where the answer is expected from, for spinning.
@@ -179,7 +190,7 @@ impl Core {
             } else {
                 answer_on(link, &self.member, call, answer, now);
             }
-            link.end.flush();
+            self.unrung = true;
         }
         self.wind_up();
     }
@@ -201,7 +212,7 @@ impl Core {
         };
         taken.begun = Some(answer.status);
         send_answer(link, &self.member, call, answer, Whole::Open(total));
-        link.end.flush();
+        self.unrung = true;
         true
     }
 
@@ -238,7 +249,7 @@ impl Core {
         act(&mut link.flow_mut(call).ok_or(NotWanted)?.out);
         link.stir(call);
         link.pump(&self.member);
-        link.end.flush();
+        self.unrung = true;
         Ok(())
     }
 
@@ -274,7 +285,7 @@ impl Core {
             Side::Callee if open => {
                 break_off(link, call);
                 link.pump(&self.member);
-                link.end.flush();
+                self.unrung = true;
             }
             _ => {}
         }
@@ -289,12 +300,14 @@ impl Core {
             self.turn_link(channel, link, now);
         }
         self.links = links;
+        self.unrung = false;
         self.heed_readers();
         while let Some(call) = self.book.due(now) {
             if let Some(channel) = self.book.expire(call, Err(CallError::Timeout)) {
                 self.cancel(channel, call);
             }
         }
+        self.ring();
         self.wind_up();
     }
 

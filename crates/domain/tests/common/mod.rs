@@ -37,10 +37,14 @@ impl Node {
     }
 
     pub fn with(settings: Settings) -> Self {
+        Self::started(|| Hub::start(settings))
+    }
+
+    pub fn started(start: impl FnOnce() -> std::io::Result<(Hub, UnboundedReceiver<Fault>)>) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let (hub, faults) = {
             let _inside = runtime.enter();
-            Hub::start(settings).unwrap()
+            start().unwrap()
         };
         Self { runtime, hub, faults }
     }

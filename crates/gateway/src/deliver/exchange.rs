@@ -13,6 +13,7 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 use nearpath_domain::post::Rest;
 use nearpath_domain::post::polled::{self, Post, Writer};
+use nearpath_domain::trace::{TRACEPARENT, Trace};
 use nearpath_domain::{CallError, Reply, To, Unsent, clock};
 use nearpath_types::{PlatformError, Reason};
 use nearpath_wire::BoxError;
@@ -95,8 +96,8 @@ fn send(
     let fields = fields(head);
     let left = call.clock.deadline().saturating_duration_since(Instant::now());
     let total = rest.size_hint().exact().map(|rest| rest + body.len() as u64);
-    let request =
-        nearpath_domain::Request { fields: &fields, body, deadline: clock::within(left), ..Default::default() };
+    let (trace, span) = traced(head);
+    let request = nearpath_domain::Request { fields: &fields, body, deadline: clock::within(left), trace, span };
     let to = To::Instance(endpoint.id);
     if rest.is_end_stream() {
         return post.call(to, &request).map(|answer| (answer, None));
@@ -134,6 +135,12 @@ fn fields(head: &http::request::Parts) -> Vec<(&str, &[u8])> {
     fields.push((":path", head.uri.path_and_query().map_or("/", |path| path.as_str()).as_bytes()));
     fields.extend(head.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes())));
     fields
+}
+
+/// What the envelope says of the request's trace; its `traceparent` goes along as a field too.
+fn traced(head: &http::request::Parts) -> ([u8; 16], [u8; 8]) {
+    let told = head.headers.get(TRACEPARENT).and_then(|text| Trace::parse(text.as_bytes()));
+    told.map_or_else(Default::default, |trace| (trace.id, trace.span))
 }
 
 /// The answer as HTTP. Fields that HTTP does not know are left out: who wrote them may be hostile.

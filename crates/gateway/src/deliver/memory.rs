@@ -56,7 +56,8 @@ pub(super) fn way(call: &mut Call, endpoint: &Endpoint) -> Option<Post> {
         edge: path::Edge {
             same_node: true,
             callee_in_domain: call.route.domain.is_some(),
-            same_domain: post.is_some(),
+            same_domain: true,
+            caller_is_party: post.is_some(),
             callee_is_party: known.is_some(),
         },
         call: path::Call { upgrade: call.asked.upgrade, grpc: call.asked.grpc },
