@@ -80,13 +80,13 @@ async fn serve(app: Arc<App>, post: &Post, watch: Watch) {
     }
 }
 
-/// Answers one call, or gives it up when its caller does.
+/// Answers one call, or gives it up when its caller does. An event has nobody who waits: its answer is let go.
 async fn call(app: Arc<App>, mut received: Received, open: Open) {
     let rest = received.take_rest();
     let begun = tokio::select! {
         biased;
         begun = walk(app, &received, rest, open) => begun,
-        () = received.given_up() => {
+        () = received.given_up(), if !received.event => {
             return received.answer(Answer::platform(Reason::CallerGone.status(), "the caller has gone\n"));
         }
     };

@@ -16,6 +16,8 @@ use crate::body::Body;
 use crate::hop;
 use crate::refusal::{self, INTERNAL, error};
 
+/// What OpenFaaS's connectors call an event's topic.
+const X_TOPIC: &str = "x-topic";
 const X_TIMEOUT: HeaderName = HeaderName::from_static("x-timeout");
 const TRACEPARENT: HeaderName = HeaderName::from_static(trace::TRACEPARENT);
 
@@ -30,6 +32,7 @@ pub(crate) fn request(incoming: &Incoming, body: Parts) -> Result<Request<Arriva
         match field.name {
             ":method" => *request.method_mut() = Method::from_bytes(field.value).map_err(|_| invalid("method"))?,
             ":path" => *request.uri_mut() = path(field.value).ok_or_else(|| invalid("path"))?,
+            ":name" if incoming.event => add(request.headers_mut(), X_TOPIC, field.value),
             name => add(request.headers_mut(), name, field.value),
         }
     }
