@@ -19,6 +19,16 @@ pub(crate) fn spent(roots: &[u32]) -> Duration {
     Duration::from_nanos(nanos)
 }
 
+/// `roots` and everybody alive who descends from them.
+pub(crate) fn everybody(roots: &[u32]) -> BTreeSet<u32> {
+    family(roots, &parents())
+}
+
+/// CPU time of the living threads of one process.
+pub(crate) fn own(pid: u32) -> Duration {
+    Duration::from_nanos(threads_ns(pid))
+}
+
 /// `roots` and everybody who descends from them.
 fn family(roots: &[u32], parents: &BTreeMap<u32, u32>) -> BTreeSet<u32> {
     let mut family: BTreeSet<u32> = roots.iter().copied().collect();

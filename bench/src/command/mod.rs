@@ -5,6 +5,7 @@ mod chaos;
 mod edge;
 mod gateway;
 mod handler;
+mod idle;
 mod load;
 mod member;
 mod ring;
@@ -38,6 +39,8 @@ pub(crate) enum Command {
     Ring(ring::Args),
     /// A chain of two functions, by the ways to build it
     Shm(shm::Args),
+    /// Warm chains that nobody calls: CPU, wake-ups, memory; needs `nearpath` in PATH
+    Idle(idle::Args),
     #[command(hide = true)]
     RingParty(crate::circle::Args),
     /// A plain HTTP handler with a small fixed response
@@ -57,6 +60,7 @@ pub(crate) fn run(command: Command) -> Outcome {
         Command::Chaos(args) => on_one_thread(chaos::run(args)),
         Command::Ring(args) => on_one_thread(ring::run(args)),
         Command::Shm(args) => on_one_thread(shm::run(args)),
+        Command::Idle(args) => on_one_thread(idle::run(args)),
         Command::RingParty(args) => Ok(crate::circle::serve(&args).map(|()| ExitCode::SUCCESS)?),
         Command::Handler(args) => on_one_thread(handler::run(args)),
         Command::Gateway(args) => gateway::run(&args),

@@ -2,6 +2,7 @@
 
 pub(crate) mod chain;
 pub(crate) mod house;
+pub(crate) mod many;
 pub(crate) mod nginx;
 pub(crate) mod own;
 
