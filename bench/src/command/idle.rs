@@ -93,7 +93,10 @@ fn sample(lines: &BTreeMap<String, Line>, window: Duration, instances: usize) ->
 
 /// Who woke up, and what memory it has: medians over the rounds.
 fn print(seen: &Seen, window: Duration) {
-    println!("{:9} {:16} {:>9} {:>11} {:>9} {:>9}", "variant", "process", "number", "% of a core", "wakes/s", "PSS KiB");
+    println!(
+        "{:9} {:16} {:>9} {:>11} {:>9} {:>9}",
+        "variant", "process", "number", "% of a core", "wakes/s", "PSS KiB"
+    );
     for ((variant, name), lines) in seen {
         let wakes = median(lines.iter().map(|line| line.wakes as f64)) / window.as_secs_f64();
         let (processes, pss) = lines.last().map_or((0, 0), |line| (line.processes, line.pss_kib));

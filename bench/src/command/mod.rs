@@ -8,6 +8,7 @@ mod handler;
 mod idle;
 mod load;
 mod member;
+mod motion;
 mod ring;
 mod shm;
 mod start;
@@ -41,6 +42,8 @@ pub(crate) enum Command {
     Shm(shm::Args),
     /// Warm chains that nobody calls: CPU, wake-ups, memory; needs `nearpath` in PATH
     Idle(idle::Args),
+    /// The motion example: the warm chain beside scale to zero; needs `nearpath` in PATH
+    Motion(motion::Args),
     #[command(hide = true)]
     RingParty(crate::circle::Args),
     /// A plain HTTP handler with a small fixed response
@@ -61,6 +64,7 @@ pub(crate) fn run(command: Command) -> Outcome {
         Command::Ring(args) => on_one_thread(ring::run(args)),
         Command::Shm(args) => on_one_thread(shm::run(args)),
         Command::Idle(args) => on_one_thread(idle::run(args)),
+        Command::Motion(args) => on_one_thread(motion::run(args)),
         Command::RingParty(args) => Ok(crate::circle::serve(&args).map(|()| ExitCode::SUCCESS)?),
         Command::Handler(args) => on_one_thread(handler::run(args)),
         Command::Gateway(args) => gateway::run(&args),
