@@ -69,7 +69,8 @@ fn field(text: &str, key: &str) -> u64 {
     value.and_then(|value| value.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }
 
-fn name(pid: u32) -> String {
+/// The name of the program that a process runs, at most 15 bytes of it.
+pub(crate) fn name(pid: u32) -> String {
     fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim().to_owned()
 }
 

@@ -3,6 +3,7 @@
 
 pub(crate) mod closed;
 pub(crate) mod connection;
+pub(crate) mod counted;
 pub(crate) mod mqtt;
 pub(crate) mod open;
 pub(crate) mod pacer;
