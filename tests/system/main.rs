@@ -4,6 +4,7 @@
 
 mod badinput;
 mod coap;
+mod cpu;
 mod death;
 mod grpc;
 mod house;
@@ -14,4 +15,5 @@ mod restart;
 mod rootless;
 mod scale;
 mod security;
+mod sensors;
 mod shm;

@@ -65,7 +65,7 @@ pub(crate) async fn direct(functions: &[Edges]) -> io::Result<Vec<Peer>> {
         let addr: SocketAddr = free_addr()?;
         let known: Vec<_> = peers.iter().map(|(name, peer)| format!("{name}={}", peer.addr)).collect();
         let mut command = Command::new(program()?);
-        command.arg(name).env("PORT", addr.port().to_string()).env("SENSING_DIRECT", known.join(","));
+        command.arg(name).env("upstream_url", format!("http://{addr}")).env("SENSING_DIRECT", known.join(","));
         peers.push((name, Peer::start(command, addr).await?));
     }
     Ok(peers.into_iter().map(|(_, peer)| peer).collect())

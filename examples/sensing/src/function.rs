@@ -8,7 +8,7 @@ use sensing::parking::{self, Visit};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::call::Calls;
+use crate::call::{Calls, Fault};
 
 /// Which function this process is.
 pub(crate) enum Role {
@@ -18,9 +18,6 @@ pub(crate) enum Role {
     /// One of those that a visit goes through.
     Station(String),
 }
-
-/// Status and text for the caller.
-pub(crate) type Fault = (u16, String);
 
 impl Role {
     pub(crate) fn named(name: &str) -> Option<Self> {
