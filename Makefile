@@ -9,7 +9,7 @@ SKIPS := $(abspath $(TARGET_DIR))/skips.log
 FUZZ_SECONDS ?= 60
 FUZZ_TARGETS = $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 
-.PHONY: help build demo up test test-python test-go loom asan lint fmt fuzz bench dist clean setup setup-cargo-tools
+.PHONY: help build demo up test test-python test-go loom asan lint fmt fuzz bench audit dist clean setup setup-cargo-tools
 
 help: ## list what can be made
 	@sed -n 's/^\([a-zA-Z%-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -77,6 +77,10 @@ bench: bench-edge bench-start bench-ring bench-shm ## every comparison
 bench-%: build ## one comparison: bench-edge, bench-start, bench-ring; writes bench/results/NAME.json
 	@tools/need nginx=nginx || echo "going on without nginx: the comparison will say what it lacks"
 	PATH="$(abspath $(RELEASE)):$$PATH" $(RELEASE)/nearpath-bench $*
+
+audit: build ## count by tracing what a request makes the kernel do; writes docs/reference/audit.md; root
+	@tools/need bpftrace=bpftrace nginx=nginx perf=linux-perf strace=strace || echo "going on with what is there"
+	PATH="$(abspath $(RELEASE)):$$PATH" $(RELEASE)/nearpath-bench audit
 
 dist: build ## a tarball for this architecture and C library
 	@tools/dist $(RELEASE)
