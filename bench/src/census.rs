@@ -4,18 +4,13 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::time::Duration;
 
-use crate::cpu;
-
-/// What one process had spent at a moment.
-#[derive(Debug, Clone, Copy, Default)]
-struct Spent {
-    cpu: Duration,
-    wakes: u64,
-}
+use crate::cpu::{self, Moment};
 
 /// Every process of some families at a moment.
 pub(crate) struct Census {
-    spent: BTreeMap<u32, Spent>,
+    cpu: Moment,
+    /// By process and thread: times that it went to sleep by itself.
+    wakes: BTreeMap<u32, BTreeMap<String, u64>>,
 }
 
 /// What the processes of one name did between two moments.
@@ -32,19 +27,20 @@ pub(crate) struct Line {
 impl Census {
     /// Looks at `roots` and all their descendants.
     pub(crate) fn take(roots: &[u32]) -> Self {
-        let spent = |pid: u32| Spent { cpu: cpu::own(pid), wakes: wakes(pid) };
-        Self { spent: cpu::everybody(roots).into_iter().map(|pid| (pid, spent(pid))).collect() }
+        let wakes = cpu::everybody(roots).into_iter().map(|pid| (pid, wakes(pid))).collect();
+        Self { cpu: Moment::now(roots), wakes }
     }
 
     /// What each name did since. Processes that have ended are not counted: at rest there are none.
     pub(crate) fn until(&self, later: &Self) -> BTreeMap<String, Line> {
         let mut lines = BTreeMap::<String, Line>::new();
-        for (pid, end) in &later.spent {
-            let start = self.spent.get(pid).copied().unwrap_or_default();
+        for (pid, end) in &later.wakes {
+            let start = self.wakes.get(pid);
+            let before = |thread| start.and_then(|start| start.get(thread)).copied().unwrap_or(0);
             let line = lines.entry(name(*pid)).or_default();
             line.processes += 1;
-            line.cpu += end.cpu.saturating_sub(start.cpu);
-            line.wakes += end.wakes.saturating_sub(start.wakes);
+            line.cpu += self.cpu.of(*pid, &later.cpu);
+            line.wakes += end.iter().map(|(thread, times)| times.saturating_sub(before(thread))).sum::<u64>();
             line.pss_kib += pss_kib(*pid);
         }
         lines
@@ -56,11 +52,14 @@ fn pss_kib(pid: u32) -> u64 {
     field(&fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default(), "Pss:")
 }
 
-/// `voluntary_ctxt_switches` of all threads, proc_pid_status(5).
-fn wakes(pid: u32) -> u64 {
+/// `voluntary_ctxt_switches` of each thread, proc_pid_status(5).
+fn wakes(pid: u32) -> BTreeMap<String, u64> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let texts = tasks.filter_map(|task| fs::read_to_string(task.path().join("status")).ok());
-    texts.map(|text| field(&text, "voluntary_ctxt_switches:")).sum()
+    let read = |task: fs::DirEntry| {
+        let text = fs::read_to_string(task.path().join("status")).ok()?;
+        Some((task.file_name().into_string().ok()?, field(&text, "voluntary_ctxt_switches:")))
+    };
+    tasks.filter_map(read).collect()
 }
 
 /// The number on the line that begins with `key`; 0 without one.

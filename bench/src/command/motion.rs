@@ -19,7 +19,7 @@ use tempfile::TempDir;
 
 use super::{Outcome, seconds};
 use crate::compare::{Better, Comparison, Goal, Ratio, Sample, median};
-use crate::cpu;
+use crate::cpu::Moment;
 use crate::load::connection::Connection;
 use crate::load::mqtt::Publisher;
 use crate::load::{Template, trace};
@@ -114,7 +114,7 @@ async fn play(stage: &Stage, variant: &str, seed: u64, args: &Args, phases: &Ref
     let events = events(seed, Shape::default().compressed(args.compress), length);
     let moments: Vec<_> = events.iter().map(|event| Duration::from_millis(event.at_ms)).collect();
     let (addr, pids) = stage.entry(variant);
-    let before = cpu::spent(&pids);
+    let before = Moment::now(&pids);
     let tally = match variant {
         "ring, mqtt" => over_mqtt(stage.mqtt, &events, &moments).await?,
         "scale to zero" => {
@@ -130,7 +130,7 @@ async fn play(stage: &Stage, variant: &str, seed: u64, args: &Args, phases: &Ref
         }
         _ => over_http(addr, &events, &moments, async |_| {}).await?,
     };
-    Ok(sample(&tally, length, cpu::spent(&pids).saturating_sub(before)))
+    Ok(sample(&tally, length, before.until(&Moment::now(&pids))))
 }
 
 async fn over_mqtt(addr: SocketAddr, events: &[Event], moments: &[Duration]) -> io::Result<Tally> {

@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::{Outcome, seconds};
 use crate::compare::{Better, Comparison, Goal, Ratio, Sample, median};
-use crate::cpu;
+use crate::cpu::Moment;
 use crate::load::{Template, connection};
 use crate::peer::house::House;
 use crate::peer::{Peer, sensors};
@@ -114,9 +114,9 @@ pub(crate) async fn run(args: Args) -> Outcome {
 
 async fn period(stage: &Stage, variant: usize, number: u64, args: &Args) -> io::Result<(Sample, Period)> {
     let (addr, pids) = stage.entry(variant);
-    let (start, before) = (Instant::now(), cpu::spent(&pids));
+    let (start, before) = (Instant::now(), Moment::now(&pids));
     let tally = burst(addr, args.seed, number).await?;
-    let (burst, after_burst) = (start.elapsed(), cpu::spent(&pids));
+    let (burst, after_burst) = (start.elapsed(), Moment::now(&pids));
     let end = start + PERIOD / args.compress;
     if variant == 2 {
         sleep_until(start + burst + args.idle / args.compress).await;
@@ -125,8 +125,8 @@ async fn period(stage: &Stage, variant: usize, number: u64, args: &Args) -> io::
         stage.scale(1).await?;
     }
     sleep_until(end).await;
-    let spent = cpu::spent(&pids);
-    let rest = spent.saturating_sub(after_burst).as_secs_f64() / (start.elapsed() - burst).as_secs_f64();
+    let spent = Moment::now(&pids);
+    let rest = after_burst.until(&spent).as_secs_f64() / (start.elapsed() - burst).as_secs_f64();
     tally.failures().iter().for_each(|(what, times)| eprintln!("{}: {times} × {what}", VARIANTS[variant]));
     let sample = Sample {
         n: tally.answered(),
@@ -134,7 +134,7 @@ async fn period(stage: &Stage, variant: usize, number: u64, args: &Args) -> io::
         p50_us: tally.us(0.5),
         p99_us: tally.us(0.99),
         rps: tally.answered() as f64 / burst.as_secs_f64(),
-        cpu_us_per_request: spent.saturating_sub(before).as_micros() as f64 / tally.answered().max(1) as f64,
+        cpu_us_per_request: before.until(&spent).as_micros() as f64 / tally.answered().max(1) as f64,
     };
     Ok((sample, Period { variant, burst, rest }))
 }
