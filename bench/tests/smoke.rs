@@ -123,7 +123,7 @@ fn ring_writes_its_file() {
 
 #[test]
 fn what_needs_nearpath_says_so() {
-    for command in ["start", "chaos"] {
+    for command in ["start", "chaos", "idle", "motion", "parking", "audit"] {
         let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
         let output = Command::new(env!("CARGO_BIN_EXE_nearpath-bench"))
             .arg(command)

@@ -16,4 +16,5 @@ mod restart;
 mod rootless;
 mod scale;
 mod security;
+mod sensors;
 mod shm;

@@ -1,12 +1,16 @@
 //! One file a subcommand.
 
+mod audit;
 mod boutique;
 mod chaos;
 mod edge;
 mod gateway;
 mod handler;
+mod idle;
 mod load;
 mod member;
+mod motion;
+mod parking;
 mod ring;
 mod shm;
 mod start;
@@ -38,6 +42,14 @@ pub(crate) enum Command {
     Ring(ring::Args),
     /// A chain of two functions, by the ways to build it
     Shm(shm::Args),
+    /// Warm chains that nobody calls: CPU, wake-ups, memory; needs `nearpath` in PATH
+    Idle(idle::Args),
+    /// The motion example: the warm chain beside scale to zero; needs `nearpath` in PATH
+    Motion(motion::Args),
+    /// The parking example: bursts of pictures, and what the time between them costs; needs `nearpath` in PATH
+    Parking(parking::Args),
+    /// Count by tracing what a request makes the kernel do, and write docs/reference/audit.md; needs bpftrace and root
+    Audit(audit::Args),
     #[command(hide = true)]
     RingParty(crate::circle::Args),
     /// A plain HTTP handler with a small fixed response
@@ -57,6 +69,10 @@ pub(crate) fn run(command: Command) -> Outcome {
         Command::Chaos(args) => on_one_thread(chaos::run(args)),
         Command::Ring(args) => on_one_thread(ring::run(args)),
         Command::Shm(args) => on_one_thread(shm::run(args)),
+        Command::Idle(args) => on_one_thread(idle::run(args)),
+        Command::Motion(args) => on_one_thread(motion::run(args)),
+        Command::Parking(args) => on_one_thread(parking::run(args)),
+        Command::Audit(args) => on_one_thread(audit::run(args)),
         Command::RingParty(args) => Ok(crate::circle::serve(&args).map(|()| ExitCode::SUCCESS)?),
         Command::Handler(args) => on_one_thread(handler::run(args)),
         Command::Gateway(args) => gateway::run(&args),

@@ -2,8 +2,10 @@
 
 pub(crate) mod chain;
 pub(crate) mod house;
+pub(crate) mod many;
 pub(crate) mod nginx;
 pub(crate) mod own;
+pub(crate) mod sensors;
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
