@@ -71,7 +71,9 @@ impl Post {
     pub fn begin(&mut self, to: To<'_>, request: &Request<'_>) -> Result<Pending, Unsent> {
         let now = clock::now();
         self.core.turn(now);
-        self.core.call(to, request, now).map(Pending)
+        let sent = self.core.call(to, request, now).map(Pending);
+        self.core.ring();
+        sent
     }
 
     /// Waits for an answer.
@@ -88,13 +90,16 @@ impl Post {
     /// Gives a call up; the peer is told.
     pub fn cancel(&mut self, pending: Pending) {
         self.core.leave(pending.0);
+        self.core.ring();
     }
 
     /// Sends an event: nobody answers, and it may be lost with its receiver.
     pub fn notify(&mut self, to: To<'_>, request: &Request<'_>) -> Result<(), Unsent> {
         let now = clock::now();
         self.core.turn(now);
-        self.core.notify(to, request, now)
+        let sent = self.core.notify(to, request, now);
+        self.core.ring();
+        sent
     }
 
     /// The next call or event; nothing when none came within `patience` (none: for ever) or the node has hung up.
@@ -118,6 +123,7 @@ impl Post {
         drop(incoming); // its slot is free for the answer
         if !event {
             self.core.answer(channel, call, answer, clock::now());
+            self.core.ring();
         }
     }
 

@@ -41,6 +41,8 @@ pub(super) struct Core {
     pub(super) hung_up: bool,
     /// Channels that ended before the node said so.
     pub(super) ended: Vec<u32>,
+    /// Something was sent, and its receivers have not been rung.
+    pub(super) unrung: bool,
 }
 
 impl Core {
@@ -58,6 +60,7 @@ impl Core {
             links: BTreeMap::new(),
             hung_up: false,
             ended: Vec::new(),
+            unrung: false,
         }
     }
 
@@ -120,7 +123,7 @@ impl Core {
             link.outbox.push_back(Letter::rest(envelope, request.body.clone(), sent));
             link.pump(&self.member);
         }
-        link.end.flush();
+        self.unrung = true;
         Ok(())
     }
 
@@ -141,7 +144,15 @@ impl Core {
         link.give_up(call);
         link.outbox.push_back(Letter::whole(Envelope::new(Kind::Cancel, call), Vec::new(), Bytes::new()));
         link.pump(&self.member);
-        link.end.flush();
+        self.unrung = true;
+    }
+
+    /// Rings everybody for whom something was sent. Whoever sends calls this, or turns, once its batch is complete: a bell
+    /// costs a system call, and its receiver may take the processor at once.
+    pub(super) fn ring(&mut self) {
+        if std::mem::take(&mut self.unrung) {
+            self.links.values_mut().for_each(|link| link.end.flush());
+        }
     }
 
     /// Where the answer is expected from, for spinning.
@@ -154,7 +165,7 @@ impl Core {
     pub(super) fn answer(&mut self, channel: u32, call: u64, answer: Answer, now: Nanos) {
         if let Some(link) = self.links.get_mut(&channel) {
             answer_on(link, &self.member, call, answer, now);
-            link.end.flush();
+            self.unrung = true;
         }
         self.wind_up();
     }
@@ -176,11 +187,13 @@ impl Core {
             self.turn_link(channel, link, now);
         }
         self.links = links;
+        self.unrung = false;
         while let Some(call) = self.book.due(now) {
             if let Some(channel) = self.book.expire(call, Err(CallError::Timeout)) {
                 self.cancel(channel, call);
             }
         }
+        self.ring();
         self.wind_up();
     }
 

@@ -2,7 +2,9 @@
 //!
 //! [`Post::join`] gives the post, a handle to share with [`Clone`], and its [`Driver`], a future that must run on the same
 //! thread (`spawn_local`). The driver takes what comes and wakes who waits for it; it sleeps on the desk's eventfd, which
-//! the event loop watches like a socket. Sending needs no driver. A call whose future is dropped is cancelled.
+//! the event loop watches like a socket. What is sent is in the ring at once; the driver rings its receivers when the tasks
+//! that are ready have run, once for all that they sent: a bell costs a system call, and on the same processor its receiver
+//! would run at once, for one message at a time. A call whose future is dropped is cancelled.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -186,6 +188,12 @@ impl std::ops::Deref for Received {
     }
 }
 
+impl std::ops::DerefMut for Received {
+    fn deref_mut(&mut self) -> &mut Incoming {
+        self.incoming.as_mut().expect("taken only by answer and drop, which consume it")
+    }
+}
+
 impl Received {
     /// Answers. An event has no answer: nothing is sent.
     pub fn answer(mut self, answer: Answer) {
@@ -290,11 +298,15 @@ impl Shared {
         asleep
     }
 
-    /// Wakes the driver when it would sleep too long.
+    /// Wakes the driver when there is somebody to ring, or when it would sleep too long. It runs after the tasks that are
+    /// ready now, so that all they send is one batch.
     fn rearm(&self) {
-        let next = self.core.borrow_mut().next_turn(clock::now());
+        let mut core = self.core.borrow_mut();
+        let next = core.next_turn(clock::now());
         let soon = next.is_some_and(|next| self.alarm.get().is_none_or(|alarm| next < alarm));
-        if soon && let Some(driver) = self.driver.borrow_mut().take() {
+        let due = soon || core.unrung;
+        drop(core);
+        if due && let Some(driver) = self.driver.borrow_mut().take() {
             driver.wake();
         }
     }

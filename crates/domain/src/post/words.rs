@@ -78,6 +78,11 @@ impl Reply {
     pub fn fields(&self) -> head::Fields<'_> {
         head::Fields::new(&self.head)
     }
+
+    /// The head for who keeps it; [`head::Fields`] reads it. Nothing is left here.
+    pub fn take_head(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.head)
+    }
 }
 
 /// Who calls. What the node says, not the caller.
@@ -113,6 +118,11 @@ impl Incoming {
     /// The head's fields, checked when they came.
     pub fn fields(&self) -> head::Fields<'_> {
         head::Fields::new(&self.head)
+    }
+
+    /// The head for who keeps it longer than the message; [`head::Fields`] reads it. Nothing is left here.
+    pub fn take_head(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.head)
     }
 }
 

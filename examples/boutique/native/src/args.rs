@@ -1,7 +1,6 @@
 //! What the program is told: which service, by which transport, where the others are.
 
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::path::PathBuf;
 use std::rc::Rc;
 
 use clap::{Parser, ValueEnum};
@@ -35,9 +34,9 @@ pub(crate) struct Args {
     #[arg(long, env = "gateway_url", default_value = "http://gateway:8080", value_name = "URL")]
     gateway: String,
 
-    /// The door to the shared memory of this function's domain
-    #[arg(long, env = "NEARPATH_DISPATCH", value_name = "PATH")]
-    pub(crate) door: Option<PathBuf>,
+    /// No call over HTTP where memory cannot take it, but an error
+    #[arg(long)]
+    pub(crate) near_only: bool,
 
     /// What services say to each other is written as; gRPC is always protobuf
     #[arg(long, value_enum, default_value = "json")]
@@ -47,7 +46,7 @@ pub(crate) struct Args {
 /// How calls go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Transport {
-    /// Through nearpath's shared memory; over HTTP through the gateway to whom no memory leads
+    /// On nearpath's SDK: through shared memory, and over HTTP through the gateway to whom no memory leads
     Shm,
     /// HTTP/1.1 over kept connections
     Http,

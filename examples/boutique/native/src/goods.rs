@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use clap::ValueEnum;
-use serde::de::DeserializeOwned;
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 pub(crate) use self::messages::*;
 use crate::services::Service;

@@ -1,8 +1,8 @@
-//! Takes requests for a service: [`memory`], [`http`] and [`grpc`] make the same request out of what came.
+//! Takes requests for a service: [`sdk`], [`http`] and [`grpc`] make the same request out of what came.
 
 pub(crate) mod grpc;
 pub(crate) mod http;
-pub(crate) mod memory;
+pub(crate) mod sdk;
 
 use crate::goods::Encoding;
 use crate::line::{Line, Peers};

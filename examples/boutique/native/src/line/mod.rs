@@ -2,21 +2,21 @@
 
 mod grpc;
 mod http;
-mod memory;
+mod sdk;
 
 use bytes::Bytes;
 
 use self::grpc::Grpc;
 pub(crate) use self::grpc::{Raw, code_of};
 use self::http::Http;
-use self::memory::Memory;
+use self::sdk::Sdk;
 use crate::args::Args;
 use crate::goods::{Call, Encoding};
 use crate::words::{Passed, Problem};
 
 /// A way to the other services.
 pub(crate) enum Line {
-    Memory(Memory),
+    Sdk(Sdk),
     Http(Http),
     Grpc(Grpc),
 }
@@ -30,9 +30,9 @@ impl Line {
         Ok(Self::Grpc(Grpc::new(args)?))
     }
 
-    /// Through memory as this party, and over HTTP to whom no memory leads.
-    pub(crate) fn memory(args: &Args, post: nearpath_domain::post::polled::Post) -> Self {
-        Self::Memory(Memory::new(post, Http::new(args)))
+    /// On nearpath's SDK.
+    pub(crate) fn sdk(args: &Args) -> Self {
+        Self::Sdk(Sdk { near_only: args.near_only })
     }
 }
 
@@ -63,7 +63,7 @@ impl<'r> Peers<'r> {
     pub(crate) async fn call<C: Call>(&self, asked: &C) -> Result<C::Answer, Problem> {
         let body = self.encoding.write(asked);
         let parcel = match self.line {
-            Line::Memory(line) => line.ask(C::TO, C::PATH, self.encoding, body, self.passed).await?,
+            Line::Sdk(line) => line.ask(C::TO, C::PATH, body, self.passed).await?,
             Line::Http(line) => line.ask(C::TO, C::PATH, self.encoding, body, self.passed).await?,
             Line::Grpc(line) => line.ask(C::TO, C::RPC, body, self.passed).await?,
         };
