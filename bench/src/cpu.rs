@@ -19,6 +19,11 @@ pub(crate) fn spent(roots: &[u32]) -> Duration {
     Duration::from_nanos(nanos)
 }
 
+/// CPU time of this process alone.
+pub(crate) fn own() -> Duration {
+    Duration::from_nanos(threads_ns(std::process::id()))
+}
+
 /// `roots` and everybody who descends from them.
 fn family(roots: &[u32], parents: &BTreeMap<u32, u32>) -> BTreeSet<u32> {
     let mut family: BTreeSet<u32> = roots.iter().copied().collect();

@@ -3,6 +3,7 @@
 
 pub(crate) mod closed;
 pub(crate) mod connection;
+pub(crate) mod lean;
 pub(crate) mod open;
 pub(crate) mod pacer;
 pub(crate) mod schedule;

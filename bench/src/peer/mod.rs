@@ -4,6 +4,7 @@ pub(crate) mod chain;
 pub(crate) mod house;
 pub(crate) mod nginx;
 pub(crate) mod own;
+pub(crate) mod shop;
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
