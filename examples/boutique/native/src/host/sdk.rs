@@ -17,27 +17,35 @@ pub(crate) fn serve(args: &Args) -> Outcome {
     Ok(nearpath::Server::new(handler).listen(args.listen).run()?)
 }
 
-async fn answer(request: nearpath::Request, shop: Rc<Shop>) -> Result<nearpath::Response, nearpath::Error> {
-    let answer = shop.answer(&read(&request, &shop)).await;
-    written(answer.unwrap_or_else(Response::from))
+async fn answer(came: nearpath::Request, shop: Rc<Shop>) -> Result<nearpath::Response, nearpath::Error> {
+    let to_service = came.caller().is_some(); // it knows what it asked for: no head is needed
+    let answer = shop.answer(&read(&came, &shop)).await;
+    written(answer.unwrap_or_else(Response::from), to_service)
 }
 
+/// Looks at every field once.
 fn read(came: &nearpath::Request, shop: &Shop) -> Request {
-    let passed = |name| Some((name, came.header(name)?.to_owned()));
-    Request {
-        method: Method::from_bytes(came.method().as_bytes()).unwrap_or(Method::POST),
-        target: came.path().to_owned(),
-        cookie: came.header("cookie").unwrap_or("").to_owned(),
-        html: came.header("accept").is_some_and(|accept| accept.contains("text/html")),
-        passed: PASSED_ON.into_iter().filter_map(passed).collect(),
-        encoding: shop.encoding,
-        body: came.body().clone(),
+    let mut request = Request::call(came.path(), shop.encoding, came.body().clone());
+    request.method = Method::from_bytes(came.method().as_bytes()).unwrap_or(Method::POST);
+    for (name, value) in came.head().iter() {
+        let Ok(value) = std::str::from_utf8(value) else { continue };
+        match name {
+            "cookie" => request.cookie = value.to_owned(),
+            "accept" => request.html = value.contains("text/html"),
+            name => {
+                let known = PASSED_ON.into_iter().find(|known| *known == name);
+                request.passed.extend(known.map(|known| (known, value.to_owned())));
+            }
+        }
     }
+    request
 }
 
-fn written(response: Response) -> Result<nearpath::Response, nearpath::Error> {
+fn written(response: Response, to_service: bool) -> Result<nearpath::Response, nearpath::Error> {
     let mut written = nearpath::Response::new(response.body).with_status(response.status);
-    written = written.with_header("content-type", response.content_type)?;
+    if !to_service {
+        written = written.with_header("content-type", response.content_type)?;
+    }
     for cookie in response.cookies {
         written = written.with_header("set-cookie", cookie)?;
     }

@@ -64,8 +64,8 @@ impl<'r> Peers<'r> {
         let body = self.encoding.write(asked);
         let parcel = match self.line {
             Line::Sdk(line) => line.ask(C::TO, C::PATH, body, self.passed).await?,
-            Line::Http(line) => line.ask(C::TO, C::PATH, self.encoding, body, self.passed).await?,
-            Line::Grpc(line) => line.ask(C::TO, C::RPC, body, self.passed).await?,
+            Line::Http(line) => Box::pin(line.ask(C::TO, C::PATH, self.encoding, body, self.passed)).await?,
+            Line::Grpc(line) => Box::pin(line.ask(C::TO, C::RPC, body, self.passed)).await?,
         };
         if parcel.status != 200 {
             return Err(refused(C::TO.name(), &parcel));

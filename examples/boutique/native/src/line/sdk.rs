@@ -10,6 +10,9 @@ use crate::services::Service;
 use crate::words::{Passed, Problem};
 
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Between two attempts to send, and how many.
+const PAUSE: Duration = Duration::from_millis(1);
+const ATTEMPTS: usize = 1000;
 
 pub(crate) struct Sdk {
     /// Memory or nothing: for measuring.
@@ -32,7 +35,7 @@ impl Sdk {
         for (name, value) in passed {
             ask = ask.header(name, value).map_err(lost)?;
         }
-        match nearpath::call_with(to.name(), body, ask).await {
+        match self.call(to.name(), body, ask).await {
             Ok(answer) => Ok(Parcel { status: answer.status(), platform: false, body: answer.into_body() }),
             Err(error) => match error.kind() {
                 Kind::Platform { status, text, .. } => {
@@ -42,4 +45,26 @@ impl Sdk {
             },
         }
     }
+
+    /// What memory could not take is tried again soon where it may go no other way: callees give credit as they answer.
+    async fn call(&self, name: &str, body: Bytes, ask: Ask) -> Result<nearpath::Response, nearpath::Error> {
+        let first = nearpath::call_with(name, body.clone(), ask.clone()).await;
+        match first {
+            Err(error) if self.near_only && matches!(error.kind(), Kind::Unsent(_)) => {
+                Box::pin(again(name, body, ask)).await
+            }
+            first => first,
+        }
+    }
+}
+
+async fn again(name: &str, body: Bytes, ask: Ask) -> Result<nearpath::Response, nearpath::Error> {
+    for _ in 0..ATTEMPTS {
+        tokio::time::sleep(PAUSE).await;
+        match nearpath::call_with(name, body.clone(), ask.clone()).await {
+            Err(error) if matches!(error.kind(), Kind::Unsent(_)) => {}
+            done => return done,
+        }
+    }
+    nearpath::call_with(name, body, ask).await
 }
