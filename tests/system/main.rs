@@ -5,6 +5,7 @@
 mod badinput;
 mod boutique;
 mod coap;
+mod cpu;
 mod death;
 mod grpc;
 mod house;
