@@ -66,7 +66,7 @@ pub(super) async fn attempt(call: &mut Call, endpoint: &Arc<Endpoint>, post: Pos
 
 /// All of a small body; else what is there of it, maybe nothing. What went wrong is in the call's flow.
 async fn beginning(body: &mut Upload) -> Result<Bytes, ()> {
-    if !body.size_hint().exact().is_some_and(|bytes| bytes <= COLLECTED) {
+    if body.size_hint().exact().is_none_or(|bytes| bytes > COLLECTED) {
         let frame = poll_fn(|cx| Poll::Ready(Pin::new(&mut *body).poll_frame(cx))).await;
         return match frame {
             Poll::Ready(Some(frame)) => frame.map_err(drop).map(|frame| frame.into_data().unwrap_or_default()),
