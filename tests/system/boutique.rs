@@ -45,7 +45,11 @@ async fn ask(house: &House, method: Method, path: &str, accept: &str, body: &Val
 async fn page(house: &House, method: Method, path: &str, body: &Value) -> Value {
     let answer = ask(house, method, path, "application/json", body).await;
     let text = String::from_utf8_lossy(answer.body());
-    assert_eq!((answer.status().as_u16(), &answer.headers()["x-nearpath-path"]), (200, &"shm".parse().unwrap()), "{text}");
+    assert_eq!(
+        (answer.status().as_u16(), &answer.headers()["x-nearpath-path"]),
+        (200, &"shm".parse().unwrap()),
+        "{text}"
+    );
     serde_json::from_str(&text).unwrap()
 }
 
@@ -61,7 +65,10 @@ async fn somebody_buys_something_and_all_of_it_goes_through_memory() {
     .await;
     let front = ask(&house, Method::GET, "/", "text/html", &Value::Null).await;
     let html = String::from_utf8_lossy(front.body()).into_owned();
-    assert!(html.starts_with("<!doctype html>") && html.contains("Salt &amp; Pepper") && html.contains("EUR "), "{html}");
+    assert!(
+        html.starts_with("<!doctype html>") && html.contains("Salt &amp; Pepper") && html.contains("EUR "),
+        "{html}"
+    );
     let cart = page(&house, Method::POST, "/cart?product_id=6E92ZMYYFZ&quantity=2", &Value::Null).await;
     assert_eq!(cart["items"], json!([{ "productId": "6E92ZMYYFZ", "quantity": 2 }]));
     let cart = page(&house, Method::GET, "/cart", &Value::Null).await;

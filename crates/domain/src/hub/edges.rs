@@ -107,8 +107,8 @@ impl Past {
         if surplus > 0 {
             closed.sort();
             for (_, edge) in closed.iter().take(surplus) {
-            self.0.remove(edge);
-        }
+                self.0.remove(edge);
+            }
         }
     }
 }
