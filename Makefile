@@ -19,12 +19,13 @@ setup:
 	@tools/need cc=gcc python3=python3 ip=iproute2 mosquitto_pub=mosquitto-clients coap-client-notls=libcoap3-bin || echo "going on with what is there"
 
 build: setup ## nearpath and its static watchdog, optimised
-	$(CARGO) build --release --locked -p nearpath-cli -p nearpath-bench -p boutique-currency -p sensing
+	$(CARGO) build --release --locked -p nearpath-cli -p nearpath-bench -p boutique-currency -p boutique-native -p sensing
 	target=$$(tools/static-target) && \
 	RUSTFLAGS="-C target-feature=+crt-static" $(CARGO) build --profile watchdog --locked --target $$target -p nearpath-watchdog && \
 	cp $(TARGET_DIR)/$$target/watchdog/nearpath-watchdog $(RELEASE)/nearpath-watchdog
 	@mkdir -p examples/boutique/services/bin && cp $(RELEASE)/boutique-currency examples/boutique/services/bin/currency
 	@for example in motion parking; do mkdir -p examples/$$example/functions && cp $(RELEASE)/sensing examples/$$example/functions/sensing; done
+	@mkdir -p examples/boutique/native/bin && cp $(RELEASE)/boutique-native examples/boutique/native/bin/
 
 demo: build ## a ten-service shop on this machine, under load for some seconds
 	@PATH="$(abspath $(RELEASE)):$$PATH" examples/demo.sh
@@ -72,7 +73,7 @@ fuzz: setup-cargo-tools ## every fuzz target for FUZZ_SECONDS (60)
 fmt: ## format everything
 	$(CARGO) fmt --all
 
-bench: bench-edge bench-start bench-ring bench-shm ## every comparison
+bench: bench-edge bench-start bench-ring bench-shm bench-boutique ## every comparison
 
 bench-%: build ## one comparison: bench-edge, bench-start, bench-ring; writes bench/results/NAME.json
 	@tools/need nginx=nginx || echo "going on without nginx: the comparison will say what it lacks"

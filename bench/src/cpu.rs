@@ -19,6 +19,11 @@ pub(crate) fn spent(roots: &[u32]) -> Duration {
     Duration::from_nanos(nanos)
 }
 
+/// CPU time of this process alone.
+pub(crate) fn own() -> Duration {
+    Duration::from_nanos(threads_ns(std::process::id()))
+}
+
 /// CPU time of some families, thread by thread, at a moment.
 ///
 /// Between two moments threads may end, such as those of a runtime that had nothing to do: what they had spent before must

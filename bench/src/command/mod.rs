@@ -3,6 +3,7 @@
 mod audit;
 mod boutique;
 mod chaos;
+mod customers;
 mod edge;
 mod gateway;
 mod handler;
@@ -31,6 +32,8 @@ pub(crate) enum Command {
     /// Requests to one URL, in a closed loop or at a constant rate
     Load(load::Args),
     /// The users of examples/boutique
+    Customers(customers::Args),
+    /// The shop of ten services, by the ways to connect them; needs `nearpath` and `boutique-native` in PATH
     Boutique(boutique::Args),
     /// Compare nearpath's gateway with nginx as a reverse proxy
     Edge(edge::Args),
@@ -63,6 +66,7 @@ pub(crate) enum Command {
 pub(crate) fn run(command: Command) -> Outcome {
     match command {
         Command::Load(args) => load::run(&args),
+        Command::Customers(args) => on_one_thread(customers::run(args)),
         Command::Boutique(args) => on_one_thread(boutique::run(args)),
         Command::Edge(args) => on_one_thread(edge::run(args)),
         Command::Start(args) => on_one_thread(start::run(args)),
