@@ -13,6 +13,8 @@ pub mod book;
 pub mod clock;
 #[cfg(feature = "tokio")]
 pub mod hub;
+pub mod inflow;
+pub mod outflow;
 pub mod packet;
 pub mod post;
 pub mod protocol;

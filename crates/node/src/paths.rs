@@ -10,7 +10,7 @@ use nearpath_types::chain::{GATEWAY, PathStatus};
 use nearpath_types::{FunctionId, FunctionRoute, Instance, InstanceId, InstanceState, Snapshot};
 
 /// Nothing about the call itself stands in the way of any path.
-const PLAIN: Call = Call { upgrade: false, grpc: false, streams: false };
+const PLAIN: Call = Call { upgrade: false, grpc: false };
 
 /// One entry for each pair of ready instances along an edge, the gateway's own calls included; one without instances where
 /// none is ready.

@@ -31,6 +31,4 @@ pub struct Call {
     pub upgrade: bool,
     /// It is gRPC: its trailers need HTTP/2 up to the function.
     pub grpc: bool,
-    /// Its body, or its answer's, has no known and moderate length.
-    pub streams: bool,
 }

@@ -40,7 +40,6 @@ fn shared_memory(facts: &Facts) -> Option<Obstacle> {
         (!edge.callee_is_party, Obstacle::NoParty),
         (call.upgrade, Obstacle::Upgrade),
         (call.grpc, Obstacle::Grpc),
-        (call.streams, Obstacle::Streams),
     ];
     standing.into_iter().find_map(|(stands, obstacle)| stands.then_some(obstacle))
 }
@@ -56,7 +55,7 @@ mod tests {
         caller_is_party: true,
         callee_is_party: true,
     };
-    const PLAIN: Call = Call { upgrade: false, grpc: false, streams: false };
+    const PLAIN: Call = Call { upgrade: false, grpc: false };
 
     #[test]
     fn nothing_in_the_way_is_shared_memory() {
@@ -74,7 +73,6 @@ mod tests {
             (Edge { callee_is_party: false, ..NEAR }, PLAIN, Obstacle::NoParty),
             (NEAR, Call { upgrade: true, ..PLAIN }, Obstacle::Upgrade),
             (NEAR, Call { grpc: true, ..PLAIN }, Obstacle::Grpc),
-            (NEAR, Call { streams: true, ..PLAIN }, Obstacle::Streams),
         ];
         assert_eq!(table.len() + 1, Obstacle::ALL.len(), "every obstacle has its line; NoRoom shows only when sending");
         for (edge, call, obstacle) in table {

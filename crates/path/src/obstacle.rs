@@ -34,7 +34,6 @@ obstacles! {
     NoParty, "no_party", "the instance does not take calls through shared memory";
     Upgrade, "upgrade", "an upgraded connection needs a connection of its own";
     Grpc, "grpc", "gRPC needs HTTP/2 up to the function";
-    Streams, "streams", "a body that is large or of unknown length is streamed";
     NoRoom, "no_room", "the channel or the pool had no room for the call at that moment";
 }
 

@@ -15,3 +15,5 @@ mod records;
 mod streams;
 mod takers;
 mod tls;
+mod traced;
+mod whole;
