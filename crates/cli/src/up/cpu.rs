@@ -94,7 +94,7 @@ impl CpuGroup for Group {
         self.0.set(millis)
     }
 
-    fn read(&self) -> io::Result<(Duration, u64)> {
+    fn read(&self) -> io::Result<(Duration, Duration)> {
         Ok((self.0.used()?, self.0.throttled()?))
     }
 }

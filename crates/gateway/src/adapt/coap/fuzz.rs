@@ -33,7 +33,7 @@ impl Bench {
     ) -> Vec<Seen> {
         let mut effects = Vec::new();
         self.0.hear(from, datagram, now, &mut effects);
-        let calls: Vec<u64> = effects.iter().filter_map(|effect| call(effect)).collect();
+        let calls: Vec<u64> = effects.iter().filter_map(call).collect();
         if let Some(body) = answer {
             for call in calls {
                 let answer = Answer { code: ResponseType::Content, format: None, body: Bytes::from(body.clone()) };
