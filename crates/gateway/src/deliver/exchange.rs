@@ -144,7 +144,7 @@ fn traced(head: &http::request::Parts) -> ([u8; 16], [u8; 8]) {
 }
 
 /// The answer as HTTP. Fields that HTTP does not know are left out: who wrote them may be hostile.
-fn response(reply: Reply) -> Response<Source> {
+pub(super) fn response(reply: Reply) -> Response<Source> {
     let mut response = Response::new(());
     *response.status_mut() = match reply.status {
         0 => StatusCode::OK,
@@ -200,7 +200,7 @@ impl Parts {
     }
 }
 
-fn lost(call: &Call, endpoint: &Endpoint, error: CallError) -> PlatformError {
+pub(super) fn lost(call: &Call, endpoint: &Endpoint, error: CallError) -> PlatformError {
     let message = format!("instance {} of {}: {error}", endpoint.id, call.function.name);
     PlatformError::new(COMPONENT, Reason::InstanceDied, message)
 }

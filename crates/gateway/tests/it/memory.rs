@@ -265,3 +265,50 @@ async fn an_answer_whose_instance_dies_is_broken_off() {
         assert!(matches!(end, Some(Err(_))), "it must not look complete: {end:?}");
     }
 }
+
+/// Answers with the head that it got, a name and a value a line, and two fields of which HTTP knows one.
+async fn telling_its_head(received: Received) {
+    let lines =
+        received.fields().flatten().map(|field| format!("{}={}\n", field.name, String::from_utf8_lossy(field.value)));
+    let text: String = lines.collect();
+    let fields = vec![("x-own".into(), "1".into()), ("x(own)".into(), "2".into()), ("x-served-by".into(), "me".into())];
+    received.answer(Answer { status: 201, fields, ..Answer::ok(text) });
+}
+
+/// The names and values of an answer, sorted, without those that differ from request to request.
+fn told(head: &str) -> Vec<&str> {
+    const OWN: [&str; 5] = ["x-call-id", "x-start-time", "x-duration-seconds", "date", "x-nearpath-path"];
+    let mut lines: Vec<_> = head.lines().filter(|line| !OWN.iter().any(|own| line.starts_with(own))).collect();
+    lines.sort_unstable();
+    lines
+}
+
+/// A request that asks for its path takes the long way.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_shortest_way_tells_what_the_long_way_tells() {
+    let chain = Chain::with(telling_its_head).await;
+    for (target, body) in [("/a/b?c=d%20e", "hello"), ("", ""), ("/", "x"), ("?q", "")] {
+        let ask = async |more: &str| {
+            let length = body.len();
+            let head =
+                format!("POST /function/f{target} HTTP/1.1\r\nHost: a.b\r\nX-Own: Ä\r\ncontent-length: {length}\r\n");
+            let request = format!("{head}{more}connection: close\r\n\r\n{body}");
+            let answer = crate::house::raw(chain.house.public, request.as_bytes()).await;
+            let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+            (head.to_owned(), body.to_owned())
+        };
+        let (short, long) = (ask("").await, ask("x-nearpath-path: ?\r\n").await);
+        assert!(long.0.contains("\r\nx-nearpath-path: shm") && !short.0.contains("x-nearpath-path"));
+        assert!(short.0.starts_with("HTTP/1.1 201 Created\r\n") && !short.0.contains("x(own)"), "{}", short.0);
+        let length = |head: &str| {
+            head.lines()
+                .filter(|line| !line.starts_with("content-length"))
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+                .join("\n")
+        };
+        assert_eq!(told(&length(&short.0)), told(&length(&long.0)), "what the caller is told");
+        assert_eq!(told(&short.1), told(&long.1), "what the function is told");
+    }
+    chain.until_all_slots_are_back().await;
+}
