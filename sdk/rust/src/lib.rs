@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod ask;
+pub mod blocking;
 mod context;
 mod environment;
 mod error;

@@ -98,7 +98,7 @@ impl<H: Handler> Server<H> {
     fn until(self, end: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
         let address = self.environment.listen;
         let listener = listener(address).map_err(|error| taken(address, &error))?;
-        let service = Rc::new(Service { handler: self.handler, open: Open::default() });
+        let service = Rc::new(Service::new(self.handler));
         let member = Rc::clone(&service);
         let member = async move |post: Post| take(&post, &member).await;
         home::run(self.environment, true, member, async || {
@@ -112,7 +112,7 @@ impl<H: Handler> Server<H> {
     }
 }
 
-fn listener(address: SocketAddr) -> std::io::Result<std::net::TcpListener> {
+pub(crate) fn listener(address: SocketAddr) -> std::io::Result<std::net::TcpListener> {
     let listener = std::net::TcpListener::bind(address)?;
     listener.set_nonblocking(true)?;
     Ok(listener)
@@ -122,6 +122,12 @@ fn listener(address: SocketAddr) -> std::io::Result<std::net::TcpListener> {
 pub(crate) struct Service<H> {
     pub(crate) handler: H,
     pub(crate) open: Open,
+}
+
+impl<H> Service<H> {
+    pub(crate) fn new(handler: H) -> Self {
+        Self { handler, open: Open::default() }
+    }
 }
 
 /// Takes calls from memory until the node hangs up.
@@ -146,11 +152,11 @@ async fn attend<H: Handler>(mut received: Received, service: Rc<Service<H>>) {
     received.answer(answer);
 }
 
-fn taken(address: SocketAddr, error: &std::io::Error) -> Error {
+pub(crate) fn taken(address: SocketAddr, error: &std::io::Error) -> Error {
     fault(format!("cannot listen on {address}: {error}; `upstream_url` or `PORT` names the port for HTTP"))
 }
 
-fn fault(text: String) -> Error {
+pub(crate) fn fault(text: String) -> Error {
     Error::new("", None, Kind::Listen(text))
 }
 
@@ -170,7 +176,7 @@ impl Open {
         One(self)
     }
 
-    async fn over(&self) {
+    pub(crate) async fn over(&self) {
         while self.count.get() > 0 {
             self.none.notified().await;
         }
