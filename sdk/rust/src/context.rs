@@ -25,9 +25,10 @@ impl Context {
 
     /// For a call: the nearer of both deadlines.
     pub(crate) fn narrowed(self, ask: &Ask) -> Self {
+        let this = ask.context.unwrap_or(self);
         let own = ask.deadline.map(clock::within);
-        let deadline = [own, Some(self.deadline).filter(|at| *at != 0)].into_iter().flatten().min();
-        Self { deadline: deadline.unwrap_or(0), ..self }
+        let deadline = [own, Some(this.deadline).filter(|at| *at != 0)].into_iter().flatten().min();
+        Self { deadline: deadline.unwrap_or(0), ..this }
     }
 
     /// From the field of W3C Trace Context, level 1; a field that is none is passed over.
