@@ -4,6 +4,7 @@
 
 mod badinput;
 mod coap;
+mod cpu;
 mod death;
 mod grpc;
 mod house;
@@ -13,5 +14,6 @@ mod mqtt;
 mod restart;
 mod rootless;
 mod scale;
+mod sdk;
 mod security;
 mod shm;
