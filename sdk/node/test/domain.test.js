@@ -24,14 +24,14 @@ describe('in a domain', { skip: missing() }, () => {
   };
 
   before(async () => {
-    domain = await new Domain().begin('caller>front', 'caller>callee', 'front>callee');
+    domain = await new Domain().begin('caller>front', 'caller>callee', 'front>callee', 'caller>mortal');
     process.env.NEARPATH_DISPATCH = domain.door('caller');
     nearpath = require('..');
     await domain.start('front');
     await domain.start('callee');
     await untilNear('front', { path: '/on' });
   });
-  after(async () => assert.deepEqual(await domain.stop(), [0, 0]));
+  after(async () => assert.deepEqual(await domain.stop(), [0, 0, 3]));
 
   test('a call goes through memory', async () => {
     const answer = await nearpath.call('callee', 'near');
@@ -83,5 +83,24 @@ describe('in a domain', { skip: missing() }, () => {
   test('an event', async () => {
     await nearpath.notify('callee', 'event', { nearOnly: true });
     assert.equal(String((await nearpath.call('callee', 'after')).body), 'after');
+  });
+
+  test('a callee that dies', async () => {
+    await domain.start('mortal');
+    await untilNear('mortal');
+    const how = { path: '/die', deadline: 60_000 };
+    const error = await nearpath.call('mortal', '', how).then(assert.fail, (raised) => raised);
+    assert.deepEqual([error.kind, error.path, error.function, error.retryIsSafe], ['died', 'shm', 'mortal', false]);
+  });
+
+  test('the node restarts', async () => {
+    await domain.end();
+    const error = await (async () => {
+      for (;;) await nearpath.call('callee', '', { nearOnly: true }); // channels that are open go on while both ends live
+    })().catch((raised) => raised);
+    assert.equal(error.name, 'NearpathError');
+    await domain.begin();
+    await untilNear('front', { path: '/on' });
+    assert.equal((await nearpath.call('front', '', { path: '/on' })).headers['x-inner'], 'shm');
   });
 });

@@ -12,6 +12,8 @@ async function handler(request) {
     }
     case '/throw':
       throw new RangeError('it broke');
+    case '/die':
+      return process.exit(3);
     case '/nothing':
       return undefined;
     case '/pair':

@@ -28,11 +28,13 @@ function missing() {
 
 class Domain {
   #hub;
+  #edges = [];
   #functions = [];
   folder = fs.mkdtempSync(path.join(os.tmpdir(), 'np'));
 
   async begin(...edges) {
-    this.#hub = spawn(process.env.NEARPATH_TEST_DOMAIN, [this.folder, ...edges], { stdio: ['pipe', 'pipe', 'inherit'] });
+    if (edges.length > 0) this.#edges = edges;
+    this.#hub = spawn(process.env.NEARPATH_TEST_DOMAIN, [this.folder, ...this.#edges], { stdio: ['pipe', 'pipe', 'inherit'] });
     await once(this.#hub.stdout, 'data');
     return this;
   }
@@ -48,13 +50,17 @@ class Domain {
     return child;
   }
 
-  /** Exit codes of the functions. */
-  async stop() {
-    const ended = this.#functions.map((child) => once(child, 'exit'));
-    this.#functions.forEach((child) => child.kill('SIGTERM'));
-    const codes = (await Promise.all(ended)).map(([code]) => code);
+  async end() {
     this.#hub.stdin.end();
     await once(this.#hub, 'exit');
+  }
+
+  /** Exit codes of the functions. */
+  async stop() {
+    const ended = this.#functions.map((child) => (child.exitCode === null ? once(child, 'exit') : [child.exitCode]));
+    this.#functions.forEach((child) => child.kill('SIGTERM'));
+    const codes = (await Promise.all(ended)).map(([code]) => code);
+    await this.end();
     fs.rmSync(this.folder, { recursive: true });
     return codes;
   }

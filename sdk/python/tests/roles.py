@@ -1,5 +1,6 @@
 """A function for test_domain.py, as a process of its own."""
 
+import os
 import sys
 
 import nearpath
@@ -12,6 +13,8 @@ def answer(request):
             return nearpath.Response(repr(told), status=203, headers={"X-By": "python"})
         case "/raise":
             raise ValueError("it broke")
+        case "/die":
+            os._exit(3)
         case "/nothing":
             return None
         case "/pair":

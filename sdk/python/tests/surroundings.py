@@ -37,9 +37,17 @@ class Domain:
     def __init__(self, *edges):
         self.folder = tempfile.TemporaryDirectory(prefix="np")
         self.processes = []
-        words = [domain_program(), self.folder.name, *edges]
-        self.hub = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.words = [domain_program(), self.folder.name, *edges]
+        self.begin()
+
+    def begin(self):
+        self.hub = subprocess.Popen(self.words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self.hub.stdout.readline() == "ready\n"
+
+    def end(self):
+        self.hub.stdin.close()
+        assert self.hub.wait(DEADLINE) == 0
+        self.hub.stdout.close()
 
     def door(self, name):
         return os.path.join(self.folder.name, name)
@@ -57,9 +65,7 @@ class Domain:
         codes = [process.wait(DEADLINE) for process in self.processes]
         for process in self.processes:
             process.stderr.close()
-        self.hub.stdin.close()
-        assert self.hub.wait(DEADLINE) == 0
-        self.hub.stdout.close()
+        self.end()
         self.folder.cleanup()
         return codes
 

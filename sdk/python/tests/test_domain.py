@@ -15,7 +15,7 @@ class InADomain(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        cls.domain = Domain("caller>front", "caller>callee", "front>callee")
+        cls.domain = Domain("caller>front", "caller>callee", "front>callee", "caller>mortal")
         os.environ["NEARPATH_DISPATCH"] = cls.domain.door("caller")
         cls.domain.start("front")
         cls.callee, cls.port = cls.domain.start("callee")
@@ -24,7 +24,8 @@ class InADomain(unittest.TestCase):
     @classmethod
     def tearDownClass(cls):
         del os.environ["NEARPATH_DISPATCH"]
-        assert cls.domain.stop() == [0, 0]
+        codes = cls.domain.stop()
+        assert codes[:2] == [0, 0] and set(codes[2:]) <= {3}, codes
 
     @staticmethod
     def until_near(name, **how):
@@ -88,3 +89,20 @@ class InADomain(unittest.TestCase):
         with self.assertRaises(nearpath.Error) as caught:
             nearpath.call("stranger", near_only=True)
         self.assertEqual((caught.exception.kind, caught.exception.function), ("unsent", "stranger"))
+
+    def test_a_callee_that_dies(self):
+        self.domain.start("mortal")
+        self.until_near("mortal")
+        with self.assertRaises(nearpath.Error) as caught:
+            nearpath.call("mortal", path="/die", deadline=DEADLINE)
+        error = caught.exception
+        self.assertEqual((error.kind, error.path, error.function, error.retry_is_safe), ("died", "shm", "mortal", False))
+
+    def test_the_node_restarts(self):
+        self.domain.end()
+        with self.assertRaises(nearpath.Error):
+            while True:  # channels that are open go on for as long as both ends live
+                nearpath.call("callee", near_only=True)
+        self.domain.begin()
+        self.until_near("front", path="/on")
+        self.assertEqual(nearpath.call("front", b"again", path="/on").headers["x-inner"], "shm")

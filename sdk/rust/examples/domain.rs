@@ -38,6 +38,7 @@ fn read(edge: &str) -> Outcome<(FunctionId, FunctionId)> {
 }
 
 fn door(path: &Path) -> Outcome<OwnedFd> {
+    let _ = std::fs::remove_file(path); // of a domain that was before
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
     bind(&socket, &SocketAddrUnix::new(path)?)?;
