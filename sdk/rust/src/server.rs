@@ -10,7 +10,7 @@ use nearpath_domain::Answer;
 use nearpath_domain::post::polled::{Post, Received};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::task::spawn_local;
 
 use crate::context::CONTEXT;
@@ -106,7 +106,7 @@ impl<H: Handler> Server<H> {
             let http = spawn_local(listen::accept(listener, Rc::clone(&service)));
             let ended = end.await;
             http.abort();
-            let _ = tokio::time::timeout(self.grace, service.open.over()).await;
+            let _ = tokio::time::timeout(self.grace, service.open.end()).await;
             ended
         })?
     }
@@ -160,11 +160,12 @@ pub(crate) fn fault(text: String) -> Error {
     Error::new("", None, Kind::Listen(text))
 }
 
-/// Counts calls that are being answered.
+/// Counts calls that are being answered, and connections; ends them in good order.
 #[derive(Debug, Default)]
 pub(crate) struct Open {
     count: Cell<usize>,
     none: Notify,
+    ending: watch::Sender<bool>,
 }
 
 /// One of them.
@@ -176,7 +177,14 @@ impl Open {
         One(self)
     }
 
-    pub(crate) async fn over(&self) {
+    /// Resolves when the function stops.
+    pub(crate) async fn ending(&self) {
+        let _ = self.ending.subscribe().wait_for(|ending| *ending).await; // the sender is here
+    }
+
+    /// Tells connections to end, and waits until nothing is open.
+    pub(crate) async fn end(&self) {
+        self.ending.send_replace(true);
         while self.count.get() > 0 {
             self.none.notified().await;
         }

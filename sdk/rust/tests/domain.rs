@@ -183,8 +183,12 @@ fn a_deadline_is_handed_on_and_ends_the_handler() {
     });
     house.serve(2, "front", || {
         async |request: Request| match request.body().is_empty() {
-            true => Ok(near("slow", "").await),
-            false => nearpath::call("slow", request.into_body()).await,
+            true => near("slow", "").await,
+            false => {
+                let late = nearpath::call("slow", request.into_body()).await;
+                assert!(matches!(late.unwrap_err().kind(), Kind::Timeout));
+                std::future::pending().await // the caller's own deadline is the same one
+            }
         }
     });
     house.calls(3, "caller", async || {

@@ -78,6 +78,7 @@ impl Beside {
 
 impl Drop for Beside {
     fn drop(&mut self) {
+        drop(std::mem::replace(&mut self.visitors, channel().1)); // who waits there is told that nobody comes
         self.between.gone.notify_one();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -104,7 +105,7 @@ async fn attend(listener: std::net::TcpListener, sender: Sender<Visitor>, betwee
         () = between.gone.notified() => {}
     }
     // Answers that are made go out.
-    let _ = tokio::time::timeout(std::time::Duration::from_secs(1), service.open.over()).await;
+    let _ = tokio::time::timeout(std::time::Duration::from_secs(1), service.open.end()).await;
 }
 
 /// Stops the party's thread at a signal, then waits for ever: it ends this one.
