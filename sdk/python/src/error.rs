@@ -5,12 +5,7 @@ use pyo3::create_exception;
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 
-create_exception!(
-    nearpath,
-    Error,
-    PyException,
-    "Why there is no answer: .kind, .function, .path, .retry_is_safe"
-);
+create_exception!(nearpath, Error, PyException, "Why there is no answer: .kind, .function, .path, .retry_is_safe");
 
 /// With what Python may ask of it.
 pub(crate) fn raise(py: Python<'_>, error: &nearpath::Error) -> PyErr {
