@@ -9,7 +9,7 @@ SKIPS := $(abspath $(TARGET_DIR))/skips.log
 FUZZ_SECONDS ?= 60
 FUZZ_TARGETS = $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 
-.PHONY: help build demo up test test-python test-go loom asan lint fmt fuzz bench audit dist clean setup setup-cargo-tools
+.PHONY: help build demo up test test-python test-go test-sdk sdk sdk-c sdk-python sdk-node loom asan lint fmt fuzz bench audit dist clean setup setup-cargo-tools
 
 help: ## list what can be made
 	@sed -n 's/^\([a-zA-Z%-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -37,7 +37,7 @@ test: setup ## every test that is fast; fails when more are skipped than tests/s
 	@rm -f $(SKIPS)
 	$(CARGO) build --locked --workspace
 	NEARPATH_SKIP_LOG=$(SKIPS) $(CARGO) test --locked --workspace
-	$(MAKE) --no-print-directory test-python test-go
+	$(MAKE) --no-print-directory test-python test-go test-sdk
 	@tools/skips $(SKIPS)
 
 test-python:
@@ -54,6 +54,25 @@ asan: setup ## ten million forged descriptors and messages under the address san
 test-go: ## the Go SDK; without Go it says so
 	@if command -v go >/dev/null; then cd sdk/go && go vet ./... && CGO_ENABLED=0 go test ./...; \
 	else echo "the Go SDK is not tested: go is missing; install Go 1.26 or newer from https://go.dev/dl"; fi
+
+test-sdk: ## the SDKs for Python and Node, against what `make test` has built
+	tools/sdk-test python $(abspath $(TARGET_DIR))/debug
+	tools/sdk-test node $(abspath $(TARGET_DIR))/debug
+
+sdk: sdk-c sdk-python sdk-node ## what the SDKs are shipped as, in target/sdk; Rust and Go are used from source
+
+sdk-c: setup ## header, libraries and pkg-config file
+	$(CARGO) build --release --locked -p nearpath-c
+	tools/sdk-c $(RELEASE) $(TARGET_DIR)/sdk/c
+
+sdk-python: setup ## a wheel for every CPython from 3.11 on
+	CARGO_TARGET_DIR=$(abspath $(TARGET_DIR)) python3 -m pip wheel --quiet --no-deps -w $(TARGET_DIR)/sdk/python sdk/python
+
+sdk-node: setup ## a package that `npm install` takes
+	$(CARGO) build --release --locked -p nearpath-node-sdk
+	@mkdir -p $(TARGET_DIR)/sdk/node
+	cp $(RELEASE)/libnearpath_node_sdk.so sdk/node/nearpath.node
+	cd sdk/node && npm pack --silent --pack-destination $(abspath $(TARGET_DIR))/sdk/node
 
 lint: setup setup-cargo-tools ## format, clippy, dependencies, layers, and one minute of every fuzz target
 	$(CARGO) fmt --all --check

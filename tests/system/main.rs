@@ -16,6 +16,7 @@ mod pickup;
 mod restart;
 mod rootless;
 mod scale;
+mod sdk;
 mod security;
 mod sensors;
 mod shm;

@@ -22,7 +22,7 @@ use crate::message::{Path, Response};
 use crate::near;
 
 /// Peers are told of after the welcome: a call waits so long for its callee to come while the party is that young.
-const YOUTH: Duration = Duration::from_millis(50);
+pub(crate) const YOUTH: Duration = Duration::from_millis(50);
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LAST_PAUSE: Duration = Duration::from_secs(5);
 
@@ -191,20 +191,20 @@ impl Home {
     }
 }
 
-fn function(name: &str) -> Result<FunctionId, Error> {
+pub(crate) fn function(name: &str) -> Result<FunctionId, Error> {
     name.parse().map_err(|invalid| Error::new(name, None, Kind::Name(invalid)))
 }
 
-fn unsent(error: &Error) -> bool {
+pub(crate) fn unsent(error: &Error) -> bool {
     matches!(error.kind(), Kind::Unsent(_))
 }
 
-fn nobody(name: &str) -> Error {
+pub(crate) fn nobody(name: &str) -> Error {
     let why = "shared memory does not reach it, and the call may take no other path";
     Error::new(name, None, Kind::Unsent(why.to_owned()))
 }
 
-fn refused(name: &str, accepted: &Response) -> Result<(), Error> {
+pub(crate) fn refused(name: &str, accepted: &Response) -> Result<(), Error> {
     if accepted.is_success() {
         return Ok(());
     }

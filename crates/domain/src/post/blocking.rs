@@ -11,6 +11,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
+use nearpath_shm::Knocker;
 
 use super::core::Core;
 use super::join::{self, JoinError, Place, Settings};
@@ -206,16 +207,39 @@ impl Post {
 
     /// The next call or event; nothing when none came within `patience` (none: for ever) or the node has hung up.
     pub fn next(&mut self, patience: Option<Duration>) -> Option<Incoming> {
+        self.next_unless(patience, || false)
+    }
+
+    /// As [`Post::next`], and nothing too when `enough` says so: it is asked after each wake-up. [`Post::knocker`] wakes.
+    pub fn next_unless(&mut self, patience: Option<Duration>, mut enough: impl FnMut() -> bool) -> Option<Incoming> {
         let end = patience.map(clock::within);
         loop {
             self.core.turn(clock::now());
             if let Some(incoming) = self.core.incoming.pop_front() {
                 return Some(incoming);
             }
-            if self.core.hung_up() || end.is_some_and(|end| clock::now() >= end) {
+            if enough() || self.core.hung_up() || end.is_some_and(|end| clock::now() >= end) {
                 return None;
             }
             self.sleep(0, end);
+        }
+    }
+
+    /// Whether the node has hung up: nobody new comes, calls that are open go on.
+    pub fn hung_up(&self) -> bool {
+        self.core.hung_up()
+    }
+
+    /// What wakes this party from another thread of its process: [`Knocker::deliver`].
+    pub fn knocker(&self) -> Knocker {
+        self.core.desk.knocker()
+    }
+
+    /// Whether a function can be called at this moment, credits aside.
+    pub fn knows(&mut self, function: &nearpath_types::FunctionId) -> bool {
+        self.core.book.knows(function) || {
+            self.core.turn(clock::now());
+            self.core.book.knows(function)
         }
     }
 
