@@ -19,6 +19,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, 
 use tokio::sync::mpsc;
 
 use crate::books::Books;
+use crate::edges;
 use crate::pages;
 
 /// Parties of one instance that may be waiting to be let in.
@@ -61,19 +62,16 @@ impl Domains {
 
     /// The edges as they are from now on. Domains without functions end.
     pub(crate) fn declare<'a>(&mut self, functions: impl Iterator<Item = (&'a FunctionId, &'a Policy)>) {
-        let all: BTreeMap<_, _> =
-            functions.filter_map(|(id, policy)| Some((id, (policy.domain(id)?, policy)))).collect();
-        let mut edges: BTreeMap<&str, Vec<(FunctionId, FunctionId)>> = BTreeMap::new();
-        for (id, (domain, policy)) in &all {
-            let inside = policy.calls.iter().filter(|callee| all.get(callee).is_some_and(|(its, _)| its == domain));
-            edges.entry(domain).or_default().extend(inside.map(|callee| ((*id).clone(), callee.clone())));
-        }
-        self.pages = pages::by_domain(all.values().map(|(domain, policy)| (domain.as_str(), policy.pages)));
-        let named: BTreeSet<&str> = self.members.values().map(String::as_str).chain(edges.keys().copied()).collect();
+        let functions: Vec<_> = functions.collect();
+        let asked = functions.iter().filter_map(|(id, policy)| Some((policy.domain(id)?, policy.pages)));
+        self.pages = pages::by_domain(asked);
+        let edges = edges::of(functions.into_iter());
+        let named: BTreeSet<&str> =
+            self.members.values().map(String::as_str).chain(edges.keys().map(String::as_str)).collect();
         self.hubs.retain(|name, _| named.contains(name.as_str()));
         for (domain, edges) in edges {
-            match self.hub(domain) {
-                Ok(made) => made.hub.declare(edges),
+            match self.hub(&domain) {
+                Ok(made) => made.hub.declare_with(edges),
                 Err(error) => tracing::warn!(domain, %error, "no shared memory for this chain; its calls go over HTTP"),
             }
         }
