@@ -19,8 +19,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, 
 use tokio::sync::mpsc;
 
 use crate::books::Books;
-use crate::edges;
-use crate::pages;
+use crate::{edges, pages};
 
 /// Parties of one instance that may be waiting to be let in.
 const BACKLOG: i32 = 64;
@@ -62,10 +61,10 @@ impl Domains {
 
     /// The edges as they are from now on. Domains without functions end.
     pub(crate) fn declare<'a>(&mut self, functions: impl Iterator<Item = (&'a FunctionId, &'a Policy)>) {
-        let functions: Vec<_> = functions.collect();
-        let asked = functions.iter().filter_map(|(id, policy)| Some((policy.domain(id)?, policy.pages)));
-        self.pages = pages::by_domain(asked);
-        let edges = edges::of(functions.into_iter());
+        let all: Vec<_> = functions.collect();
+        let paged: Vec<_> = all.iter().filter_map(|(id, policy)| Some((policy.domain(id)?, policy.pages))).collect();
+        self.pages = pages::by_domain(paged.iter().map(|(domain, pages)| (domain.as_str(), *pages)));
+        let edges = edges::of(all.iter().copied());
         let named: BTreeSet<&str> =
             self.members.values().map(String::as_str).chain(edges.keys().map(String::as_str)).collect();
         self.hubs.retain(|name, _| named.contains(name.as_str()));

@@ -12,10 +12,10 @@ const HUGE: u64 = 2 << 20;
 
 /// What every function of a domain agrees to: the least of what they ask for. One that did not ask for huge pages did not
 /// agree to what they mean.
-pub(crate) fn by_domain(asked: impl Iterator<Item = (String, Pages)>) -> BTreeMap<String, Pages> {
+pub(crate) fn by_domain<'a>(asked: impl Iterator<Item = (&'a str, Pages)>) -> BTreeMap<String, Pages> {
     let mut all: BTreeMap<String, Pages> = BTreeMap::new();
     for (domain, pages) in asked {
-        let least = all.entry(domain).or_insert(pages);
+        let least = all.entry(domain.to_owned()).or_insert(pages);
         *least = pages.min(*least);
     }
     all
@@ -57,8 +57,7 @@ mod tests {
         let asked =
             [("a", Pages::Huge), ("b", Pages::Huge), ("a", Pages::Auto), ("c", Pages::Auto), ("c", Pages::Small)];
         let expected = [("a", Pages::Auto), ("b", Pages::Huge), ("c", Pages::Small)];
-        let asked = asked.map(|(name, pages)| (name.to_owned(), pages)).into_iter();
-        assert_eq!(by_domain(asked), expected.map(|(name, pages)| (name.to_owned(), pages)).into());
+        assert_eq!(by_domain(asked.into_iter()), expected.map(|(name, pages)| (name.to_owned(), pages)).into());
     }
 
     #[test]

@@ -13,11 +13,11 @@ use crate::{duration, quantity, topic};
 
 /// Annotation: the chain that the function belongs to.
 pub const CHAIN: &str = "nearpath.io/chain";
-/// Annotation: pages of the chain's shared memory, see [`Pages`]. Every function of the chain has to ask for huge ones.
-pub const PAGES: &str = "nearpath.io/pages";
 /// Annotation: functions that this one may call, comma separated: the chain's edges that start here. `ALIAS=FUNCTION` lets it
 /// call the function by another name.
 pub const CALLS: &str = "nearpath.io/calls";
+/// Annotation: pages of the chain's shared memory, see [`Pages`]. Every function of the chain has to ask for huge ones.
+pub const PAGES: &str = "nearpath.io/pages";
 /// Annotation: topics (or filters of topics) whose events this function sends within its chain, comma separated.
 pub const PUBLISHES: &str = "nearpath.io/publishes";
 /// Annotation: filters of the topics whose events this function wants from others of its chain, comma separated.
@@ -50,7 +50,6 @@ pub const SCALE_MAX: &str = "com.openfaas.scale.max";
 
 /// Most bytes of a function's aliases, and of its topics: the node tells peers of them in one packet.
 const MOST_TOLD: usize = 1024;
-
 /// What the pages of a chain's shared memory are. Huge ones are for functions that trust each other not to end each other:
 /// one that punches a hole where the machine has no huge page left lets the next access end in SIGBUS
 /// (`contract/memory.md`). So they are never a default.
@@ -179,12 +178,12 @@ impl Policy {
             max_body: note(MAX_BODY).read(|text| quantity::memory(text).map(Some))?.flatten(),
             scale_min,
             scale_max,
-            chain: note(CHAIN).read(chain)?,
-            pages: note(PAGES).read(str::parse)?.unwrap_or_default(),
             calls,
             aliases,
             publishes: note(PUBLISHES).read(told_topics)?.unwrap_or_default(),
             subscribes: note(SUBSCRIBES).read(told_topics)?.unwrap_or_default(),
+            chain: note(CHAIN).read(chain)?,
+            pages: note(PAGES).read(str::parse)?.unwrap_or_default(),
             topics: note(TOPIC).read(topics)?.unwrap_or_default(),
         })
     }
