@@ -4,8 +4,8 @@
 pub(crate) mod closed;
 pub(crate) mod connection;
 pub(crate) mod counted;
-pub(crate) mod mqtt;
 pub(crate) mod lean;
+pub(crate) mod mqtt;
 pub(crate) mod open;
 pub(crate) mod pacer;
 pub(crate) mod schedule;
