@@ -11,6 +11,7 @@ mod house;
 mod invoke;
 mod load;
 mod mqtt;
+mod pickup;
 mod restart;
 mod rootless;
 mod scale;

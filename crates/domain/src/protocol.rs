@@ -50,6 +50,9 @@ pub struct Hello {
     /// It takes calls for its function.
     #[serde(default)]
     pub serves: bool,
+    /// It takes calls only while no other party of its instance does.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stands_in: bool,
     /// How it is woken.
     pub bell: Bell,
 }
@@ -92,6 +95,23 @@ pub struct Peer {
     pub instance: Option<InstanceId>,
     /// Descriptors in each ring.
     pub capacity: u32,
+    /// What the edge is good for.
+    #[serde(flatten)]
+    pub terms: Terms,
+}
+
+/// What an edge is good for, beside calling the callee by its own name. All of it may be left out.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Terms {
+    /// Other names by which the caller calls the callee.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub aliases: Vec<FunctionId>,
+    /// Filters of the topics whose events the callee wants from the caller.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub topics: Vec<String>,
+    /// Events alone may be sent: a call breaks the channel.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub events_only: bool,
 }
 
 /// A channel comes to its end.
@@ -198,6 +218,16 @@ mod tests {
         proptest::option::of("[a-z][a-z0-9]{0,62}".prop_map(|name| name.parse().unwrap()))
     }
 
+    fn terms() -> impl Strategy<Value = Terms> {
+        let aliases = proptest::collection::vec(function().prop_filter_map("a name", |name| name), 0..3);
+        let topics = proptest::collection::vec("[a-z+/#]{1,20}", 0..3);
+        (aliases, topics, any::<bool>()).prop_map(|(aliases, topics, events_only)| Terms {
+            aliases,
+            topics,
+            events_only,
+        })
+    }
+
     fn from_node() -> impl Strategy<Value = FromNode> {
         let instance = || proptest::option::of(any::<u64>().prop_map(InstanceId));
         let end = || prop_oneof![Just(End::Withdrawn), Just(End::Dead)];
@@ -208,9 +238,9 @@ mod tests {
                     FromNode::Welcome(Welcome { domain, party, function, instance, pool, bound, capacity })
                 }
             ),
-            (any::<(u32, u16, u32)>(), role, function(), instance()).prop_map(
-                |((channel, party, capacity), side, function, instance)| {
-                    FromNode::Peer(Peer { channel, side, party, function, instance, capacity })
+            (any::<(u32, u16, u32)>(), role, function(), instance(), terms()).prop_map(
+                |((channel, party, capacity), side, function, instance, terms)| {
+                    FromNode::Peer(Peer { channel, side, party, function, instance, capacity, terms })
                 }
             ),
             (any::<u32>(), end()).prop_map(|(channel, state)| FromNode::Gone(Gone { channel, state })),
@@ -221,11 +251,9 @@ mod tests {
     fn from_party() -> impl Strategy<Value = FromParty> {
         let bell = prop_oneof![Just(Bell::Futex), Just(Bell::Eventfd), Just(Bell::None)];
         prop_oneof![
-            (any::<u32>(), any::<bool>(), bell).prop_map(|(version, serves, bell)| FromParty::Hello(Hello {
-                version,
-                serves,
-                bell
-            })),
+            (any::<u32>(), any::<bool>(), any::<bool>(), bell).prop_map(|(version, serves, stands_in, bell)| {
+                FromParty::Hello(Hello { version, serves, stands_in, bell })
+            }),
             Just(FromParty::Ready {}),
             any::<u32>().prop_map(|channel| FromParty::Drained(Drained { channel })),
         ]
@@ -250,7 +278,7 @@ mod tests {
     #[test]
     fn as_the_contract_writes_them() {
         let hello = br#"{"hello":{"version":1,"serves":true,"bell":"eventfd","new":[1]}}"#;
-        let expected = FromParty::Hello(Hello { version: 1, serves: true, bell: Bell::Eventfd });
+        let expected = FromParty::Hello(Hello { version: 1, serves: true, stands_in: false, bell: Bell::Eventfd });
         assert_eq!(FromParty::read(hello).unwrap(), Some(expected));
         assert_eq!(FromParty::read(br#"{"ready":{}}"#).unwrap(), Some(FromParty::Ready {}));
         assert_eq!(serde_json::to_string(&FromParty::Ready {}).unwrap(), r#"{"ready":{}}"#);

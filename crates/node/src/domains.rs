@@ -18,6 +18,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, 
 use tokio::sync::mpsc;
 
 use crate::books::Books;
+use crate::edges;
 
 /// Parties of one instance that may be waiting to be let in.
 const BACKLOG: i32 = 64;
@@ -43,18 +44,13 @@ impl Domains {
 
     /// The edges as they are from now on. Domains without functions end.
     pub(crate) fn declare<'a>(&mut self, functions: impl Iterator<Item = (&'a FunctionId, &'a Policy)>) {
-        let all: BTreeMap<_, _> =
-            functions.filter_map(|(id, policy)| Some((id, (policy.domain(id)?, policy)))).collect();
-        let mut edges: BTreeMap<&str, Vec<(FunctionId, FunctionId)>> = BTreeMap::new();
-        for (id, (domain, policy)) in &all {
-            let inside = policy.calls.iter().filter(|callee| all.get(callee).is_some_and(|(its, _)| its == domain));
-            edges.entry(domain).or_default().extend(inside.map(|callee| ((*id).clone(), callee.clone())));
-        }
-        let named: BTreeSet<&str> = self.members.values().map(String::as_str).chain(edges.keys().copied()).collect();
+        let edges = edges::of(functions);
+        let named: BTreeSet<&str> =
+            self.members.values().map(String::as_str).chain(edges.keys().map(String::as_str)).collect();
         self.hubs.retain(|name, _| named.contains(name.as_str()));
         for (domain, edges) in edges {
-            match self.hub(domain) {
-                Ok(hub) => hub.declare(edges),
+            match self.hub(&domain) {
+                Ok(hub) => hub.declare_with(edges),
                 Err(error) => tracing::warn!(domain, %error, "no shared memory for this chain; its calls go over HTTP"),
             }
         }
