@@ -75,7 +75,9 @@ const TAIL: &str = "
   once, and the head (not the body) of what it reads out once. Messages in memory (4 by request here: call and answer of each function)
   are written and checked, 64 bytes of envelope each, but need no parser of HTTP; they are not in the table.
 - Copies inside the kernel (between socket buffers) are not there on loopback: a segment is handed over, not copied.
-- Kernel probes (`_copy_to_iter` and the like) are not used: many kernels, the one above too when it says so, are built without them.
+- Kernel probes (`_copy_to_iter` and the like) are not used: many kernels are built without them.
+- strace stops a thread at each call. At its pace a thread that is in time for the next message does not sleep, so `ring`, whose doorbell
+  is rung only for sleepers, makes fewer calls under it.
 ";
 
 /// The whole page. `stamp` says when and on what.

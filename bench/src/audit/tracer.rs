@@ -14,7 +14,7 @@ use super::count::{self, Count};
 use super::script;
 
 /// How long bpftrace may take to begin, and to end.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Counts until it is asked.
 pub(crate) struct Tracer {

@@ -77,5 +77,6 @@ fn stamp(args: &Args) -> io::Result<String> {
         Ok::<_, io::Error>(String::from_utf8_lossy(&output.stdout).trim().to_owned())
     };
     let (kernel, date, cores) = (line("uname", "-sr")?, line("date", "+%F")?, crate::peer::cores());
+    let kernel = kernel.split('-').next().unwrap_or_default(); // what a distribution appends says little
     Ok(format!("{kernel}, {cores} cores, {date}; {} requests in each case.", args.requests))
 }
