@@ -4,8 +4,10 @@
 //! speaks nonsense, is disconnected. All else happens in the task of the hub, in order.
 
 mod connection;
+mod delivery;
 mod edges;
 mod house;
+mod seat;
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -16,6 +18,7 @@ use nearpath_shm::region::Pages;
 use nearpath_types::{FunctionId, InstanceId};
 use tokio::sync::{mpsc, oneshot};
 
+pub use delivery::{Delivery, Exchange};
 pub use edges::EdgeCounters;
 
 use crate::packet;
@@ -37,6 +40,8 @@ pub struct Settings {
     pub capacity: u32,
     /// Parties that one instance may have.
     pub parties: usize,
+    /// How descriptors go.
+    pub delivery: Delivery,
 }
 
 impl Settings {
@@ -45,7 +50,15 @@ impl Settings {
         let class = |size, count| Size { size, count };
         let sizes =
             vec![class(256, 4096), class(1024, 4096), class(4096, 2048), class(65_536, 256), class(1 << 20, 16)];
-        Self { name: name.into(), sizes, pages: Pages::Small, bound: 16 << 20, capacity: 256, parties: 64 }
+        Self {
+            name: name.into(),
+            sizes,
+            pages: Pages::Small,
+            bound: 16 << 20,
+            capacity: 256,
+            parties: 64,
+            delivery: Delivery::Ring,
+        }
     }
 }
 

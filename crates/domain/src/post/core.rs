@@ -12,6 +12,7 @@ use bytes::Bytes;
 use nearpath_shm::envelope::flag;
 use nearpath_shm::{Desk, Envelope, Kind, Member, Side};
 
+use super::inbox::Inbox;
 use super::join::{Joined, Settings};
 use super::link::{Came, Link, Taken};
 use super::outbox::{Letter, begin};
@@ -35,6 +36,8 @@ pub(super) struct Core {
     pub(super) incoming: VecDeque<Incoming>,
     pub(super) member: Arc<Member>,
     pub(super) links: BTreeMap<u32, Link>,
+    /// There when the kernel brings the descriptors.
+    pub(super) inbox: Option<Inbox>,
     settings: Settings,
     pub(super) mail: u32,
     /// Something came on the socket that has to be seen to: the node hung up.
@@ -45,13 +48,14 @@ pub(super) struct Core {
 
 impl Core {
     pub(super) fn new(joined: Joined, settings: Settings) -> Self {
-        let Joined { socket, desk, member, .. } = joined;
+        let Joined { socket, desk, member, inbox, .. } = joined;
         let seed = u64::from(member.party().get()) << 32 ^ crate::clock::now();
         Self {
             mail: desk.mail().wrapping_sub(1), // what came after the welcome is looked for at the first turn
             desk,
             socket,
             member,
+            inbox,
             settings,
             book: Book::new(seed),
             incoming: VecDeque::new(),
@@ -68,6 +72,12 @@ impl Core {
     /// Whether the node has hung up: no new peers, nobody reclaims.
     pub(super) fn hung_up(&self) -> bool {
         self.hung_up
+    }
+
+    /// Whether the node has closed the socket that brings the descriptors.
+    #[cfg(feature = "tokio")]
+    pub(super) fn is_cut_off(&self) -> bool {
+        self.inbox.as_ref().is_some_and(|inbox| inbox.closed)
     }
 
     pub(super) fn functions(&self) -> Vec<nearpath_types::FunctionId> {
@@ -171,6 +181,7 @@ impl Core {
     /// Takes what has come, sends what has room, ends what is due.
     pub(super) fn turn(&mut self, now: Nanos) {
         self.read_mail();
+        self.read_inbox();
         let mut links = std::mem::take(&mut self.links);
         for (&channel, link) in &mut links {
             self.turn_link(channel, link, now);
@@ -265,15 +276,23 @@ impl Core {
     /// Tells peers that this party sleeps; false when there is something to do.
     #[cfg(feature = "tokio")]
     pub(super) fn announce(&mut self) -> bool {
-        let Self { desk, links, mail, .. } = self;
-        desk.announce(|| *mail != desk.mail() || links.values_mut().any(Link::ready))
+        let Self { desk, links, mail, inbox, .. } = self;
+        let mut ready = || *mail != desk.mail() || links.values_mut().any(Link::ready);
+        match inbox {
+            Some(_) => !ready(), // the kernel tells of whatever comes from now on
+            None => desk.event().is_some() && desk.announce(ready),
+        }
     }
 
     /// Sleeps at the desk until there is something to do.
     pub(super) fn wait(&mut self, peer: u32, timeout: Option<Duration>) {
-        let Self { desk, links, mail, .. } = self;
+        let Self { desk, links, mail, inbox, .. } = self;
         let letters = desk.letters();
-        desk.wait(peer, timeout, || *mail != letters.load(Ordering::Acquire) || links.values_mut().any(Link::ready));
+        let mut ready = || *mail != letters.load(Ordering::Acquire) || links.values_mut().any(Link::ready);
+        match inbox {
+            Some(inbox) => inbox.wait(timeout, ready()),
+            None => desk.wait(peer, timeout, ready),
+        }
     }
 
     /// When to turn again, if nobody rings.

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use nearpath_shm::channel::{ReceiveFault, State};
+use nearpath_shm::channel::ReceiveFault;
 use nearpath_shm::envelope::flag;
 use nearpath_shm::{End, Envelope, Kind, Member, Message, Payload, Side};
 use nearpath_types::InstanceId;
@@ -95,8 +95,7 @@ impl Link {
 
     /// Closes the channel for a peer that broke the rules.
     pub(super) fn break_off(&mut self) {
-        self.end.channel().close(State::Broken);
-        self.end.desk().knock();
+        self.end.break_off();
         self.closed = true;
     }
 

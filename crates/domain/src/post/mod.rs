@@ -8,6 +8,7 @@
 
 pub mod blocking;
 mod core;
+mod inbox;
 mod join;
 mod link;
 mod outbox;

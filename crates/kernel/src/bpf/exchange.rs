@@ -3,11 +3,11 @@
 use std::fmt;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
-use aya::Ebpf;
 use aya::maps::{HashMap, MapData, MapError, PerCpuArray, SkStorage, SockHash};
 use aya::programs::SkMsg;
+use aya::{Ebpf, EbpfLoader};
 
 use super::sockets::Yard;
 
@@ -82,7 +82,7 @@ impl Exchange {
     /// Without the programs in this build, or without `CAP_BPF`, `CAP_NET_ADMIN` and `CAP_SYS_ADMIN`.
     pub fn create() -> io::Result<Self> {
         let object = super::sk_msg()?;
-        let mut loaded = Ebpf::load(object).map_err(|error| refused(&error))?;
+        let mut loaded = load(object).map_err(|error| refused(&error))?;
         let maps = Maps::of(&mut loaded)?;
         let program: &mut SkMsg = loaded
             .program_mut("descriptors")
@@ -166,6 +166,16 @@ impl Maps {
             counts: take("counts")?.try_into().map_err(bad)?,
         })
     }
+}
+
+/// Loads without the kernel's own types, which no program of ours asks for: aya would read all of them each time.
+fn load(object: &[u8]) -> Result<Ebpf, aya::EbpfError> {
+    static LOADER: LazyLock<Mutex<EbpfLoader<'static>>> = LazyLock::new(|| {
+        let mut loader = EbpfLoader::new();
+        loader.btf(None);
+        Mutex::new(loader)
+    });
+    LOADER.lock().unwrap_or_else(PoisonError::into_inner).load(object)
 }
 
 /// An error of aya's with its causes; one of the kernel's keeps its kind, so that `EPERM` can be told apart.

@@ -1,0 +1,49 @@
+//! What every mode of delivery must do, by one list of cases: `ring::…`, `sockmap::…`, `poll::…`.
+//!
+//! Parties are threads or processes over real sockets and memory; with `sockmap` the kernel carries their descriptors.
+#![allow(clippy::unwrap_used)]
+
+mod carried;
+mod deaths;
+mod node;
+mod stranger;
+mod talk;
+
+/// Makes a test of each case in each mode; a mode that this machine cannot do is skipped, and says why.
+macro_rules! conformance {
+    ($($mode:ident = $name:ident),*: $cases:tt) => {
+        $(mod $name {
+            conformance! { @ $mode $cases }
+        })*
+    };
+    (@ $mode:ident { $($file:ident: $($case:ident),*;)* }) => {
+        use super::node::{Mode, trouble};
+        $($(
+            #[test]
+            fn $case() {
+                match trouble(Mode::$mode) {
+                    Some(why) => nearpath_testkit::skip!("{why}"),
+                    None => super::$file::$case(Mode::$mode),
+                }
+            }
+        )*)*
+    };
+}
+
+conformance! { Ring = ring, Sockmap = sockmap, Poll = poll: {
+    talk:
+        a_chain_of_two, what_is_not_declared_does_not_exist, ten_megabytes_both_ways,
+        thousands_at_once_over_two_instances, who_waits_receives_for_others, events_go_one_way,
+        a_deadline_ends_the_wait_and_tells_the_peer, more_calls_than_credits_are_not_sent,
+        a_withdrawn_instance_finishes_what_it_has, an_answer_that_cannot_be_written_is_an_error, too_large_is_said;
+    deaths:
+        callers_of_the_dead_hear_of_it_at_once, a_gateways_calls_end_too_and_the_other_instance_goes_on,
+        slots_come_back_from_callers_that_are_killed, nonsense_is_disconnected, what_is_not_known_is_passed_over,
+        a_call_against_the_edge_breaks_the_channel;
+}}
+
+mod carried_by_the_kernel {
+    conformance! { @ Sockmap {
+        carried: a_forged_channel_cuts_its_sender_off, a_library_that_cannot_is_refused;
+    } }
+}
