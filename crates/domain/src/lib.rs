@@ -20,4 +20,5 @@ pub mod registrar;
 
 #[cfg(feature = "tokio")]
 pub use hub::Hub;
+pub use nearpath_shm::Party;
 pub use post::{Answer, CallError, Incoming, Reply, Request, To, Unsent};

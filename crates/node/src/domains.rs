@@ -12,10 +12,13 @@ use std::path::{Path, PathBuf};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use nearpath_domain::hub::{Door, Fault, Hub, Settings};
+use nearpath_domain::hub::{self, Door, Fault, Hub, Settings};
+use nearpath_types::policy::Delivery;
 use nearpath_types::{FunctionId, InstanceId, Policy};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 use tokio::sync::mpsc;
+
+use crate::exchanges::Exchanges;
 
 /// Parties of one instance that may be waiting to be let in.
 const BACKLOG: i32 = 64;
@@ -29,36 +32,53 @@ pub(crate) struct Domains {
     members: HashMap<InstanceId, String>,
     /// The gateway's threads: each gets a socket for each domain.
     gateways: Vec<mpsc::UnboundedSender<OwnedFd>>,
+    exchanges: Exchanges,
+    /// Chains of which it has been said that they do not agree with themselves.
+    at_odds: BTreeSet<String>,
 }
 
 impl Domains {
     /// None yet. `folder` is emptied: its doors led into an earlier run.
-    pub(crate) fn new(folder: PathBuf) -> Self {
-        Self { folder, hubs: BTreeMap::new(), members: HashMap::new(), gateways: Vec::new() }
+    pub(crate) fn new(folder: PathBuf, exchanges: Exchanges) -> Self {
+        Self {
+            folder,
+            hubs: BTreeMap::new(),
+            members: HashMap::new(),
+            gateways: Vec::new(),
+            exchanges,
+            at_odds: BTreeSet::new(),
+        }
     }
 
     /// The edges as they are from now on. Domains without functions end.
     pub(crate) fn declare<'a>(&mut self, functions: impl Iterator<Item = (&'a FunctionId, &'a Policy)>) {
         let all: BTreeMap<_, _> =
             functions.filter_map(|(id, policy)| Some((id, (policy.domain(id)?, policy)))).collect();
-        let mut edges: BTreeMap<&str, Vec<(FunctionId, FunctionId)>> = BTreeMap::new();
+        self.at_odds = at_odds(all.iter().map(|(id, (_, policy))| (*id, *policy)), &self.at_odds);
+        let mut edges: BTreeMap<&str, (Delivery, Vec<(FunctionId, FunctionId)>)> = BTreeMap::new();
         for (id, (domain, policy)) in &all {
             let inside = policy.calls.iter().filter(|callee| all.get(callee).is_some_and(|(its, _)| its == domain));
-            edges.entry(domain).or_default().extend(inside.map(|callee| ((*id).clone(), callee.clone())));
+            let (_, edges) = edges.entry(domain).or_insert_with(|| (policy.delivery, Vec::new()));
+            edges.extend(inside.map(|callee| ((*id).clone(), callee.clone())));
         }
         let named: BTreeSet<&str> = self.members.values().map(String::as_str).chain(edges.keys().copied()).collect();
         self.hubs.retain(|name, _| named.contains(name.as_str()));
-        for (domain, edges) in edges {
-            match self.hub(domain) {
+        for (domain, (delivery, edges)) in edges {
+            match self.hub(domain, delivery) {
                 Ok(hub) => hub.declare(edges),
                 Err(error) => tracing::warn!(domain, %error, "no shared memory for this chain; its calls go over HTTP"),
             }
         }
     }
 
-    fn hub(&mut self, domain: &str) -> io::Result<&Hub> {
+    fn hub(&mut self, domain: &str, delivery: Delivery) -> io::Result<&Hub> {
         if !self.hubs.contains_key(domain) {
-            let (hub, faults) = Hub::start(Settings::named(domain))?;
+            let delivery = match delivery {
+                Delivery::Ring => hub::Delivery::Ring,
+                Delivery::Poll => hub::Delivery::Poll,
+                Delivery::Sockmap => hub::Delivery::Sockmap(self.exchanges.open()?),
+            };
+            let (hub, faults) = Hub::start(Settings { delivery, ..Settings::named(domain) })?;
             tokio::spawn(complain(domain.to_owned(), faults));
             self.gateways.retain(|gateway| hub.gateway_socket().is_ok_and(|socket| gateway.send(socket).is_ok()));
             self.hubs.insert(domain.to_owned(), hub);
@@ -79,7 +99,7 @@ impl Domains {
         let Some(domain) = policy.domain(function) else { return Ok(None) };
         let path = self.folder.join(instance.to_string());
         let door = door(&self.folder, &path)?;
-        self.hub(&domain)?.admit(instance, function.clone(), Door::Listening(door));
+        self.hub(&domain, policy.delivery)?.admit(instance, function.clone(), Door::Listening(door));
         self.members.insert(instance, domain);
         Ok(Some(path))
     }
@@ -111,6 +131,29 @@ impl Domains {
         }
         self.gateways.push(gateway);
     }
+}
+
+/// Chains whose functions do not agree on delivery, with a word about those that are new. A stack is deployed one function
+/// after another, so this is no reason to refuse one: it passes when the last has come.
+fn at_odds<'a>(
+    functions: impl Iterator<Item = (&'a FunctionId, &'a Policy)>,
+    known: &BTreeSet<String>,
+) -> BTreeSet<String> {
+    let mut chains: BTreeMap<String, BTreeMap<String, Vec<String>>> = BTreeMap::new();
+    for (id, policy) in functions {
+        let chain = format!("{}.{}", policy.chain.as_deref().unwrap_or_default(), id.namespace);
+        let ways = chains.entry(chain).or_default();
+        ways.entry(policy.delivery.to_string()).or_default().push(id.name.to_string());
+    }
+    chains.retain(|_, ways| ways.len() > 1);
+    for (chain, ways) in chains.iter().filter(|(chain, _)| !known.contains(*chain)) {
+        let who = ways.iter().map(|(way, names)| format!("{way}: {}", names.join(", "))).collect::<Vec<_>>().join("; ");
+        tracing::warn!(
+            chain,
+            "functions do not agree on nearpath.io/delivery ({who}): between them calls go over HTTP"
+        );
+    }
+    chains.into_keys().collect()
 }
 
 /// A listening socket at `path` that every user may knock at: who can see the path is the instance. The address goes over

@@ -13,6 +13,7 @@ mod agent;
 pub mod artifact;
 pub mod config;
 mod domains;
+mod exchanges;
 mod identity;
 pub mod ids;
 pub mod instance;

@@ -5,6 +5,7 @@
 
 mod carried;
 mod deaths;
+mod limits;
 mod node;
 mod stranger;
 mod talk;
@@ -17,13 +18,13 @@ macro_rules! conformance {
         })*
     };
     (@ $mode:ident { $($file:ident: $($case:ident),*;)* }) => {
-        use super::node::{Mode, trouble};
+        use crate::node::{Mode, trouble};
         $($(
             #[test]
             fn $case() {
                 match trouble(Mode::$mode) {
                     Some(why) => nearpath_testkit::skip!("{why}"),
-                    None => super::$file::$case(Mode::$mode),
+                    None => crate::$file::$case(Mode::$mode),
                 }
             }
         )*)*
@@ -40,7 +41,21 @@ conformance! { Ring = ring, Sockmap = sockmap, Poll = poll: {
         callers_of_the_dead_hear_of_it_at_once, a_gateways_calls_end_too_and_the_other_instance_goes_on,
         slots_come_back_from_callers_that_are_killed, nonsense_is_disconnected, what_is_not_known_is_passed_over,
         a_call_against_the_edge_breaks_the_channel;
+    limits:
+        backpressure_never_loses, a_death_between_push_and_send_gives_slots_back;
 }}
+
+mod who_sleeps {
+    mod ring {
+        conformance! { @ Ring { limits: idle_costs_nothing; } }
+    }
+    mod sockmap {
+        conformance! { @ Sockmap { limits: idle_costs_nothing; } }
+    }
+    mod poll {
+        conformance! { @ Poll { limits: idle_costs_all; } }
+    }
+}
 
 mod carried_by_the_kernel {
     conformance! { @ Sockmap {

@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -119,7 +120,9 @@ impl Node {
 
     /// This program again, as an instance.
     pub(crate) fn process(&self, instance: u64, name: &str, role: &str) -> Process {
-        let door = std::env::temp_dir().join(format!("np-domain-{}-{instance}-{name}.sock", std::process::id()));
+        static LAST: AtomicUsize = AtomicUsize::new(0); // the same cases run in several modes at once
+        let number = LAST.fetch_add(1, Ordering::Relaxed);
+        let door = std::env::temp_dir().join(format!("np-domain-{}-{number}.sock", std::process::id()));
         let _ = std::fs::remove_file(&door);
         let socket = listening(&door);
         self.hub.admit(InstanceId(instance), function(name), Door::Listening(socket));

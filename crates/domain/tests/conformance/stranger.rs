@@ -6,7 +6,8 @@ use std::vec::IntoIter;
 
 use nearpath_domain::packet;
 use nearpath_domain::protocol::{Bell, FromNode, FromParty, Hello};
-use nearpath_shm::{Channel, End, Knocker, Member, Party, Pool, Side, Wire};
+use nearpath_shm::wire::RECORD;
+use nearpath_shm::{Channel, End, Knocker, Member, Message, Party, Pool, Record, Side, Wire};
 
 use super::node::{DEADLINE, Mode, Node};
 
@@ -40,6 +41,23 @@ impl Stranger {
         match &self.wire {
             Some(wire) => end.over(wire.clone(), peer.channel),
             None => end,
+        }
+    }
+}
+
+impl Stranger {
+    /// The next message that comes.
+    pub(crate) fn receive(&self, end: &mut End) -> Message {
+        loop {
+            if let Some(wire) = &self.wire {
+                let mut record = [0; RECORD];
+                assert_eq!(wire.fetch(&mut record, true).unwrap(), RECORD);
+                end.deliver(&Record::from_bytes(&record));
+            }
+            if let Some(message) = end.receive().unwrap() {
+                return message;
+            }
+            std::thread::yield_now();
         }
     }
 }
