@@ -2,4 +2,5 @@
 
 pub use crate::call::Asked;
 pub use crate::deliver::functions_uri;
+pub use crate::listen::whole::{Seen, Whole, read};
 pub use crate::path::own_timeout;

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use http::HeaderValue;
 use tokio::sync::Notify;
@@ -46,6 +46,8 @@ pub(crate) struct Lane {
     pub answers: Answers,
     tick: Arc<AtomicU32>,
     seed: Cell<u64>,
+    /// Tick plus one at which the date was made, and the date.
+    date: Cell<(u32, [u8; 29])>,
     cutting: Cell<bool>,
     /// Connections and tunnels that are not over.
     tasks: Cell<usize>,
@@ -70,6 +72,7 @@ impl Lane {
             answers: Answers::default(),
             tick: Arc::default(),
             seed: Cell::new(seed | 1),
+            date: Cell::new((0, [0; 29])),
             cutting: Cell::new(false),
             tasks: Cell::new(0),
             idle: Notify::new(),
@@ -94,6 +97,18 @@ impl Lane {
     /// The tick counter itself, for connections.
     pub(crate) fn ticks(&self) -> &Arc<AtomicU32> {
         &self.tick
+    }
+
+    /// The `Date` of an answer (RFC 9110 section 5.6.7), right to a tick.
+    pub(crate) fn date(&self) -> [u8; 29] {
+        let (now, (at, date)) = (self.now(), self.date.get());
+        if at == now.wrapping_add(1) {
+            return date;
+        }
+        let text = httpdate::fmt_http_date(SystemTime::now());
+        let date = text.as_bytes().try_into().expect("an HTTP date has 29 bytes");
+        self.date.set((now.wrapping_add(1), date));
+        date
     }
 
     /// Runs a connection or tunnel on this thread; the drain waits for it.

@@ -18,6 +18,7 @@ use nearpath_types::{FunctionId, InstanceId, Policy};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 use tokio::sync::mpsc;
 
+use crate::books::Books;
 use crate::exchanges::Exchanges;
 
 /// Parties of one instance that may be waiting to be let in.
@@ -30,6 +31,8 @@ pub(crate) struct Domains {
     hubs: BTreeMap<String, Hub>,
     /// In which domain an instance is.
     members: HashMap<InstanceId, String>,
+    /// What the domains write down.
+    books: Books,
     /// The gateway's threads: each gets a socket for each domain.
     gateways: Vec<mpsc::UnboundedSender<OwnedFd>>,
     exchanges: Exchanges,
@@ -39,11 +42,12 @@ pub(crate) struct Domains {
 
 impl Domains {
     /// None yet. `folder` is emptied: its doors led into an earlier run.
-    pub(crate) fn new(folder: PathBuf, exchanges: Exchanges) -> Self {
+    pub(crate) fn new(folder: PathBuf, books: Books, exchanges: Exchanges) -> Self {
         Self {
             folder,
             hubs: BTreeMap::new(),
             members: HashMap::new(),
+            books,
             gateways: Vec::new(),
             exchanges,
             at_odds: BTreeSet::new(),
@@ -78,7 +82,8 @@ impl Domains {
                 Delivery::Poll => hub::Delivery::Poll,
                 Delivery::Sockmap => hub::Delivery::Sockmap(self.exchanges.open()?),
             };
-            let (hub, faults) = Hub::start(Settings { delivery, ..Settings::named(domain) })?;
+            let settings = Settings { delivery, ..Settings::named(domain) };
+            let (hub, faults) = Hub::start_with(settings, &self.books.of(domain))?;
             tokio::spawn(complain(domain.to_owned(), faults));
             self.gateways.retain(|gateway| hub.gateway_socket().is_ok_and(|socket| gateway.send(socket).is_ok()));
             self.hubs.insert(domain.to_owned(), hub);

@@ -11,8 +11,10 @@
 
 mod agent;
 pub mod artifact;
+mod books;
 pub mod config;
 mod domains;
+mod edge_metrics;
 mod exchanges;
 mod identity;
 pub mod ids;
@@ -21,6 +23,7 @@ pub mod logs;
 pub mod machine;
 mod metrics;
 mod node;
+mod paths;
 pub mod reconcile;
 
 pub use config::{Config, NodeError, Settle};

@@ -207,7 +207,8 @@ impl End {
     /// The same end over a wire: the kernel carries its descriptors, which [`End::deliver`] takes, and its wake-ups. `number`
     /// is the channel's in the domain.
     pub fn over(self, wire: Wire, number: u32) -> Self {
-        Self { line: Some(Line::new(wire, number)), ..self }
+        let desk = self.desk.over(wire.clone(), number);
+        Self { line: Some(Line::new(wire, number)), desk, ..self }
     }
 
     /// Hands a message over. The peer is rung by the next [`End::flush`].
@@ -299,12 +300,13 @@ impl End {
 
     /// Wakes the peer.
     fn ring(&mut self) {
-        let Some(line) = &mut self.line else {
-            self.desk.knock();
-            return;
-        };
-        if line.flush().is_err() {
-            self.channel.close(State::Broken); // the wire is gone
+        match self.line.as_mut().filter(|line| !line.is_empty()) {
+            None => drop(self.desk.knock()),
+            Some(line) => {
+                if line.flush().is_err() {
+                    self.channel.close(State::Broken); // the wire is gone
+                }
+            }
         }
     }
 

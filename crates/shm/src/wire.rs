@@ -47,6 +47,11 @@ impl Record {
         Self { descriptor: Descriptor::from_bytes(descriptor), channel: word(16), from: word(20) }
     }
 
+    /// One that only wakes.
+    pub fn bell(channel: u32) -> Self {
+        Self { descriptor: Descriptor::from_words([0; 2]), channel, from: 0 }
+    }
+
     /// Whether it only wakes.
     pub fn is_bell(&self) -> bool {
         self.channel == 0 || self.descriptor.generation == 0
@@ -65,7 +70,7 @@ impl Wire {
     }
 
     /// Sends whole records.
-    fn send(&self, mut records: &[u8]) -> io::Result<()> {
+    pub(crate) fn send(&self, mut records: &[u8]) -> io::Result<()> {
         while !records.is_empty() {
             match send(&*self.0, records, SendFlags::NOSIGNAL) {
                 Ok(sent) => records = &records[sent..],
@@ -121,11 +126,13 @@ impl Line {
         self.out.extend_from_slice(&record.to_bytes());
     }
 
-    /// Sends what was pushed; a bell when nothing was.
+    /// Whether there is nothing to send.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.out.is_empty()
+    }
+
+    /// Sends what was pushed.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
-        if self.out.is_empty() {
-            self.push(Descriptor::from_words([0; 2]));
-        }
         let sent = self.wire.send(&self.out);
         self.out.clear();
         sent

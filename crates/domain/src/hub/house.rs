@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use nearpath_shm::channel::State;
@@ -13,7 +14,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 
 use super::connection::{self, Key, LETTERS, Letter, News};
-use super::edges::{self, Past};
+use super::edges;
+use super::ledger::Writer;
 use super::seat::{self, Seat};
 use super::{Delivery, Door, Exchange, Fault, Order, Settings, Usage};
 use crate::clock;
@@ -44,20 +46,19 @@ struct Line {
     channel: Channel,
     caller: Party,
     callee: Party,
-    edge: edges::Key,
 }
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct House {
     settings: Settings,
-    pool: Pool,
+    pool: Arc<Pool>,
+    ledger: Writer,
     registrar: Registrar,
     guests: HashMap<Key, Guest>,
     entrances: HashMap<Key, Entrance>,
     seats: HashMap<Party, Seat>,
     lines: BTreeMap<u32, Line>,
-    past: Past,
     quiet: HashMap<InstanceId, Vec<oneshot::Sender<()>>>,
     faults: mpsc::UnboundedSender<Fault>,
     news: mpsc::Sender<News>,
@@ -68,17 +69,22 @@ pub(super) struct House {
 }
 
 impl House {
-    pub(super) fn new(settings: Settings, pool: Pool, faults: mpsc::UnboundedSender<Fault>) -> Self {
+    pub(super) fn new(
+        settings: Settings,
+        pool: Arc<Pool>,
+        ledger: Writer,
+        faults: mpsc::UnboundedSender<Fault>,
+    ) -> Self {
         let (news, inbox) = mpsc::channel(256);
         Self {
             settings,
             pool,
+            ledger,
             registrar: Registrar::new(),
             guests: HashMap::new(),
             entrances: HashMap::new(),
             seats: HashMap::new(),
             lines: BTreeMap::new(),
-            past: Past::default(),
             quiet: HashMap::new(),
             faults,
             news,
@@ -226,6 +232,7 @@ impl House {
             capacity: self.settings.capacity,
             delivery: self.settings.delivery.mode(),
         };
+        self.ledger.came(party, who.clone());
         self.seats.insert(party, seat);
         self.write(key, &FromNode::Welcome(welcome), descriptors);
         Ok(())
@@ -280,8 +287,12 @@ impl House {
     fn bury(&mut self, key: Key) {
         let Some(guest) = self.guests.remove(&key) else { return };
         if let Some(party) = guest.party {
-            self.exchange().into_iter().for_each(|exchange| exchange.unseat(party));
+            if let Some(exchange) = self.exchange() {
+                exchange.unseat(party);
+                exchange.revoke(party, 0);
+            }
             self.seats.remove(&party);
+            self.ledger.left(party);
             let actions = self.registrar.left(party, clock::now());
             self.act(actions);
         }
@@ -346,8 +357,9 @@ impl House {
         self.introduce(number, &channel, callee, caller, Role::Callee)?;
         self.introduce(number, &channel, caller, callee, Role::Caller)?;
         let function = |party| self.registrar.who(party).and_then(Who::function).cloned();
-        let edge = (function(caller), function(callee));
-        self.lines.insert(number, Line { channel, caller, callee, edge });
+        let edge: edges::Key = (function(caller), function(callee));
+        self.ledger.opened(number, edge, channel.clone(), caller, callee);
+        self.lines.insert(number, Line { channel, caller, callee });
         Ok(())
     }
 
@@ -388,7 +400,7 @@ impl House {
                 exchange.revoke(line.caller, number);
                 exchange.revoke(line.callee, number);
             }
-            self.past.keep(line.edge, &line.channel);
+            self.ledger.closed(number);
         }
     }
 
@@ -409,7 +421,7 @@ impl House {
     }
 
     fn count(&self) -> Vec<super::EdgeCounters> {
-        self.past.with(self.lines.values().map(|line| (line.edge.clone(), &line.channel)))
+        self.ledger.edges()
     }
 
     fn usage(&self) -> Usage {

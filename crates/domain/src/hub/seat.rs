@@ -82,6 +82,7 @@ impl Seat {
         let never = || Spin::new(Duration::ZERO);
         if let Delivery::Sockmap(exchange) = delivery {
             let [theirs, ours] = exchange.seat(party)?;
+            exchange.permit(party, 0, party)?; // its threads wake each other
             let desk = Desk::create(desk::Kind::None, never())?;
             let wire = NodesEnd::new(key, ours, news.clone());
             let descriptors = vec![desk.as_fd().try_clone_to_owned()?, theirs];

@@ -82,9 +82,9 @@ impl Inbox {
         self.strays.extract_if(.., |record| record.channel == channel).collect()
     }
 
-    /// Waits until something comes, unless `ready`.
-    pub(super) fn wait(&mut self, timeout: Option<Duration>, ready: bool) {
-        if ready || self.closed || self.waited > 0 {
+    /// Waits until something comes.
+    pub(super) fn wait(&mut self, timeout: Option<Duration>) {
+        if self.closed || self.waited > 0 {
             return;
         }
         match timeout.filter(|timeout| *timeout < self.patience) {

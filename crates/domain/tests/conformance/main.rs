@@ -5,9 +5,11 @@
 
 mod carried;
 mod deaths;
+mod ledger;
 mod limits;
 mod node;
 mod stranger;
+mod streams;
 mod talk;
 
 /// Makes a test of each case in each mode; a mode that this machine cannot do is skipped, and says why.
@@ -41,6 +43,13 @@ conformance! { Ring = ring, Sockmap = sockmap, Poll = poll: {
         callers_of_the_dead_hear_of_it_at_once, a_gateways_calls_end_too_and_the_other_instance_goes_on,
         slots_come_back_from_callers_that_are_killed, nonsense_is_disconnected, what_is_not_known_is_passed_over,
         a_call_against_the_edge_breaks_the_channel;
+    streams:
+        an_echo_runs_both_ways_at_once, blocking_parties_stream_too, a_slow_reader_stops_the_writer_and_nobody_else,
+        what_is_unread_is_a_window, who_stops_reading_or_writing_is_heard, whole_and_streaming_parties_understand_each_other,
+        an_answer_whose_function_is_killed_is_broken_off;
+    ledger:
+        counters_are_exact_and_outlive_their_channels_and_their_domain,
+        what_a_function_holds_is_counted_against_its_bound, the_roll_says_who_reaches_whom;
     limits:
         backpressure_never_loses, a_death_between_push_and_send_gives_slots_back;
 }}

@@ -26,7 +26,7 @@ pub(crate) const DOOR: &str = "NEARPATH_DISPATCH";
 
 pub(crate) use nearpath_domain::protocol::Mode;
 
-fn delivery(mode: Mode) -> Delivery {
+pub(crate) fn delivery(mode: Mode) -> Delivery {
     match mode {
         Mode::Poll => Delivery::Poll,
         Mode::Sockmap => Delivery::Sockmap(Arc::new(Kernel(Exchange::create().unwrap()))),
@@ -79,10 +79,14 @@ impl Node {
 
     pub(crate) fn with(mode: Mode, settings: Settings) -> Self {
         let settings = Settings { delivery: delivery(mode), ..settings };
+        Self::started(|| Hub::start(settings))
+    }
+
+    pub(crate) fn started(start: impl FnOnce() -> io::Result<(Hub, UnboundedReceiver<Fault>)>) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let (hub, faults) = {
             let _inside = runtime.enter();
-            Hub::start(settings).unwrap()
+            start().unwrap()
         };
         Self { runtime, hub, faults }
     }
@@ -159,10 +163,17 @@ pub(crate) fn polled_party<T, F: Future<Output = T>>(
     serves: bool,
     inside: impl FnOnce(polled::Post) -> F,
 ) -> T {
+    polled_party_with(socket, post::Settings { serves, ..post::Settings::default() }, inside)
+}
+
+pub(crate) fn polled_party_with<T, F: Future<Output = T>>(
+    socket: OwnedFd,
+    settings: post::Settings,
+    inside: impl FnOnce(polled::Post) -> F,
+) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let local = tokio::task::LocalSet::new();
     local.block_on(&runtime, async {
-        let settings = post::Settings { serves, ..post::Settings::default() };
         let (post, driver) = polled::Post::join(socket, settings).await.unwrap();
         let driver = tokio::task::spawn_local(driver);
         let result = tokio::time::timeout(2 * DEADLINE, inside(post)).await.expect("it hangs");

@@ -6,6 +6,7 @@
 
 mod attempt;
 mod content;
+mod exchange;
 mod headers;
 mod memory;
 mod open;

@@ -29,12 +29,14 @@ use super::caller::Caller;
 use super::life::{Busy, Life};
 use super::resets::{Resets, Verdict};
 use super::watched::Watched;
+use super::whole::{self, Left, Whole};
 use super::worded::Worded;
 use crate::call::Peer;
 use crate::deliver::Content;
 use crate::lane::Lane;
-use crate::path;
+use crate::path::{self, Begun};
 use crate::record::Completion;
+use crate::route::{self, Function, Target};
 
 /// Serves one connection to its end, and keeps its `place` until then. Its requests are answered by [`path::answer`].
 pub(super) async fn serve_connection(
@@ -101,6 +103,10 @@ where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     visit.life.speaks(false);
+    let io = match whole::serve(visit, io).await? {
+        Left::Over => return Ok(()),
+        Left::Handed(io) => io,
+    };
     let io = Worded::new(io, visit.life.clone(), port.limits);
     let service = service_fn(|request| visit.answer(request));
     let connection = server::http1(&port.limits).serve_connection(TokioIo::new(io), service);
@@ -122,14 +128,34 @@ where
 }
 
 /// One connection's requests.
-struct Visit {
-    lane: Rc<Lane>,
+pub(super) struct Visit {
+    pub(super) lane: Rc<Lane>,
     peer: Rc<Peer>,
-    life: Arc<Life>,
+    pub(super) life: Arc<Life>,
     resets: Resets,
 }
 
+/// The function that a plain request is for, and where its own path begins in the request's.
+pub(super) struct Found {
+    function: Arc<Function>,
+    rest: usize,
+}
+
 impl Visit {
+    /// Finds a plain request's function; `None`: the request is to be refused.
+    pub(super) fn find(&self, whole: &Whole) -> Option<Found> {
+        match route::parse(whole.request.uri().path()) {
+            Ok(Target::Function { name, rest }) => self.lane.table.find(name).map(|function| Found { function, rest }),
+            _ => None,
+        }
+    }
+
+    /// Begins the walk of a plain request.
+    pub(super) fn begin_whole(&self, request: Request<Bytes>, found: Found) -> (Begun, Busy) {
+        let busy = self.life.begin(true);
+        (path::begin_whole(&self.lane, &self.peer, request, found.function, found.rest), busy)
+    }
+
     /// Looks at the request at once, so that the future need not hold it.
     fn answer(&self, request: Request<Incoming>) -> impl Future<Output = Result<Response<Reply>, Infallible>> + use<> {
         let busy = self.life.begin(request.body().is_end_stream());

@@ -10,6 +10,7 @@ mod life;
 mod resets;
 mod thread;
 mod watched;
+pub(crate) mod whole;
 mod worded;
 
 use std::sync::Arc;

@@ -30,6 +30,16 @@ impl<T> Watched<T> {
         Self { closed_by_drop: true, ..self }
     }
 
+    /// What is to be replayed, which then is not.
+    pub(super) fn take_replay(&mut self) -> Bytes {
+        std::mem::take(&mut self.replay)
+    }
+
+    /// Gives `seen` back: it is read again before all else.
+    pub(super) fn replay(&mut self, seen: Bytes) {
+        self.replay = seen;
+    }
+
     fn written(&self, polled: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         self.life.wrote(polled.is_ready());
         polled

@@ -1,0 +1,160 @@
+//! Writes answers (RFC 9112): the head and the first piece of the body with one system call.
+
+use std::io;
+use std::task::Poll;
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use futures_util::poll;
+use http::header::{CONNECTION, CONTENT_LENGTH, DATE, TRANSFER_ENCODING};
+use http::response::Parts;
+use http::{Response, StatusCode};
+use http_body::{Body, Frame};
+use http_body_util::BodyExt;
+use nearpath_wire::BoxError;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+
+use super::line::Line;
+use crate::deliver::Content;
+use crate::listen::life::Busy;
+
+/// Room for a usual head.
+const HEAD: usize = 512;
+
+/// How the end of an answer's body is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Framing {
+    /// There is none (RFC 9110 section 6.4.1).
+    Bodiless,
+    /// By its length.
+    Length(u64),
+    /// By an empty chunk.
+    Chunked,
+}
+
+/// Writes an answer. Whether the connection may be used again: `close` or a drain ends it.
+///
+/// # Errors
+/// When the connection fails, or the answer breaks off: its reader sees that from its framing.
+pub(super) async fn write<T>(
+    line: &mut Line<T>,
+    response: Response<Content>,
+    mut busy: Busy,
+    close: bool,
+    date: [u8; 29],
+) -> io::Result<bool>
+where
+    T: AsyncRead + AsyncWrite + Unpin,
+{
+    let (parts, mut content) = response.into_parts();
+    let framing = framing(parts.status, &content);
+    let close = close || line.life.is_draining();
+    let mut out = BytesMut::with_capacity(HEAD);
+    head(&mut out, &parts, framing, close, &date);
+    busy.gives();
+    let mut passed = 0;
+    while framing != Framing::Bodiless && framing != Framing::Length(passed) {
+        let frame = match poll!(content.frame()) {
+            Poll::Ready(frame) => frame,
+            Poll::Pending => {
+                busy.waits();
+                line.io.write_all_buf(&mut out).await?;
+                let Some(frame) = line.unless_gone(content.frame()).await else { return Ok(false) };
+                frame
+            }
+        };
+        busy.gives();
+        let Some(data) = data(frame)? else { break };
+        passed += data.len() as u64;
+        if framing == Framing::Length(passed) {
+            drop((busy, content)); // the function's place is free, and the caller may send
+            line.io.write_all_buf(&mut out.chain(data)).await?;
+            line.life.flushed();
+            return Ok(!close);
+        }
+        piece(line, &mut out, data, framing).await?;
+    }
+    let complete = finish(&mut out, framing, passed)?;
+    drop((busy, content));
+    line.io.write_all_buf(&mut out).await?;
+    line.life.flushed();
+    Ok(complete && !close)
+}
+
+async fn piece<T>(line: &mut Line<T>, out: &mut BytesMut, data: Bytes, framing: Framing) -> io::Result<()>
+where
+    T: AsyncRead + AsyncWrite + Unpin,
+{
+    if data.is_empty() {
+        return Ok(()); // an empty chunk would be the last
+    }
+    let chunked = framing == Framing::Chunked;
+    if chunked {
+        out.put_slice(format!("{:x}\r\n", data.len()).as_bytes());
+    }
+    line.io.write_all_buf(&mut (&mut *out).chain(data)).await?;
+    if chunked {
+        out.put_slice(b"\r\n");
+    }
+    Ok(())
+}
+
+/// A piece of the body; `None`: it has ended. Trailers go to nobody: a request that asks for them is not plain.
+fn data(frame: Option<Result<Frame<Bytes>, BoxError>>) -> io::Result<Option<Bytes>> {
+    match frame {
+        None => Ok(None),
+        Some(Ok(frame)) => Ok(Some(frame.into_data().unwrap_or_default())),
+        Some(Err(error)) => Err(io::Error::other(error)),
+    }
+}
+
+/// # Errors
+/// When the body was shorter than it was said to be.
+fn finish(out: &mut BytesMut, framing: Framing, passed: u64) -> io::Result<bool> {
+    match framing {
+        Framing::Length(length) if length != passed => Err(io::ErrorKind::UnexpectedEof.into()),
+        Framing::Chunked => {
+            out.put_slice(b"0\r\n\r\n");
+            Ok(true)
+        }
+        _ => Ok(true),
+    }
+}
+
+fn framing(status: StatusCode, content: &Content) -> Framing {
+    match status {
+        StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED => Framing::Bodiless,
+        _ if status.is_informational() => Framing::Bodiless,
+        _ => content.size_hint().exact().map_or(Framing::Chunked, Framing::Length),
+    }
+}
+
+fn head(out: &mut BytesMut, parts: &Parts, framing: Framing, close: bool, date: &[u8; 29]) {
+    out.put_slice(b"HTTP/1.1 ");
+    out.put_slice(parts.status.as_str().as_bytes());
+    out.put_slice(b" ");
+    out.put_slice(parts.status.canonical_reason().unwrap_or("Unknown").as_bytes());
+    out.put_slice(b"\r\n");
+    let own = [CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING];
+    for (name, value) in parts.headers.iter().filter(|(name, _)| !own.contains(name)) {
+        field(out, name.as_str(), value.as_bytes());
+    }
+    match framing {
+        Framing::Length(length) => field(out, "content-length", length.to_string().as_bytes()),
+        Framing::Chunked => field(out, "transfer-encoding", b"chunked"),
+        Framing::Bodiless => {}
+    }
+    if !parts.headers.contains_key(DATE) {
+        field(out, "date", date);
+    }
+    if close {
+        field(out, "connection", b"close");
+    }
+    out.put_slice(b"\r\n");
+}
+
+fn field(out: &mut BytesMut, name: &str, value: &[u8]) {
+    out.put_slice(name.as_bytes());
+    out.put_slice(b": ");
+    out.put_slice(value);
+    out.put_slice(b"\r\n");
+}

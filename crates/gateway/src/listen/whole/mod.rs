@@ -1,0 +1,76 @@
+//! HTTP/1.1 requests that have come as a whole: most requests, and the cheap way to answer them.
+//!
+//! A plain request for a function, head and body in one piece, needs no state between reads and no task that feeds a body:
+//! it is read, walks [`crate::path`] like all others, and its answer is written. Whatever is not plain, and whatever is
+//! doubtful, is hyper's to judge: the connection goes there with every byte that was read, and stays there.
+
+mod answer;
+mod head;
+mod line;
+
+use std::io;
+
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::connection::Visit;
+use super::watched::Watched;
+pub use head::{Seen, Whole, read};
+use line::Line;
+
+/// Most of a head that is waited for here.
+const LONGEST_HEAD: usize = 4096;
+
+/// What became of a connection.
+pub(super) enum Left<T> {
+    /// It is over.
+    Over,
+    /// The next request is not for here.
+    Handed(Watched<T>),
+}
+
+/// Answers requests until one comes that is not plain, or the connection ends.
+///
+/// # Errors
+/// When the connection fails, or an answer breaks off and can only be told by breaking the connection.
+pub(super) async fn serve<T>(visit: &Visit, io: Watched<T>) -> io::Result<Left<T>>
+where
+    T: AsyncRead + AsyncWrite + Unpin,
+{
+    let mut line = Line::new(io, visit.life.clone());
+    loop {
+        match read(line.buffer()) {
+            Seen::Whole(whole) => match visit.find(&whole) {
+                Some(target) => {
+                    if !answered(visit, &mut line, whole, target).await? {
+                        return Ok(Left::Over);
+                    }
+                }
+                None => return Ok(Left::Handed(line.hand_over(Some(whole)))),
+            },
+            Seen::Part if line.buffer().len() < LONGEST_HEAD => {
+                if !line.fill().await? {
+                    return Ok(if line.buffer().is_empty() { Left::Over } else { Left::Handed(line.hand_over(None)) });
+                }
+            }
+            Seen::Part | Seen::Other => return Ok(Left::Handed(line.hand_over(None))),
+        }
+    }
+}
+
+/// Answers one request. Whether another one may come.
+async fn answered<T>(
+    visit: &Visit,
+    line: &mut Line<T>,
+    whole: Whole,
+    target: super::connection::Found,
+) -> io::Result<bool>
+where
+    T: AsyncRead + AsyncWrite + Unpin,
+{
+    let close = whole.close;
+    let (begun, busy) = visit.begin_whole(whole.request, target);
+    match line.unless_gone(crate::path::answer(begun)).await {
+        Some(response) => answer::write(line, response, busy, close, visit.lane.date()).await,
+        None => Ok(false),
+    }
+}

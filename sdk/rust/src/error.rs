@@ -1,0 +1,134 @@
+//! What went wrong: which function, which path, why.
+
+use std::fmt;
+
+use nearpath_domain::{CallError, Unsent};
+use nearpath_shm::head::BadHead;
+use nearpath_types::{InvalidName, Reason};
+
+use crate::message::Path;
+
+/// Why there is no answer, or nobody is served.
+#[derive(Debug)]
+pub struct Error {
+    function: String,
+    path: Option<Path>,
+    kind: Kind,
+}
+
+/// The kinds of errors. They are the same in every language; [`Kind::name`] is what the others call them.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Kind {
+    /// No function can have that name.
+    #[error("no function can have that name: {0}")]
+    Name(InvalidName),
+    /// A header field cannot be sent.
+    #[error("a header field cannot be sent: {0}")]
+    Head(BadHead),
+    /// Nobody has seen the call: it can be made again without running twice.
+    #[error("not sent: {0}")]
+    Unsent(String),
+    /// The called instance died, or its connection broke: it may have run.
+    #[error("no answer: {0}; the call may have run")]
+    Died(String),
+    /// The deadline passed: it may have run.
+    #[error("no answer before the deadline; the call may have run")]
+    Timeout,
+    /// The answer was broken off.
+    #[error("the answer was broken off or cannot be understood: {0}")]
+    Cut(String),
+    /// The answer is larger than is taken.
+    #[error("the answer is larger than {0} bytes")]
+    TooLarge(usize),
+    /// The platform answered, not the function.
+    #[error("the platform answered {status} {}: {text}", reason.as_deref().unwrap_or("without a reason"))]
+    Platform {
+        /// HTTP status.
+        status: u16,
+        /// A name of `contract/reasons.toml`.
+        reason: Option<String>,
+        /// For people.
+        text: String,
+    },
+    /// This process cannot listen or has no event loop.
+    #[error("{0}")]
+    Listen(String),
+}
+
+impl Kind {
+    /// The kind's name, the same in every language.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Name(_) => "name",
+            Self::Head(_) => "head",
+            Self::Unsent(_) => "unsent",
+            Self::Died(_) => "died",
+            Self::Timeout => "timeout",
+            Self::Cut(_) => "cut",
+            Self::TooLarge(_) => "too_large",
+            Self::Platform { .. } => "platform",
+            Self::Listen(_) => "listen",
+        }
+    }
+}
+
+impl Error {
+    pub(crate) fn new(function: &str, path: Option<Path>, kind: Kind) -> Self {
+        Self { function: function.to_owned(), path, kind }
+    }
+
+    /// Of a call through shared memory.
+    pub(crate) fn near(function: &str, error: CallError) -> Self {
+        let kind = match error {
+            CallError::Unsent(why) => Kind::Unsent(why.to_string()),
+            CallError::Died => Kind::Died(error.to_string()),
+            CallError::Timeout => Kind::Timeout,
+            CallError::BrokenOff => Kind::Cut(error.to_string()),
+            CallError::BadAnswer(bytes) => Kind::TooLarge(bytes),
+        };
+        Self::new(function, Some(Path::Shm), kind)
+    }
+
+    pub(crate) fn unsent(function: &str, why: Unsent) -> Self {
+        Self::near(function, why.into())
+    }
+
+    /// The function that was called; empty when none was.
+    pub fn function(&self) -> &str {
+        &self.function
+    }
+
+    /// The path that the call took; none when it took none.
+    pub fn path(&self) -> Option<Path> {
+        self.path
+    }
+
+    /// What went wrong.
+    pub fn kind(&self) -> &Kind {
+        &self.kind
+    }
+
+    /// Whether the call provably did not run, so that making it again cannot run it twice.
+    pub fn retry_is_safe(&self) -> bool {
+        match &self.kind {
+            Kind::Unsent(_) => true,
+            Kind::Platform { reason: Some(reason), .. } => {
+                Reason::ALL.iter().any(|known| known.name() == reason && known.retry_is_safe())
+            }
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.function.as_str(), self.path) {
+            ("", _) => write!(f, "nearpath: {}", self.kind),
+            (function, None) => write!(f, "nearpath: {function}: {}", self.kind),
+            (function, Some(path)) => write!(f, "nearpath: {function} over {path}: {}", self.kind),
+        }
+    }
+}
+
+impl std::error::Error for Error {}

@@ -1,0 +1,103 @@
+//! Header fields as they travel: one buffer, `contract/memory.md` "Head".
+
+use nearpath_shm::head::{BadHead, Field, Fields};
+
+use crate::error::{Error, Kind};
+
+/// Fields of a request or an answer, in order. Names are in lower case; a name may come more than once.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Head(Vec<u8>);
+
+impl Head {
+    /// From bytes that were checked when they came.
+    pub(crate) fn received(bytes: Vec<u8>) -> Self {
+        Self(bytes)
+    }
+
+    /// The first value of that name.
+    pub fn get(&self, name: &str) -> Option<&[u8]> {
+        Fields::new(&self.0).get(name)
+    }
+
+    /// All fields but those that begin with `:`.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        self.all().filter(|(name, _)| !name.starts_with(':'))
+    }
+
+    /// Adds a field; its name is put into lower case. Fields of one connection (`connection`, `content-length`, …) are left out.
+    ///
+    /// # Errors
+    /// [`Kind::Head`] when name or value hold what they may not, or there are more than 256 fields or 65,536 bytes.
+    pub fn push(&mut self, name: &str, value: &[u8]) -> Result<(), Error> {
+        let name = name.to_ascii_lowercase();
+        if of_connection(&name) {
+            return Ok(());
+        }
+        self.append(&name, value).map_err(|bad| Error::new("", None, Kind::Head(bad)))
+    }
+
+    /// Every field, also the request's own.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        Fields::new(&self.0).flatten().map(|field| (field.name, field.value))
+    }
+
+    pub(crate) fn append(&mut self, name: &str, value: &[u8]) -> Result<(), BadHead> {
+        let field = Field::new(name.as_bytes(), value)?;
+        let (before, lengths) = (self.0.len(), field.lengths()?);
+        self.0.extend_from_slice(&lengths);
+        self.0.extend_from_slice(name.as_bytes());
+        self.0.extend_from_slice(value);
+        Fields::new(&self.0).check().inspect_err(|_| self.0.truncate(before))
+    }
+
+    /// The fields of an HTTP message, as far as they fit.
+    pub(crate) fn of_http(&mut self, fields: &http::HeaderMap) -> Result<(), BadHead> {
+        let passed = fields.iter().filter(|(name, _)| !of_connection(name.as_str()));
+        passed.into_iter().try_for_each(|(name, value)| self.append(name.as_str(), value.as_bytes()))
+    }
+}
+
+/// About one connection, or about framing that a message has of its own (RFC 9110, 7.6.1).
+fn of_connection(name: &str) -> bool {
+    const NAMES: [&str; 10] = [
+        "connection",
+        "content-length",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    ];
+    NAMES.binary_search(&name).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_kept_in_order_and_lower_case() {
+        let mut head = Head::default();
+        head.append(":method", b"GET").unwrap();
+        head.push("X-One", b"1").unwrap();
+        head.push("Connection", b"close").unwrap();
+        head.push("x-one", b"2").unwrap();
+        assert_eq!(head.get("x-one"), Some(&b"1"[..]));
+        assert_eq!(head.iter().collect::<Vec<_>>(), [("x-one", &b"1"[..]), ("x-one", b"2")]);
+        assert_eq!(head.all().count(), 3);
+    }
+
+    #[test]
+    fn what_is_no_field_changes_nothing() {
+        let mut head = Head::default();
+        head.push("good", b"1").unwrap();
+        let before = head.clone();
+        assert!(head.push("bad name", b"1").is_err());
+        assert!(head.push("good", b"a\nb").is_err());
+        assert!(head.push("large", &[b'x'; 65_535]).is_err());
+        assert_eq!(head, before);
+    }
+}

@@ -1,0 +1,207 @@
+//! This thread in its domain, and its connections to the gateway: what calls are made with.
+//!
+//! [`run`] gives a thread its event loop and makes it a party, again after the node has restarted. A call on another thread
+//! finds no party there and goes over HTTP.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use nearpath_domain::post::Settings;
+use nearpath_domain::post::polled::{Driver, Post};
+use nearpath_types::FunctionId;
+use tokio::task::{LocalSet, spawn_local};
+
+use crate::ask::Ask;
+use crate::context::Context;
+use crate::environment::Environment;
+use crate::error::{Error, Kind};
+use crate::far::{Client, LARGEST_BODY, Way};
+use crate::message::{Path, Response};
+use crate::near;
+
+/// Peers are told of after the welcome: a call waits so long for its callee to come while the party is that young.
+const YOUTH: Duration = Duration::from_millis(50);
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LAST_PAUSE: Duration = Duration::from_secs(5);
+
+thread_local! {
+    static HERE: RefCell<Option<Rc<Home>>> = const { RefCell::new(None) };
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Home {
+    pub(crate) environment: Environment,
+    client: Client,
+    post: RefCell<Option<Post>>,
+    joined: Cell<Option<Instant>>,
+}
+
+/// This thread's.
+pub(crate) fn here() -> Rc<Home> {
+    HERE.with_borrow_mut(|here| Rc::clone(here.get_or_insert_with(|| Rc::new(Home::new(Environment::own())))))
+}
+
+/// Runs a future with an event loop of this thread, as a party where there is a door. `member` is what each party does until
+/// the node hangs up; `serves` says that it takes calls there.
+///
+/// # Errors
+/// [`Kind::Listen`] when the system gives no event loop.
+pub(crate) fn run<T>(
+    environment: Environment,
+    serves: bool,
+    member: impl AsyncFn(Post) + 'static,
+    inside: impl AsyncFnOnce() -> T,
+) -> Result<T, Error> {
+    let loops = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = loops.map_err(|error| Error::new("", None, Kind::Listen(format!("no event loop: {error}"))))?;
+    let home = Rc::new(Home::new(environment));
+    let before = HERE.replace(Some(Rc::clone(&home)));
+    let local = LocalSet::new();
+    let result = local.block_on(&runtime, async {
+        let first = home.join(serves).await;
+        spawn_local(Rc::clone(&home).keep(serves, member, first));
+        inside().await
+    });
+    drop(local); // with the party's driver
+    HERE.replace(before);
+    Ok(result)
+}
+
+/// What a party does that only calls: nothing comes, until the node hangs up.
+pub(crate) async fn only_calls(post: Post) {
+    while post.next().await.is_some() {}
+}
+
+impl Home {
+    fn new(environment: Environment) -> Self {
+        let client = Client::new(environment.gateway.clone());
+        Self { environment, client, post: RefCell::default(), joined: Cell::default() }
+    }
+
+    /// The party, while there is one.
+    pub(crate) fn post(&self) -> Option<Post> {
+        self.post.borrow().clone()
+    }
+
+    /// Tries to become a party; none without a door, or when the node lets nobody in now.
+    async fn join(&self, serves: bool) -> Option<Driver> {
+        let door = self.environment.door.as_deref()?;
+        let settings = Settings { serves, largest_body: LARGEST_BODY, ..Settings::default() };
+        match Post::dial(door, settings).await {
+            Ok((post, driver)) => {
+                self.post.replace(Some(post));
+                self.joined.set(Some(Instant::now()));
+                Some(driver)
+            }
+            Err(error) => {
+                eprintln!("nearpath: no shared memory for now, calls go over HTTP: {error}");
+                None
+            }
+        }
+    }
+
+    /// Stays a party for as long as the thread lives, also over restarts of the node.
+    async fn keep(self: Rc<Self>, serves: bool, member: impl AsyncFn(Post), mut driver: Option<Driver>) {
+        let mut pause = FIRST_PAUSE;
+        while self.environment.door.is_some() {
+            if let Some((driver, post)) = driver.take().zip(self.post()) {
+                let driving = spawn_local(driver); // goes on for the calls that are open when the node hangs up
+                member(post).await;
+                self.post.replace(None);
+                drop(driving);
+                pause = FIRST_PAUSE;
+            }
+            tokio::time::sleep(pause).await;
+            pause = (2 * pause).min(LAST_PAUSE);
+            driver = self.join(serves).await;
+        }
+    }
+
+    pub(crate) async fn call(&self, name: &str, body: Bytes, ask: &Ask) -> Result<Response, Error> {
+        let function = function(name)?;
+        let context = Context::current().narrowed(ask);
+        let first = self.attempt(name, &function, &body, ask, context).await;
+        match &first {
+            Err(error) if ask.idempotent && matches!(error.kind(), Kind::Died(_)) => {
+                self.attempt(name, &function, &body, ask, context).await
+            }
+            _ => first,
+        }
+    }
+
+    async fn attempt(
+        &self,
+        name: &str,
+        function: &FunctionId,
+        body: &Bytes,
+        ask: &Ask,
+        context: Context,
+    ) -> Result<Response, Error> {
+        if let Some(post) = self.reaching(function).await {
+            let answer = near::call(&post, name, function, body, ask, context).await;
+            if ask.near_only || !answer.as_ref().is_err_and(unsent) {
+                return answer;
+            }
+        } else if ask.near_only {
+            return Err(nobody(name));
+        }
+        self.client.call(Way::Sync, name, body, ask, context).await
+    }
+
+    pub(crate) async fn notify(&self, name: &str, body: Bytes, ask: &Ask) -> Result<(), Error> {
+        let function = function(name)?;
+        let context = Context::current().narrowed(ask);
+        if let Some(post) = self.reaching(&function).await {
+            let sent = near::asking(ask, &body, context, |request| {
+                post.notify(nearpath_domain::To::Function(&function), request)
+            });
+            match sent {
+                Err(why) if ask.near_only => return Err(Error::unsent(name, why)),
+                Err(_) => {}
+                Ok(()) => return Ok(()),
+            }
+        } else if ask.near_only {
+            return Err(nobody(name));
+        }
+        let accepted = self.client.call(Way::Async, name, &body, ask, context).await?;
+        refused(name, &accepted)
+    }
+
+    /// The party, if the function can be called there.
+    async fn reaching(&self, function: &FunctionId) -> Option<Post> {
+        let post = self.post()?;
+        let young = || self.joined.get().is_some_and(|joined| joined.elapsed() < YOUTH);
+        while !post.knows(function) {
+            if !young() {
+                return None;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await; // nobody tells that the last peer was told
+        }
+        Some(post)
+    }
+}
+
+fn function(name: &str) -> Result<FunctionId, Error> {
+    name.parse().map_err(|invalid| Error::new(name, None, Kind::Name(invalid)))
+}
+
+fn unsent(error: &Error) -> bool {
+    matches!(error.kind(), Kind::Unsent(_))
+}
+
+fn nobody(name: &str) -> Error {
+    let why = "shared memory does not reach it, and the call may take no other path";
+    Error::new(name, None, Kind::Unsent(why.to_owned()))
+}
+
+fn refused(name: &str, accepted: &Response) -> Result<(), Error> {
+    if accepted.is_success() {
+        return Ok(());
+    }
+    let text = String::from_utf8_lossy(accepted.body()).trim_end().to_owned();
+    let kind = Kind::Platform { status: accepted.status(), reason: None, text };
+    Err(Error::new(name, Some(Path::Http), kind))
+}

@@ -1,0 +1,83 @@
+//! Functions that take calls and make them, over the nearest path there is.
+//!
+//! ```no_run
+//! fn main() -> Result<(), nearpath::Error> {
+//!     nearpath::serve(async |request: nearpath::Request| nearpath::call("currency", request.into_body()).await)
+//! }
+//! ```
+//!
+//! Inside a domain a call goes through shared memory, everywhere else over HTTP through the gateway; [`Response::path`] tells
+//! which. The same program runs inside nearpath, beside a plain OpenFaaS gateway, and alone. [`serve`] takes calls, [`run`] is
+//! for a program that only makes them: both give the calling thread an event loop, and calls made on it are futures that stay
+//! on that thread. Several at once: `tokio::join!`. What was sent is never sent again, unless [`Ask::idempotent`] says that it
+//! may be.
+#![forbid(unsafe_code)]
+
+mod ask;
+mod context;
+mod environment;
+mod error;
+mod far;
+mod head;
+mod home;
+mod listen;
+mod message;
+mod near;
+mod server;
+
+use bytes::Bytes;
+
+pub use ask::Ask;
+pub use environment::Environment;
+pub use error::{Error, Kind};
+pub use head::Head;
+pub use message::{IntoResponse, Path, Request, Response};
+pub use server::{Handler, Server};
+
+/// Serves calls until the process is told to stop (SIGTERM, SIGINT), and finishes those that are open.
+///
+/// # Errors
+/// [`Kind::Listen`] when the port for HTTP is taken: see [`Server::listen`].
+pub fn serve(handler: impl Handler) -> Result<(), Error> {
+    Server::new(handler).run()
+}
+
+/// Runs a future that makes calls, on this thread.
+///
+/// # Errors
+/// [`Kind::Listen`] when the system gives no event loop.
+pub fn run<F: Future>(future: F) -> Result<F::Output, Error> {
+    run_in(Environment::own(), future)
+}
+
+/// As [`run`], in other surroundings than the process's own.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_in<F: Future>(environment: Environment, future: F) -> Result<F::Output, Error> {
+    home::run(environment, false, home::only_calls, async || future.await)
+}
+
+/// Calls a function, `NAME` or `NAME.NAMESPACE`, and waits for its answer, whatever status that has.
+///
+/// # Errors
+/// When there is no answer of the function: [`Error`] says which function, which path and why.
+pub async fn call(name: &str, payload: impl Into<Bytes>) -> Result<Response, Error> {
+    call_with(name, payload, Ask::default()).await
+}
+
+/// As [`call`], with method, path, header fields, deadline.
+///
+/// # Errors
+/// As [`call`].
+pub async fn call_with(name: &str, payload: impl Into<Bytes>, ask: Ask) -> Result<Response, Error> {
+    home::here().call(name, payload.into(), &ask).await
+}
+
+/// Sends an event: it was handed over when this returns; nobody answers, and it may be lost with its receiver.
+///
+/// # Errors
+/// When it was not handed over.
+pub async fn notify(name: &str, payload: impl Into<Bytes>) -> Result<(), Error> {
+    home::here().notify(name, payload.into(), &Ask::default()).await
+}

@@ -1,0 +1,80 @@
+//! Calls that come over HTTP.
+
+use std::convert::Infallible;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::HeaderValue;
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::TcpListener;
+use tokio::task::spawn_local;
+
+use crate::context::{CONTEXT, Context};
+use crate::far::LARGEST_BODY;
+use crate::head::Head;
+use crate::message::{Path, Request, Response};
+use crate::server::{Handler, Service};
+
+/// A pause when the system has no descriptor left for a connection.
+const PAUSE: Duration = Duration::from_millis(50);
+
+pub(crate) async fn accept<H: Handler>(listener: TcpListener, service: Rc<Service<H>>) {
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            tokio::time::sleep(PAUSE).await;
+            continue;
+        };
+        let _ = stream.set_nodelay(true); // a matter of speed only
+        let service = Rc::clone(&service);
+        let answer = service_fn(move |request| {
+            let service = Rc::clone(&service);
+            async move { Ok::<_, Infallible>(answer(request, &service).await) }
+        });
+        let connection = http1::Builder::new().timer(TokioTimer::new()).serve_connection(TokioIo::new(stream), answer);
+        spawn_local(async { drop(connection.await) }); // who hangs up in the middle needs no answer
+    }
+}
+
+async fn answer<H: Handler>(request: http::Request<Incoming>, service: &Service<H>) -> http::Response<Full<Bytes>> {
+    let _open = service.open.one();
+    let response = match read(request).await {
+        Ok(request) => CONTEXT.scope(request.context, service.handler.answer(request)).await,
+        Err(refusal) => refusal,
+    };
+    write(response)
+}
+
+async fn read(request: http::Request<Incoming>) -> Result<Request, Response> {
+    let (parts, body) = request.into_parts();
+    let mut head = Head::default();
+    let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
+    let own =
+        head.append(":method", parts.method.as_str().as_bytes()).and_then(|()| head.append(":path", path.as_bytes()));
+    let read = own.and_then(|()| head.of_http(&parts.headers));
+    read.map_err(|bad| Response::new(format!("{bad}\n")).with_status(431))?;
+    let context = Context::default().traced(head.get("traceparent"));
+    let body = Limited::new(body, LARGEST_BODY).collect().await.map_err(|error| {
+        let status = if error.is::<LengthLimitError>() { 413 } else { 400 };
+        Response::new(format!("the request's body: {error}\n")).with_status(status)
+    })?;
+    Ok(Request { head, body: body.to_bytes(), caller: None, event: false, path: Path::Http, context })
+}
+
+/// Fields that HTTP does not know are left out.
+fn write(response: Response) -> http::Response<Full<Bytes>> {
+    let mut out = http::Response::new(Full::default());
+    *out.status_mut() = http::StatusCode::from_u16(response.status()).unwrap_or(http::StatusCode::BAD_GATEWAY);
+    for (name, value) in response.head().iter() {
+        let name = http::HeaderName::from_bytes(name.as_bytes());
+        if let (Ok(name), Ok(value)) = (name, HeaderValue::from_bytes(value)) {
+            out.headers_mut().append(name, value);
+        }
+    }
+    *out.body_mut() = Full::new(response.into_body());
+    out
+}

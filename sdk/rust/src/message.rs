@@ -1,0 +1,270 @@
+//! What is asked and what is answered.
+
+use std::fmt;
+use std::time::Duration;
+
+use bytes::Bytes;
+use nearpath_domain::clock;
+use nearpath_domain::{Answer, Incoming, Reply};
+use nearpath_types::Reason;
+
+use crate::context::Context;
+use crate::error::{Error, Kind};
+use crate::head::Head;
+
+/// The way that a call takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Path {
+    /// Shared memory of one machine.
+    Shm,
+    /// HTTP through the gateway.
+    Http,
+}
+
+impl Path {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Shm => "shm",
+            Self::Http => "http",
+        }
+    }
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A call or event that came in.
+#[derive(Debug)]
+pub struct Request {
+    pub(crate) head: Head,
+    pub(crate) body: Bytes,
+    pub(crate) caller: Option<String>,
+    pub(crate) event: bool,
+    pub(crate) path: Path,
+    pub(crate) context: Context,
+}
+
+impl Request {
+    /// Takes what the handler needs; the rest stays to answer with.
+    pub(crate) fn of_memory(incoming: &mut Incoming) -> Self {
+        let context = Context { deadline: incoming.deadline, trace: incoming.trace, span: incoming.span };
+        Self {
+            head: Head::received(incoming.take_head()),
+            body: std::mem::take(&mut incoming.body),
+            caller: incoming.caller.function.as_ref().map(ToString::to_string),
+            event: incoming.event,
+            path: Path::Shm,
+            context,
+        }
+    }
+
+    /// The method; `POST` when the caller says nothing.
+    pub fn method(&self) -> &str {
+        self.own(":method", "POST")
+    }
+
+    /// Path and query after the function's name; `/` when the caller says nothing.
+    pub fn path(&self) -> &str {
+        self.own(":path", "/")
+    }
+
+    fn own(&self, name: &str, otherwise: &'static str) -> &str {
+        self.head.get(name).and_then(|value| std::str::from_utf8(value).ok()).unwrap_or(otherwise)
+    }
+
+    /// The first header field of that name, in lower case.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.head.get(name).and_then(|value| std::str::from_utf8(value).ok())
+    }
+
+    /// The header fields.
+    pub fn head(&self) -> &Head {
+        &self.head
+    }
+
+    /// The payload. It may lie in shared memory, whose slot is free when the last clone of these bytes is dropped: copy what is
+    /// kept. A function of the domain that breaks the rules can change it meanwhile.
+    pub fn body(&self) -> &Bytes {
+        &self.body
+    }
+
+    /// The payload alone.
+    pub fn into_body(self) -> Bytes {
+        self.body
+    }
+
+    /// The function that calls, `NAME.NAMESPACE`, as the node says; none when it is the gateway or came over HTTP.
+    pub fn caller(&self) -> Option<&str> {
+        self.caller.as_deref()
+    }
+
+    /// One way: nobody waits for the answer.
+    pub fn is_event(&self) -> bool {
+        self.event
+    }
+
+    /// The way that it came.
+    pub fn came_over(&self) -> Path {
+        self.path
+    }
+
+    /// How long the caller still waits; none: it did not say.
+    pub fn time_left(&self) -> Option<Duration> {
+        (self.context.deadline != 0).then(|| clock::until(self.context.deadline))
+    }
+}
+
+/// An answer.
+#[derive(Debug, Clone, Default)]
+pub struct Response {
+    status: u16,
+    pub(crate) head: Head,
+    body: Bytes,
+    path: Option<Path>,
+    instance: Option<u64>,
+}
+
+impl Response {
+    /// Status 200 with this body.
+    pub fn new(body: impl Into<Bytes>) -> Self {
+        Self { status: 200, body: body.into(), ..Self::default() }
+    }
+
+    /// With another status.
+    pub fn with_status(mut self, status: u16) -> Self {
+        self.status = status;
+        self
+    }
+
+    /// With a header field more.
+    ///
+    /// # Errors
+    /// [`Kind::Head`] when it is none.
+    pub fn with_header(mut self, name: &str, value: impl AsRef<[u8]>) -> Result<Self, Error> {
+        self.head.push(name, value.as_ref())?;
+        Ok(self)
+    }
+
+    pub(crate) fn with_head(mut self, head: Head) -> Self {
+        self.head = head;
+        self
+    }
+
+    pub(crate) fn came_over(mut self, path: Path, instance: Option<u64>) -> Self {
+        (self.path, self.instance) = (Some(path), instance);
+        self
+    }
+
+    /// HTTP status.
+    pub fn status(&self) -> u16 {
+        self.status
+    }
+
+    /// Whether the status is one of success (200 … 299).
+    pub fn is_success(&self) -> bool {
+        (200..300).contains(&self.status)
+    }
+
+    /// The first header field of that name, in lower case.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.head.get(name).and_then(|value| std::str::from_utf8(value).ok())
+    }
+
+    /// The header fields.
+    pub fn head(&self) -> &Head {
+        &self.head
+    }
+
+    /// The payload; as [`Request::body`].
+    pub fn body(&self) -> &Bytes {
+        &self.body
+    }
+
+    /// The payload alone.
+    pub fn into_body(self) -> Bytes {
+        self.body
+    }
+
+    /// The way that the call took; none for an answer of one's own.
+    pub fn path(&self) -> Option<Path> {
+        self.path
+    }
+
+    /// The instance that answered, where it is known.
+    pub fn instance(&self) -> Option<u64> {
+        self.instance
+    }
+
+    /// What came through memory; an answer of the platform is an error.
+    pub(crate) fn of_memory(function: &str, mut reply: Reply) -> Result<Self, Error> {
+        if reply.platform {
+            let reason = Reason::ALL.iter().find(|reason| **reason as u16 == reply.reason);
+            let text = String::from_utf8_lossy(&reply.body).trim_end().to_owned();
+            let kind = Kind::Platform { status: reply.status, reason: reason.map(|reason| reason.name().into()), text };
+            return Err(Error::new(function, Some(Path::Shm), kind));
+        }
+        let status = if reply.status == 0 { 200 } else { reply.status };
+        let head = Head::received(reply.take_head());
+        let response = Self { status, head, body: reply.body, ..Self::default() };
+        Ok(response.came_over(Path::Shm, Some(reply.from.0)))
+    }
+
+    pub(crate) fn into_answer(self) -> Answer {
+        let fields = self.head.iter();
+        let fields = fields.map(|(name, value)| (name.to_owned().into(), Bytes::copy_from_slice(value))).collect();
+        Answer { status: self.status, fields, body: self.body, ..Answer::default() }
+    }
+}
+
+/// What a handler may return.
+pub trait IntoResponse {
+    /// The answer.
+    fn into_response(self) -> Response;
+}
+
+impl IntoResponse for Response {
+    fn into_response(self) -> Response {
+        self
+    }
+}
+
+impl IntoResponse for () {
+    fn into_response(self) -> Response {
+        Response::new(Bytes::new())
+    }
+}
+
+impl<T: IntoResponse> IntoResponse for (u16, T) {
+    fn into_response(self) -> Response {
+        self.1.into_response().with_status(self.0)
+    }
+}
+
+/// An error is status 500 with the error's text, and is written to stderr.
+impl<T: IntoResponse, E: fmt::Display> IntoResponse for Result<T, E> {
+    fn into_response(self) -> Response {
+        self.map_or_else(|error| failed(&error), T::into_response)
+    }
+}
+
+fn failed(error: &impl fmt::Display) -> Response {
+    eprintln!("nearpath: the handler failed: {error}");
+    Response::new(error.to_string()).with_status(500)
+}
+
+macro_rules! payloads {
+    ($($payload:ty),*) => { $(
+        impl IntoResponse for $payload {
+            fn into_response(self) -> Response {
+                Response::new(self)
+            }
+        }
+    )* };
+}
+
+payloads!(Bytes, Vec<u8>, String, &'static [u8], &'static str);

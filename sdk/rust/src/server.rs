@@ -1,0 +1,187 @@
+//! Taking calls: through shared memory where there is a door, and over HTTP where the watchdog looks for its tenant.
+
+use std::cell::Cell;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use nearpath_domain::Answer;
+use nearpath_domain::post::polled::{Post, Received};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Notify;
+use tokio::task::spawn_local;
+
+use crate::context::CONTEXT;
+use crate::environment::Environment;
+use crate::error::{Error, Kind};
+use crate::home;
+use crate::listen;
+use crate::message::{IntoResponse, Request, Response};
+
+/// How long open calls may take when the process is told to stop.
+const GRACE: Duration = Duration::from_secs(30);
+
+/// What answers calls: every `async` function or closure from [`Request`] to what can be a [`Response`].
+pub trait Handler: 'static {
+    /// Answers one call. The future is dropped when the caller gives up.
+    fn answer(&self, request: Request) -> impl Future<Output = Response>;
+}
+
+impl<H, F> Handler for H
+where
+    H: Fn(Request) -> F + 'static,
+    F: Future<Output: IntoResponse>,
+{
+    async fn answer(&self, request: Request) -> Response {
+        self(request).await.into_response()
+    }
+}
+
+/// Serves a function.
+#[derive(Debug)]
+pub struct Server<H> {
+    handler: H,
+    environment: Environment,
+    grace: Duration,
+}
+
+impl<H: Handler> Server<H> {
+    /// With everything as the surroundings say.
+    pub fn new(handler: H) -> Self {
+        Self { handler, environment: Environment::own(), grace: GRACE }
+    }
+
+    /// Listens for HTTP there instead of at `upstream_url`, `PORT` or port 5000, whichever is set first.
+    pub fn listen(mut self, address: SocketAddr) -> Self {
+        self.environment.listen = address;
+        self
+    }
+
+    /// In other surroundings than the process's own.
+    pub fn within(mut self, environment: Environment) -> Self {
+        self.environment = environment;
+        self
+    }
+
+    /// How long open calls may take when the process is told to stop; 30 s unless told.
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.grace = grace;
+        self
+    }
+
+    /// Serves until the process is told to stop (SIGTERM, SIGINT), and finishes calls that are open.
+    ///
+    /// # Errors
+    /// [`Kind::Listen`] when the port for HTTP is taken.
+    pub fn run(self) -> Result<(), Error> {
+        self.until(async {
+            let told = |kind| signal(kind).map_err(|error| fault(format!("cannot wait for signals: {error}")));
+            let (mut term, mut int) = (told(SignalKind::terminate())?, told(SignalKind::interrupt())?);
+            tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
+            Ok(())
+        })
+    }
+
+    /// Serves until the future ends, and finishes calls that are open.
+    ///
+    /// # Errors
+    /// As [`Server::run`].
+    pub fn run_until(self, end: impl Future<Output = ()>) -> Result<(), Error> {
+        self.until(async {
+            end.await;
+            Ok(())
+        })
+    }
+
+    fn until(self, end: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
+        let address = self.environment.listen;
+        let listener = listener(address).map_err(|error| taken(address, &error))?;
+        let service = Rc::new(Service { handler: self.handler, open: Open::default() });
+        let member = Rc::clone(&service);
+        let member = async move |post: Post| take(&post, &member).await;
+        home::run(self.environment, true, member, async || {
+            let listener = TcpListener::from_std(listener).map_err(|error| taken(address, &error))?;
+            let http = spawn_local(listen::accept(listener, Rc::clone(&service)));
+            let ended = end.await;
+            http.abort();
+            let _ = tokio::time::timeout(self.grace, service.open.over()).await;
+            ended
+        })?
+    }
+}
+
+fn listener(address: SocketAddr) -> std::io::Result<std::net::TcpListener> {
+    let listener = std::net::TcpListener::bind(address)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// The handler and the calls that it has open.
+pub(crate) struct Service<H> {
+    pub(crate) handler: H,
+    pub(crate) open: Open,
+}
+
+/// Takes calls from memory until the node hangs up.
+async fn take<H: Handler>(post: &Post, service: &Rc<Service<H>>) {
+    if let Err(error) = post.ready() {
+        return eprintln!("nearpath: the node does not hear that this function is ready: {error}");
+    }
+    while let Some(received) = post.next().await {
+        spawn_local(attend(received, Rc::clone(service)));
+    }
+}
+
+async fn attend<H: Handler>(mut received: Received, service: Rc<Service<H>>) {
+    let _open = service.open.one();
+    let request = Request::of_memory(&mut received);
+    let context = request.context;
+    let answer = tokio::select! {
+        biased;
+        answer = CONTEXT.scope(context, service.handler.answer(request)) => answer.into_answer(),
+        () = received.given_up() => Answer::default(), // goes nowhere, but the call has to end
+    };
+    received.answer(answer);
+}
+
+fn taken(address: SocketAddr, error: &std::io::Error) -> Error {
+    fault(format!("cannot listen on {address}: {error}; `upstream_url` or `PORT` names the port for HTTP"))
+}
+
+fn fault(text: String) -> Error {
+    Error::new("", None, Kind::Listen(text))
+}
+
+/// Counts calls that are being answered.
+#[derive(Debug, Default)]
+pub(crate) struct Open {
+    count: Cell<usize>,
+    none: Notify,
+}
+
+/// One of them.
+pub(crate) struct One<'a>(&'a Open);
+
+impl Open {
+    pub(crate) fn one(&self) -> One<'_> {
+        self.count.set(self.count.get() + 1);
+        One(self)
+    }
+
+    async fn over(&self) {
+        while self.count.get() > 0 {
+            self.none.notified().await;
+        }
+    }
+}
+
+impl Drop for One<'_> {
+    fn drop(&mut self) {
+        self.0.count.set(self.0.count.get() - 1);
+        if self.0.count.get() == 0 {
+            self.0.none.notify_one();
+        }
+    }
+}

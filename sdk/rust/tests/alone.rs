@@ -1,0 +1,169 @@
+//! A function without nearpath around it: called over HTTP, and calling over HTTP through a gateway that is a fake.
+#![allow(clippy::unwrap_used)]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use nearpath::{Ask, Environment, Kind, Path, Request, Response};
+use nearpath_testkit::{free_addr, within};
+
+/// What a fake gateway was asked: request line, fields, body.
+type Asked = (String, Vec<String>, Vec<u8>);
+
+/// Answers one request after another with what `answer` makes; one connection each.
+fn gateway(answer: impl Fn(&Asked) -> Vec<u8> + Send + 'static) -> (SocketAddr, mpsc::Receiver<Asked>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (address, (told, asked)) = (listener.local_addr().unwrap(), mpsc::channel());
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let stream = stream.unwrap();
+            let request = read(&stream);
+            let _ = (&stream).write_all(&answer(&request));
+            let _ = told.send(request);
+        }
+    });
+    (address, asked)
+}
+
+fn read(stream: &TcpStream) -> Asked {
+    let mut lines = BufReader::new(stream);
+    let mut head = Vec::new();
+    loop {
+        let mut line = String::new();
+        lines.read_line(&mut line).unwrap();
+        if line.trim().is_empty() {
+            break;
+        }
+        head.push(line.trim().to_owned());
+    }
+    let length = head.iter().find_map(|line| line.strip_prefix("content-length: ")).map_or(0, |n| n.parse().unwrap());
+    let mut body = vec![0; length];
+    lines.read_exact(&mut body).unwrap();
+    (head.remove(0), head, body)
+}
+
+fn http(status: u16, fields: &str, body: &str) -> Vec<u8> {
+    format!("HTTP/1.1 {status} X\r\nconnection: close\r\n{fields}content-length: {}\r\n\r\n{body}", body.len()).into()
+}
+
+fn with_gateway<T>(address: SocketAddr, test: impl AsyncFnOnce() -> T) -> T {
+    let environment = Environment { door: None, gateway: format!("http://{address}"), listen: address };
+    nearpath::run_in(environment, within(test())).unwrap()
+}
+
+#[test]
+fn a_call_goes_through_the_gateway_and_tells_so() {
+    let (address, asked) = gateway(|_| http(203, "x-by: currency\r\n", "one"));
+    let ask = Ask::default().method("PUT").path("/a?b=c").header("X-Tenant", "7").unwrap();
+    let answer = with_gateway(address, async || nearpath::call_with("currency", "body", ask).await).unwrap();
+    assert_eq!((answer.status(), answer.body().as_ref(), answer.path()), (203, &b"one"[..], Some(Path::Http)));
+    assert_eq!(answer.header("x-by"), Some("currency"));
+    let (line, fields, body) = asked.recv_timeout(Duration::from_secs(30)).unwrap();
+    assert_eq!((&*line, &*body), ("PUT /function/currency/a?b=c HTTP/1.1", &b"body"[..]));
+    assert!(fields.contains(&"x-tenant: 7".to_owned()), "{fields:?}");
+}
+
+#[test]
+fn an_event_goes_to_the_queue() {
+    let (address, asked) = gateway(|_| http(202, "", ""));
+    with_gateway(address, async || nearpath::notify("mail", "hello").await).unwrap();
+    let (line, _, body) = asked.recv_timeout(Duration::from_secs(30)).unwrap();
+    assert_eq!((&*line, &*body), ("POST /async-function/mail HTTP/1.1", &b"hello"[..]));
+}
+
+#[test]
+fn errors_say_which_function_which_path_and_why() {
+    let (address, _) = gateway(|asked| match asked.0.split(' ').nth(1).unwrap() {
+        "/function/refused" => http(403, "x-nearpath-reason: not_allowed\r\n", "no edge\n"),
+        "/function/dies" => Vec::new(),
+        _ => http(500, "", "its own fault"),
+    });
+    let errors = with_gateway(address, async || {
+        let near = Ask::default().near_only();
+        [
+            nearpath::call("refused", "").await.unwrap_err(),
+            nearpath::call("dies", "").await.unwrap_err(),
+            nearpath::call("No Name", "").await.unwrap_err(),
+            nearpath::call_with("far", "", near).await.unwrap_err(),
+        ]
+    });
+    let told: Vec<_> = errors.iter().map(|e| (e.function(), e.path(), e.kind().name(), e.retry_is_safe())).collect();
+    let http = Some(Path::Http);
+    let wanted = [
+        ("refused", http, "platform", false),
+        ("dies", http, "died", false),
+        ("No Name", None, "name", false),
+        ("far", None, "unsent", true),
+    ];
+    assert_eq!(told, wanted);
+    assert_eq!(errors[0].to_string(), "nearpath: refused over http: the platform answered 403 not_allowed: no edge");
+    let own = with_gateway(address, async || nearpath::call("fails", "").await).unwrap();
+    assert_eq!(own.status(), 500, "an answer of the function is no error");
+}
+
+#[test]
+fn nobody_at_the_gateway_is_safe_to_retry() {
+    let error = with_gateway(free_addr(), async || nearpath::call("any", "").await).unwrap_err();
+    assert!(matches!(error.kind(), Kind::Unsent(_)) && error.retry_is_safe(), "{error}");
+}
+
+#[test]
+fn a_deadline_ends_a_call() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap(); // takes connections, never answers
+    let ask = Ask::default().deadline(Duration::from_millis(20));
+    let address = listener.local_addr().unwrap();
+    let error = with_gateway(address, async || nearpath::call_with("slow", "", ask).await).unwrap_err();
+    assert!(matches!(error.kind(), Kind::Timeout), "{error}");
+}
+
+#[test]
+fn an_idempotent_call_is_made_twice_when_it_died() {
+    let (address, asked) = gateway(|_| Vec::new());
+    let ask = Ask::default().idempotent();
+    let error = with_gateway(address, async || nearpath::call_with("dies", "", ask).await).unwrap_err();
+    assert!(matches!(error.kind(), Kind::Died(_)), "{error}");
+    assert!(asked.recv_timeout(Duration::from_secs(30)).is_ok() && asked.recv_timeout(Duration::from_secs(30)).is_ok());
+    assert!(asked.try_recv().is_err());
+}
+
+#[test]
+fn a_handler_is_served_over_http() {
+    let address = free_addr();
+    let (end, ended) = tokio::sync::oneshot::channel();
+    let serving = std::thread::spawn(move || {
+        let handler = async |request: Request| match request.path() {
+            "/fail" => Err("it broke"),
+            _ => {
+                Ok(Response::new(format!("{} {}", request.method(), request.path())).with_header("X-By", "me").unwrap())
+            }
+        };
+        let ended = async { drop(ended.await) };
+        nearpath::Server::new(handler).listen(address).run_until(ended)
+    });
+    let ask = |path: &str| {
+        let mut stream = connect(address);
+        stream.write_all(format!("POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let good = ask("/a?b");
+    assert!(good.starts_with("HTTP/1.1 200") && good.contains("x-by: me") && good.ends_with("POST /a?b"), "{good}");
+    let bad = ask("/fail");
+    assert!(bad.starts_with("HTTP/1.1 500") && bad.ends_with("it broke"), "{bad}");
+    end.send(()).unwrap();
+    serving.join().unwrap().unwrap();
+}
+
+fn connect(address: SocketAddr) -> TcpStream {
+    let end = std::time::Instant::now() + Duration::from_secs(30);
+    loop {
+        match TcpStream::connect(address) {
+            Ok(stream) => return stream,
+            Err(error) => assert!(std::time::Instant::now() < end, "{error}"),
+        }
+        std::thread::yield_now();
+    }
+}

@@ -1,0 +1,231 @@
+//! Functions of one domain: a real hub, real sockets and memory, every function a thread with its own event loop.
+#![allow(clippy::unwrap_used)]
+
+use std::cell::Cell;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use bytes::Bytes;
+use nearpath::{Ask, Environment, Error, Handler, Kind, Path, Request, Response, Server};
+use nearpath_domain::hub::{Door, Hub, Settings};
+use nearpath_testkit::{eventually, free_addr, within};
+use nearpath_types::{FunctionId, InstanceId};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+
+/// A domain whose functions are threads of this process.
+struct House {
+    runtime: Runtime,
+    hub: Hub,
+    folder: tempfile::TempDir,
+    end: watch::Sender<bool>,
+    functions: Vec<JoinHandle<Result<(), Error>>>,
+}
+
+impl House {
+    fn new(edges: &[(&str, &str)]) -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let (hub, _faults) = runtime.block_on(async { Hub::start(Settings::named("sdk")).unwrap() });
+        let id = |name: &str| name.parse::<FunctionId>().unwrap();
+        hub.declare(edges.iter().map(|(caller, callee)| (id(caller), id(callee))));
+        let folder = tempfile::tempdir().unwrap();
+        Self { runtime, hub, folder, end: watch::channel(false).0, functions: Vec::new() }
+    }
+
+    fn environment(&self, instance: u64, name: &str) -> Environment {
+        let door: PathBuf = self.folder.path().join(format!("{instance}"));
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        bind(&socket, &SocketAddrUnix::new(&door).unwrap()).unwrap();
+        listen(&socket, 16).unwrap();
+        self.hub.admit(InstanceId(instance), name.parse().unwrap(), Door::Listening(socket));
+        let nobody = format!("http://{}", free_addr());
+        Environment { door: Some(door), gateway: nobody, listen: free_addr() }
+    }
+
+    fn serve<H: Handler>(&mut self, instance: u64, name: &str, handler: impl FnOnce() -> H + Send + 'static) {
+        let environment = self.environment(instance, name);
+        let mut end = self.end.subscribe();
+        self.functions.push(std::thread::spawn(move || {
+            let end = async move { drop(end.wait_for(|end| *end).await) };
+            Server::new(handler()).within(environment).run_until(end)
+        }));
+    }
+
+    /// Runs what calls, as the function `name`.
+    fn calls<T>(&self, instance: u64, name: &str, inside: impl AsyncFnOnce() -> T) -> T {
+        nearpath::run_in(self.environment(instance, name), within(inside())).unwrap()
+    }
+
+    fn stop(self) {
+        self.end.send_replace(true);
+        self.functions.into_iter().for_each(|function| function.join().unwrap().unwrap());
+        self.runtime.block_on(async {
+            eventually("all slots are back", async || self.hub.usage().await.slots == 0).await;
+            self.hub.stop().await;
+        });
+    }
+}
+
+/// Calls once it is known: the callee may still be on its way into the domain.
+async fn near(name: &str, body: impl Into<Bytes>) -> Response {
+    let body = body.into();
+    let mut answer = None;
+    eventually("it is near", async || {
+        answer = nearpath::call_with(name, body.clone(), Ask::default().near_only()).await.ok();
+        answer.is_some()
+    })
+    .await;
+    answer.unwrap()
+}
+
+#[test]
+fn a_chain_goes_through_memory_on_every_hop() {
+    let mut house = House::new(&[("caller", "front"), ("front", "back")]);
+    house.serve(1, "back", || {
+        async |request: Request| {
+            assert_eq!((request.came_over(), request.caller()), (Path::Shm, Some("front.openfaas-fn")));
+            request.body().to_ascii_uppercase()
+        }
+    });
+    house.serve(2, "front", || {
+        async |request: Request| {
+            let answer = near("back", request.into_body()).await;
+            let by = format!("back {} {:?}", answer.path().unwrap(), answer.instance());
+            Response::new(answer.into_body()).with_status(201).with_header("x-by", by)
+        }
+    });
+    house.calls(3, "caller", async || {
+        let answer = near("front", "near").await;
+        assert_eq!((answer.status(), answer.body().as_ref()), (201, &b"NEAR"[..]));
+        assert_eq!((answer.header("x-by"), answer.instance()), (Some("back shm Some(1)"), Some(2)));
+    });
+    house.stop();
+}
+
+#[test]
+fn large_bodies_and_empty_ones() {
+    let mut house = House::new(&[("caller", "echo")]);
+    house.serve(1, "echo", || async |request: Request| request.into_body());
+    house.calls(2, "caller", async || {
+        for bytes in [0, 1, 100, 70_000, 1 << 20, 5 << 20] {
+            let body = vec![7; bytes];
+            assert_eq!(near("echo", body.clone()).await.body(), &body, "{bytes} bytes");
+        }
+    });
+    house.stop();
+}
+
+#[test]
+fn calls_at_once_are_answered_each_with_its_own() {
+    let mut house = House::new(&[("caller", "echo")]);
+    house.serve(1, "echo", || async |request: Request| request.into_body());
+    house.calls(2, "caller", async || {
+        near("echo", "first").await;
+        let (a, b, c) =
+            tokio::join!(nearpath::call("echo", "a"), nearpath::call("echo", "b"), nearpath::call("echo", "c"));
+        let told = [a, b, c].map(|answer| answer.unwrap().into_body());
+        assert_eq!(told, ["a", "b", "c"].map(Bytes::from));
+    });
+    house.stop();
+}
+
+/// Tells a test when it is dropped.
+struct Dropped(tokio::sync::mpsc::UnboundedSender<()>);
+
+impl Drop for Dropped {
+    fn drop(&mut self) {
+        let _ = self.0.send(());
+    }
+}
+
+#[test]
+fn a_deadline_is_handed_on_and_ends_the_handler() {
+    let mut house = House::new(&[("caller", "front"), ("front", "slow")]);
+    let (told, mut dropped) = tokio::sync::mpsc::unbounded_channel();
+    house.serve(1, "slow", move || {
+        move |request: Request| {
+            let guard = Dropped(told.clone());
+            async move {
+                if !request.body().is_empty() {
+                    assert!(request.time_left().is_some(), "the front's caller has a deadline");
+                    std::future::pending::<()>().await;
+                }
+                drop(guard);
+            }
+        }
+    });
+    house.serve(2, "front", || {
+        async |request: Request| match request.body().is_empty() {
+            true => Ok(near("slow", "").await),
+            false => nearpath::call("slow", request.into_body()).await,
+        }
+    });
+    house.calls(3, "caller", async || {
+        near("front", "").await;
+        dropped.recv().await.unwrap();
+        let ask = Ask::default().deadline(Duration::from_millis(50));
+        let error = nearpath::call_with("front", "wait", ask).await.unwrap_err();
+        assert!(matches!(error.kind(), Kind::Timeout), "{error}");
+        assert_eq!((error.function(), error.path()), ("front", Some(Path::Shm)));
+        dropped.recv().await.unwrap();
+    });
+    house.stop();
+}
+
+#[test]
+fn a_panic_is_an_answer_and_the_function_goes_on() {
+    let mut house = House::new(&[("caller", "shaky")]);
+    house.serve(1, "shaky", || {
+        let calls = Rc::new(Cell::new(0));
+        move |_: Request| {
+            let calls = Rc::clone(&calls);
+            async move {
+                calls.set(calls.get() + 1);
+                assert_ne!(calls.get(), 2, "the second call fails");
+                "fine"
+            }
+        }
+    });
+    house.calls(2, "caller", async || {
+        near("shaky", "").await;
+        let error = nearpath::call("shaky", "").await.unwrap_err();
+        assert!(matches!(error.kind(), Kind::Platform { status: 500, .. }), "{error}");
+        assert_eq!(nearpath::call("shaky", "").await.unwrap().body(), "fine");
+    });
+    house.stop();
+}
+
+#[test]
+fn an_event_comes_and_is_told_from_a_call() {
+    let mut house = House::new(&[("caller", "mail")]);
+    let (told, mut events) = tokio::sync::mpsc::unbounded_channel();
+    house.serve(1, "mail", move || {
+        move |request: Request| {
+            let _ = told.send((request.is_event(), request.body().to_vec()));
+            std::future::ready(())
+        }
+    });
+    house.calls(2, "caller", async || {
+        near("mail", "call").await;
+        nearpath::notify("mail", "event").await.unwrap();
+        assert_eq!(events.recv().await, Some((false, b"call".to_vec())));
+        assert_eq!(events.recv().await, Some((true, b"event".to_vec())));
+    });
+    house.stop();
+}
+
+#[test]
+fn what_memory_does_not_reach_goes_over_http() {
+    let house = House::new(&[]);
+    house.calls(1, "caller", async || {
+        let error = nearpath::call("stranger", "").await.unwrap_err();
+        assert_eq!(error.path(), Some(Path::Http), "{error}");
+        let error = nearpath::call_with("stranger", "", Ask::default().near_only()).await.unwrap_err();
+        assert_eq!((error.path(), error.kind().name()), (None, "unsent"));
+    });
+    house.stop();
+}
