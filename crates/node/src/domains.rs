@@ -40,6 +40,13 @@ pub(crate) struct Domains {
     at_odds: BTreeSet<String>,
 }
 
+/// What a domain should be like.
+#[derive(Default)]
+struct Wanted {
+    delivery: Delivery,
+    edges: Vec<(FunctionId, FunctionId)>,
+}
+
 impl Domains {
     /// None yet. `folder` is emptied: its doors led into an earlier run.
     pub(crate) fn new(folder: PathBuf, books: Books, exchanges: Exchanges) -> Self {
@@ -59,15 +66,16 @@ impl Domains {
         let all: BTreeMap<_, _> =
             functions.filter_map(|(id, policy)| Some((id, (policy.domain(id)?, policy)))).collect();
         self.at_odds = at_odds(all.iter().map(|(id, (_, policy))| (*id, *policy)), &self.at_odds);
-        let mut edges: BTreeMap<&str, (Delivery, Vec<(FunctionId, FunctionId)>)> = BTreeMap::new();
+        let mut edges: BTreeMap<&str, Wanted> = BTreeMap::new();
         for (id, (domain, policy)) in &all {
             let inside = policy.calls.iter().filter(|callee| all.get(callee).is_some_and(|(its, _)| its == domain));
-            let (_, edges) = edges.entry(domain).or_insert_with(|| (policy.delivery, Vec::new()));
-            edges.extend(inside.map(|callee| ((*id).clone(), callee.clone())));
+            let wanted = edges.entry(domain).or_default();
+            wanted.delivery = policy.delivery;
+            wanted.edges.extend(inside.map(|callee| ((*id).clone(), callee.clone())));
         }
         let named: BTreeSet<&str> = self.members.values().map(String::as_str).chain(edges.keys().copied()).collect();
         self.hubs.retain(|name, _| named.contains(name.as_str()));
-        for (domain, (delivery, edges)) in edges {
+        for (domain, Wanted { delivery, edges }) in edges {
             match self.hub(domain, delivery) {
                 Ok(hub) => hub.declare(edges),
                 Err(error) => tracing::warn!(domain, %error, "no shared memory for this chain; its calls go over HTTP"),
@@ -181,5 +189,24 @@ fn door(folder: &Path, path: &Path) -> io::Result<OwnedFd> {
 async fn complain(domain: String, mut faults: mpsc::UnboundedReceiver<Fault>) {
     while let Some(Fault { instance, what }) = faults.recv().await {
         tracing::warn!(domain, instance = instance.map(tracing::field::display), "shared memory: {what}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chains_that_do_not_agree_are_told_once_and_forgotten_when_they_do() {
+        let policy = |delivery| Policy { chain: Some("shop".into()), delivery, ..Policy::default() };
+        let (ring, sockmap) = (policy(Delivery::Ring), policy(Delivery::Sockmap));
+        let [a, b]: [FunctionId; 2] = ["a", "b"].map(|name| name.parse().unwrap());
+        let other: FunctionId = "a.other".parse().unwrap();
+        let none = BTreeSet::new();
+        let agree = [(&a, &ring), (&b, &ring), (&other, &sockmap)];
+        assert_eq!(at_odds(agree.into_iter(), &none), none, "a chain is a matter of its namespace");
+        let half = at_odds([(&a, &ring), (&b, &sockmap)].into_iter(), &none);
+        assert_eq!(half, BTreeSet::from(["shop.openfaas-fn".to_owned()]));
+        assert_eq!(at_odds([(&a, &sockmap), (&b, &sockmap)].into_iter(), &half), none);
     }
 }

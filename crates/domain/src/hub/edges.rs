@@ -106,7 +106,7 @@ impl Past {
         let surplus = closed.len().saturating_sub(MOST_PAST);
         if surplus > 0 {
             closed.sort();
-            closed.iter().take(surplus).for_each(|(_, edge)| drop(self.0.remove(edge)));
+            closed.iter().take(surplus).for_each(|(_, edge)| _ = self.0.remove(edge));
         }
     }
 }
