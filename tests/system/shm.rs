@@ -220,4 +220,12 @@ async fn a_go_function_is_called_and_calls_through_memory() {
         String::from_utf8_lossy(logs.body()).contains("100 bytes came over shm")
     })
     .await;
+    for spec in [&mut function(&house, "currency", None, ""), &mut price] {
+        spec["annotations"]["nearpath.io/delivery"] = json!("sockmap");
+        spec["service"] = json!(format!("{}-sockmap", spec["service"].as_str().unwrap()));
+        house.deploy_ready(spec).await;
+    }
+    until_in_memory(&house, "currency-sockmap").await;
+    let answer = ask(&house, "price-sockmap").await;
+    assert!(path(&answer).starts_with("http"), "its library is refused there: {}", path(&answer));
 }
