@@ -66,6 +66,19 @@ async fn a_chain_calls_through_memory_along_its_edges_only() {
 }
 
 #[tokio::test]
+async fn an_alias_calls_through_memory() {
+    nearpath_testkit::need_root!();
+    let house = House::start().await;
+    house.deploy_ready(&function(&house, "second", None, "")).await;
+    house.deploy_ready(&function(&house, "first", Some("rates"), "rates=second")).await;
+    until_in_memory(&house, "first").await;
+    eventually("first knows it as rates", async || ask(&house, "first").await.status() == 200).await;
+    house.deploy_ready(&function(&house, "other", Some("rates"), "second")).await;
+    until_in_memory(&house, "other").await;
+    assert_eq!(ask(&house, "other").await.status(), 502, "the alias is the first one's own");
+}
+
+#[tokio::test]
 async fn a_function_of_no_chain_is_called_over_http_and_told_so() {
     nearpath_testkit::need_root!();
     let house = House::start().await;

@@ -122,6 +122,23 @@ pub struct Peer {
     pub instance: Option<InstanceId>,
     /// Descriptors in each ring.
     pub capacity: u32,
+    /// What the edge is good for.
+    #[serde(flatten)]
+    pub terms: Terms,
+}
+
+/// What an edge is good for, beside calling the callee by its own name. All of it may be left out.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Terms {
+    /// Other names by which the caller calls the callee.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub aliases: Vec<FunctionId>,
+    /// Filters of the topics whose events the callee wants from the caller.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub topics: Vec<String>,
+    /// Events alone may be sent: a call breaks the channel.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub events_only: bool,
 }
 
 /// A channel comes to its end.
@@ -232,6 +249,16 @@ mod tests {
         prop_oneof![Just(Mode::Ring), Just(Mode::Sockmap), Just(Mode::Poll)]
     }
 
+    fn terms() -> impl Strategy<Value = Terms> {
+        let aliases = proptest::collection::vec(function().prop_filter_map("a name", |name| name), 0..3);
+        let topics = proptest::collection::vec("[a-z+/#]{1,20}", 0..3);
+        (aliases, topics, any::<bool>()).prop_map(|(aliases, topics, events_only)| Terms {
+            aliases,
+            topics,
+            events_only,
+        })
+    }
+
     fn from_node() -> impl Strategy<Value = FromNode> {
         let instance = || proptest::option::of(any::<u64>().prop_map(InstanceId));
         let end = || prop_oneof![Just(End::Withdrawn), Just(End::Dead)];
@@ -242,9 +269,9 @@ mod tests {
                     FromNode::Welcome(Welcome { domain, party, function, instance, pool, bound, capacity, delivery })
                 }
             ),
-            (any::<(u32, u16, u32)>(), role, function(), instance()).prop_map(
-                |((channel, party, capacity), side, function, instance)| {
-                    FromNode::Peer(Peer { channel, side, party, function, instance, capacity })
+            (any::<(u32, u16, u32)>(), role, function(), instance(), terms()).prop_map(
+                |((channel, party, capacity), side, function, instance, terms)| {
+                    FromNode::Peer(Peer { channel, side, party, function, instance, capacity, terms })
                 }
             ),
             (any::<u32>(), end()).prop_map(|(channel, state)| FromNode::Gone(Gone { channel, state })),

@@ -19,6 +19,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, 
 use tokio::sync::mpsc;
 
 use crate::books::Books;
+use crate::edges;
 use crate::exchanges::Exchanges;
 
 /// Parties of one instance that may be waiting to be let in.
@@ -40,13 +41,6 @@ pub(crate) struct Domains {
     at_odds: BTreeSet<String>,
 }
 
-/// What a domain should be like.
-#[derive(Default)]
-struct Wanted {
-    delivery: Delivery,
-    edges: Vec<(FunctionId, FunctionId)>,
-}
-
 impl Domains {
     /// None yet. `folder` is emptied: its doors led into an earlier run.
     pub(crate) fn new(folder: PathBuf, books: Books, exchanges: Exchanges) -> Self {
@@ -63,21 +57,17 @@ impl Domains {
 
     /// The edges as they are from now on. Domains without functions end.
     pub(crate) fn declare<'a>(&mut self, functions: impl Iterator<Item = (&'a FunctionId, &'a Policy)>) {
-        let all: BTreeMap<_, _> =
-            functions.filter_map(|(id, policy)| Some((id, (policy.domain(id)?, policy)))).collect();
-        self.at_odds = at_odds(all.iter().map(|(id, (_, policy))| (*id, *policy)), &self.at_odds);
-        let mut edges: BTreeMap<&str, Wanted> = BTreeMap::new();
-        for (id, (domain, policy)) in &all {
-            let inside = policy.calls.iter().filter(|callee| all.get(callee).is_some_and(|(its, _)| its == domain));
-            let wanted = edges.entry(domain).or_default();
-            wanted.delivery = policy.delivery;
-            wanted.edges.extend(inside.map(|callee| ((*id).clone(), callee.clone())));
-        }
-        let named: BTreeSet<&str> = self.members.values().map(String::as_str).chain(edges.keys().copied()).collect();
+        let all: Vec<_> = functions.filter(|(_, policy)| policy.chain.is_some()).collect();
+        self.at_odds = at_odds(all.iter().copied(), &self.at_odds);
+        let deliveries: HashMap<_, _> =
+            all.iter().filter_map(|(id, policy)| Some((policy.domain(id)?, policy.delivery))).collect();
+        let edges = edges::of(all.into_iter());
+        let named: BTreeSet<&str> =
+            self.members.values().map(String::as_str).chain(edges.keys().map(String::as_str)).collect();
         self.hubs.retain(|name, _| named.contains(name.as_str()));
-        for (domain, Wanted { delivery, edges }) in edges {
-            match self.hub(domain, delivery) {
-                Ok(hub) => hub.declare(edges),
+        for (domain, edges) in edges {
+            match self.hub(&domain, deliveries.get(&domain).copied().unwrap_or_default()) {
+                Ok(hub) => hub.declare_with(edges),
                 Err(error) => tracing::warn!(domain, %error, "no shared memory for this chain; its calls go over HTTP"),
             }
         }

@@ -14,10 +14,15 @@ use crate::{duration, quantity, topic};
 
 /// Annotation: the chain that the function belongs to.
 pub const CHAIN: &str = "nearpath.io/chain";
-/// Annotation: functions that this one may call, comma separated: the chain's edges that start here.
+/// Annotation: functions that this one may call, comma separated: the chain's edges that start here. `ALIAS=FUNCTION` lets it
+/// call the function by another name.
 pub const CALLS: &str = "nearpath.io/calls";
 /// Annotation: how descriptors go between the functions of the chain: `ring`, `sockmap` or `poll`.
 pub const DELIVERY: &str = "nearpath.io/delivery";
+/// Annotation: topics (or filters of topics) whose events this function sends within its chain, comma separated.
+pub const PUBLISHES: &str = "nearpath.io/publishes";
+/// Annotation: filters of the topics whose events this function wants from others of its chain, comma separated.
+pub const SUBSCRIBES: &str = "nearpath.io/subscribes";
 /// Annotation: destinations outside (`HOST:PORT`), comma separated, that this function may reach.
 pub const EGRESS: &str = "nearpath.io/egress";
 /// Annotation or environment variable: requests that one instance serves at a time; 0 means no limit.
@@ -79,6 +84,8 @@ impl fmt::Display for Delivery {
         })
     }
 }
+/// Most bytes of a function's aliases, and of its topics: the node tells peers of them in one packet.
+const MOST_TOLD: usize = 1024;
 
 /// What the platform does for one function. Defaults are in [`Policy::default`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -109,6 +116,15 @@ pub struct Policy {
     pub delivery: Delivery,
     /// Functions that it may call.
     pub calls: Vec<FunctionId>,
+    /// Other names by which it calls some of them, each with what it stands for.
+    #[serde(default)]
+    pub aliases: Vec<(FunctionId, FunctionId)>,
+    /// Filters of the topics that it publishes within its chain.
+    #[serde(default)]
+    pub publishes: Vec<String>,
+    /// Filters of the topics that it wants from others of its chain.
+    #[serde(default)]
+    pub subscribes: Vec<String>,
     /// MQTT topic filters whose messages call it.
     pub topics: Vec<String>,
 }
@@ -129,6 +145,9 @@ impl Default for Policy {
             chain: None,
             delivery: Delivery::Ring,
             calls: Vec::new(),
+            aliases: Vec::new(),
+            publishes: Vec::new(),
+            subscribes: Vec::new(),
             topics: Vec::new(),
         }
     }
@@ -155,6 +174,7 @@ impl Policy {
             Some(_) => note(MAX_INFLIGHT).number(0)?,
             None => Setting { key: "max_inflight", text: spec.env_vars.get("max_inflight") }.number(0)?,
         };
+        let (calls, aliases) = note(CALLS).read(|text| calls(text, &spec.namespace))?.unwrap_or_default();
         let (scale_min, scale_max) = scale(label(SCALE_MIN), label(SCALE_MAX), &default)?;
         Ok(Self {
             max_inflight: (inflight > 0).then_some(inflight),
@@ -169,7 +189,10 @@ impl Policy {
             scale_max,
             chain: note(CHAIN).text.cloned(),
             delivery: note(DELIVERY).read(str::parse)?.unwrap_or_default(),
-            calls: note(CALLS).read(|text| functions(text, &spec.namespace))?.unwrap_or_default(),
+            calls,
+            aliases,
+            publishes: note(PUBLISHES).read(told_topics)?.unwrap_or_default(),
+            subscribes: note(SUBSCRIBES).read(told_topics)?.unwrap_or_default(),
             topics: note(TOPIC).read(topics)?.unwrap_or_default(),
         })
     }
@@ -188,6 +211,11 @@ impl Policy {
     pub fn may_call(&self, callee: &FunctionId) -> bool {
         self.calls.contains(callee)
     }
+
+    /// What this function means by a name that is an alias of its own.
+    pub fn alias(&self, name: &FunctionId) -> Option<&FunctionId> {
+        self.aliases.iter().find(|(alias, _)| alias == name).map(|(_, callee)| callee)
+    }
 }
 
 /// The least and the most replicas, both at least 1.
@@ -200,14 +228,53 @@ fn scale(min: Setting<'_>, max: Setting<'_>, default: &Policy) -> Result<(u32, u
     }
 }
 
-fn functions(list: &str, home: &Namespace) -> Result<Vec<FunctionId>, crate::InvalidName> {
-    let names = list.split(',').map(str::trim).filter(|name| !name.is_empty());
-    names
-        .map(|name| match name.contains('.') {
-            true => name.parse(),
-            false => Ok(FunctionId { name: name.parse()?, namespace: home.clone() }),
-        })
-        .collect()
+/// The callees, and the aliases among them.
+type Calls = (Vec<FunctionId>, Vec<(FunctionId, FunctionId)>);
+
+fn calls(list: &str, home: &Namespace) -> Result<Calls, String> {
+    let (mut callees, mut aliases) = (Vec::new(), Vec::new());
+    for item in list.split(',').map(str::trim).filter(|item| !item.is_empty()) {
+        let (alias, name) =
+            item.split_once('=').map_or((None, item), |(alias, name)| (Some(alias.trim()), name.trim()));
+        let callee = function(name, home).map_err(|error| error.to_string())?;
+        if let Some(alias) = alias {
+            let name = alias.parse().map_err(|error: crate::InvalidName| error.to_string())?;
+            aliases.push((FunctionId { name, namespace: home.clone() }, callee.clone()));
+        }
+        if !callees.contains(&callee) {
+            callees.push(callee);
+        }
+    }
+    check_aliases(&callees, &aliases)?;
+    Ok((callees, aliases))
+}
+
+fn function(name: &str, home: &Namespace) -> Result<FunctionId, crate::InvalidName> {
+    match name.contains('.') {
+        true => name.parse(),
+        false => Ok(FunctionId { name: name.parse()?, namespace: home.clone() }),
+    }
+}
+
+/// A name means one function.
+fn check_aliases(callees: &[FunctionId], aliases: &[(FunctionId, FunctionId)]) -> Result<(), String> {
+    for (at, (alias, callee)) in aliases.iter().enumerate() {
+        if callees.contains(alias) && alias != callee {
+            return Err(format!("`{}={}`: {} is called by its own name too", alias.name, callee.name, alias.name));
+        }
+        if aliases[..at].iter().any(|(other, meant)| other == alias && meant != callee) {
+            return Err(format!("`{}` stands for two functions", alias.name));
+        }
+    }
+    let told: usize = aliases.iter().map(|(alias, _)| alias.to_string().len() + 3).sum();
+    if told > MOST_TOLD { Err(format!("the aliases have {told} bytes, {MOST_TOLD} are allowed")) } else { Ok(()) }
+}
+
+fn told_topics(list: &str) -> Result<Vec<String>, String> {
+    match list.len() > MOST_TOLD {
+        true => Err(format!("the topics have {} bytes, {MOST_TOLD} are allowed", list.len())),
+        false => topics(list).map_err(|error| error.to_string()),
+    }
 }
 
 fn topics(list: &str) -> Result<Vec<String>, topic::BadFilter> {
@@ -265,6 +332,37 @@ mod tests {
         assert_eq!(domain(&[(DELIVERY, "sockmap")]).unwrap(), "shop.openfaas-fn:sockmap");
         let error = domain(&[(DELIVERY, "pigeon")]).unwrap_err();
         assert_eq!(error.to_string(), "nearpath.io/delivery: \"pigeon\" is none of ring, sockmap, poll");
+    }
+
+    #[test]
+    fn an_alias_is_another_name_for_a_callee() {
+        let policy = Policy::of(&spec(&[(CALLS, "rates=currency, cart, fx = currency.other")])).unwrap();
+        let id = |name: &str| name.parse::<FunctionId>().unwrap();
+        assert_eq!(policy.calls, [id("currency"), id("cart"), id("currency.other")]);
+        assert_eq!(policy.alias(&id("rates")), Some(&id("currency")));
+        assert_eq!(policy.alias(&id("fx")), Some(&id("currency.other")));
+        assert_eq!(policy.alias(&id("cart")), None);
+        for (wrong, why) in
+            [("a=b, a=c", "`a` stands for two functions"), ("a=b, a", "`a=b`: a is called by its own name too")]
+        {
+            assert_eq!(Policy::of(&spec(&[(CALLS, wrong)])).unwrap_err().why, why);
+        }
+        for wrong in ["A=b", "a=B", "=b", "a=", "a.dev=b"] {
+            assert_eq!(
+                Policy::of(&spec(&[(CALLS, wrong)])).map(drop).map_err(|error| error.key),
+                Err(CALLS),
+                "{wrong}"
+            );
+        }
+    }
+
+    #[test]
+    fn topics_within_a_chain_are_filters_and_few() {
+        let policy = Policy::of(&spec(&[(PUBLISHES, "order/placed"), (SUBSCRIBES, "order/+, stock/#")])).unwrap();
+        assert_eq!((policy.publishes.len(), policy.subscribes.len()), (1, 2));
+        assert_eq!(Policy::of(&spec(&[(SUBSCRIBES, "a#")])).unwrap_err().key, SUBSCRIBES);
+        let many = vec!["a/b/c"; 300].join(",");
+        assert_eq!(Policy::of(&spec(&[(PUBLISHES, &many)])).unwrap_err().key, PUBLISHES);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use super::core::Core;
 use super::join::{self, HEARTBEAT, JoinError, Place, Settings};
 use super::outbox::Whole;
 use super::rest::Rest;
-use super::words::{Answer, CallError, Incoming, NotWanted, Reply, Request, Unsent};
+use super::words::{Answer, CallError, Incoming, NotWanted, Published, Reply, Request, Unsent};
 use crate::book::{Call, To};
 use crate::clock::{self, Nanos};
 use crate::protocol::{Bell, FromParty};
@@ -106,6 +106,7 @@ impl Post {
     pub fn begin_answer(&mut self, incoming: &Incoming, answer: Answer, total: Option<u64>) -> Writing {
         let (channel, call) = (incoming.channel, incoming.call);
         self.core.begin_answer(channel, call, answer, total);
+        self.core.ring();
         Writing { channel, call }
     }
 
@@ -114,17 +115,21 @@ impl Post {
         while !self.core.has_room(to.channel, to.call)? {
             self.sleep(0, None);
         }
-        self.core.hand(to.channel, to.call, piece)
+        let handed = self.core.hand(to.channel, to.call, piece);
+        self.core.ring();
+        handed
     }
 
     /// The body that was begun is complete.
     pub fn finish(&mut self, body: Writing) {
         self.core.finish(body.channel, body.call);
+        self.core.ring();
     }
 
     /// The body that was begun will not be completed: the peer is told.
     pub fn abort(&mut self, body: Writing) {
         self.core.abort(body.channel, body.call);
+        self.core.ring();
     }
 
     /// The next part of a body; nothing at the end. When none comes within `patience` (none: for ever): [`CallError::Timeout`].
@@ -152,6 +157,26 @@ impl Post {
         }
     }
 
+    /// Waits for the first of several answers: where its call stood, and its outcome. The call is taken out, the others stay.
+    /// Nothing when there is no call.
+    pub fn wait_any(&mut self, pending: &mut Vec<Pending>) -> Option<(usize, Result<Reply, CallError>)> {
+        while !pending.is_empty() {
+            for at in 0..pending.len() {
+                if let Poll::Ready(outcome) = self.core.poll(pending[at].0, None) {
+                    let _ = pending.remove(at);
+                    return Some((at, outcome));
+                }
+            }
+            self.sleep(0, None);
+        }
+        None
+    }
+
+    /// Waits for all answers, in the order of the calls. One that fails leaves the others alone.
+    pub fn wait_all(&mut self, pending: impl IntoIterator<Item = Pending>) -> Vec<Result<Reply, CallError>> {
+        pending.into_iter().map(|pending| self.wait(pending)).collect()
+    }
+
     /// Gives a call up; the peer is told.
     pub fn cancel(&mut self, pending: Pending) {
         self.core.leave(pending.0);
@@ -165,6 +190,15 @@ impl Post {
         let sent = self.core.notify(to, request, now);
         self.core.ring();
         sent
+    }
+
+    /// Sends an event to one instance of each function that subscribes to this topic, without the gateway.
+    pub fn publish(&mut self, topic: &str, request: &Request<'_>) -> Published {
+        let now = clock::now();
+        self.core.turn(now);
+        let published = self.core.publish(topic, request, now);
+        self.core.ring();
+        published
     }
 
     /// The next call or event; nothing when none came within `patience` (none: for ever) or the node has hung up.

@@ -18,7 +18,7 @@ use super::join::{Joined, Settings};
 use super::link::{Came, Link, Taken, Taking};
 use super::outbox::{Letter, Whole, begin};
 use super::rest::{Feed, Left, Rest};
-use super::words::{Answer, CallError, Incoming, NotWanted, Reply, Request, Unsent};
+use super::words::{Answer, CallError, Incoming, NotWanted, Published, Reply, Request, Unsent};
 use crate::book::{Book, Call, Nobody, To};
 use crate::clock::Nanos;
 use crate::outflow::Outflow;
@@ -120,6 +120,21 @@ impl Core {
         self.send(channel, asking(Kind::Event, call, request), request, Whole::Here)
     }
 
+    /// Sends an event to one instance of each function that subscribes.
+    pub(super) fn publish(&mut self, topic: &str, request: &Request<'_>, now: Nanos) -> Published {
+        let mut fields = vec![(":name", topic.as_bytes())];
+        fields.extend(request.fields.iter().filter(|(name, _)| *name != ":name"));
+        let request = Request { fields: &fields, ..request.clone() };
+        let mut published = Published::default();
+        for function in self.book.subscribers(topic) {
+            match self.notify(To::Subscriber(&function), &request, now) {
+                Ok(()) => published.sent += 1,
+                Err(_) => published.missed += 1,
+            }
+        }
+        published
+    }
+
     fn choose(&mut self, to: To<'_>) -> Result<u32, Unsent> {
         let links = &mut self.links;
         let credit = |channel| {
@@ -211,7 +226,7 @@ impl Core {
         };
         taken.begun = Some(answer.status);
         send_answer(link, &self.member, call, answer, Whole::Open(total));
-        link.end.flush();
+        self.unrung = true;
         true
     }
 
@@ -248,7 +263,7 @@ impl Core {
         act(&mut link.flow_mut(call).ok_or(NotWanted)?.out);
         link.stir(call);
         link.pump(&self.member);
-        link.end.flush();
+        self.unrung = true;
         Ok(())
     }
 
@@ -284,7 +299,7 @@ impl Core {
             Side::Callee if open => {
                 break_off(link, call);
                 link.pump(&self.member);
-                link.end.flush();
+                self.unrung = true;
             }
             _ => {}
         }

@@ -120,9 +120,11 @@ impl Core {
             return Err(invalid());
         }
         if let (Side::Caller, Some(function)) = (side, peer.function) {
-            self.book.meet(peer.channel, function, instance);
+            self.book.meet_as(peer.channel, function, instance, &peer.terms);
         }
-        self.links.insert(peer.channel, Link::new(end, side, caller, instance));
+        let mut link = Link::new(end, side, caller, instance);
+        link.events_only = peer.terms.events_only;
+        self.links.insert(peer.channel, link);
         Ok(())
     }
 

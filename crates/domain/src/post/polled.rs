@@ -26,7 +26,7 @@ use super::core::Core;
 use super::join::{self, JoinError, Place, Settings};
 use super::outbox::Whole;
 use super::rest::Rest;
-use super::words::{Answer, CallError, Incoming, NotWanted, Reply, Request, Unsent};
+use super::words::{Answer, CallError, Incoming, NotWanted, Published, Reply, Request, Unsent};
 use crate::book::{self, To};
 use crate::clock::{self, Nanos};
 use crate::protocol::{Bell, FromParty};
@@ -142,6 +142,13 @@ impl Post {
         sent
     }
 
+    /// Sends an event to one instance of each function that subscribes to this topic, without the gateway.
+    pub fn publish(&self, topic: &str, request: &Request<'_>) -> Published {
+        let published = self.shared.core.borrow_mut().publish(topic, request, clock::now());
+        self.shared.rearm();
+        published
+    }
+
     /// The next call or event; nothing when the node has hung up. One task at a time waits here.
     pub async fn next(&self) -> Option<Received> {
         let incoming = poll_fn(|cx| {
@@ -177,6 +184,34 @@ impl Future for Call {
         }
         outcome
     }
+}
+
+/// The outcomes of all calls, in their order. One that fails leaves the others alone; dropping the future cancels those that
+/// are open.
+pub async fn all(calls: impl IntoIterator<Item = Call>) -> Vec<Result<Reply, CallError>> {
+    let mut outcomes = Vec::new();
+    for call in calls.into_iter().collect::<Vec<_>>() {
+        outcomes.push(call.await); // they run side by side already: each was sent when it was made
+    }
+    outcomes
+}
+
+/// The first outcome of several calls, and where its call stood. The call is taken out, the others stay. Nothing when there
+/// is no call.
+pub async fn any(calls: &mut Vec<Call>) -> Option<(usize, Result<Reply, CallError>)> {
+    poll_fn(|cx| {
+        if calls.is_empty() {
+            return Poll::Ready(None);
+        }
+        for at in 0..calls.len() {
+            if let Poll::Ready(outcome) = Pin::new(&mut calls[at]).poll(cx) {
+                drop(calls.remove(at));
+                return Poll::Ready(Some((at, outcome)));
+            }
+        }
+        Poll::Pending
+    })
+    .await
 }
 
 impl Drop for Call {

@@ -151,6 +151,15 @@ pub enum Unsent {
     Closed(State),
 }
 
+/// To how many functions an event went. It may still be lost with its receiver: nobody answers, nobody keeps it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Published {
+    /// Functions that subscribe and to one of whose instances it was sent.
+    pub sent: usize,
+    /// Functions that subscribe and whose instances had no room for it.
+    pub missed: usize,
+}
+
 /// Nobody wants more of a body: the call has ended, was given up, or the peer is gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the other side takes no more of this body")]

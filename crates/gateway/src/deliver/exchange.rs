@@ -66,7 +66,7 @@ pub(super) async fn attempt(call: &mut Call, endpoint: &Arc<Endpoint>, post: Pos
 
 /// All of a small body; else what is there of it, maybe nothing. What went wrong is in the call's flow.
 async fn beginning(body: &mut Upload) -> Result<Bytes, ()> {
-    if !body.size_hint().exact().is_some_and(|bytes| bytes <= COLLECTED) {
+    if body.size_hint().exact().is_none_or(|bytes| bytes > COLLECTED) {
         let frame = poll_fn(|cx| Poll::Ready(Pin::new(&mut *body).poll_frame(cx))).await;
         return match frame {
             Poll::Ready(Some(frame)) => frame.map_err(drop).map(|frame| frame.into_data().unwrap_or_default()),
@@ -144,7 +144,7 @@ fn traced(head: &http::request::Parts) -> ([u8; 16], [u8; 8]) {
 }
 
 /// The answer as HTTP. Fields that HTTP does not know are left out: who wrote them may be hostile.
-fn response(reply: Reply) -> Response<Source> {
+pub(super) fn response(reply: Reply) -> Response<Source> {
     let mut response = Response::new(());
     *response.status_mut() = match reply.status {
         0 => StatusCode::OK,
@@ -200,7 +200,7 @@ impl Parts {
     }
 }
 
-fn lost(call: &Call, endpoint: &Endpoint, error: CallError) -> PlatformError {
+pub(super) fn lost(call: &Call, endpoint: &Endpoint, error: CallError) -> PlatformError {
     let message = format!("instance {} of {}: {error}", endpoint.id, call.function.name);
     PlatformError::new(COMPONENT, Reason::InstanceDied, message)
 }

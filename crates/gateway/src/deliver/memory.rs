@@ -24,7 +24,12 @@ pub(crate) struct Domains(RefCell<HashMap<String, Post>>);
 impl Domains {
     /// The party that may call an instance of the call's function.
     fn post(&self, call: &Call) -> Option<Post> {
-        self.0.borrow().get(call.route.domain.as_deref()?).cloned()
+        self.of(call.route.domain.as_deref()?)
+    }
+
+    /// The party in a domain.
+    pub(super) fn of(&self, domain: &str) -> Option<Post> {
+        self.0.borrow().get(domain).cloned()
     }
 }
 

@@ -13,6 +13,7 @@ mod open;
 mod outgoing;
 mod passing;
 mod pick;
+pub(crate) mod plain;
 mod pool;
 mod source;
 mod tunnel;

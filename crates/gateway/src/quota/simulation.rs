@@ -38,7 +38,7 @@ impl Machine {
 
     /// One millisecond in which `requests` come that cost `cost` each.
     fn step(&mut self, requests: u64, cost: u64) {
-        if self.now % PERIOD_MS == 0 {
+        if self.now.is_multiple_of(PERIOD_MS) {
             self.sample.throttled += u64::from(self.throttled_in_period); // only now, as the kernel does
             (self.left, self.throttled_in_period) = (self.quota.millis() * PERIOD_MS, false);
         }
