@@ -73,6 +73,9 @@ pub struct Hello {
     /// It takes calls for its function.
     #[serde(default)]
     pub serves: bool,
+    /// It takes calls only while no other party of its instance does.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stands_in: bool,
     /// How it is woken, unless the domain's mode knows better.
     pub bell: Bell,
     /// The modes that it can do; none: only [`Mode::Ring`].
@@ -282,8 +285,10 @@ mod tests {
     fn from_party() -> impl Strategy<Value = FromParty> {
         let bell = prop_oneof![Just(Bell::Futex), Just(Bell::Eventfd), Just(Bell::None)];
         prop_oneof![
-            (any::<u32>(), any::<bool>(), bell, proptest::collection::vec(mode(), 0..4)).prop_map(
-                |(version, serves, bell, delivery)| FromParty::Hello(Hello { version, serves, bell, delivery })
+            (any::<u32>(), any::<[bool; 2]>(), bell, proptest::collection::vec(mode(), 0..4)).prop_map(
+                |(version, [serves, stands_in], bell, delivery)| {
+                    FromParty::Hello(Hello { version, serves, stands_in, bell, delivery })
+                }
             ),
             Just(FromParty::Ready {}),
             any::<u32>().prop_map(|channel| FromParty::Drained(Drained { channel })),
@@ -309,11 +314,18 @@ mod tests {
     #[test]
     fn as_the_contract_writes_them() {
         let hello = br#"{"hello":{"version":1,"serves":true,"bell":"eventfd","new":[1]}}"#;
-        let expected = FromParty::Hello(Hello { version: 1, serves: true, bell: Bell::Eventfd, delivery: vec![] });
+        let expected = FromParty::Hello(Hello {
+            version: 1,
+            serves: true,
+            stands_in: false,
+            bell: Bell::Eventfd,
+            delivery: vec![],
+        });
         assert_eq!(FromParty::read(hello).unwrap(), Some(expected));
         let hello = br#"{"hello":{"version":1,"bell":"none","delivery":["ring","sockmap","pigeon"]}}"#;
         let delivery = vec![Mode::Ring, Mode::Sockmap, Mode::Unknown];
-        let expected = FromParty::Hello(Hello { version: 1, serves: false, bell: Bell::None, delivery });
+        let expected =
+            FromParty::Hello(Hello { version: 1, serves: false, stands_in: false, bell: Bell::None, delivery });
         assert_eq!(FromParty::read(hello).unwrap(), Some(expected));
         assert_eq!(FromParty::read(br#"{"ready":{}}"#).unwrap(), Some(FromParty::Ready {}));
         assert_eq!(serde_json::to_string(&FromParty::Ready {}).unwrap(), r#"{"ready":{}}"#);

@@ -9,6 +9,7 @@ mod fans;
 mod ledger;
 mod limits;
 mod node;
+mod pages;
 mod stranger;
 mod streams;
 mod talk;
@@ -55,6 +56,8 @@ conformance! { Ring = ring, Sockmap = sockmap, Poll = poll: {
         a_fan_comes_back_in_order_though_one_part_fails,
         the_first_answer_of_a_fan_is_had_while_others_are_waited_for,
         a_topic_reaches_each_subscriber_once_and_nobody_else, an_alias_is_a_name_of_one_caller;
+    pages:
+        huge_pages_are_taken_where_they_are_and_done_without_where_not;
     limits:
         backpressure_never_loses, a_death_between_push_and_send_gives_slots_back;
 }}
