@@ -109,6 +109,36 @@ async fn a_killed_instance_is_replaced_in_memory_too() {
     }
 }
 
+/// The sum of a metric without labels.
+async fn total(house: &House, name: &str) -> f64 {
+    let request = Request::builder().uri("/metrics").header("host", "localhost").body(Full::default()).unwrap();
+    let text = String::from_utf8(send(house.admin, request).await.unwrap().into_body().to_vec()).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
+    line.unwrap_or_else(|| panic!("no {name}")).parse().unwrap()
+}
+
+#[tokio::test]
+async fn a_chain_works_by_every_way_of_delivery() {
+    nearpath_testkit::need_root!();
+    let house = House::start().await;
+    for delivery in ["sockmap", "poll"] {
+        let (first, second) = (format!("first-{delivery}"), format!("second-{delivery}"));
+        for (name, next, calls) in [(&second, None, ""), (&first, Some(&*second), &*second)] {
+            let mut spec = function(&house, name, next, calls);
+            spec["annotations"]["nearpath.io/delivery"] = json!(delivery);
+            house.deploy_ready(&spec).await;
+        }
+        until_in_memory(&house, &first).await;
+        eventually("first knows second", async || ask(&house, &first).await.status() == 200).await;
+        let before = total(&house, "nearpath_descriptors_delivered_total").await;
+        let answer = ask(&house, &first).await;
+        assert_eq!((answer.status().as_u16(), path(&answer), answer.body().len()), (200, "shm", 100), "{delivery}");
+        let carried = total(&house, "nearpath_descriptors_delivered_total").await - before;
+        assert!(if delivery == "sockmap" { carried >= 4.0 } else { carried == 0.0 }, "{delivery}: {carried} carried");
+    }
+    assert_eq!(total(&house, "nearpath_descriptors_denied_total").await, 0.0);
+}
+
 /// What a command prints, as JSON.
 fn cli(house: &House, words: &[&str]) -> Value {
     let gateway = format!("http://{}", house.addr);
@@ -250,4 +280,12 @@ async fn a_go_function_is_called_and_calls_through_memory() {
         String::from_utf8_lossy(logs.body()).contains("100 bytes came over shm")
     })
     .await;
+    for spec in [&mut function(&house, "currency", None, ""), &mut price] {
+        spec["annotations"]["nearpath.io/delivery"] = json!("sockmap");
+        spec["service"] = json!(format!("{}-sockmap", spec["service"].as_str().unwrap()));
+        house.deploy_ready(spec).await;
+    }
+    until_in_memory(&house, "currency-sockmap").await;
+    let answer = ask(&house, "price-sockmap").await;
+    assert!(path(&answer).starts_with("http"), "its library is refused there: {}", path(&answer));
 }

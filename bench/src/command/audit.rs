@@ -34,7 +34,7 @@ pub(crate) struct Args {
 /// Exit code 1 when a request failed.
 pub(crate) async fn run(args: Args) -> Outcome {
     let chains = [
-        ("ring", Chain::nearpath().await?),
+        ("ring", Chain::nearpath("ring").await?),
         ("sidecars", Chain::sidecars().await?),
         ("direct http", Chain::direct().await?),
     ];

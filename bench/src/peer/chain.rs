@@ -52,13 +52,14 @@ impl Chain {
         Ok(Self { entry: front.peer.addr, functions: vec![only], proxies: vec![front], house: None })
     }
 
-    /// A running nearpath with both as functions of one chain, each in its sandbox, one instance each.
-    pub(crate) async fn nearpath() -> io::Result<Self> {
+    /// A running nearpath with both as functions of one chain, each in its sandbox, one instance each; `delivery` is how
+    /// their descriptors go.
+    pub(crate) async fn nearpath(delivery: &str) -> io::Result<Self> {
         let folder = tempfile::tempdir()?;
         let program = program(folder.path())?;
         let house = House::start(folder.path()).await?;
         for (name, next) in [("second", None), ("first", Some("second"))] {
-            house.deploy(&function(&program, "bench", name, next)).await?;
+            house.deploy(&function(&program, "bench", name, next, delivery)).await?;
             house.until_available(name, 1).await?;
         }
         Ok(Self { entry: house.addr(), functions: Vec::new(), proxies: Vec::new(), house: Some((house, folder)) })
@@ -81,13 +82,17 @@ pub(super) fn program(folder: &Path) -> io::Result<String> {
 }
 
 /// What is deployed: this program as a handler, which calls `next` through memory.
-pub(super) fn function(folder: &str, chain: &str, name: &str, next: Option<&str>) -> Value {
+pub(super) fn function(folder: &str, chain: &str, name: &str, next: Option<&str>, delivery: &str) -> Value {
     let next_function = next.map(|next| format!(" --next-function {next}")).unwrap_or_default();
     json!({
         "service": name,
         "image": format!("file://{folder}"),
         "envProcess": format!("./function handler --listen 127.0.0.1:5000{next_function}"),
         "envVars": { "mode": "http", "upstream_url": "http://127.0.0.1:5000" },
-        "annotations": { "nearpath.io/chain": chain, "nearpath.io/calls": next.unwrap_or_default() },
+        "annotations": {
+            "nearpath.io/chain": chain,
+            "nearpath.io/calls": next.unwrap_or_default(),
+            "nearpath.io/delivery": delivery,
+        },
     })
 }

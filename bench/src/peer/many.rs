@@ -33,7 +33,7 @@ impl Many {
             let names: Vec<_> = (0..length).map(|place| format!("c{chain}f{place}")).collect();
             for (place, name) in names.iter().enumerate().rev() {
                 let next = names.get(place + 1).map(String::as_str);
-                house.deploy(&chain::function(&program, &format!("c{chain}"), name, next)).await?;
+                house.deploy(&chain::function(&program, &format!("c{chain}"), name, next, "ring")).await?;
                 house.until_available(name, 1).await?;
             }
             entries.push((house.addr(), format!("/function/{}", names[0])));

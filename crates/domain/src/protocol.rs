@@ -22,6 +22,29 @@ pub enum Bell {
     None,
 }
 
+/// How descriptors go from party to party in a domain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// Rings in shared memory; parties sleep at their desks.
+    #[default]
+    Ring,
+    /// The kernel carries them from socket to socket.
+    Sockmap,
+    /// Rings; parties never sleep.
+    Poll,
+    /// One that this version does not know.
+    #[serde(other)]
+    Unknown,
+}
+
+impl Mode {
+    /// For leaving out what goes without saying.
+    fn is_ring(&self) -> bool {
+        *self == Self::Ring
+    }
+}
+
 /// What became of a channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -53,11 +76,15 @@ pub struct Hello {
     /// It takes calls only while no other party of its instance does.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stands_in: bool,
-    /// How it is woken.
+    /// How it is woken, unless the domain's mode knows better.
     pub bell: Bell,
+    /// The modes that it can do; none: only [`Mode::Ring`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub delivery: Vec<Mode>,
 }
 
-/// The node's answer to [`Hello`]. Descriptors: pool, desk, event (`eventfd` only).
+/// The node's answer to [`Hello`]. Descriptors: pool, desk, then the event (of an `eventfd` bell) or the party's socket
+/// ([`Mode::Sockmap`]).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Welcome {
     /// Name of the domain, for people.
@@ -76,6 +103,9 @@ pub struct Welcome {
     pub bound: u64,
     /// Descriptors in each ring of its channels, unless `peer` says otherwise.
     pub capacity: u32,
+    /// How descriptors go.
+    #[serde(default, skip_serializing_if = "Mode::is_ring")]
+    pub delivery: Mode,
 }
 
 /// An edge. Descriptors: channel, the peer's desk, its event (if it has one).
@@ -218,6 +248,10 @@ mod tests {
         proptest::option::of("[a-z][a-z0-9]{0,62}".prop_map(|name| name.parse().unwrap()))
     }
 
+    fn mode() -> impl Strategy<Value = Mode> {
+        prop_oneof![Just(Mode::Ring), Just(Mode::Sockmap), Just(Mode::Poll)]
+    }
+
     fn terms() -> impl Strategy<Value = Terms> {
         let aliases = proptest::collection::vec(function().prop_filter_map("a name", |name| name), 0..3);
         let topics = proptest::collection::vec("[a-z+/#]{1,20}", 0..3);
@@ -233,9 +267,9 @@ mod tests {
         let end = || prop_oneof![Just(End::Withdrawn), Just(End::Dead)];
         let role = prop_oneof![Just(Role::Caller), Just(Role::Callee)];
         prop_oneof![
-            (".{0,80}", any::<u16>(), function(), instance(), any::<(u64, u64, u32)>()).prop_map(
-                |(domain, party, function, instance, (pool, bound, capacity))| {
-                    FromNode::Welcome(Welcome { domain, party, function, instance, pool, bound, capacity })
+            (".{0,80}", any::<u16>(), function(), instance(), any::<(u64, u64, u32)>(), mode()).prop_map(
+                |(domain, party, function, instance, (pool, bound, capacity), delivery)| {
+                    FromNode::Welcome(Welcome { domain, party, function, instance, pool, bound, capacity, delivery })
                 }
             ),
             (any::<(u32, u16, u32)>(), role, function(), instance(), terms()).prop_map(
@@ -251,9 +285,11 @@ mod tests {
     fn from_party() -> impl Strategy<Value = FromParty> {
         let bell = prop_oneof![Just(Bell::Futex), Just(Bell::Eventfd), Just(Bell::None)];
         prop_oneof![
-            (any::<u32>(), any::<bool>(), any::<bool>(), bell).prop_map(|(version, serves, stands_in, bell)| {
-                FromParty::Hello(Hello { version, serves, stands_in, bell })
-            }),
+            (any::<u32>(), any::<[bool; 2]>(), bell, proptest::collection::vec(mode(), 0..4)).prop_map(
+                |(version, [serves, stands_in], bell, delivery)| {
+                    FromParty::Hello(Hello { version, serves, stands_in, bell, delivery })
+                }
+            ),
             Just(FromParty::Ready {}),
             any::<u32>().prop_map(|channel| FromParty::Drained(Drained { channel })),
         ]
@@ -278,7 +314,18 @@ mod tests {
     #[test]
     fn as_the_contract_writes_them() {
         let hello = br#"{"hello":{"version":1,"serves":true,"bell":"eventfd","new":[1]}}"#;
-        let expected = FromParty::Hello(Hello { version: 1, serves: true, stands_in: false, bell: Bell::Eventfd });
+        let expected = FromParty::Hello(Hello {
+            version: 1,
+            serves: true,
+            stands_in: false,
+            bell: Bell::Eventfd,
+            delivery: vec![],
+        });
+        assert_eq!(FromParty::read(hello).unwrap(), Some(expected));
+        let hello = br#"{"hello":{"version":1,"bell":"none","delivery":["ring","sockmap","pigeon"]}}"#;
+        let delivery = vec![Mode::Ring, Mode::Sockmap, Mode::Unknown];
+        let expected =
+            FromParty::Hello(Hello { version: 1, serves: false, stands_in: false, bell: Bell::None, delivery });
         assert_eq!(FromParty::read(hello).unwrap(), Some(expected));
         assert_eq!(FromParty::read(br#"{"ready":{}}"#).unwrap(), Some(FromParty::Ready {}));
         assert_eq!(serde_json::to_string(&FromParty::Ready {}).unwrap(), r#"{"ready":{}}"#);

@@ -12,13 +12,14 @@ use std::path::{Path, PathBuf};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use nearpath_domain::hub::{Door, Fault, Hub, Settings};
-use nearpath_types::policy::Pages;
+use nearpath_domain::hub::{self, Door, Fault, Hub, Settings};
+use nearpath_types::policy::{Delivery, Pages};
 use nearpath_types::{FunctionId, InstanceId, Policy};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 use tokio::sync::mpsc;
 
 use crate::books::Books;
+use crate::exchanges::Exchanges;
 use crate::{edges, pages};
 
 /// Parties of one instance that may be waiting to be let in.
@@ -37,6 +38,9 @@ pub(crate) struct Domains {
     books: Books,
     /// The gateway's threads: each gets a socket for each domain.
     gateways: Vec<mpsc::UnboundedSender<OwnedFd>>,
+    exchanges: Exchanges,
+    /// Chains of which it has been said that they do not agree with themselves.
+    at_odds: BTreeSet<String>,
 }
 
 /// A domain, and what its memory was made of.
@@ -48,7 +52,7 @@ struct Made {
 
 impl Domains {
     /// None yet. `folder` is emptied: its doors led into an earlier run.
-    pub(crate) fn new(folder: PathBuf, books: Books) -> Self {
+    pub(crate) fn new(folder: PathBuf, books: Books, exchanges: Exchanges) -> Self {
         Self {
             folder,
             hubs: BTreeMap::new(),
@@ -56,30 +60,40 @@ impl Domains {
             members: HashMap::new(),
             books,
             gateways: Vec::new(),
+            exchanges,
+            at_odds: BTreeSet::new(),
         }
     }
 
     /// The edges as they are from now on. Domains without functions end.
     pub(crate) fn declare<'a>(&mut self, functions: impl Iterator<Item = (&'a FunctionId, &'a Policy)>) {
-        let all: Vec<_> = functions.collect();
+        let all: Vec<_> = functions.filter(|(_, policy)| policy.chain.is_some()).collect();
+        self.at_odds = at_odds(all.iter().copied(), &self.at_odds);
+        let deliveries: HashMap<_, _> =
+            all.iter().filter_map(|(id, policy)| Some((policy.domain(id)?, policy.delivery))).collect();
         let paged: Vec<_> = all.iter().filter_map(|(id, policy)| Some((policy.domain(id)?, policy.pages))).collect();
         self.pages = pages::by_domain(paged.iter().map(|(domain, pages)| (domain.as_str(), *pages)));
-        let edges = edges::of(all.iter().copied());
+        let edges = edges::of(all.into_iter());
         let named: BTreeSet<&str> =
             self.members.values().map(String::as_str).chain(edges.keys().map(String::as_str)).collect();
         self.hubs.retain(|name, _| named.contains(name.as_str()));
         for (domain, edges) in edges {
-            match self.hub(&domain) {
+            match self.hub(&domain, deliveries.get(&domain).copied().unwrap_or_default()) {
                 Ok(made) => made.hub.declare_with(edges),
                 Err(error) => tracing::warn!(domain, %error, "no shared memory for this chain; its calls go over HTTP"),
             }
         }
     }
 
-    fn hub(&mut self, domain: &str) -> io::Result<&Made> {
+    fn hub(&mut self, domain: &str, delivery: Delivery) -> io::Result<&Made> {
         let wanted = self.pages.get(domain).copied().unwrap_or_default();
         if !self.hubs.contains_key(domain) {
-            let (ledger, settings) = (self.books.of(domain), Settings::named(domain));
+            let delivery = match delivery {
+                Delivery::Ring => hub::Delivery::Ring,
+                Delivery::Poll => hub::Delivery::Poll,
+                Delivery::Sockmap => hub::Delivery::Sockmap(self.exchanges.open()?),
+            };
+            let (ledger, settings) = (self.books.of(domain), Settings { delivery, ..Settings::named(domain) });
             let (hub, faults) = Hub::start_with(pages::chosen(settings, wanted), &ledger)?;
             let huge = pages::are_huge(domain, wanted, &ledger);
             tokio::spawn(complain(domain.to_owned(), faults));
@@ -105,14 +119,14 @@ impl Domains {
         policy: &Policy,
     ) -> io::Result<Option<PathBuf>> {
         let Some(domain) = policy.domain(function) else { return Ok(None) };
-        if self.hub(&domain)?.huge && policy.pages == Pages::Small {
+        if self.hub(&domain, policy.delivery)?.huge && policy.pages == Pages::Small {
             let why = "the chain's memory has huge pages, to which it did not agree (nearpath.io/pages)";
             tracing::warn!(%function, domain, "it is called over HTTP: {why}");
             return Ok(None);
         }
         let path = self.folder.join(instance.to_string());
         let door = door(&self.folder, &path)?;
-        self.hub(&domain)?.hub.admit(instance, function.clone(), Door::Listening(door));
+        self.hub(&domain, policy.delivery)?.hub.admit(instance, function.clone(), Door::Listening(door));
         self.members.insert(instance, domain);
         Ok(Some(path))
     }
@@ -146,6 +160,29 @@ impl Domains {
     }
 }
 
+/// Chains whose functions do not agree on delivery, with a word about those that are new. A stack is deployed one function
+/// after another, so this is no reason to refuse one: it passes when the last has come.
+fn at_odds<'a>(
+    functions: impl Iterator<Item = (&'a FunctionId, &'a Policy)>,
+    known: &BTreeSet<String>,
+) -> BTreeSet<String> {
+    let mut chains: BTreeMap<String, BTreeMap<String, Vec<String>>> = BTreeMap::new();
+    for (id, policy) in functions {
+        let chain = format!("{}.{}", policy.chain.as_deref().unwrap_or_default(), id.namespace);
+        let ways = chains.entry(chain).or_default();
+        ways.entry(policy.delivery.to_string()).or_default().push(id.name.to_string());
+    }
+    chains.retain(|_, ways| ways.len() > 1);
+    for (chain, ways) in chains.iter().filter(|(chain, _)| !known.contains(*chain)) {
+        let who = ways.iter().map(|(way, names)| format!("{way}: {}", names.join(", "))).collect::<Vec<_>>().join("; ");
+        tracing::warn!(
+            chain,
+            "functions do not agree on nearpath.io/delivery ({who}): between them calls go over HTTP"
+        );
+    }
+    chains.into_keys().collect()
+}
+
 /// A listening socket at `path` that every user may knock at: who can see the path is the instance. The address goes over
 /// the folder's descriptor, because a socket's path may have 107 bytes at most (unix(7)).
 fn door(folder: &Path, path: &Path) -> io::Result<OwnedFd> {
@@ -166,5 +203,24 @@ fn door(folder: &Path, path: &Path) -> io::Result<OwnedFd> {
 async fn complain(domain: String, mut faults: mpsc::UnboundedReceiver<Fault>) {
     while let Some(Fault { instance, what }) = faults.recv().await {
         tracing::warn!(domain, instance = instance.map(tracing::field::display), "shared memory: {what}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chains_that_do_not_agree_are_told_once_and_forgotten_when_they_do() {
+        let policy = |delivery| Policy { chain: Some("shop".into()), delivery, ..Policy::default() };
+        let (ring, sockmap) = (policy(Delivery::Ring), policy(Delivery::Sockmap));
+        let [a, b]: [FunctionId; 2] = ["a", "b"].map(|name| name.parse().unwrap());
+        let other: FunctionId = "a.other".parse().unwrap();
+        let none = BTreeSet::new();
+        let agree = [(&a, &ring), (&b, &ring), (&other, &sockmap)];
+        assert_eq!(at_odds(agree.into_iter(), &none), none, "a chain is a matter of its namespace");
+        let half = at_odds([(&a, &ring), (&b, &sockmap)].into_iter(), &none);
+        assert_eq!(half, BTreeSet::from(["shop.openfaas-fn".to_owned()]));
+        assert_eq!(at_odds([(&a, &sockmap), (&b, &sockmap)].into_iter(), &half), none);
     }
 }

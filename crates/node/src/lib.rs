@@ -16,6 +16,7 @@ pub mod config;
 mod domains;
 mod edge_metrics;
 mod edges;
+mod exchanges;
 mod identity;
 pub mod ids;
 pub mod instance;

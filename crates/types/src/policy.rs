@@ -2,6 +2,7 @@
 //!
 //! OpenFaaS's own names are honoured where it has one; nearpath's additions are annotations under `nearpath.io/`.
 
+use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -16,6 +17,8 @@ pub const CHAIN: &str = "nearpath.io/chain";
 /// Annotation: functions that this one may call, comma separated: the chain's edges that start here. `ALIAS=FUNCTION` lets it
 /// call the function by another name.
 pub const CALLS: &str = "nearpath.io/calls";
+/// Annotation: how descriptors go between the functions of the chain: `ring`, `sockmap` or `poll`.
+pub const DELIVERY: &str = "nearpath.io/delivery";
 /// Annotation: pages of the chain's shared memory, see [`Pages`]. Every function of the chain has to ask for huge ones.
 pub const PAGES: &str = "nearpath.io/pages";
 /// Annotation: topics (or filters of topics) whose events this function sends within its chain, comma separated.
@@ -48,6 +51,41 @@ pub const SCALE_MIN: &str = "com.openfaas.scale.min";
 /// Label: most replicas.
 pub const SCALE_MAX: &str = "com.openfaas.scale.max";
 
+/// How descriptors go between functions of a chain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Delivery {
+    /// Rings in shared memory and one bell a party.
+    #[default]
+    Ring,
+    /// The kernel carries them and knows who sends (SK_MSG).
+    Sockmap,
+    /// Rings that parties look at without end.
+    Poll,
+}
+
+impl FromStr for Delivery {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "ring" => Ok(Self::Ring),
+            "sockmap" => Ok(Self::Sockmap),
+            "poll" => Ok(Self::Poll),
+            _ => Err(format!("{text:?} is none of ring, sockmap, poll")),
+        }
+    }
+}
+
+impl fmt::Display for Delivery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Ring => "ring",
+            Self::Sockmap => "sockmap",
+            Self::Poll => "poll",
+        })
+    }
+}
 /// Most bytes of a function's aliases, and of its topics: the node tells peers of them in one packet.
 const MOST_TOLD: usize = 1024;
 /// What the pages of a chain's shared memory are. Huge ones are for functions that trust each other not to end each other:
@@ -103,6 +141,8 @@ pub struct Policy {
     pub scale_max: u32,
     /// The chain it belongs to.
     pub chain: Option<String>,
+    /// See [`DELIVERY`].
+    pub delivery: Delivery,
     /// Pages of the chain's memory, as far as this function is concerned.
     pub pages: Pages,
     /// Functions that it may call.
@@ -134,6 +174,7 @@ impl Default for Policy {
             scale_min: 1,
             scale_max: 20,
             chain: None,
+            delivery: Delivery::Ring,
             pages: Pages::Small,
             calls: Vec::new(),
             aliases: Vec::new(),
@@ -178,6 +219,7 @@ impl Policy {
             max_body: note(MAX_BODY).read(|text| quantity::memory(text).map(Some))?.flatten(),
             scale_min,
             scale_max,
+            delivery: note(DELIVERY).read(str::parse)?.unwrap_or_default(),
             calls,
             aliases,
             publishes: note(PUBLISHES).read(told_topics)?.unwrap_or_default(),
@@ -188,10 +230,14 @@ impl Policy {
         })
     }
 
-    /// The security domain of the function that has these settings: its chain, in its namespace. Functions of no chain
-    /// share nothing.
+    /// The security domain of the function that has these settings: its chain, in its namespace, and how descriptors go there
+    /// unless by rings. Functions of no chain share nothing, nor do those of a chain that do not agree on the last.
     pub fn domain(&self, function: &FunctionId) -> Option<String> {
-        self.chain.as_ref().map(|chain| format!("{chain}.{}", function.namespace))
+        let chain = self.chain.as_ref()?;
+        Some(match self.delivery {
+            Delivery::Ring => format!("{chain}.{}", function.namespace),
+            other => format!("{chain}.{}:{other}", function.namespace),
+        })
     }
 
     /// Whether an edge to `callee` is declared.
@@ -311,6 +357,19 @@ mod tests {
         assert!(policy.may_call(&"cart".parse().unwrap()));
         assert!(policy.may_call(&"mail.other".parse().unwrap()));
         assert!(!policy.may_call(&"payment".parse().unwrap()));
+    }
+
+    #[test]
+    fn functions_that_agree_on_delivery_share_a_domain() {
+        let domain = |delivery: &[(&str, &str)]| {
+            let spec = spec(&[&[(CHAIN, "shop")], delivery].concat());
+            Policy::of(&spec).map(|policy| policy.domain(&spec.id()).unwrap())
+        };
+        assert_eq!(domain(&[]).unwrap(), domain(&[(DELIVERY, "ring")]).unwrap());
+        assert_eq!(domain(&[]).unwrap(), "shop.openfaas-fn");
+        assert_eq!(domain(&[(DELIVERY, "sockmap")]).unwrap(), "shop.openfaas-fn:sockmap");
+        let error = domain(&[(DELIVERY, "pigeon")]).unwrap_err();
+        assert_eq!(error.to_string(), "nearpath.io/delivery: \"pigeon\" is none of ring, sockmap, poll");
     }
 
     #[test]

@@ -4,9 +4,11 @@
 //! speaks nonsense, is disconnected. All else happens in the task of the hub, in order.
 
 mod connection;
+mod delivery;
 mod edges;
 mod house;
 mod ledger;
+mod seat;
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -17,6 +19,7 @@ use nearpath_shm::geometry::Size;
 use nearpath_types::{FunctionId, InstanceId};
 use tokio::sync::{mpsc, oneshot};
 
+pub use delivery::{Delivery, Exchange};
 pub use edges::{EdgeCounters, LARGEST, MOST_PAST, RETENTION};
 pub use ledger::{Held, Holdings, Ledger, Roll};
 pub use nearpath_shm::Party;
@@ -43,6 +46,8 @@ pub struct Settings {
     pub capacity: u32,
     /// Parties that one instance may have.
     pub parties: usize,
+    /// How descriptors go.
+    pub delivery: Delivery,
 }
 
 impl Settings {
@@ -51,7 +56,15 @@ impl Settings {
         let class = |size, count| Size { size, count };
         let sizes =
             vec![class(256, 4096), class(1024, 4096), class(4096, 2048), class(65_536, 256), class(1 << 20, 16)];
-        Self { name: name.into(), sizes, pages: Pages::Small, bound: 16 << 20, capacity: 256, parties: 64 }
+        Self {
+            name: name.into(),
+            sizes,
+            pages: Pages::Small,
+            bound: 16 << 20,
+            capacity: 256,
+            parties: 64,
+            delivery: Delivery::Ring,
+        }
     }
 }
 

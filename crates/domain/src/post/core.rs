@@ -13,6 +13,7 @@ use nearpath_shm::envelope::flag;
 use nearpath_shm::{Desk, Envelope, Kind, Member, Side};
 
 use super::flow::Ticket;
+use super::inbox::Inbox;
 use super::join::{Joined, Settings};
 use super::link::{Came, Link, Taken, Taking};
 use super::outbox::{Letter, Whole, begin};
@@ -38,6 +39,8 @@ pub(super) struct Core {
     pub(super) incoming: VecDeque<Incoming>,
     pub(super) member: Arc<Member>,
     pub(super) links: BTreeMap<u32, Link>,
+    /// There when the kernel brings the descriptors.
+    pub(super) inbox: Option<Inbox>,
     left: Arc<Left>,
     settings: Settings,
     pub(super) mail: u32,
@@ -51,14 +54,19 @@ pub(super) struct Core {
 
 impl Core {
     pub(super) fn new(joined: Joined, settings: Settings) -> Self {
-        let Joined { socket, desk, member, .. } = joined;
+        let Joined { socket, desk, member, inbox, .. } = joined;
+        let own = match &inbox {
+            Some(inbox) => desk.knocker().over(inbox.wire.clone(), 0),
+            None => desk.knocker(),
+        };
         let seed = u64::from(member.party().get()) << 32 ^ crate::clock::now();
         Self {
             mail: desk.mail().wrapping_sub(1), // what came after the welcome is looked for at the first turn
-            left: Left::new(desk.knocker()),
+            left: Left::new(own),
             desk,
             socket,
             member,
+            inbox,
             settings,
             book: Book::new(seed),
             incoming: VecDeque::new(),
@@ -76,6 +84,12 @@ impl Core {
     /// Whether the node has hung up: no new peers, nobody reclaims.
     pub(super) fn hung_up(&self) -> bool {
         self.hung_up
+    }
+
+    /// Whether the node has closed the socket that brings the descriptors.
+    #[cfg(feature = "tokio")]
+    pub(super) fn is_cut_off(&self) -> bool {
+        self.inbox.as_ref().is_some_and(|inbox| inbox.closed)
     }
 
     pub(super) fn functions(&self) -> Vec<nearpath_types::FunctionId> {
@@ -295,6 +309,7 @@ impl Core {
     /// Takes what has come, sends what has room, ends what is due.
     pub(super) fn turn(&mut self, now: Nanos) {
         self.read_mail();
+        self.read_inbox();
         let mut links = std::mem::take(&mut self.links);
         for (&channel, link) in &mut links {
             self.turn_link(channel, link, now);
@@ -435,17 +450,27 @@ impl Core {
     /// Tells peers that this party sleeps; false when there is something to do.
     #[cfg(feature = "tokio")]
     pub(super) fn announce(&mut self) -> bool {
-        let Self { desk, links, mail, member, left, .. } = self;
-        desk.announce(|| *mail != desk.mail() || left.any() || links.values_mut().any(|link| link.ready(member)))
+        let Self { desk, links, mail, member, left, inbox, .. } = self;
+        let ready = || *mail != desk.mail() || left.any() || links.values_mut().any(|link| link.ready(member));
+        let sleeps = inbox.is_some() || desk.event().is_some();
+        sleeps && desk.announce(ready)
     }
 
     /// Sleeps at the desk until there is something to do.
     pub(super) fn wait(&mut self, peer: u32, timeout: Option<Duration>) {
-        let Self { desk, links, mail, member, left, .. } = self;
+        let Self { desk, links, mail, member, left, inbox, .. } = self;
         let letters = desk.letters();
-        desk.wait(peer, timeout, || {
+        let mut ready = || {
             *mail != letters.load(Ordering::Acquire) || left.any() || links.values_mut().any(|link| link.ready(member))
-        });
+        };
+        match inbox {
+            None => desk.wait(peer, timeout, ready),
+            Some(inbox) if desk.announce(&mut ready) => {
+                inbox.wait(timeout);
+                desk.rise();
+            }
+            Some(_) => {}
+        }
     }
 
     /// When to turn again, if nobody rings.

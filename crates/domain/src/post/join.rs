@@ -7,14 +7,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nearpath_shm::spin::Spin;
-use nearpath_shm::{Desk, Member, Party, Pool};
+use nearpath_shm::{Desk, Member, Party, Pool, Wire};
 use nearpath_types::{FunctionId, InstanceId};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
+use super::inbox::Inbox;
 use crate::clock;
 use crate::packet::{self, Packet};
-use crate::protocol::{Bell, FromNode, FromParty, Hello, VERSION, Welcome};
+use crate::protocol::{Bell, FromNode, FromParty, Hello, Mode, VERSION, Welcome};
+
+/// After so long a sleep a party looks at its socket: a node that was killed rings no bell.
+pub(super) const HEARTBEAT: Duration = Duration::from_secs(10);
 
 /// How a party behaves.
 #[derive(Debug, Clone)]
@@ -87,6 +91,8 @@ pub(super) struct Joined {
     pub(super) desk: Desk,
     pub(super) member: Arc<Member>,
     pub(super) place: Place,
+    /// There when the kernel brings the descriptors.
+    pub(super) inbox: Option<Inbox>,
 }
 
 /// Connects to the socket at `path`.
@@ -101,7 +107,8 @@ pub(super) fn dial(path: &Path) -> io::Result<OwnedFd> {
 pub(super) fn hello(socket: &OwnedFd, bell: Bell, settings: &Settings) -> io::Result<()> {
     rustix::io::ioctl_fionbio(socket, true)?;
     let Settings { serves, stands_in, .. } = *settings;
-    packet::send(socket, &FromParty::Hello(Hello { version: VERSION, serves, stands_in, bell }), &[])
+    let delivery = vec![Mode::Ring, Mode::Sockmap, Mode::Poll];
+    packet::send(socket, &FromParty::Hello(Hello { version: VERSION, serves, stands_in, bell, delivery }), &[])
 }
 
 /// Says hello and waits for the answer; the socket does not block afterwards.
@@ -152,8 +159,14 @@ pub(super) fn enter(
     let bytes = usize::try_from(welcome.pool).map_err(|_| JoinError::Nonsense("the pool's size".into()))?;
     let pool = Pool::open(descriptors.next().ok_or_else(missing)?, bytes)?;
     let desk = descriptors.next().ok_or_else(missing)?;
-    let desk = Desk::open(desk, descriptors.next(), Spin::new(settings.spin))?;
+    let (event, wire) = match welcome.delivery {
+        Mode::Ring | Mode::Poll => (descriptors.next(), None),
+        Mode::Sockmap => (None, Some(Wire::new(descriptors.next().ok_or_else(missing)?, HEARTBEAT)?)),
+        Mode::Unknown => return Err(JoinError::Nonsense("a mode of delivery that was not offered".into())),
+    };
+    let desk = Desk::open(desk, event, Spin::new(settings.spin))?;
     let member = Member::new(Arc::new(pool), party, welcome.bound);
+    let inbox = wire.map(|wire| Inbox::new(wire, HEARTBEAT));
     let Welcome { domain, function, instance, .. } = welcome;
-    Ok(Joined { socket, desk, member, place: Place { domain, party, function, instance } })
+    Ok(Joined { socket, desk, member, inbox, place: Place { domain, party, function, instance } })
 }

@@ -64,6 +64,16 @@ impl Core {
         }
     }
 
+    /// Takes what the kernel has brought. Without the node's end of the wire nothing comes any more: everything is over.
+    pub(super) fn read_inbox(&mut self) {
+        let Some(inbox) = &mut self.inbox else { return };
+        inbox.fetch(&mut self.links);
+        if inbox.closed {
+            self.hung_up = true;
+            self.links.values_mut().for_each(|link| link.closed = true);
+        }
+    }
+
     /// Reads all packets that are there.
     pub(super) fn read_socket(&mut self) {
         while !self.hung_up {
@@ -99,7 +109,11 @@ impl Core {
         let knocker = Knocker::open(next()?, descriptors.next())?;
         let party = Party::new(peer.party).ok_or_else(invalid)?;
         let side = if peer.side == Role::Caller { Side::Caller } else { Side::Callee };
-        let end = channel.end(side, Arc::clone(&self.member), party, knocker);
+        let mut end = channel.end(side, Arc::clone(&self.member), party, knocker);
+        if let Some(inbox) = &mut self.inbox {
+            end = end.over(inbox.wire.clone(), peer.channel);
+            inbox.strays_of(peer.channel).iter().for_each(|record| end.deliver(record));
+        }
         let instance = peer.instance.unwrap_or(InstanceId(0));
         let caller = Arc::new(Caller { function: peer.function.clone(), instance: peer.instance });
         if self.links.contains_key(&peer.channel) {
@@ -130,7 +144,10 @@ impl Core {
                     link.end.channel().close(dead);
                 }
             }
-            None => self.drained(channel),
+            None => {
+                self.inbox.iter_mut().for_each(|inbox| drop(inbox.strays_of(channel)));
+                self.drained(channel);
+            }
         }
     }
 }

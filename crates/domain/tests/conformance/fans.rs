@@ -1,13 +1,9 @@
 //! Several calls at once, events by name and by topic, and names that are not the function's own.
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::collections::BTreeSet;
 use std::sync::mpsc;
 
+use super::node::{DEADLINE, Mode, Node, function, joined, knows, knows_async};
 use bytes::Bytes;
-use common::{DEADLINE, Node, function, joined, knows, knows_async};
 use nearpath_domain::post::polled;
 use nearpath_domain::protocol::Terms;
 use nearpath_domain::{Answer, CallError, Request, To, Unsent};
@@ -25,9 +21,8 @@ fn topics(filters: &[&str]) -> Terms {
     Terms { topics: filters.iter().map(ToString::to_string).collect(), ..Terms::default() }
 }
 
-#[test]
-fn a_fan_comes_back_in_order_though_one_part_fails() {
-    let node = Node::new();
+pub(crate) fn a_fan_comes_back_in_order_though_one_part_fails(mode: Mode) {
+    let node = Node::new(mode);
     node.edges(&[("a", "worker"), ("a", "hang")]);
     let workers = [1, 2].map(|n| node.serve(n, "worker", |_, incoming| Answer::ok(incoming.body.to_ascii_uppercase())));
     let mut hang = node.process(3, "hang", "hang");
@@ -50,19 +45,8 @@ fn a_fan_comes_back_in_order_though_one_part_fails() {
     joined(workers);
 }
 
-/// What the child does; in the parent this test has nothing to do.
-#[test]
-fn role() {
-    let Ok(door) = std::env::var(common::DOOR) else { return };
-    let settings = nearpath_domain::post::Settings::default();
-    let mut post = nearpath_domain::post::blocking::Post::dial(std::path::Path::new(&door), settings).unwrap();
-    post.ready().unwrap();
-    let _kept: Vec<_> = std::iter::from_fn(|| post.next(None)).collect();
-}
-
-#[test]
-fn the_first_answer_of_a_fan_is_had_while_others_are_waited_for() {
-    let node = Node::new();
+pub(crate) fn the_first_answer_of_a_fan_is_had_while_others_are_waited_for(mode: Mode) {
+    let node = Node::new(mode);
     let (go, goes) = mpsc::channel::<()>();
     let quick = node.serve(1, "quick", |_, _| Answer::ok("quick"));
     let slow = node.serve(2, "slow", move |_, _| {
@@ -95,9 +79,8 @@ fn the_first_answer_of_a_fan_is_had_while_others_are_waited_for() {
     joined([quick, slow]);
 }
 
-#[test]
-fn a_topic_reaches_each_subscriber_once_and_nobody_else() {
-    let node = Node::new();
+pub(crate) fn a_topic_reaches_each_subscriber_once_and_nobody_else(mode: Mode) {
+    let node = Node::new(mode);
     let (seen, sees) = mpsc::channel();
     let serve = |instance, name: &'static str| {
         let seen = seen.clone();
@@ -137,9 +120,8 @@ fn a_topic_reaches_each_subscriber_once_and_nobody_else() {
     joined(others);
 }
 
-#[test]
-fn an_alias_is_a_name_of_one_caller() {
-    let node = Node::new();
+pub(crate) fn an_alias_is_a_name_of_one_caller(mode: Mode) {
+    let node = Node::new(mode);
     node.hub.declare_with([
         edge("a", "currency", Terms { aliases: vec![function("rates")], ..Terms::default() }),
         edge("b", "currency", Terms::default()),

@@ -1,11 +1,7 @@
 //! A domain on huge pages, and without them when there are too few. Reserves some, and gives them back.
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::fs;
 
-use common::{Node, function, knows};
+use super::node::{Mode, Node, function, knows};
 use nearpath_domain::hub::{Hub, Ledger, Pages, Settings};
 use nearpath_domain::{Answer, Request, To};
 
@@ -49,8 +45,7 @@ fn call(ledger: &Ledger, settings: Settings) -> Node {
     node
 }
 
-#[test]
-fn huge_pages_are_taken_where_they_are_and_done_without_where_not() {
+pub(crate) fn huge_pages_are_taken_where_they_are_and_done_without_where_not(mode: Mode) {
     let ledger = Ledger::default();
     let mut large = Settings::named("large");
     large.sizes.last_mut().unwrap().count = 2 * (number(FREE) as u32 + 64); // never enough for these
