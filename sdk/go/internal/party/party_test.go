@@ -383,7 +383,7 @@ func TestRandomMessages(t *testing.T) {
 			if rand.IntN(50) == 0 {
 				lease.Bytes()[rand.IntN(64)] ^= byte(1 << rand.IntN(8))
 			}
-			if err := end.Send(&lease, 256); err != nil {
+			if err := end.Send(&lease, 256, true); err != nil {
 				lease.Release()
 			}
 			desk.Knock()

@@ -1,6 +1,7 @@
 package party
 
 import (
+	"context"
 	"time"
 
 	"nearpath.io/nearpath/internal/memory"
@@ -78,7 +79,7 @@ func (p *Party) drain() {
 // ready says whether drain has something to do: all that somebody would ring for.
 func (p *Party) ready() bool {
 	for _, e := range *p.ends.Load() {
-		if !e.failed && (e.Ready() || e.fed()) {
+		if !e.failed && (e.Ready() || e.fed() || e.feeds()) {
 			return true
 		}
 	}
@@ -107,6 +108,7 @@ func (e *end) drain() {
 		e.starving.Store(false)
 		e.wakeOne()
 	}
+	e.feed()
 }
 
 func (e *end) take(m *memory.Message) {
@@ -117,11 +119,11 @@ func (e *end) take(m *memory.Message) {
 		e.takeCancel(m)
 	case e.side == memory.Caller && m.Kind == memory.KindAnswer:
 		e.takeAnswer(m)
-	case e.side == memory.Callee && m.Kind != memory.KindAnswer:
+	case e.side == memory.Callee && (m.Kind == memory.KindEvent || m.Kind == memory.KindCall && !e.EventsOnly):
 		e.takeCall(m)
 	default:
 		m.Lease.Release()
-		e.Close(memory.Broken) // an edge has one direction
+		e.Close(memory.Broken) // an edge has one direction, and some are for events alone
 	}
 }
 
@@ -136,15 +138,25 @@ func (e *end) fail() {
 		e.Close(memory.Broken)
 	}
 	e.Recall()
-	open, taken, told := e.open.all(), e.taken, e.told
+	open, taken, bodies, told := e.open.all(), e.taken, e.bodies, e.told
 	e.open, e.taken, e.bodies = table{}, nil, nil
+	for _, w := range e.stalled {
+		w.wake()
+	}
+	e.stalled = nil
+	e.stalls.Store(0)
 	for _, c := range open {
 		e.counters.Closed(now()-c.started, true)
 		e.inFlight.Add(-1)
 	}
 	e.mu.Unlock()
 	for _, c := range open {
-		c.finish(ErrDied)
+		c.end(ErrDied)
+	}
+	for _, in := range bodies {
+		if in.Stream != nil {
+			in.Stream.broke(context.Canceled)
+		}
 	}
 	for _, in := range taken {
 		in.Cancel()
