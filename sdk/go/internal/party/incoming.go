@@ -386,6 +386,10 @@ const callerGone = 18
 
 // work hands a call to a worker that is idle, or to a new one.
 func (p *Party) work(in *Incoming) {
+	if p.catcher != nil && *p.catcher == nil {
+		*p.catcher = in
+		return
+	}
 	select {
 	case p.workers <- in:
 	default:
@@ -398,7 +402,11 @@ const mostIdle = 64
 
 func (p *Party) worker(in *Incoming) {
 	for {
+		from := in.end
 		p.config.Handle(in)
+		if in = p.next(from); in != nil {
+			continue
+		}
 		if p.idle.Add(1) > mostIdle {
 			p.idle.Add(-1)
 			return

@@ -2,6 +2,7 @@ package party
 
 import (
 	"context"
+	"runtime"
 	"time"
 
 	"nearpath.io/nearpath/internal/memory"
@@ -49,23 +50,47 @@ func (p *Party) watch(c *call, e *end) bool {
 		return false
 	}
 	defer p.receive.Unlock()
-	budget := p.spin.Budget(memory.OwnCore(), e.desk.Core())
+	return p.spinFor(&p.spin, e.desk.Core(), func() bool { return len(c.done) > 0 })
+}
+
+// next looks for another call for a while, when the last one came from another processor. Who gives an answer so takes the next call
+// itself: nobody is woken and nothing changes goroutines.
+func (p *Party) next(from *end) (in *Incoming) {
+	if p.config.Spin == 0 || p.closing.Load() || !p.receive.TryLock() {
+		return nil
+	}
+	defer p.receive.Unlock()
+	p.catcher = &in
+	p.spinFor(&p.serving, from.desk.Core(), func() bool { return in != nil })
+	p.catcher = nil
+	return in
+}
+
+// yieldEvery is after how many looks a spin lets others have the thread.
+const yieldEvery = 64
+
+// spinFor takes what comes until done or the budget is spent; with receive held.
+func (p *Party) spinFor(spin *memory.Spin, peer uint32, done func() bool) bool {
+	own := memory.OwnCore()
+	budget := spin.Budget(own, peer)
 	if budget == 0 {
 		return false
 	}
+	p.desk.SetCore(own)
 	p.desk.Awake()
 	defer p.settle()
-	for start := time.Now(); ; {
-		for range 8 {
-			p.drain()
-			if len(c.done) > 0 {
-				p.spin.Spun(true)
-				return true
-			}
+	for start, looks := time.Now(), 1; ; looks++ {
+		p.drain()
+		if done() {
+			spin.Spun(true)
+			return true
 		}
-		if time.Since(start) > budget {
-			p.spin.Spun(false)
+		if looks%8 == 0 && time.Since(start) > budget {
+			spin.Spun(false)
 			return false
+		}
+		if looks%yieldEvery == 0 {
+			runtime.Gosched()
 		}
 	}
 }
