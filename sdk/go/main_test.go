@@ -114,7 +114,7 @@ func process(t testing.TB, role string) (*exec.Cmd, io.Reader) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	for role != "mortal" {
-		if _, err := client.Do(ctx, role, &nearpath.Request{}); err != nearpath.ErrNoPeer {
+		if _, err := client.Do(ctx, role, &nearpath.Request{}); !errors.Is(err, nearpath.ErrNoPeer) {
 			break
 		}
 		time.Sleep(time.Millisecond)
@@ -175,7 +175,7 @@ func TestAKilledCalleeEndsItsCallsAtOnce(t *testing.T) {
 		go func() {
 			for {
 				_, err := client.Do(within(t), "mortal", &nearpath.Request{Body: make([]byte, 1000)})
-				if err != nearpath.ErrNoPeer {
+				if !errors.Is(err, nearpath.ErrNoPeer) {
 					results <- err
 					return
 				}
@@ -192,7 +192,7 @@ func TestAKilledCalleeEndsItsCallsAtOnce(t *testing.T) {
 	for range open {
 		select {
 		case err := <-results:
-			if err != nearpath.ErrDied {
+			if !errors.Is(err, nearpath.ErrDied) {
 				t.Fatal(err)
 			}
 		case <-time.After(patience):
