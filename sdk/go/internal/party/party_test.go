@@ -41,6 +41,7 @@ type domain struct {
 	testing.TB
 	*fakenode.Node
 	instances uint64
+	streams   bool
 }
 
 func start(t testing.TB, config fakenode.Config) *domain {
@@ -50,7 +51,7 @@ func start(t testing.TB, config fakenode.Config) *domain {
 		t.Fatal(err)
 	}
 	t.Cleanup(node.Stop)
-	return &domain{t, node, 0}
+	return &domain{t, node, 0, false}
 }
 
 func (d *domain) join(function string, handle func(*party.Incoming)) *party.Party {
@@ -60,7 +61,7 @@ func (d *domain) join(function string, handle func(*party.Incoming)) *party.Part
 	if err != nil {
 		d.Fatal(err)
 	}
-	p, err := party.Join(within(d), party.Config{Socket: socket, Handle: handle, MaxBody: 32 << 20, Spin: memory.SpinBudget})
+	p, err := party.Join(within(d), party.Config{Socket: socket, Handle: handle, Streams: d.streams, MaxBody: 32 << 20, Spin: memory.SpinBudget})
 	if err != nil {
 		d.Fatal(err)
 	}
