@@ -36,7 +36,7 @@ func run(m *testing.M) int {
 		panic(err)
 	}
 	defer os.RemoveAll(dir)
-	edges := [][2]string{{"shop.fn", "echo.fn"}, {"shop.fn", "mortal.fn"}, {"shop.fn", "web.fn"}, {"shop.fn", "chain.fn"}, {"chain.fn", "echo.fn"}}
+	edges := [][2]string{{"shop.fn", "echo.fn"}, {"shop.fn", "mortal.fn"}, {"shop.fn", "web.fn"}, {"shop.fn", "chain.fn"}, {"chain.fn", "echo.fn"}, {"shop.fn", "flow.fn"}}
 	node, err = fakenode.Start(fakenode.Config{Dir: dir, Edges: edges})
 	if err != nil {
 		panic(err)
@@ -81,6 +81,8 @@ func play(role string) {
 			w.WriteHeader(http.StatusTeapot)
 			fmt.Fprintf(w, "%d bytes", len(body))
 		}))
+	case "flow":
+		err = nearpath.ServeHTTP(http.HandlerFunc(flow))
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -217,13 +217,15 @@ func TestACallerThatLeavesIsTold(t *testing.T) {
 }
 
 func TestADeadlineGoesAlong(t *testing.T) {
-	seen := make(chan time.Time, 1)
+	seen, returned := make(chan time.Time, 1), make(chan struct{})
 	_, caller, _ := pair(t, fakenode.Config{}, func(in *party.Incoming) {
 		deadline, _ := in.Deadline()
 		seen <- deadline
 		<-in.Done()
+		<-returned // both sides look at one clock: else the answer may be first
 		_ = in.Answer(&party.Reply{Status: 504})
 	})
+	defer close(returned)
 	want := time.Now().Add(50 * time.Millisecond)
 	ctx, cancel := context.WithDeadline(within(t), want)
 	defer cancel()
