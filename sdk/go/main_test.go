@@ -116,8 +116,11 @@ func process(t testing.TB, role string) (*exec.Cmd, io.Reader) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	for role != "mortal" {
-		if _, err := client.Do(ctx, role, &nearpath.Request{}); !errors.Is(err, nearpath.ErrNoPeer) {
+		if _, err := client.Do(ctx, role, &nearpath.Request{}); err == nil {
 			break
+		}
+		if ctx.Err() != nil {
+			t.Fatalf("%s cannot be called", role)
 		}
 		time.Sleep(time.Millisecond)
 	}

@@ -122,8 +122,8 @@ type fails struct{ error }
 func (f fails) Read([]byte) (int, error) { return 0, f.error }
 
 func TestStreamsOverHTTP(t *testing.T) {
-	c := nearpath.Client{Gateway: serveHTTP(t, http.StripPrefix("/function/flow", http.HandlerFunc(flow)))}
-	stream, err := c.Stream(within(t), "flow", &nearpath.Request{Path: "/echo"}, strings.NewReader("over there"))
+	c := nearpath.Client{Gateway: serveHTTP(t, http.StripPrefix("/function/far", http.HandlerFunc(flow)))}
+	stream, err := c.Stream(within(t), "far", &nearpath.Request{Path: "/echo"}, strings.NewReader("over there"))
 	if err != nil || stream.Path != nearpath.PathHTTP {
 		t.Fatal(err)
 	}
