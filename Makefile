@@ -9,7 +9,7 @@ SKIPS := $(abspath $(TARGET_DIR))/skips.log
 FUZZ_SECONDS ?= 60
 FUZZ_TARGETS = $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 
-.PHONY: help build demo up test test-python test-go test-sdk sdk sdk-c sdk-python sdk-node loom asan lint fmt fuzz bench dist clean setup setup-cargo-tools
+.PHONY: help build demo up test test-python test-go test-sdk sdk sdk-c sdk-python sdk-node loom asan lint fmt fuzz bench audit dist clean setup setup-cargo-tools
 
 help: ## list what can be made
 	@sed -n 's/^\([a-zA-Z%-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -19,11 +19,13 @@ setup:
 	@tools/need cc=gcc python3=python3 ip=iproute2 mosquitto_pub=mosquitto-clients coap-client-notls=libcoap3-bin || echo "going on with what is there"
 
 build: setup ## nearpath and its static watchdog, optimised
-	$(CARGO) build --release --locked -p nearpath-cli -p nearpath-bench -p boutique-currency
+	$(CARGO) build --release --locked -p nearpath-cli -p nearpath-bench -p boutique-currency -p boutique-native -p sensing
 	target=$$(tools/static-target) && \
 	RUSTFLAGS="-C target-feature=+crt-static" $(CARGO) build --profile watchdog --locked --target $$target -p nearpath-watchdog && \
 	cp $(TARGET_DIR)/$$target/watchdog/nearpath-watchdog $(RELEASE)/nearpath-watchdog
 	@mkdir -p examples/boutique/services/bin && cp $(RELEASE)/boutique-currency examples/boutique/services/bin/currency
+	@for example in motion parking; do mkdir -p examples/$$example/functions && cp $(RELEASE)/sensing examples/$$example/functions/sensing; done
+	@mkdir -p examples/boutique/native/bin && cp $(RELEASE)/boutique-native examples/boutique/native/bin/
 
 demo: build ## a ten-service shop on this machine, under load for some seconds
 	@PATH="$(abspath $(RELEASE)):$$PATH" examples/demo.sh
@@ -90,11 +92,15 @@ fuzz: setup-cargo-tools ## every fuzz target for FUZZ_SECONDS (60)
 fmt: ## format everything
 	$(CARGO) fmt --all
 
-bench: bench-edge bench-start bench-ring bench-shm ## every comparison
+bench: bench-edge bench-start bench-ring bench-shm bench-boutique ## every comparison
 
 bench-%: build ## one comparison: bench-edge, bench-start, bench-ring; writes bench/results/NAME.json
 	@tools/need nginx=nginx || echo "going on without nginx: the comparison will say what it lacks"
 	PATH="$(abspath $(RELEASE)):$$PATH" $(RELEASE)/nearpath-bench $*
+
+audit: build ## count by tracing what a request makes the kernel do; writes docs/reference/audit.md; root
+	@tools/need bpftrace=bpftrace nginx=nginx perf=linux-perf strace=strace || echo "going on with what is there"
+	PATH="$(abspath $(RELEASE)):$$PATH" $(RELEASE)/nearpath-bench audit
 
 dist: build ## a tarball for this architecture and C library
 	@tools/dist $(RELEASE)

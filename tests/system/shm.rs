@@ -171,6 +171,53 @@ async fn edges_memory_and_paths_are_told() {
     assert_eq!(unknown.output().unwrap().status.code(), Some(4));
 }
 
+const HUGE_PAGES: &str = "/proc/sys/vm/nr_hugepages";
+
+/// Huge pages of this test's own, given back at its end.
+struct Reserve(u64);
+
+impl Reserve {
+    fn more(pages: u64) -> Option<Self> {
+        let reserved = || std::fs::read_to_string(HUGE_PAGES).ok()?.trim().parse::<u64>().ok();
+        let before = reserved()?;
+        std::fs::write(HUGE_PAGES, (before + pages).to_string()).ok()?;
+        let reserve = Self(before);
+        (reserved() == Some(before + pages)).then_some(reserve)
+    }
+}
+
+impl Drop for Reserve {
+    fn drop(&mut self) {
+        let _ = std::fs::write(HUGE_PAGES, self.0.to_string());
+    }
+}
+
+#[tokio::test]
+async fn a_chain_gets_huge_pages_where_all_its_functions_ask_for_them() {
+    nearpath_testkit::need_root!();
+    let Some(_reserve) = Reserve::more(32) else {
+        nearpath_testkit::skip!("this machine reserves no huge pages for us (vm.nr_hugepages)");
+    };
+    let house = House::start().await;
+    let asking = |name: &str, next, calls| {
+        let mut spec = function(&house, name, next, calls);
+        spec["annotations"]["nearpath.io/pages"] = json!("huge");
+        spec
+    };
+    house.deploy_ready(&asking("second", None, "")).await;
+    house.deploy_ready(&asking("first", Some("second"), "second")).await;
+    until_in_memory(&house, "first").await;
+    eventually("first knows second", async || ask(&house, "first").await.status() == 200).await;
+    assert_eq!(cli(&house, &["memory", "shop"])[0]["pageBytes"], 2 << 20);
+    house.deploy_ready(&function(&house, "careful", None, "")).await;
+    let answer = ask(&house, "careful").await;
+    assert_eq!((answer.status().as_u16(), path(&answer)), (200, "http; not_nearer=no_party"), "it did not agree");
+    let mut wrong = function(&house, "wrong", None, "");
+    wrong["annotations"]["nearpath.io/pages"] = json!("large");
+    let refused = house.ask(Method::POST, "/system/functions", wrong.to_string()).await;
+    assert_eq!(refused.status(), 400);
+}
+
 /// Builds the SDK's example as a user would: a static program, nothing to download.
 async fn go_function(folder: &Path) -> Result<(), String> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../sdk/go");

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::path::Path;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -54,12 +55,10 @@ impl Chain {
     /// A running nearpath with both as functions of one chain, each in its sandbox, one instance each.
     pub(crate) async fn nearpath() -> io::Result<Self> {
         let folder = tempfile::tempdir()?;
-        let program = folder.path().join("function");
-        std::fs::create_dir(&program)?;
-        std::fs::copy(std::env::current_exe()?, program.join("function"))?;
+        let program = program(folder.path())?;
         let house = House::start(folder.path()).await?;
         for (name, next) in [("second", None), ("first", Some("second"))] {
-            house.deploy(&function(&program.display().to_string(), name, next)).await?;
+            house.deploy(&function(&program, "bench", name, next)).await?;
             house.until_available(name, 1).await?;
         }
         Ok(Self { entry: house.addr(), functions: Vec::new(), proxies: Vec::new(), house: Some((house, folder)) })
@@ -73,14 +72,22 @@ impl Chain {
     }
 }
 
+/// A folder with this program as `function`, to be deployed.
+pub(super) fn program(folder: &Path) -> io::Result<String> {
+    let program = folder.join("function");
+    std::fs::create_dir(&program)?;
+    std::fs::copy(std::env::current_exe()?, program.join("function"))?;
+    Ok(program.display().to_string())
+}
+
 /// What is deployed: this program as a handler, which calls `next` through memory.
-fn function(folder: &str, name: &str, next: Option<&str>) -> Value {
+pub(super) fn function(folder: &str, chain: &str, name: &str, next: Option<&str>) -> Value {
     let next_function = next.map(|next| format!(" --next-function {next}")).unwrap_or_default();
     json!({
         "service": name,
         "image": format!("file://{folder}"),
         "envProcess": format!("./function handler --listen 127.0.0.1:5000{next_function}"),
         "envVars": { "mode": "http", "upstream_url": "http://127.0.0.1:5000" },
-        "annotations": { "nearpath.io/chain": "bench", "nearpath.io/calls": next.unwrap_or_default() },
+        "annotations": { "nearpath.io/chain": chain, "nearpath.io/calls": next.unwrap_or_default() },
     })
 }

@@ -50,6 +50,9 @@ pub struct Hello {
     /// It takes calls for its function.
     #[serde(default)]
     pub serves: bool,
+    /// It takes calls only while no other party of its instance does.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stands_in: bool,
     /// How it is woken.
     pub bell: Bell,
 }
@@ -248,11 +251,9 @@ mod tests {
     fn from_party() -> impl Strategy<Value = FromParty> {
         let bell = prop_oneof![Just(Bell::Futex), Just(Bell::Eventfd), Just(Bell::None)];
         prop_oneof![
-            (any::<u32>(), any::<bool>(), bell).prop_map(|(version, serves, bell)| FromParty::Hello(Hello {
-                version,
-                serves,
-                bell
-            })),
+            (any::<u32>(), any::<bool>(), any::<bool>(), bell).prop_map(|(version, serves, stands_in, bell)| {
+                FromParty::Hello(Hello { version, serves, stands_in, bell })
+            }),
             Just(FromParty::Ready {}),
             any::<u32>().prop_map(|channel| FromParty::Drained(Drained { channel })),
         ]
@@ -277,7 +278,7 @@ mod tests {
     #[test]
     fn as_the_contract_writes_them() {
         let hello = br#"{"hello":{"version":1,"serves":true,"bell":"eventfd","new":[1]}}"#;
-        let expected = FromParty::Hello(Hello { version: 1, serves: true, bell: Bell::Eventfd });
+        let expected = FromParty::Hello(Hello { version: 1, serves: true, stands_in: false, bell: Bell::Eventfd });
         assert_eq!(FromParty::read(hello).unwrap(), Some(expected));
         assert_eq!(FromParty::read(br#"{"ready":{}}"#).unwrap(), Some(FromParty::Ready {}));
         assert_eq!(serde_json::to_string(&FromParty::Ready {}).unwrap(), r#"{"ready":{}}"#);

@@ -118,7 +118,7 @@ fn fault(node: &mut Node) -> Fault {
 #[test]
 fn nonsense_is_disconnected() {
     let mut node = Node::new();
-    let hello = |version| FromParty::Hello(Hello { version, serves: true, bell: Bell::None });
+    let hello = |version| FromParty::Hello(Hello { version, serves: true, stands_in: false, bell: Bell::None });
     let spoken: [&dyn Fn(&std::os::fd::OwnedFd); 5] = [
         &|socket| packet::send_bytes(socket, b"GET / HTTP/1.1", &[]).unwrap(),
         &|socket| packet::send(socket, &FromParty::Ready {}, &[]).unwrap(),
@@ -160,7 +160,12 @@ fn a_call_against_the_edge_breaks_the_channel() {
     node.edges(&[("a", "b")]);
     let socket = node.socket(2, "b"); // b speaks by itself, and will not keep to its side
     rustix::io::ioctl_fionbio(&socket, false).unwrap();
-    packet::send(&socket, &FromParty::Hello(Hello { version: 1, serves: true, bell: Bell::None }), &[]).unwrap();
+    packet::send(
+        &socket,
+        &FromParty::Hello(Hello { version: 1, serves: true, stands_in: false, bell: Bell::None }),
+        &[],
+    )
+    .unwrap();
     packet::send(&socket, &FromParty::Ready {}, &[]).unwrap();
     let mut a = node.caller(1, "a");
     let next = || {

@@ -13,12 +13,13 @@ use std::path::{Path, PathBuf};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use nearpath_domain::hub::{Door, Fault, Hub, Settings};
+use nearpath_types::policy::Pages;
 use nearpath_types::{FunctionId, InstanceId, Policy};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 use tokio::sync::mpsc;
 
 use crate::books::Books;
-use crate::edges;
+use crate::{edges, pages};
 
 /// Parties of one instance that may be waiting to be let in.
 const BACKLOG: i32 = 64;
@@ -27,7 +28,9 @@ const BACKLOG: i32 = 64;
 pub(crate) struct Domains {
     /// Where the doors are.
     folder: PathBuf,
-    hubs: BTreeMap<String, Hub>,
+    hubs: BTreeMap<String, Made>,
+    /// What the functions of each domain ask for.
+    pages: BTreeMap<String, Pages>,
     /// In which domain an instance is.
     members: HashMap<InstanceId, String>,
     /// What the domains write down.
@@ -36,34 +39,59 @@ pub(crate) struct Domains {
     gateways: Vec<mpsc::UnboundedSender<OwnedFd>>,
 }
 
+/// A domain, and what its memory was made of.
+struct Made {
+    hub: Hub,
+    asked: Pages,
+    huge: bool,
+}
+
 impl Domains {
     /// None yet. `folder` is emptied: its doors led into an earlier run.
     pub(crate) fn new(folder: PathBuf, books: Books) -> Self {
-        Self { folder, hubs: BTreeMap::new(), members: HashMap::new(), books, gateways: Vec::new() }
+        Self {
+            folder,
+            hubs: BTreeMap::new(),
+            pages: BTreeMap::new(),
+            members: HashMap::new(),
+            books,
+            gateways: Vec::new(),
+        }
     }
 
     /// The edges as they are from now on. Domains without functions end.
     pub(crate) fn declare<'a>(&mut self, functions: impl Iterator<Item = (&'a FunctionId, &'a Policy)>) {
-        let edges = edges::of(functions);
+        let all: Vec<_> = functions.collect();
+        let paged: Vec<_> = all.iter().filter_map(|(id, policy)| Some((policy.domain(id)?, policy.pages))).collect();
+        self.pages = pages::by_domain(paged.iter().map(|(domain, pages)| (domain.as_str(), *pages)));
+        let edges = edges::of(all.iter().copied());
         let named: BTreeSet<&str> =
             self.members.values().map(String::as_str).chain(edges.keys().map(String::as_str)).collect();
         self.hubs.retain(|name, _| named.contains(name.as_str()));
         for (domain, edges) in edges {
             match self.hub(&domain) {
-                Ok(hub) => hub.declare_with(edges),
+                Ok(made) => made.hub.declare_with(edges),
                 Err(error) => tracing::warn!(domain, %error, "no shared memory for this chain; its calls go over HTTP"),
             }
         }
     }
 
-    fn hub(&mut self, domain: &str) -> io::Result<&Hub> {
+    fn hub(&mut self, domain: &str) -> io::Result<&Made> {
+        let wanted = self.pages.get(domain).copied().unwrap_or_default();
         if !self.hubs.contains_key(domain) {
-            let (hub, faults) = Hub::start_with(Settings::named(domain), &self.books.of(domain))?;
+            let (ledger, settings) = (self.books.of(domain), Settings::named(domain));
+            let (hub, faults) = Hub::start_with(pages::chosen(settings, wanted), &ledger)?;
+            let huge = pages::are_huge(domain, wanted, &ledger);
             tokio::spawn(complain(domain.to_owned(), faults));
             self.gateways.retain(|gateway| hub.gateway_socket().is_ok_and(|socket| gateway.send(socket).is_ok()));
-            self.hubs.insert(domain.to_owned(), hub);
+            self.hubs.insert(domain.to_owned(), Made { hub, asked: wanted, huge });
         }
-        Ok(&self.hubs[domain])
+        let made = self.hubs.get_mut(domain).ok_or(io::ErrorKind::NotFound)?;
+        if made.asked != wanted {
+            made.asked = wanted; // told once
+            tracing::warn!(domain, pages = ?wanted, "the chain's memory stays as it is until all its functions have been removed");
+        }
+        Ok(made)
     }
 
     /// Makes the door for an instance that is about to start; `None`: its function belongs to no chain.
@@ -77,16 +105,21 @@ impl Domains {
         policy: &Policy,
     ) -> io::Result<Option<PathBuf>> {
         let Some(domain) = policy.domain(function) else { return Ok(None) };
+        if self.hub(&domain)?.huge && policy.pages == Pages::Small {
+            let why = "the chain's memory has huge pages, to which it did not agree (nearpath.io/pages)";
+            tracing::warn!(%function, domain, "it is called over HTTP: {why}");
+            return Ok(None);
+        }
         let path = self.folder.join(instance.to_string());
         let door = door(&self.folder, &path)?;
-        self.hub(&domain)?.admit(instance, function.clone(), Door::Listening(door));
+        self.hub(&domain)?.hub.admit(instance, function.clone(), Door::Listening(door));
         self.members.insert(instance, domain);
         Ok(Some(path))
     }
 
     /// An instance gets no new calls through memory. The future ends when those that are open have ended.
     pub(crate) fn withdraw(&self, instance: InstanceId) -> BoxFuture<'static, ()> {
-        let hub = self.members.get(&instance).and_then(|domain| self.hubs.get(domain)).cloned();
+        let hub = self.members.get(&instance).and_then(|domain| self.hubs.get(domain)).map(|made| made.hub.clone());
         async move {
             if let Some(hub) = hub {
                 hub.withdraw(instance).await;
@@ -99,14 +132,14 @@ impl Domains {
     pub(crate) fn gone(&mut self, instance: InstanceId) {
         let Some(domain) = self.members.remove(&instance) else { return };
         let _ = fs::remove_file(self.folder.join(instance.to_string())); // the next start empties the folder
-        if let Some(hub) = self.hubs.get(&domain) {
+        if let Some(Made { hub, .. }) = self.hubs.get(&domain) {
             hub.gone(instance);
         }
     }
 
     /// Lets a thread of the gateway in: a socket for every domain, those to come as well.
     pub(crate) fn let_gateway_in(&mut self, gateway: mpsc::UnboundedSender<OwnedFd>) {
-        for hub in self.hubs.values() {
+        for Made { hub, .. } in self.hubs.values() {
             let _ = hub.gateway_socket().map(|socket| gateway.send(socket)); // it may have left
         }
         self.gateways.push(gateway);

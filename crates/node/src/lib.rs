@@ -23,6 +23,7 @@ pub mod logs;
 pub mod machine;
 mod metrics;
 mod node;
+mod pages;
 mod paths;
 pub mod reconcile;
 

@@ -16,6 +16,8 @@ pub const CHAIN: &str = "nearpath.io/chain";
 /// Annotation: functions that this one may call, comma separated: the chain's edges that start here. `ALIAS=FUNCTION` lets it
 /// call the function by another name.
 pub const CALLS: &str = "nearpath.io/calls";
+/// Annotation: pages of the chain's shared memory, see [`Pages`]. Every function of the chain has to ask for huge ones.
+pub const PAGES: &str = "nearpath.io/pages";
 /// Annotation: topics (or filters of topics) whose events this function sends within its chain, comma separated.
 pub const PUBLISHES: &str = "nearpath.io/publishes";
 /// Annotation: filters of the topics whose events this function wants from others of its chain, comma separated.
@@ -48,6 +50,33 @@ pub const SCALE_MAX: &str = "com.openfaas.scale.max";
 
 /// Most bytes of a function's aliases, and of its topics: the node tells peers of them in one packet.
 const MOST_TOLD: usize = 1024;
+/// What the pages of a chain's shared memory are. Huge ones are for functions that trust each other not to end each other:
+/// one that punches a hole where the machine has no huge page left lets the next access end in SIGBUS
+/// (`contract/memory.md`). So they are never a default.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Pages {
+    /// Of the usual size.
+    #[default]
+    Small,
+    /// Huge where enough are reserved, else small, without a word.
+    Auto,
+    /// Huge; where too few are reserved small ones, and that is told.
+    Huge,
+}
+
+impl FromStr for Pages {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.trim() {
+            "small" => Ok(Self::Small),
+            "auto" => Ok(Self::Auto),
+            "huge" => Ok(Self::Huge),
+            other => Err(format!("{other:?} is not small, huge or auto")),
+        }
+    }
+}
 
 /// What the platform does for one function. Defaults are in [`Policy::default`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -74,6 +103,8 @@ pub struct Policy {
     pub scale_max: u32,
     /// The chain it belongs to.
     pub chain: Option<String>,
+    /// Pages of the chain's memory, as far as this function is concerned.
+    pub pages: Pages,
     /// Functions that it may call.
     pub calls: Vec<FunctionId>,
     /// Other names by which it calls some of them, each with what it stands for.
@@ -103,6 +134,7 @@ impl Default for Policy {
             scale_min: 1,
             scale_max: 20,
             chain: None,
+            pages: Pages::Small,
             calls: Vec::new(),
             aliases: Vec::new(),
             publishes: Vec::new(),
@@ -146,11 +178,12 @@ impl Policy {
             max_body: note(MAX_BODY).read(|text| quantity::memory(text).map(Some))?.flatten(),
             scale_min,
             scale_max,
-            chain: note(CHAIN).text.cloned(),
             calls,
             aliases,
             publishes: note(PUBLISHES).read(told_topics)?.unwrap_or_default(),
             subscribes: note(SUBSCRIBES).read(told_topics)?.unwrap_or_default(),
+            chain: note(CHAIN).read(chain)?,
+            pages: note(PAGES).read(str::parse)?.unwrap_or_default(),
             topics: note(TOPIC).read(topics)?.unwrap_or_default(),
         })
     }
@@ -229,6 +262,11 @@ fn told_topics(list: &str) -> Result<Vec<String>, String> {
         true => Err(format!("the topics have {} bytes, {MOST_TOLD} are allowed", list.len())),
         false => topics(list).map_err(|error| error.to_string()),
     }
+}
+
+/// A chain is named like a function: its name goes into domains, metrics and paths.
+fn chain(text: &str) -> Result<String, crate::InvalidName> {
+    text.trim().parse::<crate::FunctionName>().map(String::from)
 }
 
 fn topics(list: &str) -> Result<Vec<String>, topic::BadFilter> {
@@ -311,6 +349,17 @@ mod tests {
         let policy = Policy::of(&spec(&[(TOPIC, "vm/+/on, payments")])).unwrap();
         assert_eq!(policy.topics, ["vm/+/on", "payments"]);
         assert_eq!(Policy::of(&spec(&[(TOPIC, "a/#/b")])).unwrap_err().key, TOPIC);
+    }
+
+    #[test]
+    fn pages_and_chains_are_words() {
+        let pages = |text| Policy::of(&spec(&[(PAGES, text)])).map(|policy| policy.pages);
+        assert_eq!(
+            (pages("huge"), pages("auto"), pages("small")),
+            (Ok(Pages::Huge), Ok(Pages::Auto), Ok(Pages::Small))
+        );
+        assert_eq!(pages("large").unwrap_err().to_string(), "nearpath.io/pages: \"large\" is not small, huge or auto");
+        assert_eq!(Policy::of(&spec(&[(CHAIN, "a.b")])).unwrap_err().key, CHAIN);
     }
 
     #[test]

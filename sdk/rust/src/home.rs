@@ -125,8 +125,9 @@ impl Home {
         let context = Context::current().narrowed(ask);
         let first = self.attempt(name, &function, &body, ask, context).await;
         match &first {
+            // Seldom, and so on the heap: a call's future is as large as the largest way that it can take.
             Err(error) if ask.idempotent && matches!(error.kind(), Kind::Died(_)) => {
-                self.attempt(name, &function, &body, ask, context).await
+                Box::pin(self.attempt(name, &function, &body, ask, context)).await
             }
             _ => first,
         }
@@ -148,7 +149,7 @@ impl Home {
         } else if ask.near_only {
             return Err(nobody(name));
         }
-        self.client.call(Way::Sync, name, body, ask, context).await
+        Box::pin(self.client.call(Way::Sync, name, body, ask, context)).await // far larger than the near way
     }
 
     pub(crate) async fn notify(&self, name: &str, body: Bytes, ask: &Ask) -> Result<(), Error> {
@@ -173,14 +174,20 @@ impl Home {
     /// The party, if the function can be called there.
     async fn reaching(&self, function: &FunctionId) -> Option<Post> {
         let post = self.post()?;
+        let reaches = post.knows(function) || Box::pin(self.learns(&post, function)).await;
+        reaches.then_some(post)
+    }
+
+    /// Waits while the party is so young that it may not have heard of the function.
+    async fn learns(&self, post: &Post, function: &FunctionId) -> bool {
         let young = || self.joined.get().is_some_and(|joined| joined.elapsed() < YOUTH);
         while !post.knows(function) {
             if !young() {
-                return None;
+                return false;
             }
             tokio::time::sleep(Duration::from_millis(1)).await; // nobody tells that the last peer was told
         }
-        Some(post)
+        true
     }
 }
 

@@ -217,6 +217,9 @@ impl House {
         let Some((party, actions)) = self.registrar.arrive(who.clone(), hello.serves) else {
             return Err("the domain has no number left for another party".into());
         };
+        if hello.stands_in {
+            self.registrar.stand_in(party);
+        }
         if let Some(guest) = self.guests.get_mut(&key) {
             guest.party = Some(party);
         }

@@ -348,7 +348,8 @@ impl Link {
 
     /// Nothing is owed for this call any more.
     pub(super) fn settle(&mut self, call: u64, broken: bool) {
-        let Some(taken) = self.taken.remove(&call) else { return };
+        let Some(mut taken) = self.taken.remove(&call) else { return };
+        taken.waker.take().into_iter().for_each(Waker::wake);
         self.break_part(call, CallError::BrokenOff);
         let took = Duration::from_nanos(clock::now().saturating_sub(taken.since));
         self.end.counters().closed(took, broken || taken.begun.is_some_and(|status| status >= 500));

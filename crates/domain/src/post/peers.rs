@@ -20,8 +20,8 @@ impl Core {
     /// Ends links that are closed, or withdrawn and done.
     pub(super) fn wind_up(&mut self) {
         let over = |link: &Link, book: &Book<Outcome>, channel| {
-            let done = link.side == Side::Caller && link.outbox.is_empty() && book.in_flight(channel) == 0;
-            link.closed || link.withdrawn && done && link.is_idle()
+            let done = || link.side == Side::Caller && link.is_idle() && book.in_flight(channel) == 0;
+            link.closed || link.withdrawn && done() // asked for every link at every turn: the book only when it matters
         };
         if !self.links.iter().any(|(&channel, link)| over(link, &self.book, channel)) {
             return;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use nearpath_shm::channel::State;
 use nearpath_shm::head;
-use nearpath_types::{FunctionId, InstanceId};
+use nearpath_types::{FunctionId, InstanceId, Reason};
 
 use super::rest::Rest;
 use crate::clock::Nanos;
@@ -77,6 +77,13 @@ pub struct Reply {
 }
 
 impl Reply {
+    /// Whether the callee's platform says that its code has not seen the call, because it is full or stops: the call may go
+    /// another way.
+    pub fn did_not_run(&self) -> bool {
+        let reason = Reason::ALL.iter().find(|reason| **reason as u16 == self.reason);
+        self.platform && reason.is_some_and(|reason| reason.retry_is_safe())
+    }
+
     /// The head's fields, checked when they came.
     pub fn fields(&self) -> head::Fields<'_> {
         head::Fields::new(&self.head)
