@@ -368,9 +368,10 @@ func TestForgedDescriptorsBreakTheChannel(t *testing.T) {
 
 // Random messages in slots that are rightly offered: the receiver survives them all, and gives every slot back.
 func TestRandomMessages(t *testing.T) {
-	for range 30 {
+	for round := range 30 {
 		d := start(t, fakenode.Config{Edges: [][2]string{{"vandal.fn", "echo.fn"}}})
-		d.join("echo.fn", echo)
+		d.streams = round%2 == 1
+		d.join("echo.fn", pump)
 		channel, desk, welcome, pool := vandal(t, d)
 		member := memory.NewMember(pool, welcome.Party, welcome.Pool)
 		end := channel.End(memory.Caller, member, 1)
