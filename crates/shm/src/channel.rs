@@ -3,6 +3,8 @@
 //! An [`End`] does one after the other what the contract asks for: offer the slot, push the descriptor; pop, check, accept,
 //! commit. [`End::flush`] makes the one fence of a batch, rings the peer, and takes back what a dead peer will not take.
 
+mod strict;
+
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -19,6 +21,7 @@ use crate::ring::{self, Consumer, NotPushed, Poisoned, Producer, Ring};
 use crate::shared::Shared;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::word::Party;
+use strict::Strict;
 
 /// First bytes of a channel.
 pub const MAGIC: [u8; 8] = *b"NPCHAN01";
@@ -172,6 +175,7 @@ impl Channel {
             member,
             peer,
             desk,
+            strict: None,
             pushed: false,
             popped: false,
         }
@@ -195,6 +199,8 @@ pub struct End {
     peer: Party,
     desk: Knocker,
     counters: Counters,
+    /// There when the domain is strict.
+    strict: Option<Strict>,
     pushed: bool,
     popped: bool,
 }
@@ -204,6 +210,9 @@ impl End {
     pub fn send(&mut self, message: Outgoing) -> Result<(), NotSent> {
         if let Err(why) = self.may_send() {
             return Err(NotSent { why, message: Some(message) });
+        }
+        if self.strict.is_some() {
+            return self.send_own(message);
         }
         let Outgoing { lease, offset, length } = message;
         let offer = lease.offer(self.peer).map_err(|lost| NotSent { why: lost.into(), message: None })?;
@@ -244,6 +253,7 @@ impl End {
         match self.take() {
             Ok(None) if state > State::Withdrawn => Err(ReceiveFault::Closed(state)),
             Ok(message) => Ok(message),
+            Err(ReceiveFault::Closed(state)) => Err(ReceiveFault::Closed(state)),
             // A dead peer's last offer may have been reclaimed before it was read: that is nobody's fault.
             Err(ReceiveFault::Refused(NotAccepted::NotOffered)) if state > State::Withdrawn => {
                 Err(ReceiveFault::Closed(state))
@@ -258,6 +268,10 @@ impl End {
 
     fn take(&mut self) -> Result<Option<Message>, ReceiveFault> {
         let Some(descriptor) = self.consumer.pop()? else { return Ok(None) };
+        if let Some(strict) = &self.strict {
+            let copy = strict.source.copy(&descriptor);
+            return self.taken(copy);
+        }
         let lease = self.member.accept(&descriptor, self.peer);
         self.consumer.commit(); // only now: see `ring`
         self.popped = true;
@@ -277,6 +291,8 @@ impl End {
         }
         if self.channel.state() > State::Withdrawn {
             self.recall();
+        } else if self.strict.is_some() {
+            self.collect();
         }
         let fed = self.popped && self.consumer.feeds_starving();
         if self.pushed || fed {
@@ -287,6 +303,9 @@ impl End {
 
     /// Frees what was sent and not taken; returns how many. By itself only after the peer's death.
     pub fn recall(&mut self) -> u32 {
+        if self.strict.is_some() {
+            return self.recall_own();
+        }
         let (member, peer) = (&self.member, self.peer);
         self.producer.unconsumed().filter(|descriptor| member.recall(descriptor, peer)).count() as u32
     }
