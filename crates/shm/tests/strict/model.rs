@@ -112,7 +112,7 @@ impl World {
         if self.members.len() == 1 || self.members.remove(&who).is_none() {
             return;
         }
-        self.ends.extract_if(.., |(own, _), _| *own == who).for_each(drop);
+        self.ends.retain(|(own, _), _| *own != who);
         for (&(caller, callee), channel) in &self.channels {
             if caller == who || callee == who {
                 channel.close(if caller == who { State::CallerDead } else { State::CalleeDead });
