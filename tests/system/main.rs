@@ -4,6 +4,7 @@
 
 mod badinput;
 mod coap;
+mod cpu;
 mod death;
 mod grpc;
 mod house;

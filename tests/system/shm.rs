@@ -96,6 +96,68 @@ async fn a_killed_instance_is_replaced_in_memory_too() {
     }
 }
 
+/// What a command prints, as JSON.
+fn cli(house: &House, words: &[&str]) -> Value {
+    let gateway = format!("http://{}", house.addr);
+    let mut command = std::process::Command::new(program("nearpath"));
+    let output = command.args(words).args(["--json", "--gateway", &gateway]).output().unwrap();
+    assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// The value of the one series that has this name and these labels.
+async fn metric(house: &House, name: &str, labels: &str) -> f64 {
+    let request = Request::builder().uri("/metrics").header("host", "localhost").body(Full::default()).unwrap();
+    let text = String::from_utf8(send(house.admin, request).await.unwrap().into_body().to_vec()).unwrap();
+    let ours = |line: &&str| line.starts_with(&format!("{name}{{")) && line.contains(labels);
+    let found: Vec<_> = text.lines().filter(ours).collect();
+    let [line] = &found[..] else { panic!("{name}{{{labels}}}: {found:?}") };
+    line.rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+#[tokio::test]
+async fn edges_memory_and_paths_are_told() {
+    nearpath_testkit::need_root!();
+    let house = House::start().await;
+    house.deploy_ready(&function(&house, "second", None, "")).await;
+    house.deploy_ready(&function(&house, "first", Some("second"), "second, third")).await;
+    until_in_memory(&house, "first").await;
+    eventually("first knows second", async || ask(&house, "first").await.status() == 200).await;
+    let edge = r#"caller="first.openfaas-fn",callee="second.openfaas-fn""#;
+    let (before, outside) = (metric(&house, "nearpath_edge_requests_total", edge).await, ask(&house, "first"));
+    assert_eq!(outside.await.status(), 200);
+    for _ in 1..20 {
+        assert_eq!(ask(&house, "first").await.status(), 200);
+    }
+    assert_eq!(metric(&house, "nearpath_edge_requests_total", edge).await, before + 20.0);
+    assert_eq!(metric(&house, "nearpath_edge_duration_seconds_count", edge).await, before + 20.0);
+    assert_eq!(metric(&house, "nearpath_edge_failed_total", edge).await, 0.0);
+    assert_eq!(metric(&house, "nearpath_edge_in_flight", edge).await, 0.0);
+    let gateway = r#"caller="gateway",callee="first.openfaas-fn""#;
+    assert!(metric(&house, "nearpath_edge_requests_total", gateway).await >= 20.0);
+    let bound = r#"function="second.openfaas-fn""#;
+    assert_eq!(metric(&house, "nearpath_pool_bound_bytes", bound).await % f64::from(16 << 20), 0.0);
+
+    let edges = cli(&house, &["edges", "second"]);
+    let edges: Vec<_> = edges.as_array().unwrap().iter().map(|edge| edge["caller"].as_str().unwrap()).collect();
+    assert!(edges.contains(&"first.openfaas-fn"), "{edges:?}");
+    let memory = cli(&house, &["memory", "shop"]);
+    assert_eq!((&memory[0]["chain"], &memory[0]["pageBytes"]), (&json!("shop"), &json!(4096)));
+    assert!(memory[0]["holders"].as_array().unwrap().len() == 3, "first, second and the gateway: {memory}");
+
+    let paths = cli(&house, &["paths", "shop"]);
+    let told = |caller: &str, callee: &str| {
+        let is = |path: &&Value| path["caller"] == caller && path["callee"] == callee;
+        paths.as_array().unwrap().iter().find(is).unwrap_or_else(|| panic!("{caller} → {callee}: {paths}")).clone()
+    };
+    assert_eq!(told("gateway", "first.openfaas-fn")["path"], "shm");
+    assert_eq!(told("first.openfaas-fn", "second.openfaas-fn")["path"], "shm");
+    assert_eq!(told("first.openfaas-fn", "third.openfaas-fn")["why"], "third.openfaas-fn is not deployed");
+    let mut unknown = std::process::Command::new(program("nearpath"));
+    unknown.args(["paths", "nobody", "--gateway", &format!("http://{}", house.addr)]);
+    assert_eq!(unknown.output().unwrap().status.code(), Some(4));
+}
+
 /// Builds the SDK's example as a user would: a static program, nothing to download.
 async fn go_function(folder: &Path) -> Result<(), String> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../sdk/go");

@@ -32,6 +32,12 @@ pub enum Command {
     Describe(DescribeArgs),
     /// Call a function: the body from -d or standard input, the answer to standard output
     Invoke(InvokeArgs),
+    /// Show which path calls take, edge by edge, and why no nearer one
+    Paths(ChainArgs),
+    /// Show what the edges of chains counted in shared memory
+    Edges(ChainArgs),
+    /// Show who holds how much of the chains' shared memory
+    Memory(ChainArgs),
     /// Show what a function's instances wrote
     Logs(LogsArgs),
     /// Set how many instances of a function run; 0 puts it to sleep
@@ -139,6 +145,23 @@ pub struct DescribeArgs {
     /// Function, as NAME or NAME.NAMESPACE
     pub name: FunctionId,
     /// Print JSON: OpenFaaS's FunctionStatus
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub connection: Connection,
+}
+
+/// Options of `paths`, `edges` and `memory`.
+#[derive(Debug, Args)]
+#[allow(missing_docs)]
+pub struct ChainArgs {
+    /// Chain or function; NAME.NAMESPACE in another namespace [default: all of the namespace]
+    #[arg(value_name = "CHAIN|FUNCTION")]
+    pub name: Option<FunctionId>,
+    /// Namespace
+    #[arg(short, long, value_name = "NAMESPACE", conflicts_with = "name")]
+    pub namespace: Option<Namespace>,
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]

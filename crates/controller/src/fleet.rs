@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
+use nearpath_types::chain::{EdgeStatus, MemoryStatus, PathStatus};
 use nearpath_types::status::Usage;
 use nearpath_types::{Desired, FunctionId, LogLine, LogQuery, ObservedFunction};
 use tokio::sync::mpsc;
@@ -21,4 +22,16 @@ pub trait Fleet: Send + Sync + 'static {
     fn usage(&self, id: FunctionId) -> BoxFuture<'static, Usage>;
     /// Requests answered since the gateway started.
     fn invocations(&self, id: &FunctionId) -> u64;
+    /// What the edges of the chains counted in shared memory.
+    fn edges(&self) -> Vec<EdgeStatus> {
+        Vec::new()
+    }
+    /// Who holds how much of the chains' memory.
+    fn memory(&self) -> Vec<MemoryStatus> {
+        Vec::new()
+    }
+    /// Which path a plain call takes along every edge, the gateway's included.
+    fn paths(&self) -> Vec<PathStatus> {
+        Vec::new()
+    }
 }

@@ -233,6 +233,11 @@ impl<T> Book<T> {
         Some(channel)
     }
 
+    /// Gives the waiter the beginning of an answer: it is owed until its end has come. False: nobody waits.
+    pub fn begin(&mut self, call: Call, beginning: T) -> bool {
+        self.expire(call, beginning).is_some()
+    }
+
     fn give(&mut self, call: Call, outcome: T) {
         if let Some(open) = self.find_mut(call)
             && let Waiter::Waits(Some(waker)) = std::mem::replace(&mut open.waiter, Waiter::Has(outcome))

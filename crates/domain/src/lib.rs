@@ -13,10 +13,13 @@ pub mod book;
 pub mod clock;
 #[cfg(feature = "tokio")]
 pub mod hub;
+pub mod inflow;
+pub mod outflow;
 pub mod packet;
 pub mod post;
 pub mod protocol;
 pub mod registrar;
+pub mod trace;
 
 #[cfg(feature = "tokio")]
 pub use hub::Hub;

@@ -142,6 +142,11 @@ impl Gateway {
         self.shared.table.get(id).map_or(0, |function| function.tally.ended())
     }
 
+    /// Requests that came, over all functions that there are.
+    pub(crate) fn started(&self) -> u64 {
+        self.shared.table.functions().iter().map(|function| function.tally.started()).fold(0, u64::saturating_add)
+    }
+
     /// Serves the listeners on `threads` threads of their own, named `gateway-N`. Each calls `enter` first, which may move
     /// it to another network namespace. Returns when all threads serve.
     ///

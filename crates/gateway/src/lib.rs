@@ -16,6 +16,7 @@ mod gateway;
 mod lane;
 mod listen;
 mod path;
+pub mod quota;
 mod record;
 mod refusal;
 pub mod route;

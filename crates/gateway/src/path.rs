@@ -109,7 +109,7 @@ pub(crate) async fn answer(begun: Begun) -> Response<Content> {
 fn unrouted<B>(lane: &Rc<Lane>, request: &Request<B>) -> (Completion, bool) {
     let mut record = Completion::start(lane, request, None, "");
     let asked = Asked::of(request);
-    record.identify(&asked.call_id, None);
+    record.identify(asked.call_id.as_bytes(), None);
     (record, asked.head)
 }
 
@@ -158,11 +158,11 @@ fn enter<B>(
 /// Inside, an instance calls along declared edges only. Outside, functions are open.
 fn check_caller(call: &mut Call) -> Result<(), PlatformError> {
     if call.peer.zone == Zone::Public {
-        call.record.identify(&call.asked.call_id, None);
+        call.record.identify(call.asked.call_id.as_bytes(), None);
         return Ok(());
     }
     let caller = call.lane.table.caller(call.peer.addr);
-    call.record.identify(&call.asked.call_id, caller.as_deref());
+    call.record.identify(call.asked.call_id.as_bytes(), caller.as_deref());
     route::check_edge(caller.as_deref(), call.peer.addr, &call.function.id)
 }
 

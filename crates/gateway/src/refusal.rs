@@ -55,7 +55,7 @@ pub(crate) fn refused(lane: &Lane, asked: &Asked, mut record: Completion, error:
 pub(crate) fn outside<B>(lane: &Rc<Lane>, request: &Request<B>, reason: Reason, why: &str) -> Response<Body> {
     let asked = Asked::of(request);
     let mut record = Completion::start(lane, request, None, request.uri().path());
-    record.identify(&asked.call_id, None);
+    record.identify(asked.call_id.as_bytes(), None);
     refused(lane, &asked, record, &PlatformError::new(COMPONENT, reason, why.to_owned()))
 }
 

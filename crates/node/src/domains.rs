@@ -17,6 +17,8 @@ use nearpath_types::{FunctionId, InstanceId, Policy};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 use tokio::sync::mpsc;
 
+use crate::books::Books;
+
 /// Parties of one instance that may be waiting to be let in.
 const BACKLOG: i32 = 64;
 
@@ -27,14 +29,16 @@ pub(crate) struct Domains {
     hubs: BTreeMap<String, Hub>,
     /// In which domain an instance is.
     members: HashMap<InstanceId, String>,
+    /// What the domains write down.
+    books: Books,
     /// The gateway's threads: each gets a socket for each domain.
     gateways: Vec<mpsc::UnboundedSender<OwnedFd>>,
 }
 
 impl Domains {
     /// None yet. `folder` is emptied: its doors led into an earlier run.
-    pub(crate) fn new(folder: PathBuf) -> Self {
-        Self { folder, hubs: BTreeMap::new(), members: HashMap::new(), gateways: Vec::new() }
+    pub(crate) fn new(folder: PathBuf, books: Books) -> Self {
+        Self { folder, hubs: BTreeMap::new(), members: HashMap::new(), books, gateways: Vec::new() }
     }
 
     /// The edges as they are from now on. Domains without functions end.
@@ -58,7 +62,7 @@ impl Domains {
 
     fn hub(&mut self, domain: &str) -> io::Result<&Hub> {
         if !self.hubs.contains_key(domain) {
-            let (hub, faults) = Hub::start(Settings::named(domain))?;
+            let (hub, faults) = Hub::start_with(Settings::named(domain), &self.books.of(domain))?;
             tokio::spawn(complain(domain.to_owned(), faults));
             self.gateways.retain(|gateway| hub.gateway_socket().is_ok_and(|socket| gateway.send(socket).is_ok()));
             self.hubs.insert(domain.to_owned(), hub);

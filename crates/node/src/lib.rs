@@ -11,8 +11,10 @@
 
 mod agent;
 pub mod artifact;
+mod books;
 pub mod config;
 mod domains;
+mod edge_metrics;
 mod identity;
 pub mod ids;
 pub mod instance;
@@ -20,6 +22,7 @@ pub mod logs;
 pub mod machine;
 mod metrics;
 mod node;
+mod paths;
 pub mod reconcile;
 
 pub use config::{Config, NodeError, Settle};

@@ -7,12 +7,14 @@ use std::sync::Arc;
 
 use nearpath_daemon::metrics::Registry;
 use nearpath_kernel::sandbox::{INIT_ARGUMENT, Isolation, Launcher};
+use nearpath_types::chain::{EdgeStatus, MemoryStatus, PathStatus};
 use nearpath_types::status::Usage;
 use nearpath_types::{Desired, FunctionId, LogLine, LogQuery, ObservedFunction, Snapshot};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::agent::{Agent, Command, Inbox, Lots, Premises, Publisher, Workshop};
 use crate::artifact::Artifacts;
+use crate::books::Books;
 use crate::config::{Config, NodeError};
 use crate::domains::Domains;
 use crate::ids::{Eips, Ids};
@@ -21,6 +23,7 @@ use crate::logs::Logs;
 use crate::machine::Machine;
 use crate::machine::kernel::KernelMachine;
 use crate::metrics::Metrics;
+use crate::{edge_metrics, paths};
 
 /// A running node. Dropping it without [`Node::stop`] kills its instances.
 #[derive(Debug)]
@@ -30,6 +33,7 @@ pub struct Node {
     snapshots: watch::Receiver<Arc<Snapshot>>,
     observed: watch::Receiver<Arc<Vec<ObservedFunction>>>,
     logs: Logs,
+    books: Books,
 }
 
 impl Node {
@@ -61,10 +65,12 @@ impl Node {
         let opened = tokio::task::spawn_blocking(move || open(&*opening.0, &opening.1)).await;
         let (ids, artifacts) = opened.expect("opening does not panic")?;
         let logs = Logs::new(config.log_bound);
+        let books = Books::default();
+        edge_metrics::register(books.clone(), registry);
         let (events, heard) = mpsc::unbounded_channel();
         let premises = Premises { gateway_url: config.gateway_url, tmp: config.data_dir.join("tmp") };
         let tools = Tools { machine, artifacts: Arc::new(artifacts), logs: logs.clone(), events };
-        let domains = Domains::new(config.data_dir.join("dispatch"));
+        let domains = Domains::new(config.data_dir.join("dispatch"), books.clone());
         let workshop = Workshop::new(tools, premises, Lots::new(ids, Eips::around(config.gateway_ip)), domains);
         let publisher = Publisher::new();
         let (snapshots, observed) = (publisher.snapshots(), publisher.observed());
@@ -72,7 +78,7 @@ impl Node {
         let (desired, wishes) = watch::channel(Desired::default());
         let agent = Agent::new(workshop, publisher, config.settle, Metrics::new(registry));
         tokio::spawn(agent.run(Inbox { desired: wishes, commands: obeyed, events: heard }));
-        Ok(Node { desired, commands, snapshots, observed, logs })
+        Ok(Node { desired, commands, snapshots, observed, logs, books })
     }
 
     /// Says what should run: the whole truth, each time. Returns at once; the last call counts.
@@ -109,6 +115,22 @@ impl Node {
     /// is too slow loses lines and is told how many. Needs a running runtime.
     pub fn logs(&self, query: LogQuery) -> mpsc::Receiver<LogLine> {
         self.logs.read(query)
+    }
+
+    /// What the edges of the chains counted in shared memory. Reads the counters of every open channel.
+    pub fn edges(&self) -> Vec<EdgeStatus> {
+        self.books.edges()
+    }
+
+    /// Who holds how much of the chains' memory. Looks at every slot.
+    pub fn memory(&self) -> Vec<MemoryStatus> {
+        self.books.memory()
+    }
+
+    /// Which path a plain call takes along every edge, the gateway's included.
+    pub fn paths(&self) -> Vec<PathStatus> {
+        let snapshot = self.snapshots.borrow().clone();
+        paths::matrix(&snapshot, &self.books.rolls())
     }
 
     /// What the instances of a function use together; zero where nobody counts.

@@ -18,6 +18,8 @@ pub struct Edge {
     pub callee_in_domain: bool,
     /// It is a domain of the caller's too. The gateway is in every one of its node.
     pub same_domain: bool,
+    /// The caller is a party: it speaks through shared memory.
+    pub caller_is_party: bool,
     /// The instance takes calls through shared memory, and there is a channel to it.
     pub callee_is_party: bool,
 }
@@ -29,6 +31,4 @@ pub struct Call {
     pub upgrade: bool,
     /// It is gRPC: its trailers need HTTP/2 up to the function.
     pub grpc: bool,
-    /// Its body, or its answer's, has no known and moderate length.
-    pub streams: bool,
 }

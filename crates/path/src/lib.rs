@@ -36,10 +36,10 @@ fn shared_memory(facts: &Facts) -> Option<Obstacle> {
         (!edge.same_node, Obstacle::OtherNode),
         (!edge.callee_in_domain, Obstacle::NoDomain),
         (!edge.same_domain, Obstacle::OtherDomain),
+        (!edge.caller_is_party, Obstacle::CallerNoParty),
         (!edge.callee_is_party, Obstacle::NoParty),
         (call.upgrade, Obstacle::Upgrade),
         (call.grpc, Obstacle::Grpc),
-        (call.streams, Obstacle::Streams),
     ];
     standing.into_iter().find_map(|(stands, obstacle)| stands.then_some(obstacle))
 }
@@ -48,8 +48,14 @@ fn shared_memory(facts: &Facts) -> Option<Obstacle> {
 mod tests {
     use super::*;
 
-    const NEAR: Edge = Edge { same_node: true, callee_in_domain: true, same_domain: true, callee_is_party: true };
-    const PLAIN: Call = Call { upgrade: false, grpc: false, streams: false };
+    const NEAR: Edge = Edge {
+        same_node: true,
+        callee_in_domain: true,
+        same_domain: true,
+        caller_is_party: true,
+        callee_is_party: true,
+    };
+    const PLAIN: Call = Call { upgrade: false, grpc: false };
 
     #[test]
     fn nothing_in_the_way_is_shared_memory() {
@@ -63,10 +69,10 @@ mod tests {
             (Edge { same_node: false, ..NEAR }, PLAIN, Obstacle::OtherNode),
             (Edge { callee_in_domain: false, ..NEAR }, PLAIN, Obstacle::NoDomain),
             (Edge { same_domain: false, ..NEAR }, PLAIN, Obstacle::OtherDomain),
+            (Edge { caller_is_party: false, ..NEAR }, PLAIN, Obstacle::CallerNoParty),
             (Edge { callee_is_party: false, ..NEAR }, PLAIN, Obstacle::NoParty),
             (NEAR, Call { upgrade: true, ..PLAIN }, Obstacle::Upgrade),
             (NEAR, Call { grpc: true, ..PLAIN }, Obstacle::Grpc),
-            (NEAR, Call { streams: true, ..PLAIN }, Obstacle::Streams),
         ];
         assert_eq!(table.len() + 1, Obstacle::ALL.len(), "every obstacle has its line; NoRoom shows only when sending");
         for (edge, call, obstacle) in table {

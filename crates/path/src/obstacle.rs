@@ -30,10 +30,10 @@ obstacles! {
     OtherNode, "other_node", "the instance is on another machine";
     NoDomain, "no_domain", "the function belongs to no chain (nearpath.io/chain), so it shares no memory";
     OtherDomain, "other_domain", "caller and callee belong to different chains";
+    CallerNoParty, "caller_no_party", "the caller does not speak through shared memory: its calls go to the gateway over HTTP";
     NoParty, "no_party", "the instance does not take calls through shared memory";
     Upgrade, "upgrade", "an upgraded connection needs a connection of its own";
     Grpc, "grpc", "gRPC needs HTTP/2 up to the function";
-    Streams, "streams", "a body that is large or of unknown length is streamed";
     NoRoom, "no_room", "the channel or the pool had no room for the call at that moment";
 }
 

@@ -11,6 +11,7 @@ pub const SIZE: usize = 128;
 pub const BUCKETS: usize = 10;
 const CELLS: usize = SIZE / 8;
 const LATENCY: usize = 5;
+const MICROS: usize = LATENCY + BUCKETS;
 
 /// The writer's side. It keeps the values privately, so that nobody else can set them back.
 #[derive(Debug)]
@@ -42,6 +43,7 @@ impl Counters {
         self.add(3, u64::from(failed));
         self.add(4, 0u64.wrapping_sub(u64::from(self.now[4] > 0)));
         self.add(LATENCY + bucket(took), 1);
+        self.add(MICROS, micros(took));
     }
 
     /// Calls that are open.
@@ -72,6 +74,8 @@ pub struct Reading {
     pub in_flight: u64,
     /// How long calls took, see [`BUCKETS`].
     pub latency: [u64; BUCKETS],
+    /// How long they took together, in microseconds.
+    pub micros: u64,
 }
 
 impl Reading {
@@ -85,14 +89,18 @@ impl Reading {
             failed: at(3),
             in_flight: at(4),
             latency: std::array::from_fn(|k| at(LATENCY + k)),
+            micros: at(MICROS),
         }
     }
 }
 
 /// Which bucket a latency belongs to.
 pub fn bucket(took: Duration) -> usize {
-    let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-    ((u64::BITS - micros.leading_zeros()).saturating_sub(1) as usize / 2).min(BUCKETS - 1)
+    ((u64::BITS - micros(took).leading_zeros()).saturating_sub(1) as usize / 2).min(BUCKETS - 1)
+}
+
+fn micros(took: Duration) -> u64 {
+    u64::try_from(took.as_micros()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -107,6 +115,8 @@ mod tests {
         counters.opened();
         assert_eq!(Reading::of(&cells).in_flight, 1);
         counters.closed(Duration::from_micros(16), true);
+        let reading = Reading::of(&cells);
+        assert_eq!((reading.answered, reading.micros), (1, 16));
         counters.closed(Duration::MAX, false);
         let reading = Reading::of(&cells);
         assert_eq!((reading.messages, reading.bytes, reading.answered, reading.failed), (1, 100, 2, 1));

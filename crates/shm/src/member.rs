@@ -76,6 +76,12 @@ impl Member {
         held.and_then(|held| self.step(slot, held, Step::Release { by: self.party })).is_some()
     }
 
+    /// Whether a slot is still in the life that this party gave it: offered, or held by who took it. False: it was let go.
+    pub fn outlives(&self, slot: Slot, generation: u32) -> bool {
+        let word = self.pool.class(slot.class()).and_then(|class| class.word(slot.index()));
+        word.is_some_and(|word| word.generation() == generation && !word.is_free())
+    }
+
     pub(crate) fn step(&self, slot: Slot, before: Word, step: Step) -> Option<Word> {
         self.pool.class(slot.class())?.step(slot.index(), before, step)
     }

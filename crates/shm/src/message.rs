@@ -23,6 +23,11 @@ impl Draft {
         Self { lease, head: 0, fields: 0, body: 0 }
     }
 
+    /// The slot that it is written in.
+    pub fn lease(&self) -> &Lease {
+        &self.lease
+    }
+
     /// Adds a field to the head. Only before the body.
     pub fn field(&mut self, name: &str, value: &[u8]) -> Result<(), NotWritten> {
         let field = Field::new(name.as_bytes(), value)?;

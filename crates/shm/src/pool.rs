@@ -70,6 +70,11 @@ impl Pool {
         self.region.len()
     }
 
+    /// Bytes of a page of the memory.
+    pub fn page_size(&self) -> u64 {
+        self.region.page_size()
+    }
+
     /// Words and hints of a class.
     pub fn class(&self, class: usize) -> Option<&Leases> {
         self.classes.get(class)

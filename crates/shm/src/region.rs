@@ -119,6 +119,11 @@ impl Region {
         self.length
     }
 
+    /// Bytes of one of its pages: what the kernel says of the memfd. 2 MiB for huge pages.
+    pub fn page_size(&self) -> u64 {
+        fstat(&self.fd).ok().and_then(|stat| u64::try_from(stat.st_blksize).ok()).unwrap_or(4096)
+    }
+
     /// Never true: the kernel maps no empty region.
     pub fn is_empty(&self) -> bool {
         self.length == 0

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod addr;
+pub mod chain;
 pub mod desired;
 pub mod duration;
 pub mod function;

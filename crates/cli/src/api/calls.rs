@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader};
 
 use http::{Method, StatusCode};
+use nearpath_types::chain::{EdgeStatus, MemoryStatus, PathStatus};
 use nearpath_types::{FunctionId, FunctionSpec, FunctionStatus, LogQuery, Namespace, status::rfc3339};
 use serde::{Deserialize, Serialize};
 
@@ -110,6 +111,24 @@ impl Client {
         let path = format!("/system/secrets?namespace={namespace}");
         let all: Vec<Secret> = self.json(self.ask("cannot list secrets", Method::GET, &path, NOTHING)?)?;
         Ok(all.into_iter().map(|secret| secret.name).collect())
+    }
+
+    /// What the edges of a namespace counted.
+    pub(crate) fn edges(&self, namespace: &Namespace) -> Result<Vec<EdgeStatus>, Failure> {
+        let path = format!("/system/edges?namespace={namespace}");
+        self.json(self.ask("cannot list edges", Method::GET, &path, NOTHING)?)
+    }
+
+    /// Who holds how much of the memory of a namespace's chains.
+    pub(crate) fn memory(&self, namespace: &Namespace) -> Result<Vec<MemoryStatus>, Failure> {
+        let path = format!("/system/memory?namespace={namespace}");
+        self.json(self.ask("cannot show memory", Method::GET, &path, NOTHING)?)
+    }
+
+    /// Which paths the calls of a namespace's functions take.
+    pub(crate) fn paths(&self, namespace: &Namespace) -> Result<Vec<PathStatus>, Failure> {
+        let path = format!("/system/paths?namespace={namespace}");
+        self.json(self.ask("cannot show paths", Method::GET, &path, NOTHING)?)
     }
 
     /// Who answers.

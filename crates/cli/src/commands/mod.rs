@@ -1,5 +1,6 @@
 //! One file a command: typed words in, calls of the API, an [`Outcome`] out.
 
+mod chain;
 mod completion;
 mod deploy;
 mod describe;
@@ -27,6 +28,9 @@ pub fn run(command: Command) -> ExitCode {
         Command::Ls(args) => ls::run(&args),
         Command::Describe(args) => describe::run(&args),
         Command::Invoke(args) => invoke::run(&args),
+        Command::Paths(args) => chain::paths(&args),
+        Command::Edges(args) => chain::edges(&args),
+        Command::Memory(args) => chain::memory(&args),
         Command::Logs(args) => logs::run(&args),
         Command::Scale(args) => scale::run(&args),
         Command::Rm(args) => rm::run(&args),

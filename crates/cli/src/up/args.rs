@@ -7,6 +7,7 @@ use std::time::Duration;
 use nearpath_types::duration;
 
 use super::adapters::AdapterArgs;
+use super::cpu::GatewayCpu;
 
 /// Options of `nearpath up`.
 #[derive(Debug, Clone, clap::Args)]
@@ -52,6 +53,11 @@ pub struct UpArgs {
     /// Gateway threads; default: one a core
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
+
+    /// How much CPU the gateway's threads may use together: auto (follows the rate of requests), thousandths of a
+    /// core, or none (no limit)
+    #[arg(long, default_value = "none", value_name = "auto|MILLIS|none")]
+    pub gateway_cpu: GatewayCpu,
 
     /// Write one JSON line a request to this file, or to standard output with `-`
     #[arg(long, value_name = "FILE")]

@@ -10,6 +10,7 @@ use hyper::body::Incoming;
 use nearpath_controller::{Controller, Fleet};
 use nearpath_gateway::{Control, Gateway};
 use nearpath_node::{Node, Settle};
+use nearpath_types::chain::{EdgeStatus, MemoryStatus, PathStatus};
 use nearpath_types::status::Usage;
 use nearpath_types::{Desired, FunctionId, LogLine, LogQuery, ObservedFunction};
 use tokio::runtime::Handle;
@@ -106,5 +107,17 @@ impl Fleet for Machine {
 
     fn invocations(&self, id: &FunctionId) -> u64 {
         self.gateway.invocations(id)
+    }
+
+    fn edges(&self) -> Vec<EdgeStatus> {
+        self.node.edges()
+    }
+
+    fn memory(&self) -> Vec<MemoryStatus> {
+        self.node.memory()
+    }
+
+    fn paths(&self) -> Vec<PathStatus> {
+        self.node.paths()
     }
 }

@@ -14,8 +14,9 @@ use nearpath_gateway::{Gateway, Serving};
 use nearpath_node::{Node, Settle};
 use tokio::sync::watch;
 
+use super::cpu::Cpu;
 use super::desk::{FrontDesk, Machine};
-use super::plan::{Plan, UpError};
+use super::plan::{Plan, UpError, cores};
 use super::{banner, parts, sockets};
 
 /// Everything that lives until the end.
@@ -23,6 +24,7 @@ struct House {
     gateway: drain::Trigger,
     admin: drain::Trigger,
     serving: Serving,
+    cpu: Option<Cpu>,
     node: Arc<Node>,
     controller: Controller,
 }
@@ -55,7 +57,9 @@ impl House {
         let desk = FrontDesk::new(tokio::runtime::Handle::current());
         let gateway = parts::gateway(&plan, desk.clone(), &registry)?;
         let (settle, published) = settle();
-        let node = Node::start(parts::node_config(&plan, switch.clone(), settle.clone())?, &registry).await;
+        let config = parts::node_config(&plan, switch.clone(), settle.clone())?;
+        let name = config.node.clone();
+        let node = Node::start(config, &registry).await;
         let node = Arc::new(node.map_err(UpError::part("node"))?);
         tokio::spawn(forward_snapshots(node.clone(), gateway.clone(), published));
 
@@ -66,17 +70,26 @@ impl House {
         desk.seat(controller.clone(), node.clone());
 
         let (trigger, drain) = drain::channel();
-        let enter = Arc::new(move || switch.as_ref().map_or(Ok(()), |switch| switch.enter()));
+        let mut cpu = Cpu::new(plan.gateway_cpu, &name)?;
+        let join = cpu.as_ref().map(Cpu::enter);
+        let enter = move || {
+            switch.as_ref().map_or(Ok(()), |switch| switch.enter())?;
+            join.as_ref().map_or(Ok(()), |join| join())
+        };
         let gateway = match plan.adapters.adapters(adapter_sockets, controller.credentials()) {
             Some(adapters) => gateway.with_adapters(adapters, &registry),
             None => gateway,
         };
-        let serving = gateway.serve(listeners, plan.threads, enter, drain).map_err(UpError::part("gateway"))?;
+        let serving =
+            gateway.serve(listeners, plan.threads, Arc::new(enter), drain).map_err(UpError::part("gateway"))?;
+        if let Some(cpu) = &mut cpu {
+            cpu.begin(&gateway, plan.threads.min(cores()), &registry)?;
+        }
         let (admin, admin_drain) = drain::channel();
         Admin { registry, readiness }.serve(admin_socket, admin_drain).map_err(UpError::part("--admin-listen"))?;
         drop(pending);
         banner::print(&plan, &controller);
-        Ok(Self { gateway: trigger, admin, serving, node, controller })
+        Ok(Self { gateway: trigger, admin, serving, cpu, node, controller })
     }
 
     /// Callers first, so that nothing new comes in; then instances; the store last.
@@ -84,6 +97,9 @@ impl House {
         tracing::info!("draining: new connections are refused, running requests go on");
         self.gateway.drain().await;
         let served = tokio::task::spawn_blocking(|| self.serving.join()).await;
+        if let Some(cpu) = self.cpu {
+            cpu.end().await;
+        }
         self.node.stop().await;
         self.controller.close().await;
         self.admin.drain().await;

@@ -11,6 +11,7 @@ use thiserror::Error;
 
 use super::adapters::AdapterArgs;
 use super::args::{CallerArgs, UpArgs};
+use super::cpu::GatewayCpu;
 
 /// Why `nearpath up` does not start.
 #[derive(Debug, Error)]
@@ -64,6 +65,7 @@ pub(super) struct Plan {
     pub(super) secret_mount_path: Option<PathBuf>,
     pub(super) isolation: Isolation,
     pub(super) threads: usize,
+    pub(super) gateway_cpu: GatewayCpu,
     pub(super) access_log: Option<PathBuf>,
     pub(super) watchdog: PathBuf,
     pub(super) gateway: Settings,
@@ -92,6 +94,7 @@ impl Plan {
             watchdog: watchdog(args.watchdog)?,
             isolation: isolation(args.no_sandbox)?,
             threads: args.threads.unwrap_or_else(cores).max(1),
+            gateway_cpu: args.gateway_cpu,
             access_log: args.access_log,
             gateway: gateway(&args.callers, args.drain_timeout),
             adapters: args.adapters,
@@ -113,7 +116,7 @@ fn gateway(callers: &CallerArgs, drain_timeout: Duration) -> Settings {
     }
 }
 
-fn cores() -> usize {
+pub(super) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 

@@ -5,6 +5,7 @@
 //! extractors of `input`, so that every error of reading has the same shape.
 
 mod auth;
+mod chains;
 mod functions;
 mod info;
 mod input;
@@ -56,6 +57,9 @@ impl Controller {
                 get(namespaces::describe).post(namespaces::create).put(namespaces::update).delete(namespaces::remove),
             )
             .route("/logs", get(logs::logs))
+            .route("/edges", get(chains::edges))
+            .route("/memory", get(chains::memory))
+            .route("/paths", get(chains::paths))
             .route("/info", get(info::info))
             .route("/telemetry", get(later::telemetry))
             .route("/alert", post(later::alert));

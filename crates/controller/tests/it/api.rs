@@ -255,3 +255,15 @@ async fn a_wake_up_scales_a_sleeper_to_its_minimum() {
     let lab = lab.reopened().await;
     assert_eq!(lab.fleet.wants("echo").unwrap().replicas, 3, "a wake-up is kept like any other change");
 }
+
+#[tokio::test]
+async fn chains_are_told_by_namespace() {
+    let lab = Lab::new().await;
+    for (path, first) in [("edges", "front"), ("memory", "shop"), ("paths", "gateway")] {
+        let here = lab.expect(200, "GET", &format!("/system/{path}"), "").await;
+        assert!(here.text.contains(first), "{path}: {}", here.text);
+        let listed = here.json();
+        assert_eq!(listed.as_array().map(Vec::len), Some(1), "the other one is in another namespace: {listed}");
+        lab.expect(400, "GET", &format!("/system/{path}?namespace=nowhere"), "").await;
+    }
+}

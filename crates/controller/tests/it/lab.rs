@@ -11,6 +11,7 @@ use http::{HeaderMap, Request, StatusCode};
 use http_body_util::BodyExt;
 use nearpath_controller::{Auth, Config, Controller, Fleet, OpenError, api};
 use nearpath_testkit::within;
+use nearpath_types::chain::{EdgeStatus, MemoryStatus, PathStatus};
 use nearpath_types::status::Usage;
 use nearpath_types::{Desired, DesiredFunction, FunctionId, LogLine, LogQuery, ObservedFunction};
 use tempfile::TempDir;
@@ -77,6 +78,30 @@ impl Fleet for FakeFleet {
     }
     fn invocations(&self, _: &FunctionId) -> u64 {
         7
+    }
+    fn edges(&self) -> Vec<EdgeStatus> {
+        let edge = |namespace: &str| EdgeStatus {
+            namespace: namespace.to_owned(),
+            caller: format!("front.{namespace}"),
+            ..EdgeStatus::default()
+        };
+        vec![edge("openfaas-fn"), edge("elsewhere")]
+    }
+    fn memory(&self) -> Vec<MemoryStatus> {
+        let chain = |namespace: &str| MemoryStatus {
+            chain: "shop".into(),
+            namespace: namespace.to_owned(),
+            ..MemoryStatus::default()
+        };
+        vec![chain("openfaas-fn"), chain("elsewhere")]
+    }
+    fn paths(&self) -> Vec<PathStatus> {
+        let path = |namespace: &str| PathStatus {
+            caller: "gateway".into(),
+            callee: format!("front.{namespace}"),
+            ..PathStatus::default()
+        };
+        vec![path("openfaas-fn"), path("elsewhere")]
     }
 }
 

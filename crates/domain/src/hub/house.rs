@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use nearpath_shm::channel::State;
@@ -13,7 +14,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 
 use super::connection::{self, Key, LETTERS, Letter, News};
-use super::edges::{self, Past};
+use super::edges;
+use super::ledger::Writer;
 use super::{Door, Fault, Order, Settings, Usage};
 use crate::clock;
 use crate::packet;
@@ -41,20 +43,19 @@ struct Line {
     channel: Channel,
     caller: Party,
     callee: Party,
-    edge: edges::Key,
 }
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct House {
     settings: Settings,
-    pool: Pool,
+    pool: Arc<Pool>,
+    ledger: Writer,
     registrar: Registrar,
     guests: HashMap<Key, Guest>,
     entrances: HashMap<Key, Entrance>,
     desks: HashMap<Party, (Desk, Key)>,
     lines: BTreeMap<u32, Line>,
-    past: Past,
     quiet: HashMap<InstanceId, Vec<oneshot::Sender<()>>>,
     faults: mpsc::UnboundedSender<Fault>,
     news: mpsc::Sender<News>,
@@ -65,17 +66,22 @@ pub(super) struct House {
 }
 
 impl House {
-    pub(super) fn new(settings: Settings, pool: Pool, faults: mpsc::UnboundedSender<Fault>) -> Self {
+    pub(super) fn new(
+        settings: Settings,
+        pool: Arc<Pool>,
+        ledger: Writer,
+        faults: mpsc::UnboundedSender<Fault>,
+    ) -> Self {
         let (news, inbox) = mpsc::channel(256);
         Self {
             settings,
             pool,
+            ledger,
             registrar: Registrar::new(),
             guests: HashMap::new(),
             entrances: HashMap::new(),
             desks: HashMap::new(),
             lines: BTreeMap::new(),
-            past: Past::default(),
             quiet: HashMap::new(),
             faults,
             news,
@@ -223,6 +229,7 @@ impl House {
             bound: self.settings.bound,
             capacity: self.settings.capacity,
         };
+        self.ledger.came(party, who.clone());
         self.desks.insert(party, (desk, key));
         self.write(key, &FromNode::Welcome(welcome), descriptors);
         Ok(())
@@ -258,6 +265,7 @@ impl House {
         let Some(guest) = self.guests.remove(&key) else { return };
         if let Some(party) = guest.party {
             self.desks.remove(&party);
+            self.ledger.left(party);
             let actions = self.registrar.left(party, clock::now());
             self.act(actions);
         }
@@ -318,8 +326,9 @@ impl House {
         self.introduce(number, &channel, callee, caller, Role::Callee)?;
         self.introduce(number, &channel, caller, callee, Role::Caller)?;
         let function = |party| self.registrar.who(party).and_then(Who::function).cloned();
-        let edge = (function(caller), function(callee));
-        self.lines.insert(number, Line { channel, caller, callee, edge });
+        let edge: edges::Key = (function(caller), function(callee));
+        self.ledger.opened(number, edge, channel.clone(), caller, callee);
+        self.lines.insert(number, Line { channel, caller, callee });
         Ok(())
     }
 
@@ -354,8 +363,8 @@ impl House {
     }
 
     fn forget(&mut self, number: u32) {
-        if let Some(line) = self.lines.remove(&number) {
-            self.past.keep(line.edge, &line.channel);
+        if self.lines.remove(&number).is_some() {
+            self.ledger.closed(number);
         }
     }
 
@@ -376,7 +385,7 @@ impl House {
     }
 
     fn count(&self) -> Vec<super::EdgeCounters> {
-        self.past.with(self.lines.values().map(|line| (line.edge.clone(), &line.channel)))
+        self.ledger.edges()
     }
 
     fn usage(&self) -> Usage {

@@ -6,17 +6,22 @@
 mod connection;
 mod edges;
 mod house;
+mod ledger;
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use nearpath_shm::Pool;
 use nearpath_shm::geometry::Size;
-use nearpath_shm::region::Pages;
 use nearpath_types::{FunctionId, InstanceId};
 use tokio::sync::{mpsc, oneshot};
 
-pub use edges::EdgeCounters;
+pub use edges::{EdgeCounters, LARGEST, MOST_PAST, RETENTION};
+pub use ledger::{Held, Holdings, Ledger, Roll};
+pub use nearpath_shm::Party;
+pub use nearpath_shm::counters::{BUCKETS, Reading};
+pub use nearpath_shm::region::Pages;
 
 use crate::packet;
 use crate::registrar::{Edge, Who};
@@ -99,10 +104,16 @@ pub struct Hub {
 impl Hub {
     /// Makes the pool and starts the domain's task on the current runtime.
     pub fn start(settings: Settings) -> io::Result<(Self, mpsc::UnboundedReceiver<Fault>)> {
-        let pool = Pool::create(&settings.sizes, settings.pages)?;
+        Self::start_with(settings, &Ledger::default())
+    }
+
+    /// The same, written down in a ledger that the caller can read, and that may hold an earlier domain of that name.
+    pub fn start_with(settings: Settings, ledger: &Ledger) -> io::Result<(Self, mpsc::UnboundedReceiver<Fault>)> {
+        let pool = Arc::new(Pool::create(&settings.sizes, settings.pages)?);
+        let writer = ledger.begin(pool.clone(), settings.pages, settings.bound);
         let (orders, inbox) = mpsc::unbounded_channel();
         let (faults, told) = mpsc::unbounded_channel();
-        tokio::spawn(House::new(settings, pool, faults).run(inbox));
+        tokio::spawn(House::new(settings, pool, writer, faults).run(inbox));
         Ok((Self { orders }, told))
     }
 
@@ -135,7 +146,7 @@ impl Hub {
         self.order(Order::Gone(instance));
     }
 
-    /// What every edge counted since the domain began.
+    /// What every edge counted; see [`Ledger::edges`], which need not wait for the domain's task.
     pub async fn edges(&self) -> Vec<EdgeCounters> {
         let (give, take) = oneshot::channel();
         self.order(Order::Edges(give));

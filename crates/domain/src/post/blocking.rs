@@ -10,9 +10,13 @@ use std::path::Path;
 use std::task::Poll;
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use super::core::Core;
 use super::join::{self, JoinError, Place, Settings};
-use super::words::{Answer, CallError, Incoming, Reply, Request, Unsent};
+use super::outbox::Whole;
+use super::rest::Rest;
+use super::words::{Answer, CallError, Incoming, NotWanted, Reply, Request, Unsent};
 use crate::book::{Call, To};
 use crate::clock::{self, Nanos};
 use crate::protocol::{Bell, FromParty};
@@ -31,6 +35,14 @@ pub struct Post {
 #[derive(Debug)]
 #[must_use = "an answer that nobody waits for is kept for ever"]
 pub struct Pending(Call);
+
+/// A body that was begun and is being written. Hand it back to [`Post::finish`], or to [`Post::abort`].
+#[derive(Debug)]
+#[must_use = "a body that is not finished is waited for"]
+pub struct Writing {
+    channel: u32,
+    call: u64,
+}
 
 impl Post {
     /// Joins over a connected socket. Serving begins with [`Post::ready`].
@@ -71,9 +83,65 @@ impl Post {
     pub fn begin(&mut self, to: To<'_>, request: &Request<'_>) -> Result<Pending, Unsent> {
         let now = clock::now();
         self.core.turn(now);
-        let sent = self.core.call(to, request, now).map(Pending);
+        let sent = self.core.call(to, request, Whole::Here, now).map(Pending);
         self.core.ring();
         sent
+    }
+
+    /// Sends the beginning of a call; the rest of its body is written, `total` bytes in all, if that is known. The answer may
+    /// come before all has been written: then nothing more of the body is wanted.
+    pub fn open(
+        &mut self,
+        to: To<'_>,
+        request: &Request<'_>,
+        total: Option<u64>,
+    ) -> Result<(Pending, Writing), Unsent> {
+        let now = clock::now();
+        self.core.turn(now);
+        let call = self.core.call(to, request, Whole::Open(total), now)?;
+        self.core.ring();
+        let channel = self.core.book.channel(call).ok_or(Unsent::NoPeer)?;
+        Ok((Pending(call), Writing { channel, call }))
+    }
+
+    /// Begins an answer; the rest of its body is written, `total` bytes in all, if that is known. What is answered to the call
+    /// after that is not sent; without [`Post::finish`] it breaks the answer off.
+    pub fn begin_answer(&mut self, incoming: &Incoming, answer: Answer, total: Option<u64>) -> Writing {
+        let (channel, call) = (incoming.channel, incoming.call);
+        self.core.begin_answer(channel, call, answer, total);
+        Writing { channel, call }
+    }
+
+    /// Writes a piece of a body that was begun; waits until the one before has been sent.
+    pub fn write(&mut self, to: &Writing, piece: Bytes) -> Result<(), NotWanted> {
+        while !self.core.has_room(to.channel, to.call)? {
+            self.sleep(0, None);
+        }
+        self.core.hand(to.channel, to.call, piece)
+    }
+
+    /// The body that was begun is complete.
+    pub fn finish(&mut self, body: Writing) {
+        self.core.finish(body.channel, body.call);
+    }
+
+    /// The body that was begun will not be completed: the peer is told.
+    pub fn abort(&mut self, body: Writing) {
+        self.core.abort(body.channel, body.call);
+    }
+
+    /// The next part of a body; nothing at the end. When none comes within `patience` (none: for ever): [`CallError::Timeout`].
+    pub fn part(&mut self, rest: &Rest, patience: Option<Duration>) -> Option<Result<Bytes, CallError>> {
+        let end = patience.map(clock::within);
+        loop {
+            if let Poll::Ready(part) = rest.next_for(None) {
+                return part;
+            }
+            if end.is_some_and(|end| clock::now() >= end) {
+                return Some(Err(CallError::Timeout));
+            }
+            self.sleep(0, end);
+        }
     }
 
     /// Waits for an answer.

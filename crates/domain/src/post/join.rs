@@ -23,7 +23,10 @@ pub struct Settings {
     pub serves: bool,
     /// Longest spin before a sleep; zero: none.
     pub spin: Duration,
-    /// Largest body, of answers and of calls, that is put together from parts.
+    /// Bodies of calls and answers that come in several parts are handed over as they come; see [`super::Rest`]. Without it
+    /// they are put together first.
+    pub streams: bool,
+    /// Largest body, of answers, calls and events, that is put together from parts.
     pub largest_body: usize,
     /// How long the node may take to answer the hello.
     pub patience: Duration,
@@ -33,6 +36,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             serves: true,
+            streams: false,
             spin: nearpath_shm::spin::DEFAULT_BUDGET,
             largest_body: 64 << 20,
             patience: Duration::from_secs(10),

@@ -1,7 +1,9 @@
 //! One channel from the party's side: its end, what waits to be sent, and what has come in part.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
+use std::task::Waker;
+use std::time::Duration;
 
 use bytes::Bytes;
 use nearpath_shm::channel::{ReceiveFault, State};
@@ -9,10 +11,12 @@ use nearpath_shm::envelope::flag;
 use nearpath_shm::{End, Envelope, Kind, Member, Message, Payload, Side};
 use nearpath_types::InstanceId;
 
-use super::outbox::{Letter, Progress};
-use super::words::Caller;
+use super::flow::Flow;
+use super::outbox::{Letter, Progress, has_room};
+use super::rest::Feed;
+use super::words::{CallError, Caller};
 use crate::assembly::Assembly;
-use crate::clock::Nanos;
+use crate::clock::{self, Nanos};
 
 /// Messages taken from one channel before the others have their turn.
 const BATCH: usize = 64;
@@ -25,9 +29,15 @@ pub(super) struct Link {
     /// The one that calls here; for a callee.
     pub(super) caller: Arc<Caller>,
     pub(super) instance: InstanceId,
+    /// First messages that wait, in order.
     pub(super) outbox: VecDeque<Letter>,
+    /// Bodies that are on their way, by call, and those of them with something to send, in turn.
+    flows: BTreeMap<u64, Flow>,
+    busy: VecDeque<u64>,
     pub(super) wants_slot: bool,
-    parts: HashMap<u64, Assembly<First>>,
+    parts: HashMap<u64, Partial>,
+    /// The body that has to be read before more is taken from this channel.
+    clogged: Option<Arc<Feed>>,
     /// Calls taken here and not answered, with the time when they came: for a callee.
     pub(super) taken: HashMap<u64, Taken>,
     pub(super) closed: bool,
@@ -39,7 +49,27 @@ pub(super) struct Link {
 pub(super) struct Taken {
     pub(super) since: Nanos,
     pub(super) cancelled: bool,
-    pub(super) waker: Option<std::task::Waker>,
+    /// Its answer has begun: the status that it has.
+    pub(super) begun: Option<u16>,
+    pub(super) waker: Option<Waker>,
+}
+
+/// Something of which the first message has come.
+#[derive(Debug)]
+enum Partial {
+    /// It is put together.
+    Assembly(Assembly<First>),
+    /// It is read as it comes.
+    Feed(Arc<Feed>),
+}
+
+/// How bodies of several parts are taken.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Taking {
+    /// The largest that is put together.
+    pub(super) bound: usize,
+    /// They are read as they come, those of calls and answers.
+    pub(super) streams: bool,
 }
 
 /// The first message of something that comes in parts.
@@ -50,7 +80,11 @@ pub(super) type First = (Envelope, Vec<u8>);
 pub(super) enum Came {
     /// A whole message.
     Whole(Envelope, Vec<u8>, Bytes),
-    /// The other side gave it up; whether only parts of it had come.
+    /// The first part of a body that is read as it comes.
+    Begun(Envelope, Vec<u8>, Bytes, Arc<Feed>),
+    /// The last part of one.
+    Ended(u64),
+    /// The other side gave it up; whether it was being put together.
     Cancelled(u64, bool),
     /// It cannot be taken: too long, or with a faulty head.
     Bad(Envelope),
@@ -70,8 +104,11 @@ impl Link {
             caller,
             instance,
             outbox: VecDeque::new(),
+            flows: BTreeMap::new(),
+            busy: VecDeque::new(),
             wants_slot: false,
             parts: HashMap::new(),
+            clogged: None,
             taken: HashMap::new(),
             closed: false,
             withdrawn: false,
@@ -79,10 +116,13 @@ impl Link {
     }
 
     /// Takes what is there, up to a batch.
-    pub(super) fn take(&mut self, bound: usize, mut came: impl FnMut(&mut Self, Came)) {
+    pub(super) fn take(&mut self, taking: Taking, mut came: impl FnMut(&mut Self, Came)) {
         for _ in 0..BATCH {
+            if self.is_clogged() {
+                return;
+            }
             match self.end.receive() {
-                Ok(Some(message)) => match self.sort(message, bound) {
+                Ok(Some(message)) => match self.sort(message, taking) {
                     Ok(sorted) => came(self, sorted),
                     Err(Breach) => return self.break_off(),
                 },
@@ -100,7 +140,7 @@ impl Link {
         self.closed = true;
     }
 
-    fn sort(&mut self, message: Message, bound: usize) -> Result<Came, Breach> {
+    fn sort(&mut self, message: Message, taking: Taking) -> Result<Came, Breach> {
         let envelope = *message.envelope();
         let fits = match (self.side, envelope.kind) {
             (_, Kind::Part | Kind::Cancel) => true,
@@ -111,13 +151,13 @@ impl Link {
             return Err(Breach); // an answer where calls come from, or a call against the edge's direction
         }
         Ok(match envelope.kind {
-            Kind::Cancel => Came::Cancelled(envelope.call, self.parts.remove(&envelope.call).is_some()),
+            Kind::Cancel => Came::Cancelled(envelope.call, self.break_part(envelope.call, CallError::BrokenOff)),
             Kind::Part => self.part(message, envelope),
-            _ => self.first(message, envelope, bound)?,
+            _ => self.first(message, envelope, taking)?,
         })
     }
 
-    fn first(&mut self, message: Message, envelope: Envelope, bound: usize) -> Result<Came, Breach> {
+    fn first(&mut self, message: Message, envelope: Envelope, taking: Taking) -> Result<Came, Breach> {
         let mut head = Vec::new();
         if message.head(&mut head).is_err() {
             return Ok(Came::Bad(envelope));
@@ -126,74 +166,214 @@ impl Link {
             let body = if message.body_len() == 0 { Bytes::new() } else { Bytes::from_owner(Payload::new(message)) };
             return Ok(Came::Whole(envelope, head, body));
         }
-        if self.parts.len() >= self.end.channel().capacity() as usize {
+        if self.parts.len() >= self.end.channel().capacity() as usize || self.parts.contains_key(&envelope.call) {
             return Err(Breach);
         }
-        let mut assembly = Assembly::new((envelope, head), envelope.total, bound);
-        if !append(&mut assembly, &message) {
-            return Ok(Came::Bad(envelope));
-        }
-        if self.parts.insert(envelope.call, assembly).is_some() { Err(Breach) } else { Ok(Came::Part) }
+        let (partial, came) = if taking.streams && envelope.kind != Kind::Event {
+            let feed = Feed::new(envelope.total);
+            (Partial::Feed(Arc::clone(&feed)), Came::Begun(envelope, head, self.payload(message), feed))
+        } else {
+            let mut assembly = Assembly::new((envelope, head), envelope.total, taking.bound);
+            if !append(&mut assembly, &message) {
+                return Ok(Came::Bad(envelope));
+            }
+            (Partial::Assembly(assembly), Came::Part)
+        };
+        self.parts.insert(envelope.call, partial);
+        Ok(came)
+    }
+
+    /// A part where it lies: letting it go rings the sender.
+    fn payload(&self, message: Message) -> Bytes {
+        Bytes::from_owner(Payload::part(message, self.end.desk().clone()))
     }
 
     fn part(&mut self, message: Message, envelope: Envelope) -> Came {
-        // Parts of what was given up are still underway: they are let go.
-        let Some(assembly) = self.parts.get_mut(&envelope.call) else { return Came::Part };
-        let fits = append(assembly, &message);
-        if fits && envelope.has(flag::MORE) {
-            return Came::Part;
-        }
-        let whole = self.parts.remove(&envelope.call).map(Assembly::finish);
-        match whole {
-            Some(((first, head), body)) if fits => Came::Whole(first, head, body),
-            Some(((first, _), _)) => Came::Bad(first),
+        let last = !envelope.has(flag::MORE);
+        match self.parts.get_mut(&envelope.call) {
+            Some(Partial::Feed(feed)) => {
+                let feed = Arc::clone(feed);
+                feed.came(self.payload(message), last);
+                if last {
+                    self.parts.remove(&envelope.call);
+                    return Came::Ended(envelope.call);
+                }
+                self.clogged = Some(feed).filter(|feed| feed.is_clogged());
+                Came::Part
+            }
+            Some(Partial::Assembly(assembly)) => {
+                let fits = append(assembly, &message);
+                if fits && !last { Came::Part } else { self.assembled(envelope.call, fits) }
+            }
+            // Parts of what was given up are still underway: they are let go.
             None => Came::Part,
         }
     }
 
-    /// Sends what can be sent of what waits. An answer that cannot be written goes as an error: its caller waits.
-    pub(super) fn pump(&mut self, member: &Arc<Member>) {
-        self.wants_slot = false;
-        while let Some(letter) = self.outbox.front_mut() {
-            match letter.advance(&mut self.end, member) {
-                Progress::Gone => drop(self.outbox.pop_front()),
-                Progress::Hopeless => match letter.excuse() {
-                    Some(excuse) => *letter = excuse,
-                    None => drop(self.outbox.pop_front()),
-                },
-                Progress::WantsSlot => {
-                    self.wants_slot = true;
-                    break;
-                }
-                Progress::WantsRoom => {
-                    self.end.starve();
-                    if !letter.may_go(&mut self.end) {
-                        break;
-                    }
-                }
+    fn assembled(&mut self, call: u64, fits: bool) -> Came {
+        let Some(Partial::Assembly(assembly)) = self.parts.remove(&call) else { return Came::Part };
+        let ((first, head), body) = assembly.finish();
+        if fits { Came::Whole(first, head, body) } else { Came::Bad(first) }
+    }
+
+    fn is_clogged(&mut self) -> bool {
+        self.clogged = self.clogged.take().filter(|feed| feed.is_clogged());
+        self.clogged.is_some()
+    }
+
+    /// No more of this body is taken; what comes is let go. Whether it was being put together.
+    pub(super) fn break_part(&mut self, call: u64, why: CallError) -> bool {
+        match self.parts.remove(&call) {
+            Some(Partial::Feed(feed)) => {
+                feed.broke(why);
+                false
+            }
+            partial => partial.is_some(),
+        }
+    }
+
+    /// Its reader hears that the peer's body is of no use any more; its end is still awaited.
+    pub(super) fn disrupt(&self, call: u64, why: CallError) {
+        if let Some(Partial::Feed(feed)) = self.parts.get(&call) {
+            feed.broke(why);
+        }
+    }
+
+    /// Whether the peer's body of this call is being read.
+    pub(super) fn feeds(&self, call: u64) -> bool {
+        matches!(self.parts.get(&call), Some(Partial::Feed(_)))
+    }
+
+    /// The peer is gone: what has come is still read, the rest will not come.
+    pub(super) fn break_all(&mut self, why: CallError) {
+        for partial in std::mem::take(&mut self.parts).into_values() {
+            if let Partial::Feed(feed) = partial {
+                feed.broke(why);
             }
         }
     }
 
+    /// A body whose first message has gone.
+    pub(super) fn flow(&mut self, call: u64, flow: Flow) {
+        self.flows.insert(call, flow);
+        self.busy.push_back(call);
+    }
+
+    /// The flow of a body to which its writer hands something over; then [`Link::stir`].
+    pub(super) fn flow_mut(&mut self, call: u64) -> Option<&mut Flow> {
+        self.flows.get_mut(&call)
+    }
+
+    /// A flow has something to send again.
+    pub(super) fn stir(&mut self, call: u64) {
+        if !self.busy.contains(&call) {
+            self.busy.push_back(call);
+        }
+    }
+
+    /// Whether something waits to be sent.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.outbox.is_empty() || !self.busy.is_empty()
+    }
+
+    /// Sends what can be sent of what waits, and asks to be rung when there is room for the rest.
+    pub(super) fn pump(&mut self, member: &Arc<Member>) {
+        loop {
+            self.wants_slot = false;
+            self.pump_letters(member);
+            self.pump_flows(member);
+            if !self.is_busy() || self.wants_slot {
+                return;
+            }
+            self.end.starve();
+            if !self.may_go(member) {
+                return;
+            }
+        }
+    }
+
+    /// An answer that cannot be written goes as an error: its caller waits.
+    fn pump_letters(&mut self, member: &Arc<Member>) {
+        while let Some(letter) = self.outbox.front_mut() {
+            let call = letter.envelope.call;
+            match letter.advance(&mut self.end, member) {
+                Ok(flow) => {
+                    self.outbox.pop_front();
+                    match flow {
+                        Some(flow) => self.flow(call, flow),
+                        None => self.answered(call),
+                    }
+                }
+                Err(Progress::Hopeless) => match letter.excuse() {
+                    Some(excuse) => *letter = excuse,
+                    None => drop(self.outbox.pop_front()),
+                },
+                Err(why) => return self.wants_slot |= why == Progress::WantsSlot,
+            }
+        }
+    }
+
+    fn pump_flows(&mut self, member: &Arc<Member>) {
+        for _ in 0..self.busy.len() {
+            let Some(call) = self.busy.pop_front() else { return };
+            let Some(flow) = self.flows.get_mut(&call) else { continue };
+            match flow.advance(&mut self.end, member) {
+                Progress::WantsWriter => {}
+                Progress::WantsRoom => self.busy.push_back(call),
+                Progress::WantsSlot => {
+                    self.busy.push_back(call);
+                    self.wants_slot = true;
+                }
+                Progress::Gone => {
+                    self.flows.remove(&call);
+                    self.answered(call);
+                }
+                Progress::Hopeless => drop(self.flows.remove(&call)),
+            }
+        }
+    }
+
+    /// The last part of an answer has gone that began before it was complete.
+    fn answered(&mut self, call: u64) {
+        if self.taken.get(&call).is_some_and(|taken| taken.begun.is_some()) {
+            self.settle(call, false);
+        }
+    }
+
+    /// Nothing is owed for this call any more.
+    pub(super) fn settle(&mut self, call: u64, broken: bool) {
+        let Some(taken) = self.taken.remove(&call) else { return };
+        self.break_part(call, CallError::BrokenOff);
+        let took = Duration::from_nanos(clock::now().saturating_sub(taken.since));
+        self.end.counters().closed(took, broken || taken.begun.is_some_and(|status| status >= 500));
+    }
+
     /// Takes back what has not been sent of a call. Whether the peer had seen some of it, but not all.
     pub(super) fn give_up(&mut self, call: u64) -> bool {
-        let begun = self.outbox.iter().any(|letter| letter.envelope.call == call && letter.begun());
-        self.outbox.retain(|letter| letter.envelope.call != call);
-        begun
+        if !self.outbox.is_empty() {
+            self.outbox.retain(|letter| letter.envelope.call != call || letter.envelope.kind == Kind::Cancel);
+        }
+        self.flows.remove(&call).is_some()
     }
 
     /// What to look at before sleeping.
-    pub(super) fn ready(&mut self) -> bool {
-        let goes = match self.outbox.front() {
-            Some(letter) if !self.wants_slot => letter.may_go(&mut self.end),
-            _ => false,
-        };
-        goes || self.end.ready()
+    pub(super) fn ready(&mut self, member: &Arc<Member>) -> bool {
+        let goes = self.is_busy() && !self.wants_slot && self.may_go(member);
+        goes || self.end.ready() && !self.is_clogged()
+    }
+
+    fn may_go(&mut self, member: &Arc<Member>) -> bool {
+        if !self.outbox.is_empty() && has_room(&mut self.end, false) {
+            return true;
+        }
+        let Self { busy, flows, end, .. } = self;
+        let mut due = |call: &u64| flows.get_mut(call).is_some_and(|flow| flow.may_go(member));
+        has_room(end, true) && busy.iter().any(&mut due)
     }
 
     /// Whether nothing is owed to anybody here, from this side.
     pub(super) fn is_idle(&self) -> bool {
-        self.outbox.is_empty() && self.taken.is_empty() && self.parts.is_empty()
+        self.outbox.is_empty() && self.flows.is_empty() && self.taken.is_empty() && self.parts.is_empty()
     }
 }
 

@@ -8,14 +8,17 @@
 
 pub mod blocking;
 mod core;
+mod flow;
 mod join;
 mod link;
 mod outbox;
 mod peers;
 #[cfg(feature = "tokio")]
 pub mod polled;
+mod rest;
 mod words;
 
 pub use crate::book::To;
 pub use join::{JoinError, Place, Settings};
-pub use words::{Answer, CallError, Caller, Fields, Incoming, OwnedField, Reply, Request, Unsent};
+pub use rest::Rest;
+pub use words::{Answer, CallError, Caller, Fields, Incoming, NotWanted, OwnedField, Reply, Request, Unsent};

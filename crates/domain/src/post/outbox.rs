@@ -1,41 +1,62 @@
-//! Writing messages into slots, and what waits because ring or pool had no room.
+//! Writing messages into slots, and first messages that wait because ring or pool had no room.
 
 use std::sync::Arc;
+use std::task::Waker;
 
 use bytes::Bytes;
 use nearpath_shm::channel::SendFault;
-use nearpath_shm::envelope::{self, flag};
+use nearpath_shm::envelope::{self, TOTAL_UNKNOWN, flag};
 use nearpath_shm::member::NotClaimed;
 use nearpath_shm::{Draft, End, Envelope, Kind, Lease, Member};
 
+use super::flow::{Flow, Ticket};
 use super::words::{Fields, OwnedField, Unsent};
+use crate::outflow::WINDOW;
 
 /// When the pool is short, bodies go in parts no smaller than this.
 const LEAST_PART: u32 = 4096;
-/// Parts that may lie in a ring unread: enough to keep both sides busy, few enough to leave slots to others.
-const WINDOW: u32 = 8;
 const EXCUSE: &[u8] = b"the function's answer has a head that cannot be sent\n";
 
-/// Sends the first message of a letter; returns how many bytes of the body went with it. When that is not all, the rest is
-/// for the outbox.
+/// How much of a body there will be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Whole {
+    /// What is there is all.
+    Here,
+    /// More will be handed over; so many bytes in all, if anybody knows.
+    Open(Option<u64>),
+}
+
+/// Sends the first message of a body. What is left, if anything is, goes on as a flow.
 pub(super) fn begin(
     end: &mut End,
     member: &Arc<Member>,
-    envelope: Envelope,
+    mut envelope: Envelope,
     fields: Fields<'_>,
     body: &Bytes,
-) -> Result<usize, Unsent> {
+    whole: Whole,
+) -> Result<Option<Flow>, Unsent> {
     let head: usize = fields.iter().map(|(name, value)| 4 + name.len() + value.len()).sum();
     let head = u32::try_from(head).ok().filter(|head| *head <= envelope::MAX_HEAD).ok_or(Unsent::Head)?;
     let mut draft = Draft::new(claim(member, envelope::body_at(head), body.len())?);
     for (name, value) in fields {
         draft.field(name, value).map_err(|_| Unsent::Head)?;
     }
-    send(end, draft, envelope, body, body.len())
+    let bytes = body.len().min(draft.room() as usize);
+    let open = whole != Whole::Here;
+    envelope.total = match whole {
+        Whole::Here => body.len() as u64,
+        Whole::Open(total) => total.unwrap_or(TOTAL_UNKNOWN).max(bytes as u64),
+    };
+    if bytes == body.len() && !open {
+        return send(end, draft, envelope, body, false).map(|()| None);
+    }
+    let ticket = Ticket::of(draft.lease());
+    send(end, draft, envelope, &body[..bytes], true)?;
+    Ok(Some(Flow::new(envelope, body.slice(bytes..), open, ticket)))
 }
 
 /// A slot for a message whose body begins at `start`: for all of the body, or for as much as there is.
-fn claim(member: &Arc<Member>, start: u32, body: usize) -> Result<Lease, Unsent> {
+pub(super) fn claim(member: &Arc<Member>, start: u32, body: usize) -> Result<Lease, Unsent> {
     let largest = member.pool().geometry().classes().last().map_or(0, |class| class.size);
     let least = if body == 0 { start } else { start.saturating_add(1) };
     let mut want = u32::try_from(start as usize + body).unwrap_or(u32::MAX).min(largest);
@@ -49,38 +70,42 @@ fn claim(member: &Arc<Member>, start: u32, body: usize) -> Result<Lease, Unsent>
     }
 }
 
-fn send(end: &mut End, mut draft: Draft, mut envelope: Envelope, body: &[u8], whole: usize) -> Result<usize, Unsent> {
-    let bytes = body.len().min(draft.room() as usize);
-    draft.body(&body[..bytes]).map_err(|_| Unsent::Head)?;
-    if bytes < body.len() {
+pub(super) fn send(
+    end: &mut End,
+    mut draft: Draft,
+    mut envelope: Envelope,
+    body: &[u8],
+    more: bool,
+) -> Result<(), Unsent> {
+    draft.body(body).map_err(|_| Unsent::Head)?;
+    if more {
         envelope.flags |= flag::MORE;
     }
-    envelope.total = whole as u64;
-    match end.send(draft.finish(envelope)) {
-        Ok(()) => Ok(bytes),
-        Err(not) => Err(match not.why {
-            SendFault::Full => Unsent::NoCredit,
-            SendFault::Closed(state) => Unsent::Closed(state),
-            SendFault::Lost(_) => Unsent::NoSlot,
-        }),
-    }
+    end.send(draft.finish(envelope)).map_err(|not| match not.why {
+        SendFault::Full => Unsent::NoCredit,
+        SendFault::Closed(state) => Unsent::Closed(state),
+        SendFault::Lost(_) => Unsent::NoSlot,
+    })
 }
 
-/// A message that has not gone, or a body of which parts have not.
+/// A first message that has not gone.
 #[derive(Debug)]
 pub(super) struct Letter {
     pub(super) envelope: Envelope,
     fields: Vec<OwnedField>,
     body: Bytes,
-    whole: usize,
-    begun: bool,
+    whole: Whole,
+    /// Who wants to hand more over; nobody can before this has gone.
+    pub(super) writer: Option<Waker>,
 }
 
-/// How far a letter got.
+/// How far a message or body got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Progress {
     /// All of it.
     Gone,
+    /// Its writer must hand something over first.
+    WantsWriter,
     /// The peer must take something first.
     WantsRoom,
     /// Somebody must release a slot first.
@@ -90,68 +115,53 @@ pub(super) enum Progress {
 }
 
 impl Letter {
-    /// Nothing of it has gone.
-    pub(super) fn whole(envelope: Envelope, fields: Vec<OwnedField>, body: Bytes) -> Self {
-        Self { envelope, fields, whole: body.len(), body, begun: false }
+    pub(super) fn new(envelope: Envelope, fields: Vec<OwnedField>, body: Bytes, whole: Whole) -> Self {
+        Self { envelope, fields, body, whole, writer: None }
     }
 
-    /// The first message has gone with `sent` bytes of the body.
-    pub(super) fn rest(envelope: Envelope, mut body: Bytes, sent: usize) -> Self {
-        let whole = body.len();
-        let body = body.split_off(sent);
-        let envelope = Envelope { kind: Kind::Part, flags: 0, ..envelope };
-        Self { envelope, fields: Vec::new(), body, whole, begun: true }
+    /// What ends something that had begun.
+    pub(super) fn cancel(call: u64) -> Self {
+        Self::new(Envelope::new(Kind::Cancel, call), Vec::new(), Bytes::new(), Whole::Here)
     }
 
-    /// Sends what can be sent.
-    pub(super) fn advance(&mut self, end: &mut End, member: &Arc<Member>) -> Progress {
-        loop {
-            if !has_room(end, self.begun) {
-                return Progress::WantsRoom;
-            }
-            match self.step(end, member) {
-                Ok(()) if self.begun && self.body.is_empty() => return Progress::Gone,
-                Ok(()) => {}
-                Err(Unsent::NoCredit) => return Progress::WantsRoom,
-                Err(Unsent::NoSlot) => return Progress::WantsSlot,
-                Err(_) => return Progress::Hopeless,
-            }
+    /// Sends it, if it can be sent. What is left of the body goes on as a flow.
+    pub(super) fn advance(&self, end: &mut End, member: &Arc<Member>) -> Result<Option<Flow>, Progress> {
+        if !has_room(end, false) {
+            return Err(Progress::WantsRoom);
         }
-    }
-
-    fn step(&mut self, end: &mut End, member: &Arc<Member>) -> Result<(), Unsent> {
-        let sent = if self.begun {
-            let draft = Draft::new(claim(member, envelope::body_at(0), self.body.len())?);
-            send(end, draft, self.envelope, &self.body, self.whole)?
-        } else {
-            let fields: Vec<(&str, &[u8])> = self.fields.iter().map(|(name, value)| (&**name, &**value)).collect();
-            begin(end, member, self.envelope, &fields, &self.body)?
-        };
-        let _ = self.body.split_to(sent);
-        self.envelope = Envelope { kind: Kind::Part, flags: 0, ..self.envelope };
-        self.begun = true;
-        Ok(())
+        let fields: Vec<(&str, &[u8])> = self.fields.iter().map(|(name, value)| (&**name, &**value)).collect();
+        begin(end, member, self.envelope, &fields, &self.body, self.whole).map_err(|why| match why {
+            Unsent::NoCredit => Progress::WantsRoom,
+            Unsent::NoSlot => Progress::WantsSlot,
+            _ => Progress::Hopeless,
+        })
     }
 
     /// What an answer whose head cannot be written goes as.
     pub(super) fn excuse(&self) -> Option<Self> {
-        let writable = self.begun || self.envelope.kind != Kind::Answer || self.fields.is_empty();
+        let writable = self.envelope.kind != Kind::Answer || self.fields.is_empty();
         let envelope = Envelope { status: 502, flags: flag::PLATFORM, ..self.envelope };
-        (!writable).then(|| Self::whole(envelope, Vec::new(), Bytes::from_static(EXCUSE)))
+        (!writable).then(|| Self::new(envelope, Vec::new(), Bytes::from_static(EXCUSE), Whole::Here))
     }
 
-    /// Whether its next message may go by the ring's room alone.
-    pub(super) fn may_go(&self, end: &mut End) -> bool {
-        has_room(end, self.begun)
+    /// What is there is all.
+    pub(super) fn close(&mut self) {
+        self.whole = Whole::Here;
     }
 
-    /// Whether the peer has seen something of it.
-    pub(super) fn begun(&self) -> bool {
-        self.begun
+    /// Whether its writer may hand more over, once it has gone.
+    pub(super) fn is_open(&self) -> bool {
+        self.whole != Whole::Here
     }
 }
 
-fn has_room(end: &mut End, part: bool) -> bool {
+impl Drop for Letter {
+    fn drop(&mut self) {
+        self.writer.take().into_iter().for_each(Waker::wake);
+    }
+}
+
+pub(super) fn has_room(end: &mut End, part: bool) -> bool {
     let room = end.room();
-    room > 0 && (!part || end.channel().capacity() - room < WINDOW)
+    room > 0 && (!part || ((end.channel().capacity() - room) as usize) < WINDOW)
 }

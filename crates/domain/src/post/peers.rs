@@ -40,6 +40,7 @@ impl Core {
         }
         self.book.forget(channel);
         self.incoming.retain(|incoming| incoming.event || incoming.channel != channel);
+        link.break_all(CallError::Died);
         link.taken.drain().filter_map(|(_, taken)| taken.waker).for_each(Waker::wake);
         link.end.flush(); // takes back what the dead will not take
         if link.withdrawn {

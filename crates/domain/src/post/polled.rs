@@ -17,13 +17,16 @@ use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::core::Core;
 use super::join::{self, JoinError, Place, Settings};
-use super::words::{Answer, CallError, Incoming, Reply, Request, Unsent};
+use super::outbox::Whole;
+use super::rest::Rest;
+use super::words::{Answer, CallError, Incoming, NotWanted, Reply, Request, Unsent};
 use crate::book::{self, To};
 use crate::clock::{self, Nanos};
 use crate::protocol::{Bell, FromParty};
@@ -115,9 +118,21 @@ impl Post {
 
     /// Sends a call at once; the future is its outcome. Dropping the future cancels the call.
     pub fn call(&self, to: To<'_>, request: &Request<'_>) -> Result<Call, Unsent> {
-        let call = self.shared.core.borrow_mut().call(to, request, clock::now())?;
+        let call = self.shared.core.borrow_mut().call(to, request, Whole::Here, clock::now())?;
         self.shared.rearm();
         Ok(Call { shared: Rc::clone(&self.shared), call: Some(call) })
+    }
+
+    /// Sends the beginning of a call; the rest of its body goes through the writer, `total` bytes in all, if that is known.
+    /// The answer may come before all has been written: then nothing more of the body is wanted.
+    pub fn open(&self, to: To<'_>, request: &Request<'_>, total: Option<u64>) -> Result<(Call, Writer), Unsent> {
+        let mut core = self.shared.core.borrow_mut();
+        let call = core.call(to, request, Whole::Open(total), clock::now())?;
+        let channel = core.book.channel(call).ok_or(Unsent::NoPeer)?;
+        drop(core);
+        self.shared.rearm();
+        let shared = Rc::clone(&self.shared);
+        Ok((Call { shared, call: Some(call) }, Writer::new(&self.shared, channel, call)))
     }
 
     /// Sends an event: nobody answers, and it may be lost with its receiver.
@@ -200,6 +215,21 @@ impl Received {
         self.finish(answer);
     }
 
+    /// Begins an answer; the rest of its body goes through the writer, `total` bytes in all, if that is known.
+    pub fn begin(mut self, answer: Answer, total: Option<u64>) -> Writer {
+        let (channel, call) = (self.channel, self.call);
+        let mut incoming = self.incoming.take();
+        drop(incoming.as_mut().and_then(|incoming| incoming.rest.take()));
+        self.shared.core.borrow_mut().begin_answer(channel, call, answer, total);
+        self.shared.rearm();
+        Writer::new(&self.shared, channel, call)
+    }
+
+    /// What follows the first part of the body, to be read while the answer is written.
+    pub fn take_rest(&mut self) -> Option<Rest> {
+        self.incoming.as_mut().and_then(|incoming| incoming.rest.take())
+    }
+
     /// Resolves when the caller has given the call up, or is gone.
     pub async fn given_up(&self) {
         let (channel, call) = (self.channel, self.call);
@@ -224,6 +254,63 @@ impl Received {
 impl Drop for Received {
     fn drop(&mut self) {
         self.finish(Answer::platform(500, "the handler gave no answer\n"));
+    }
+}
+
+/// The rest of a body that was begun. Dropping it before [`Writer::finish`] breaks the call, or the answer, off.
+#[derive(Debug)]
+#[must_use = "a body that is not finished is broken off"]
+pub struct Writer {
+    shared: Rc<Shared>,
+    channel: u32,
+    call: u64,
+    open: bool,
+}
+
+impl Writer {
+    fn new(shared: &Rc<Shared>, channel: u32, call: u64) -> Self {
+        Self { shared: Rc::clone(shared), channel, call, open: true }
+    }
+
+    /// Whether the next piece can be handed over: the one before has been sent. The task is woken too when nobody wants more.
+    pub fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), NotWanted>> {
+        self.shared.core.borrow_mut().poll_room(self.channel, self.call, cx)
+    }
+
+    /// Hands the next piece over. Only when the writer is ready.
+    pub fn hand(&mut self, piece: Bytes) -> Result<(), NotWanted> {
+        let handed = self.shared.core.borrow_mut().hand(self.channel, self.call, piece);
+        self.shared.rearm();
+        handed
+    }
+
+    /// Waits until the writer is ready, then hands the piece over.
+    pub async fn write(&mut self, piece: Bytes) -> Result<(), NotWanted> {
+        poll_fn(|cx| self.poll_ready(cx)).await?;
+        self.hand(piece)
+    }
+
+    /// Hands the last piece over. Only when the writer is ready.
+    pub fn end(mut self, piece: Bytes) {
+        self.open = false;
+        self.shared.core.borrow_mut().end(self.channel, self.call, piece);
+        self.shared.rearm();
+    }
+
+    /// The body is complete.
+    pub fn finish(mut self) {
+        self.open = false;
+        self.shared.core.borrow_mut().finish(self.channel, self.call);
+        self.shared.rearm();
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        if self.open {
+            self.shared.core.borrow_mut().abort(self.channel, self.call);
+            self.shared.rearm();
+        }
     }
 }
 

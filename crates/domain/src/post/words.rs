@@ -8,6 +8,7 @@ use nearpath_shm::channel::State;
 use nearpath_shm::head;
 use nearpath_types::{FunctionId, InstanceId};
 
+use super::rest::Rest;
 use crate::clock::Nanos;
 
 /// Fields of a head, in order.
@@ -58,7 +59,7 @@ impl Answer {
 }
 
 /// The answer as it came. The body may lie in shared memory: do not keep it longer than needed, and not longer than the post.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Reply {
     /// HTTP status, or 0.
     pub status: u16,
@@ -69,8 +70,10 @@ pub struct Reply {
     /// Who answered.
     pub from: InstanceId,
     pub(crate) head: Vec<u8>,
-    /// The body, without a copy when it came in one message.
+    /// The body, without a copy when it came in one message; its first part when there is a rest.
     pub body: Bytes,
+    /// What follows, for a party that takes bodies as they come.
+    pub rest: Option<Rest>,
 }
 
 impl Reply {
@@ -108,8 +111,10 @@ pub struct Incoming {
     /// The parent's span id.
     pub span: [u8; 8],
     pub(crate) head: Vec<u8>,
-    /// The body, without a copy when it came in one message.
+    /// The body, without a copy when it came in one message; its first part when there is a rest.
     pub body: Bytes,
+    /// What follows, for a party that takes bodies as they come.
+    pub rest: Option<Rest>,
     pub(crate) channel: u32,
     pub(crate) call: u64,
 }
@@ -146,6 +151,11 @@ pub enum Unsent {
     Closed(State),
 }
 
+/// Nobody wants more of a body: the call has ended, was given up, or the peer is gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the other side takes no more of this body")]
+pub struct NotWanted;
+
 /// Why there is no answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
@@ -158,8 +168,8 @@ pub enum CallError {
     /// The deadline passed after it was sent; the peer has been told.
     #[error("no answer before the deadline")]
     Timeout,
-    /// The peer gave up in the middle of its answer.
-    #[error("the called instance broke its answer off")]
+    /// The peer gave up in the middle of its answer or call.
+    #[error("the peer broke its message off")]
     BrokenOff,
     /// The answer is larger than the caller takes, or its head is faulty.
     #[error("the answer is larger than {0} bytes, or its head is faulty")]

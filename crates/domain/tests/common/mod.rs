@@ -37,10 +37,14 @@ impl Node {
     }
 
     pub fn with(settings: Settings) -> Self {
+        Self::started(|| Hub::start(settings))
+    }
+
+    pub fn started(start: impl FnOnce() -> std::io::Result<(Hub, UnboundedReceiver<Fault>)>) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let (hub, faults) = {
             let _inside = runtime.enter();
-            Hub::start(settings).unwrap()
+            start().unwrap()
         };
         Self { runtime, hub, faults }
     }
@@ -115,10 +119,17 @@ pub fn polled_party<T, F: Future<Output = T>>(
     serves: bool,
     inside: impl FnOnce(polled::Post) -> F,
 ) -> T {
+    polled_party_with(socket, post::Settings { serves, ..post::Settings::default() }, inside)
+}
+
+pub fn polled_party_with<T, F: Future<Output = T>>(
+    socket: OwnedFd,
+    settings: post::Settings,
+    inside: impl FnOnce(polled::Post) -> F,
+) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let local = tokio::task::LocalSet::new();
     local.block_on(&runtime, async {
-        let settings = post::Settings { serves, ..post::Settings::default() };
         let (post, driver) = polled::Post::join(socket, settings).await.unwrap();
         let driver = tokio::task::spawn_local(driver);
         let result = tokio::time::timeout(2 * DEADLINE, inside(post)).await.expect("it hangs");

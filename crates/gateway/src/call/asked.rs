@@ -1,13 +1,9 @@
 //! What a request's head tells about the request, and how answers bear its identity.
 
-use std::time::SystemTime;
-
+use super::grpc::is_grpc;
+use super::identity::{CallId, StartTime};
 use http::header::{ACCEPT, HeaderName, HeaderValue, UPGRADE};
 use http::{HeaderMap, Request, Version};
-use uuid::Uuid;
-
-use super::digits::Digits;
-use super::grpc::is_grpc;
 
 /// The request's identity, kept or made.
 pub(crate) const X_CALL_ID: HeaderName = HeaderName::from_static("x-call-id");
@@ -48,8 +44,8 @@ impl Asked {
         let accept = headers.get(ACCEPT).map_or(&[][..], HeaderValue::as_bytes);
         let upgrade = wants_upgrade(request);
         Self {
-            call_id: headers.get(X_CALL_ID).cloned().unwrap_or_else(new_call_id),
-            start_time: start_time(),
+            call_id: headers.get(X_CALL_ID).cloned().unwrap_or_else(|| value(CallId::new().as_bytes())),
+            start_time: value(StartTime::now().as_bytes()),
             json: contains(accept, b"application/json"),
             stream: upgrade || is_stream(accept),
             upgrade,
@@ -67,6 +63,10 @@ impl Asked {
     }
 }
 
+fn value(text: &[u8]) -> HeaderValue {
+    HeaderValue::from_bytes(text).expect("digits, letters and hyphens are ASCII")
+}
+
 /// Whether a content type, or a list of acceptable ones, names an endless stream.
 pub(crate) fn is_stream(kinds: &[u8]) -> bool {
     contains(kinds, b"text/event-stream") || contains(kinds, b"application/x-ndjson")
@@ -81,20 +81,6 @@ fn wants_upgrade<B>(request: &Request<B>) -> bool {
 
 fn contains(text: &[u8], word: &[u8]) -> bool {
     text.len() >= word.len() && text.windows(word.len()).any(|part| part.eq_ignore_ascii_case(word))
-}
-
-fn new_call_id() -> HeaderValue {
-    let mut text = [0; uuid::fmt::Hyphenated::LENGTH];
-    let text = Uuid::new_v4().hyphenated().encode_lower(&mut text);
-    HeaderValue::from_str(text).expect("a UUID is ASCII")
-}
-
-fn start_time() -> HeaderValue {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let nanos = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
-    let mut text = Digits::default();
-    text.push(nanos, 1);
-    text.value()
 }
 
 #[cfg(test)]

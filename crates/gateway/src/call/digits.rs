@@ -37,9 +37,12 @@ impl Digits {
         }
     }
 
-    pub(super) fn value(&self) -> HeaderValue {
-        let text = &self.bytes[self.bytes.len() - self.used..];
-        HeaderValue::from_bytes(text).expect("digits and a dot are ASCII")
+    pub(super) fn text(&self) -> &[u8] {
+        &self.bytes[self.bytes.len() - self.used..]
+    }
+
+    fn value(&self) -> HeaderValue {
+        HeaderValue::from_bytes(self.text()).expect("digits and a dot are ASCII")
     }
 }
 

@@ -4,6 +4,7 @@ mod asked;
 mod clock;
 mod digits;
 pub(crate) mod grpc;
+mod identity;
 mod upload;
 
 use std::net::IpAddr;
@@ -18,6 +19,7 @@ pub use asked::Asked;
 pub(crate) use asked::{X_CALL_ID, X_NEARPATH_PATH, X_START_TIME, X_TIMEOUT, is_stream};
 pub(crate) use clock::{Clock, Stage};
 pub(crate) use digits::seconds;
+pub(crate) use identity::{CallId, StartTime};
 pub(crate) use upload::{Flow, Upload};
 
 use crate::Zone;

@@ -79,6 +79,13 @@ pub(crate) enum Upload {
         /// Where it is counted.
         flow: Rc<Flow>,
     },
+    /// Its first piece was taken, but not sent.
+    Begun {
+        /// The piece; it has been counted.
+        first: Bytes,
+        /// What follows.
+        rest: Box<Self>,
+    },
     /// It arrives from the caller.
     Streaming {
         /// What arrives.
@@ -107,6 +114,11 @@ impl Upload {
         }
         let flow = Flow::new(Instant::now());
         (Self::Whole { body, flow: flow.clone() }, Some(flow))
+    }
+
+    /// Puts a piece back that was taken, but not sent.
+    pub(crate) fn with_first(self, first: Bytes) -> Self {
+        if first.is_empty() { self } else { Self::Begun { first, rest: Box::new(self) } }
     }
 }
 
@@ -137,6 +149,12 @@ impl Body for Upload {
         let (body, flow, limit) = match self.get_mut() {
             Self::Empty => return Poll::Ready(None),
             Self::Whole { body, flow } => return Poll::Ready(take(body, flow).map(Ok)),
+            Self::Begun { first, rest } => {
+                return match first.is_empty() {
+                    true => Pin::new(&mut **rest).poll_frame(cx),
+                    false => Poll::Ready(Some(Ok(Frame::data(std::mem::take(first))))),
+                };
+            }
             Self::Streaming { body, flow, limit } => (body, flow, limit),
         };
         let frame = std::task::ready!(Pin::new(&mut *body).poll_frame(cx));
@@ -162,6 +180,7 @@ impl Body for Upload {
         match self {
             Self::Empty => true,
             Self::Whole { body, .. } => body.is_empty(),
+            Self::Begun { first, rest } => first.is_empty() && rest.is_end_stream(),
             Self::Streaming { body, .. } => body.is_end_stream(),
         }
     }
@@ -170,6 +189,10 @@ impl Body for Upload {
         match self {
             Self::Empty => SizeHint::with_exact(0),
             Self::Whole { body, .. } => SizeHint::with_exact(body.len() as u64),
+            Self::Begun { first, rest } => {
+                let rest = rest.size_hint().exact();
+                rest.map_or_else(SizeHint::new, |rest| SizeHint::with_exact(first.len() as u64 + rest))
+            }
             Self::Streaming { body, .. } => body.size_hint(),
         }
     }

@@ -13,7 +13,7 @@ use nearpath_types::{PlatformError, Reason, duration, policy};
 
 use super::pool::Line;
 use super::source::Source;
-use super::{memory, outgoing};
+use super::{exchange, memory, outgoing};
 use crate::COMPONENT;
 use crate::call::{Call, Clock, Flow, Stage};
 use crate::route::Endpoint;
@@ -33,7 +33,7 @@ pub(crate) enum Attempt {
 pub(crate) async fn attempt(call: &mut Call, endpoint: &Arc<Endpoint>) -> Result<Attempt, PlatformError> {
     if let Some(post) = memory::way(call, endpoint) {
         // On the heap, because not every request comes here and this future is copied into its place.
-        let answered = Box::pin(memory::attempt(call, endpoint, post)).await?;
+        let answered = Box::pin(exchange::attempt(call, endpoint, post)).await?;
         if let Attempt::Answered(..) = answered {
             return Ok(answered);
         }

@@ -6,12 +6,14 @@
 
 mod attempt;
 mod content;
+mod exchange;
 mod headers;
 mod memory;
 mod open;
 mod outgoing;
 mod passing;
 mod pick;
+pub(crate) mod plain;
 mod pool;
 mod source;
 mod tunnel;

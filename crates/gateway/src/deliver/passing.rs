@@ -84,7 +84,7 @@ impl Body for Passing {
                 this.count(&frame);
                 Poll::Ready(Some(Ok(frame)))
             }
-            Poll::Ready(Some(Err(error))) => Poll::Ready(Some(Err(this.cut(Reason::ResponseCut, error.into())))),
+            Poll::Ready(Some(Err(error))) => Poll::Ready(Some(Err(this.cut(Reason::ResponseCut, error)))),
             Poll::Ready(None) => {
                 this.open.finish();
                 Poll::Ready(None)

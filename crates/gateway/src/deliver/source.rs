@@ -6,6 +6,9 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
+use nearpath_wire::BoxError;
+
+use super::exchange::Parts;
 
 /// See the module.
 pub(crate) enum Source {
@@ -13,17 +16,20 @@ pub(crate) enum Source {
     Http(Incoming),
     /// In shared memory, whole; the slot is given back when the last byte has gone.
     Memory(Bytes),
+    /// In shared memory, as the function writes it.
+    Parts(Parts),
 }
 
 impl Body for Source {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = BoxError;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         match self.get_mut() {
-            Self::Http(body) => Pin::new(body).poll_frame(cx),
+            Self::Http(body) => Pin::new(body).poll_frame(cx).map_err(Into::into),
             Self::Memory(bytes) if bytes.is_empty() => Poll::Ready(None),
             Self::Memory(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
+            Self::Parts(parts) => parts.poll_frame(cx),
         }
     }
 
@@ -31,6 +37,7 @@ impl Body for Source {
         match self {
             Self::Http(body) => body.is_end_stream(),
             Self::Memory(bytes) => bytes.is_empty(),
+            Self::Parts(parts) => parts.is_over(),
         }
     }
 
@@ -38,6 +45,7 @@ impl Body for Source {
         match self {
             Self::Http(body) => body.size_hint(),
             Self::Memory(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Self::Parts(parts) => parts.size_hint(),
         }
     }
 }

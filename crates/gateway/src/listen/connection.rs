@@ -34,7 +34,7 @@ use super::worded::Worded;
 use crate::call::Peer;
 use crate::deliver::Content;
 use crate::lane::Lane;
-use crate::path::{self, Begun};
+use crate::path;
 use crate::record::Completion;
 use crate::route::{self, Function, Target};
 
@@ -130,30 +130,24 @@ where
 /// One connection's requests.
 pub(super) struct Visit {
     pub(super) lane: Rc<Lane>,
-    peer: Rc<Peer>,
+    pub(super) peer: Rc<Peer>,
     pub(super) life: Arc<Life>,
     resets: Resets,
 }
 
 /// The function that a plain request is for, and where its own path begins in the request's.
 pub(super) struct Found {
-    function: Arc<Function>,
-    rest: usize,
+    pub(super) function: Arc<Function>,
+    pub(super) rest: usize,
 }
 
 impl Visit {
     /// Finds a plain request's function; `None`: the request is to be refused.
     pub(super) fn find(&self, whole: &Whole) -> Option<Found> {
-        match route::parse(whole.request.uri().path()) {
+        match route::parse(whole.path()) {
             Ok(Target::Function { name, rest }) => self.lane.table.find(name).map(|function| Found { function, rest }),
             _ => None,
         }
-    }
-
-    /// Begins the walk of a plain request.
-    pub(super) fn begin_whole(&self, request: Request<Bytes>, found: Found) -> (Begun, Busy) {
-        let busy = self.life.begin(true);
-        (path::begin_whole(&self.lane, &self.peer, request, found.function, found.rest), busy)
     }
 
     /// Looks at the request at once, so that the future need not hold it.

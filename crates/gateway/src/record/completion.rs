@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use http::{Request, Version};
+use http::{Method, Request, Version};
 use nearpath_path::{Choice, Obstacle, Path};
 use nearpath_types::{InstanceId, Reason};
 
@@ -30,6 +30,8 @@ pub(crate) struct Completion {
     pub instance: Option<InstanceId>,
     /// Bytes of the response's body so far.
     pub bytes_out: u64,
+    /// Bytes of a body that came with its head.
+    bytes_in: u64,
     body: Option<Rc<Flow>>,
     way: Choice,
     details: Option<Box<Details>>,
@@ -64,6 +66,21 @@ impl Completion {
         Self::new(lane, function, || Details::of(request, asked))
     }
 
+    /// A request for a function that came whole, over HTTP/1.1, with so many bytes of body.
+    pub(crate) fn of_plain(
+        lane: &Rc<Lane>,
+        function: Arc<Function>,
+        method: &Method,
+        path: &str,
+        bytes_in: u64,
+    ) -> Self {
+        function.tally.start();
+        let details = || Details { method: method.to_string(), path: path.to_owned(), ..Details::unknown("HTTP/1.1") };
+        let mut plain = Self::new(lane, Some(function), details);
+        plain.bytes_in = bytes_in;
+        plain
+    }
+
     /// A request of which not even the head could be read.
     pub(crate) fn unread(lane: &Rc<Lane>, protocol: &'static str) -> Self {
         Self::new(lane, None, || Details::unknown(protocol))
@@ -80,6 +97,7 @@ impl Completion {
             queue_wait: Duration::ZERO,
             instance: None,
             bytes_out: 0,
+            bytes_in: 0,
             body: None,
             way: Choice { path: Path::Http, obstacle: None },
             details,
@@ -92,9 +110,9 @@ impl Completion {
     }
 
     /// For the access log.
-    pub(crate) fn identify(&mut self, call_id: &http::HeaderValue, caller: Option<&Function>) {
+    pub(crate) fn identify(&mut self, call_id: &[u8], caller: Option<&Function>) {
         if let Some(details) = &mut self.details {
-            details.call_id = String::from_utf8_lossy(call_id.as_bytes()).into_owned();
+            details.call_id = String::from_utf8_lossy(call_id).into_owned();
             details.caller = caller.map(|caller| caller.name.to_string());
         }
     }
@@ -164,7 +182,7 @@ impl Completion {
             status: self.status,
             reason: self.reason.map(Reason::name),
             instance: self.instance.map(|id| id.to_string()),
-            bytes_in: self.body.as_ref().map_or(0, |body| body.bytes()),
+            bytes_in: self.bytes_in + self.body.as_ref().map_or(0, |body| body.bytes()),
             bytes_out: self.bytes_out,
             duration: took.as_secs_f64(),
             queue_wait: self.queue_wait.as_secs_f64(),

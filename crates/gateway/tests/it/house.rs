@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -18,6 +19,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use nearpath_daemon::drain::{self, Trigger};
 use nearpath_daemon::metrics::Registry;
+use nearpath_domain::Hub;
 use nearpath_gateway::adapt::Adapters;
 use nearpath_gateway::{Control, Gateway, Listener, Serving, Settings, Zone};
 use nearpath_types::{FunctionId, FunctionRoute, Instance, InstanceAddr, InstanceId, InstanceState, Policy, Snapshot};
@@ -33,11 +35,17 @@ pub(crate) fn full(text: impl Into<Bytes>) -> TestBody {
 }
 
 /// Rings arrive here; the administrator's side says which path it saw.
-pub(crate) struct Rings(mpsc::UnboundedSender<FunctionId>);
+pub(crate) struct Rings(mpsc::UnboundedSender<FunctionId>, Option<Hub>);
 
 impl Control for Rings {
     fn wake(&self, function: &FunctionId) {
         let _ = self.0.send(function.clone());
+    }
+
+    fn domains(&self) -> Option<mpsc::UnboundedReceiver<OwnedFd>> {
+        let (send, sockets) = mpsc::unbounded_channel();
+        send.send(self.1.as_ref()?.gateway_socket().unwrap()).unwrap();
+        Some(sockets)
     }
 
     fn admin(&self, request: Request<Incoming>) -> BoxFuture<'static, Response<Body>> {
@@ -91,11 +99,20 @@ impl House {
         Self::adapted(settings, None)
     }
 
+    /// With functions that are parties of a security domain.
+    pub(crate) fn of_chain(hub: Hub) -> Self {
+        Self::build(Settings::default(), None, Some(hub))
+    }
+
     /// With listeners for other protocols.
     pub(crate) fn adapted(settings: Settings, adapters: Option<Adapters>) -> Self {
+        Self::build(settings, adapters, None)
+    }
+
+    fn build(settings: Settings, adapters: Option<Adapters>, hub: Option<Hub>) -> Self {
         let (send, rings) = mpsc::unbounded_channel();
         let (registry, log) = (Registry::default(), Lines::default());
-        let gateway = Gateway::new(settings, Arc::new(Rings(send)), &registry);
+        let gateway = Gateway::new(settings, Arc::new(Rings(send, hub)), &registry);
         let gateway = gateway.with_access_log(Box::new(log.clone())).unwrap();
         let gateway = match adapters {
             Some(adapters) => gateway.with_adapters(adapters, &registry),

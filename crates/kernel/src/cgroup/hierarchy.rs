@@ -60,6 +60,14 @@ impl Version {
             Self::V2 => "cgroup.procs",
         }
     }
+
+    /// The file through which one thread joins.
+    pub(super) const fn thread_file(self) -> &'static str {
+        match self {
+            Self::V1 => "tasks",
+            Self::V2 => "cgroup.threads",
+        }
+    }
 }
 
 /// A hierarchy in which this node has a folder.

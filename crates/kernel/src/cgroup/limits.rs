@@ -84,6 +84,14 @@ fn memory(version: Version, bytes: u64) -> Vec<Entry> {
     }
 }
 
+/// Limits the CPU time of a group that is there.
+pub(super) fn set_cpu(version: Version, folder: &Path, millis: u64) -> io::Result<()> {
+    cpu(version, millis).into_iter().try_for_each(|Entry(name, value, _)| {
+        let file = folder.join(name);
+        write(&file, &value).map_err(|error| at(&file, error))
+    })
+}
+
 fn cpu(version: Version, millis: u64) -> Vec<Entry> {
     let quota = (millis.saturating_mul(PERIOD_MICROS) / 1_000).max(LEAST_QUOTA_MICROS);
     match version {
@@ -96,7 +104,7 @@ fn cpu(version: Version, millis: u64) -> Vec<Entry> {
 }
 
 /// Writes to a file that exists: `fs::write` would try to create it, which a cgroup refuses with a misleading error.
-fn write(file: &Path, value: &str) -> io::Result<()> {
+pub(super) fn write(file: &Path, value: &str) -> io::Result<()> {
     use std::io::Write;
     fs::OpenOptions::new().write(true).open(file)?.write_all(value.as_bytes())
 }

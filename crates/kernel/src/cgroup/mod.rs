@@ -7,6 +7,7 @@
 mod hierarchy;
 mod limits;
 mod removal;
+mod threads;
 
 use std::fs;
 use std::io;
@@ -23,6 +24,7 @@ pub use hierarchy::{mount_points, own_v2_group};
 pub use limits::field;
 pub use limits::{Limits, Usage};
 pub use removal::Swept;
+pub use threads::ThreadGroup;
 
 /// What this machine offers, for one node.
 #[derive(Debug, Clone)]
@@ -87,6 +89,7 @@ impl Cgroups {
     pub fn sweep(&self) -> io::Result<Swept> {
         let mut swept = Swept::default();
         for hierarchy in &self.hierarchies {
+            threads::sweep(hierarchy);
             for entry in fs::read_dir(&hierarchy.folder)? {
                 let entry = entry?;
                 if entry.file_type()?.is_dir() {

@@ -10,6 +10,7 @@ const (
 	countersSize = 128
 	buckets      = 10
 	firstBucket  = 5
+	microsSum    = firstBucket + buckets
 )
 
 // Counters are what one side of an edge counts, for the node to read. One writer at a time; the values are kept privately, so
@@ -38,6 +39,7 @@ func (c *Counters) Closed(took time.Duration, failed bool) {
 		c.add(4, ^uint64(0))
 	}
 	c.add(firstBucket+bucket(took), 1)
+	c.add(microsSum, uint64(max(took.Microseconds(), 0)))
 }
 
 // InFlight is the number of open calls.

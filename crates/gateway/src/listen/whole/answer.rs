@@ -18,7 +18,7 @@ use crate::deliver::Content;
 use crate::listen::life::Busy;
 
 /// Room for a usual head.
-const HEAD: usize = 512;
+pub(super) const HEAD: usize = 512;
 
 /// How the end of an answer's body is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,7 +49,7 @@ where
     let framing = framing(parts.status, &content);
     let close = close || line.life.is_draining();
     let mut out = BytesMut::with_capacity(HEAD);
-    head(&mut out, &parts, framing, close, &date);
+    head(&mut out, &parts, framing, close, date);
     busy.gives();
     let mut passed = 0;
     while framing != Framing::Bodiless && framing != Framing::Length(passed) {
@@ -128,12 +128,8 @@ fn framing(status: StatusCode, content: &Content) -> Framing {
     }
 }
 
-fn head(out: &mut BytesMut, parts: &Parts, framing: Framing, close: bool, date: &[u8; 29]) {
-    out.put_slice(b"HTTP/1.1 ");
-    out.put_slice(parts.status.as_str().as_bytes());
-    out.put_slice(b" ");
-    out.put_slice(parts.status.canonical_reason().unwrap_or("Unknown").as_bytes());
-    out.put_slice(b"\r\n");
+fn head(out: &mut BytesMut, parts: &Parts, framing: Framing, close: bool, date: [u8; 29]) {
+    status_line(out, parts.status);
     let own = [CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING];
     for (name, value) in parts.headers.iter().filter(|(name, _)| !own.contains(name)) {
         field(out, name.as_str(), value.as_bytes());
@@ -143,18 +139,31 @@ fn head(out: &mut BytesMut, parts: &Parts, framing: Framing, close: bool, date: 
         Framing::Chunked => field(out, "transfer-encoding", b"chunked"),
         Framing::Bodiless => {}
     }
-    if !parts.headers.contains_key(DATE) {
-        field(out, "date", date);
+    end(out, (!parts.headers.contains_key(DATE)).then_some(date), close);
+}
+
+pub(super) fn status_line(out: &mut BytesMut, status: StatusCode) {
+    out.put_slice(b"HTTP/1.1 ");
+    out.put_slice(status.as_str().as_bytes());
+    out.put_slice(b" ");
+    out.put_slice(status.canonical_reason().unwrap_or("Unknown").as_bytes());
+    out.put_slice(b"\r\n");
+}
+
+pub(super) fn field(out: &mut BytesMut, name: &str, value: &[u8]) {
+    out.put_slice(name.as_bytes());
+    out.put_slice(b": ");
+    out.put_slice(value);
+    out.put_slice(b"\r\n");
+}
+
+/// The last fields, and the end of the head.
+pub(super) fn end(out: &mut BytesMut, date: Option<[u8; 29]>, close: bool) {
+    if let Some(date) = date {
+        field(out, "date", &date);
     }
     if close {
         field(out, "connection", b"close");
     }
-    out.put_slice(b"\r\n");
-}
-
-fn field(out: &mut BytesMut, name: &str, value: &[u8]) {
-    out.put_slice(name.as_bytes());
-    out.put_slice(b": ");
-    out.put_slice(value);
     out.put_slice(b"\r\n");
 }

@@ -1,10 +1,12 @@
 //! HTTP/1.1 requests that have come as a whole: most requests, and the cheap way to answer them.
 //!
 //! A plain request for a function, head and body in one piece, needs no state between reads and no task that feeds a body:
-//! it is read, walks [`crate::path`] like all others, and its answer is written. Whatever is not plain, and whatever is
-//! doubtful, is hyper's to judge: the connection goes there with every byte that was read, and stays there.
+//! it is read, walks [`crate::path`] like all others, and its answer is written. Where its function can be reached through
+//! memory it takes the shorter way of [`crate::deliver::plain`]. Whatever is not plain, and whatever is doubtful, is hyper's to
+//! judge: the connection goes there with every byte that was read, and stays there.
 
 mod answer;
+mod direct;
 mod head;
 mod line;
 
@@ -12,10 +14,13 @@ use std::io;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::connection::Visit;
+use super::connection::{Found, Visit};
 use super::watched::Watched;
-pub use head::{Seen, Whole, read};
+use crate::deliver::plain;
+use crate::path;
 use line::Line;
+
+pub use head::{Seen, Whole, read};
 
 /// Most of a head that is waited for here.
 const LONGEST_HEAD: usize = 4096;
@@ -40,8 +45,8 @@ where
     loop {
         match read(line.buffer()) {
             Seen::Whole(whole) => match visit.find(&whole) {
-                Some(target) => {
-                    if !answered(visit, &mut line, whole, target).await? {
+                Some(found) => {
+                    if !answered(visit, &mut line, &whole, found).await? {
                         return Ok(Left::Over);
                     }
                 }
@@ -58,19 +63,19 @@ where
 }
 
 /// Answers one request. Whether another one may come.
-async fn answered<T>(
-    visit: &Visit,
-    line: &mut Line<T>,
-    whole: Whole,
-    target: super::connection::Found,
-) -> io::Result<bool>
+async fn answered<T>(visit: &Visit, line: &mut Line<T>, whole: &Whole, found: Found) -> io::Result<bool>
 where
     T: AsyncRead + AsyncWrite + Unpin,
 {
-    let close = whole.close;
-    let (begun, busy) = visit.begin_whole(whole.request, target);
-    match line.unless_gone(crate::path::answer(begun)).await {
-        Some(response) => answer::write(line, response, busy, close, visit.lane.date()).await,
+    let busy = line.life.begin(true);
+    if let Some(sent) = plain::send(&visit.lane, &visit.peer, whole, &found.function, found.rest) {
+        return direct::answered(visit, line, whole, sent, busy).await;
+    }
+    let Some(request) = whole.request() else { return Err(io::ErrorKind::InvalidData.into()) };
+    let begun = path::begin_whole(&visit.lane, &visit.peer, request, found.function, found.rest);
+    // On the heap: it would make every connection's future as large as itself.
+    match line.unless_gone(Box::pin(path::answer(begun))).await {
+        Some(response) => answer::write(line, response, busy, whole.closes(), visit.lane.date()).await,
         None => Ok(false),
     }
 }

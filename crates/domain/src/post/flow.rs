@@ -1,0 +1,86 @@
+//! A body of which the first message has gone: its parts, as the receiver lets them go.
+
+use std::sync::Arc;
+use std::task::Waker;
+
+use bytes::Bytes;
+use nearpath_shm::{Draft, End, Envelope, Kind, Lease, Member, Slot, envelope};
+
+use super::outbox::{Progress, claim, has_room, send};
+use super::words::Unsent;
+use crate::outflow::{Due, Outflow};
+
+/// A part takes a slot of this size at most: large ones are few, and a slow reader keeps some.
+const PART: usize = 65_536 - envelope::SIZE;
+
+/// Names a message that is with the receiver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Ticket(Slot, u32);
+
+impl Ticket {
+    pub(super) fn of(lease: &Lease) -> Self {
+        Self(lease.slot(), lease.generation())
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Flow {
+    envelope: Envelope,
+    pub(super) out: Outflow<Ticket>,
+}
+
+impl Flow {
+    /// `first`: the message that has gone; `rest`: what is there of the body beyond it.
+    pub(super) fn new(first: Envelope, rest: Bytes, open: bool, ticket: Ticket) -> Self {
+        let envelope = Envelope { total: first.total, ..Envelope::new(Kind::Part, first.call) };
+        Self { envelope, out: Outflow::new(rest, open, ticket) }
+    }
+
+    /// Sends what can be sent.
+    pub(super) fn advance(&mut self, end: &mut End, member: &Arc<Member>) -> Progress {
+        loop {
+            match self.out.due(|ticket| is_unread(member, ticket)) {
+                Due::Nothing => return Progress::Gone,
+                Due::Writer => return Progress::WantsWriter,
+                Due::Window => return Progress::WantsRoom,
+                Due::Part if !has_room(end, true) => return Progress::WantsRoom,
+                Due::Part => {}
+            }
+            match self.step(end, member) {
+                Ok(()) => {}
+                Err(Unsent::NoCredit) => return Progress::WantsRoom,
+                Err(Unsent::NoSlot) => return Progress::WantsSlot,
+                Err(_) => return Progress::Hopeless,
+            }
+        }
+    }
+
+    fn step(&mut self, end: &mut End, member: &Arc<Member>) -> Result<(), Unsent> {
+        let piece = self.out.piece();
+        let part = &piece[..piece.len().min(PART)];
+        let draft = Draft::new(claim(member, envelope::body_at(0), part.len())?);
+        let ticket = Ticket::of(draft.lease());
+        let bytes = part.len().min(draft.room() as usize);
+        let more = !self.out.ends_with(bytes);
+        send(end, draft, self.envelope, &part[..bytes], more)?;
+        self.out.sent(bytes, ticket).into_iter().for_each(Waker::wake);
+        Ok(())
+    }
+
+    /// Whether something can go: what to look at before sleeping.
+    pub(super) fn may_go(&mut self, member: &Arc<Member>) -> bool {
+        self.out.due(|ticket| is_unread(member, ticket)) == Due::Part
+    }
+}
+
+/// Its writer hears that nobody wants more.
+impl Drop for Flow {
+    fn drop(&mut self) {
+        self.out.writer().into_iter().for_each(Waker::wake);
+    }
+}
+
+fn is_unread(member: &Arc<Member>, ticket: &Ticket) -> bool {
+    member.outlives(ticket.0, ticket.1)
+}

@@ -1,0 +1,165 @@
+//! The shortest way of a request: one that came whole, for an instance that is reached through memory.
+//!
+//! The same steps as on the long way, route, admit, deliver, record, without what only other requests need: its head goes from
+//! where it was read into the slot, and the answer's head from its slot to the caller, without a map of headers in between.
+//! Where anything is in the way, nothing has happened yet, and the request takes the long way.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use http::{HeaderValue, Response};
+use nearpath_domain::post::polled;
+use nearpath_domain::trace::{TRACEPARENT, Trace};
+use nearpath_domain::{CallError, Reply, To, clock};
+use nearpath_path::{Choice, Path};
+use nearpath_types::Reason;
+
+use super::open::Held;
+use super::pick::{self, Place};
+use super::{Answer, Content, attempt, exchange, reply};
+use crate::Zone;
+use crate::admit::Entry;
+use crate::call::{Asked, Call, CallId, Clock, Peer, StartTime};
+use crate::lane::Lane;
+use crate::listen::whole::Whole;
+use crate::record::Completion;
+use crate::refusal;
+use crate::route::{Function, Route};
+
+/// A request that was sent.
+pub(crate) struct Sent {
+    /// Its answer, when it comes. Dropping it cancels the call.
+    pub(crate) answer: polled::Call,
+    /// `X-Call-Id`.
+    pub(crate) call_id: CallId,
+    /// `X-Start-Time`.
+    pub(crate) start_time: StartTime,
+    pub(crate) record: Completion,
+    place: Place,
+    route: Arc<Route>,
+    function: Arc<Function>,
+    rest: usize,
+}
+
+/// Sends a plain request. `None`: it was not sent, and leaves no trace.
+pub(crate) fn send(lane: &Rc<Lane>, peer: &Peer, whole: &Whole, function: &Arc<Function>, rest: usize) -> Option<Sent> {
+    if peer.zone != Zone::Public || whole.asks() {
+        return None;
+    }
+    let route = function.route();
+    let body = whole.body();
+    let fits = route.policy.max_body.is_none_or(|most| body.len() as u64 <= most);
+    let post = lane.domains.of(route.domain.as_deref()?).filter(|_| fits)?;
+    let Entry::In(permit) = function.gate.enter() else { return None };
+    let place = pick::pick(&route, permit, &[], lane.random()).ok()?;
+    let (call_id, start_time) = (CallId::of(whole.fields()), StartTime::now());
+    let received = body.len() as u64;
+    let answer = {
+        let fields = fields(whole, peer, own_target(whole, rest), &call_id, &start_time, &route)?;
+        let (trace, span) = traced(&fields);
+        let deadline = clock::within(route.policy.total_timeout.min(route.policy.first_byte_timeout));
+        let request = nearpath_domain::Request { fields: &fields, body, deadline, trace, span };
+        post.call(To::Instance(place.endpoint.id), &request).ok()?
+    };
+    let mut record = Completion::of_plain(lane, function.clone(), whole.method(), whole.path(), received);
+    record.identify(call_id.as_bytes(), None);
+    record.went(Choice { path: Path::Shm, obstacle: None });
+    record.instance = Some(place.endpoint.id);
+    Some(Sent { answer, call_id, start_time, record, place, route, function: function.clone(), rest })
+}
+
+/// The target that the function sees. One that has to be made is not here: the long way makes it.
+fn own_target(whole: &Whole, rest: usize) -> &str {
+    match &whole.target()[rest..] {
+        "" => "/",
+        target => target,
+    }
+}
+
+/// The head as the function gets it; see [`super::headers::to_function`]. `None`: the target has to be made first.
+fn fields<'a>(
+    whole: &'a Whole,
+    peer: &'a Peer,
+    target: &'a str,
+    call_id: &'a CallId,
+    start_time: &'a StartTime,
+    route: &'a Route,
+) -> Option<Vec<(&'a str, &'a [u8])>> {
+    const OWN: [&str; 3] = ["x-forwarded-for", "x-forwarded-host", "x-forwarded-proto"];
+    if !target.starts_with('/') {
+        return None;
+    }
+    let mut fields: Vec<(&str, &[u8])> = Vec::with_capacity(24);
+    fields.push((":method", whole.method().as_str().as_bytes()));
+    fields.push((":path", target.as_bytes()));
+    let (mut host, mut told) = (&b""[..], [false; OWN.len()]);
+    for (name, value) in whole.fields() {
+        match name {
+            "x-call-id" | "x-start-time" => continue,
+            "host" => host = value,
+            _ => OWN.iter().zip(&mut told).for_each(|(own, told)| *told |= *own == name),
+        }
+        fields.push((name, value));
+    }
+    let own = [peer.forwarded_for.as_bytes(), host, peer.proto.as_bytes()];
+    fields.extend(OWN.into_iter().zip(own).zip(told).filter(|(_, told)| !told).map(|(field, _)| field));
+    fields.push(("x-call-id", call_id.as_bytes()));
+    fields.push(("x-start-time", start_time.as_bytes()));
+    fields.push(("x-timeout", route.total.as_bytes()));
+    Some(fields)
+}
+
+fn traced(fields: &[(&str, &[u8])]) -> ([u8; 16], [u8; 8]) {
+    let told = fields.iter().find(|(name, _)| *name == TRACEPARENT);
+    let trace = told.and_then(|(_, value)| Trace::parse(value));
+    trace.map_or_else(Default::default, |trace| (trace.id, trace.span))
+}
+
+impl Sent {
+    /// The answer is complete: its place is free, and so it stands in the record.
+    pub(crate) fn complete(mut self, status: u16, bytes: u64) {
+        self.record.answered(status);
+        self.record.bytes_out = bytes;
+        self.record.finished();
+    }
+
+    /// The answer goes the long way from here: it comes in parts, or its head asks for a closer look.
+    pub(crate) fn answer_long(
+        self,
+        lane: &Rc<Lane>,
+        peer: &Rc<Peer>,
+        whole: &Whole,
+        answer: Reply,
+    ) -> Response<Content> {
+        let (call, place) = self.into_call(lane, peer, whole);
+        let (response, held) = (exchange::response(answer), Held { place, line: None });
+        reply(call, Answer { response, held, caller: None })
+    }
+
+    /// There is no answer.
+    pub(crate) fn fail(self, lane: &Rc<Lane>, peer: &Rc<Peer>, whole: &Whole, error: CallError) -> Response<Content> {
+        let (call, place) = self.into_call(lane, peer, whole);
+        let first_byte = call.route.policy.first_byte_timeout < call.route.policy.total_timeout;
+        let limit = if first_byte { Reason::FirstByteTimeout } else { Reason::TotalTimeout };
+        let error = match error {
+            CallError::Timeout => attempt::too_late(&call, &place.endpoint, limit),
+            error => exchange::lost(&call, &place.endpoint, error),
+        };
+        refusal::of_call(*call, &error).map(Content::Own)
+    }
+
+    fn into_call(self, lane: &Rc<Lane>, peer: &Rc<Peer>, whole: &Whole) -> (Box<Call>, Place) {
+        let Self { call_id, start_time, record, place, route, function, rest, .. } = self;
+        let text = |bytes: &[u8]| HeaderValue::from_bytes(bytes).ok();
+        let mut asked = Asked::of(&whole.request().unwrap_or_default());
+        asked.call_id = text(call_id.as_bytes()).unwrap_or(asked.call_id);
+        asked.start_time = text(start_time.as_bytes()).unwrap_or(asked.start_time);
+        let admitted: Instant = record.started();
+        let clock = Clock::new(admitted, &route.policy, None, lane.body_idle);
+        let (lane, peer) = (lane.clone(), peer.clone());
+        let call =
+            Call { lane, peer, function, route, asked, clock, record, admitted, request: None, flow: None, rest };
+        (Box::new(call), place)
+    }
+}

@@ -1,0 +1,155 @@
+//! How much CPU the gateway may use, decided twice a period. Pure: counters in, a quota out; time is in the sample.
+//!
+//! The quota is linear in the rate of requests, as published for SPRIGHT (rate smoothed with weight 0.8): `cost × rate`. The
+//! cost of a request is not copied from anywhere but fitted while it runs, from CPU time and requests counted. To that comes
+//! what is used without requests (streams, WebSockets, handshakes) and [`HEADROOM`].
+//!
+//! It rises at once and falls late, to the most that was needed in the last second. A burst that uses its quota up gets
+//! everything at the next step: the kernel gives a new quota out when it is set, so that nobody waits for longer than a period.
+//! The kernel's own counter of throttled periods comes too late for that, it grows when the period is over; so it is the CPU
+//! time that tells: a period's quota used up has, in one of two steps, taken at least half.
+
+use std::time::Duration;
+
+/// The period of the kernel's bandwidth control, its default.
+pub const PERIOD: Duration = Duration::from_millis(100);
+/// From one decision to the next: half a period, see the module.
+pub const STEP: Duration = Duration::from_millis(50);
+
+/// Weight of the newest rate.
+const WEIGHT: f64 = 0.8;
+/// What is given over what is expected, so that requests do not queue for the quota's end.
+const HEADROOM: f64 = 1.5;
+/// What stays of the fit's past with each step that had requests: it follows within some seconds.
+const MEMORY: f64 = 0.99;
+/// Steps in which less has to be enough before the quota falls: a second.
+const HOLD: u32 = 20;
+/// So much of what could be used in a step is all of it: clocks and counters are not exact.
+const ALL: f64 = 0.95;
+/// A fall by less is not worth a change.
+const SLACK: f64 = 0.9;
+
+/// What the quota stays within, in thousandths of a core.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// While nothing happens.
+    pub floor: u64,
+    /// All that there is.
+    pub ceiling: u64,
+}
+
+/// Counters at one moment; all only grow, but for requests, which fall when a function is removed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Sample {
+    /// Since any fixed moment.
+    pub at: Duration,
+    /// Requests that came.
+    pub requests: u64,
+    /// CPU time used.
+    pub cpu: Duration,
+    /// Periods in which threads were throttled.
+    pub throttled: u64,
+}
+
+/// See the module.
+#[derive(Debug, Clone)]
+pub struct Quota {
+    bounds: Bounds,
+    last: Option<Sample>,
+    millis: u64,
+    /// Requests a second, smoothed.
+    rate: f64,
+    /// Cores in use, smoothed.
+    used: f64,
+    /// Cores in use while no request came.
+    other: f64,
+    fit: Fit,
+    /// Steps until it may fall, and the most that was wanted in those that have passed.
+    hold: u32,
+    peak: u64,
+}
+
+/// CPU seconds and requests, with the past fading.
+#[derive(Debug, Clone, Copy, Default)]
+struct Fit {
+    cpu: f64,
+    requests: f64,
+}
+
+impl Quota {
+    /// Begins with all that there is: nothing is known yet.
+    pub fn new(bounds: Bounds) -> Self {
+        let (rate, used, other) = (0.0, 0.0, 0.0);
+        let millis = bounds.ceiling;
+        Self { bounds, last: None, millis, rate, used, other, fit: Fit::default(), hold: HOLD, peak: 0 }
+    }
+
+    /// Thousandths of a core, as decided last.
+    pub fn millis(&self) -> u64 {
+        self.millis
+    }
+
+    /// CPU seconds that a request costs, as fitted; 0 before the first one.
+    pub fn cost(&self) -> f64 {
+        if self.fit.requests > 0.0 { self.fit.cpu / self.fit.requests } else { 0.0 }
+    }
+
+    /// A step has passed: the quota for the next one.
+    pub fn tick(&mut self, now: Sample) -> u64 {
+        let Some(last) = self.last.replace(now) else { return self.millis };
+        let span = now.at.saturating_sub(last.at).as_secs_f64();
+        if span <= 0.0 {
+            return self.millis;
+        }
+        let requests = now.requests.saturating_sub(last.requests) as f64;
+        let cpu = now.cpu.saturating_sub(last.cpu).as_secs_f64();
+        self.learn(requests, cpu, span);
+        let all = self.millis as f64 / 1_000.0 * span;
+        if now.throttled > last.throttled || cpu >= ALL * all {
+            self.lift();
+        } else {
+            self.move_to(self.wanted());
+        }
+        self.millis
+    }
+
+    fn learn(&mut self, requests: f64, cpu: f64, span: f64) {
+        let smooth = |old: f64, new: f64| WEIGHT * new + (1.0 - WEIGHT) * old;
+        self.rate = smooth(self.rate, requests / span);
+        self.used = smooth(self.used, cpu / span);
+        if requests == 0.0 {
+            self.other = smooth(self.other, cpu / span);
+            return;
+        }
+        self.other = self.other.min(cpu / span);
+        self.fit.cpu = MEMORY * self.fit.cpu + (cpu - self.other * span).max(0.0);
+        self.fit.requests = MEMORY * self.fit.requests + requests;
+    }
+
+    /// Never less than what is used: where the line does not fit (answers of very different sizes), that does.
+    fn wanted(&self) -> u64 {
+        let cores = (self.cost() * self.rate + self.other).max(self.used);
+        let millis = (cores * HEADROOM * 1_000.0).ceil();
+        (millis as u64).clamp(self.bounds.floor.min(self.bounds.ceiling), self.bounds.ceiling)
+    }
+
+    fn lift(&mut self) {
+        self.millis = self.bounds.ceiling;
+        (self.hold, self.peak) = (HOLD, 0);
+    }
+
+    fn move_to(&mut self, wanted: u64) {
+        self.peak = self.peak.max(wanted);
+        if wanted >= self.millis {
+            self.millis = wanted;
+            (self.hold, self.peak) = (HOLD, 0);
+            return;
+        }
+        self.hold = self.hold.saturating_sub(1);
+        if self.hold == 0 {
+            let worth = self.peak == self.bounds.floor || (self.peak as f64) < SLACK * self.millis as f64;
+            self.millis = if worth { self.peak } else { self.millis };
+            (self.hold, self.peak) = (HOLD, 0);
+        }
+    }
+}

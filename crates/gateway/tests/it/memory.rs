@@ -1,0 +1,314 @@
+//! Bodies through shared memory: as long as they like, as they come, broken off by whoever leaves.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::Frame;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use nearpath_domain::hub::{Door, Hub, Settings};
+use nearpath_domain::post::polled::{Post, Received};
+use nearpath_domain::{Answer, packet, post};
+use nearpath_testkit::{eventually, within};
+use nearpath_types::{InstanceId, Policy};
+
+use crate::house::{House, TestBody, full, send};
+use crate::streams::{Pieces, pieces};
+
+/// A gateway and one function, `f`, that can be reached through memory alone.
+struct Chain {
+    house: House,
+    hub: Hub,
+    function: Option<JoinHandle<()>>,
+}
+
+/// Nobody listens there: it only names the instance.
+const NOWHERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 1);
+
+impl Chain {
+    async fn with<F: Future<Output = ()>>(handler: impl Fn(Received) -> F + Send + 'static) -> Self {
+        let (hub, _faults) = Hub::start(Settings::named("shop.openfaas-fn")).unwrap();
+        let (ours, theirs) = packet::pair().unwrap();
+        hub.admit(InstanceId(1), "f".parse().unwrap(), Door::Connected(ours));
+        let function = std::thread::spawn(|| serve(theirs, handler));
+        let house = House::of_chain(hub.clone());
+        house.publish(&[("f", Policy { chain: Some("shop".into()), ..Policy::default() }, &[NOWHERE])]);
+        let chain = Self { house, hub, function: Some(function) };
+        // Each of the gateway's threads has to meet the instance.
+        eventually("the function is reached", async || {
+            let asked = futures_util::future::join_all((0..16).map(|_| chain.ask("/ping", full(""))));
+            asked.await.iter().all(|response| response.status() == 204)
+        })
+        .await;
+        chain
+    }
+
+    async fn ask(&self, path: &str, body: TestBody) -> Response<Incoming> {
+        let request = Request::post(format!("/function/f{path}")).body(body).unwrap();
+        within(send(self.house.public, request)).await.unwrap()
+    }
+
+    async fn until_all_slots_are_back(&self) {
+        eventually("all slots are back", async || self.hub.usage().await.slots == 0).await;
+    }
+}
+
+impl Drop for Chain {
+    fn drop(&mut self) {
+        let hub = self.hub.clone();
+        tokio::spawn(async move { hub.stop().await });
+        drop(self.function.take()); // it ends when the node hangs up
+    }
+}
+
+/// Serves calls, each in a task of its own, until one asks for `/die`.
+fn serve<F: Future<Output = ()>>(socket: std::os::fd::OwnedFd, handler: impl Fn(Received) -> F + 'static) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let line = socket.try_clone().unwrap();
+    let (handler, local) = (std::rc::Rc::new(handler), tokio::task::LocalSet::new());
+    local.block_on(&runtime, async move {
+        let settings = post::Settings { streams: true, ..post::Settings::default() };
+        let (post, driver) = Post::join(socket, settings).await.unwrap();
+        tokio::task::spawn_local(driver);
+        post.ready().unwrap();
+        while let Some(received) = post.next().await {
+            match received.fields().get(":path") {
+                Some(b"/ping") => received.answer(Answer { status: 204, ..Answer::default() }),
+                Some(b"/die") => {
+                    // As the kernel would for a process that is killed: the node hears of it, nobody says a word more.
+                    let _ = rustix::net::shutdown(&line, rustix::net::Shutdown::Both);
+                    loop {
+                        std::thread::park();
+                    }
+                }
+                _ => {
+                    let handler = handler.clone();
+                    tokio::task::spawn_local(async move { handler(received).await });
+                }
+            }
+        }
+    });
+}
+
+async fn echo(mut received: Received) {
+    let rest = received.take_rest();
+    let kind = received.fields().get("content-type").map(Bytes::copy_from_slice);
+    let fields = kind.into_iter().map(|kind| ("content-type".into(), kind)).collect();
+    let first = received.body.clone();
+    let mut writer = received.begin(Answer { fields, ..Answer::ok(first) }, None);
+    while let Some(rest) = &rest
+        && let Some(part) = rest.next().await
+    {
+        let Ok(part) = part else { return };
+        if writer.write(Bytes::copy_from_slice(&part)).await.is_err() {
+            return;
+        }
+    }
+    writer.finish();
+}
+
+fn data(bytes: impl Into<Bytes>) -> Frame<Bytes> {
+    Frame::data(bytes.into())
+}
+
+/// Writes 64 KB pieces, each of one byte's value, no more than a few ahead of the reader.
+async fn write_all(write: Pieces, count: usize, read: Arc<AtomicUsize>) {
+    for n in 0..count {
+        while n > read.load(Ordering::Relaxed) / 65_536 + 64 {
+            tokio::time::sleep(Duration::from_millis(1)).await; // the other end is the gateway's to hurry
+        }
+        let _ = write.send(data(vec![n as u8; 65_536]));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hundred_megabytes_are_echoed_in_few_slots() {
+    let chain = Chain::with(echo).await;
+    let (write, body) = pieces();
+    let read = Arc::new(AtomicUsize::new(0));
+    let writing = tokio::spawn(write_all(write, 1600, read.clone()));
+    let mut answer = chain.ask("/", body).await.into_body();
+    let mut most = 0;
+    while let Some(frame) = within(answer.frame()).await {
+        let bytes = frame.unwrap().into_data().unwrap();
+        let at = read.fetch_add(bytes.len(), Ordering::Relaxed);
+        assert!(bytes.iter().zip(at..).all(|(byte, at)| *byte == (at / 65_536) as u8));
+        if at % 10 == 0 {
+            most = most.max(chain.hub.usage().await.slots);
+        }
+    }
+    assert_eq!(read.load(Ordering::Relaxed), 1600 * 65_536);
+    assert!(most <= 40, "{most} slots for two windows of eight parts, and what is being written");
+    writing.await.unwrap();
+    chain.until_all_slots_are_back().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn events_arrive_one_by_one() {
+    let chain = Chain::with(echo).await;
+    let (write, body) = pieces();
+    let request = Request::post("/function/f").header("content-type", "text/event-stream");
+    let request = request.header("accept", "text/event-stream").header("x-nearpath-path", "?").body(body).unwrap();
+    let response = within(send(chain.house.public, request)).await.unwrap();
+    assert_eq!(response.headers()["x-nearpath-path"], "shm");
+    let mut answer = response.into_body();
+    for n in 0..50 {
+        let event = format!("data: {n}\n\n");
+        write.send(data(event.clone())).unwrap();
+        let frame = within(answer.frame()).await.unwrap().unwrap();
+        assert_eq!(frame.into_data().unwrap(), event, "it comes before the next one is sent");
+    }
+    drop(write);
+    assert!(within(answer.frame()).await.is_none());
+    chain.until_all_slots_are_back().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_caller_that_leaves_ends_the_handlers_writing_and_reading() {
+    let (heard, mut hears) = tokio::sync::mpsc::unbounded_channel();
+    let chain = Chain::with(move |mut received: Received| {
+        let heard = heard.clone();
+        async move {
+            if let Some(rest) = received.take_rest() {
+                heard.send("reads").unwrap();
+                while let Some(Ok(_)) = rest.next().await {}
+                heard.send(if rest.is_over() { "complete" } else { "broken off" }).unwrap();
+                return;
+            }
+            let mut writer = received.begin(Answer::ok("begun"), None);
+            while writer.write(Bytes::from_static(&[7; 9000])).await.is_ok() {}
+            heard.send("not wanted").unwrap();
+        }
+    })
+    .await;
+    let mut answer = chain.ask("/", full("")).await.into_body();
+    within(answer.frame()).await.unwrap().unwrap();
+    drop(answer);
+    assert_eq!(within(hears.recv()).await, Some("not wanted"));
+    let (write, body) = pieces();
+    write.send(data(vec![1; 9000])).unwrap();
+    let request = Request::post("/function/f").body(body).unwrap();
+    let asking = tokio::spawn(send(chain.house.public, request));
+    assert_eq!(within(hears.recv()).await, Some("reads"));
+    asking.abort();
+    drop(write);
+    let _ = asking.await;
+    // hyper's client ends a chunked body that is dropped as if it were complete, or breaks the connection off.
+    assert!(matches!(within(hears.recv()).await, Some("complete" | "broken off")));
+    chain.until_all_slots_are_back().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_reader_holds_a_window_and_no_more() {
+    let written = Arc::new(AtomicUsize::new(0));
+    let count = written.clone();
+    let chain = Chain::with(move |received: Received| {
+        let count = count.clone();
+        async move {
+            let mut writer = received.begin(Answer::ok(""), None);
+            for n in 0..400 {
+                if writer.write(vec![n as u8; 100_000].into()).await.is_err() {
+                    return;
+                }
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+            writer.finish();
+        }
+    })
+    .await;
+    let mut answer = chain.ask("/", full("")).await.into_body();
+    let mut seen = 0;
+    loop {
+        tokio::time::sleep(Duration::from_millis(300)).await; // what moves without a reader moves in this time
+        match std::mem::replace(&mut seen, written.load(Ordering::Relaxed)) {
+            before if before == seen && seen > 0 => break,
+            _ => {}
+        }
+    }
+    assert!(seen < 300, "{seen} of 400 pieces were taken for a reader that reads nothing");
+    let slots = chain.hub.usage().await.slots;
+    assert!(slots <= 10, "{slots} slots are held");
+    let mut read = 0;
+    while let Some(frame) = within(answer.frame()).await {
+        read += frame.unwrap().into_data().unwrap().len();
+    }
+    assert_eq!(read, 400 * 100_000);
+    chain.until_all_slots_are_back().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_whose_instance_dies_is_broken_off() {
+    for known in [None, Some(1_000_000)] {
+        let chain = Chain::with(move |received: Received| async move {
+            let mut writer = received.begin(Answer::ok("begun"), known);
+            writer.write(Bytes::from_static(b", and")).await.unwrap();
+            std::future::pending().await
+        })
+        .await;
+        let response = chain.ask("/", full("")).await;
+        assert_eq!(response.status(), 200);
+        let mut answer = response.into_body();
+        let mut got = Vec::new();
+        while got.len() < 10 {
+            got.extend_from_slice(&within(answer.frame()).await.unwrap().unwrap().into_data().unwrap());
+        }
+        assert_eq!(got, b"begun, and");
+        let dying = Request::post("/function/f/die").body(full("")).unwrap();
+        drop(within(send(chain.house.public, dying)).await);
+        let end = within(answer.frame()).await;
+        assert!(matches!(end, Some(Err(_))), "it must not look complete: {end:?}");
+    }
+}
+
+/// Answers with the head that it got, a name and a value a line, and two fields of which HTTP knows one.
+async fn telling_its_head(received: Received) {
+    let lines =
+        received.fields().flatten().map(|field| format!("{}={}\n", field.name, String::from_utf8_lossy(field.value)));
+    let text: String = lines.collect();
+    let fields = vec![("x-own".into(), "1".into()), ("x(own)".into(), "2".into()), ("x-served-by".into(), "me".into())];
+    received.answer(Answer { status: 201, fields, ..Answer::ok(text) });
+}
+
+/// The names and values of an answer, sorted, without those that differ from request to request.
+fn told(head: &str) -> Vec<&str> {
+    const OWN: [&str; 5] = ["x-call-id", "x-start-time", "x-duration-seconds", "date", "x-nearpath-path"];
+    let mut lines: Vec<_> = head.lines().filter(|line| !OWN.iter().any(|own| line.starts_with(own))).collect();
+    lines.sort_unstable();
+    lines
+}
+
+/// A request that asks for its path takes the long way.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_shortest_way_tells_what_the_long_way_tells() {
+    let chain = Chain::with(telling_its_head).await;
+    for (target, body) in [("/a/b?c=d%20e", "hello"), ("", ""), ("/", "x"), ("?q", "")] {
+        let ask = async |more: &str| {
+            let length = body.len();
+            let head =
+                format!("POST /function/f{target} HTTP/1.1\r\nHost: a.b\r\nX-Own: Ä\r\ncontent-length: {length}\r\n");
+            let request = format!("{head}{more}connection: close\r\n\r\n{body}");
+            let answer = crate::house::raw(chain.house.public, request.as_bytes()).await;
+            let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+            (head.to_owned(), body.to_owned())
+        };
+        let (short, long) = (ask("").await, ask("x-nearpath-path: ?\r\n").await);
+        assert!(long.0.contains("\r\nx-nearpath-path: shm") && !short.0.contains("x-nearpath-path"));
+        assert!(short.0.starts_with("HTTP/1.1 201 Created\r\n") && !short.0.contains("x(own)"), "{}", short.0);
+        let length = |head: &str| {
+            head.lines()
+                .filter(|line| !line.starts_with("content-length"))
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+                .join("\n")
+        };
+        assert_eq!(told(&length(&short.0)), told(&length(&long.0)), "what the caller is told");
+        assert_eq!(told(&short.1), told(&long.1), "what the function is told");
+    }
+    chain.until_all_slots_are_back().await;
+}

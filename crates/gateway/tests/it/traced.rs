@@ -1,0 +1,44 @@
+//! The trace of a request that goes through shared memory.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use http::Request;
+use nearpath_domain::hub::{Door, Hub, Settings};
+use nearpath_domain::post::{self, blocking::Post};
+use nearpath_domain::{Answer, packet};
+use nearpath_testkit::eventually;
+use nearpath_types::{InstanceId, Policy};
+
+use crate::house::{House, ask, full};
+
+/// An instance that answers with what it was told of the trace: the envelope's, and the one to go on with.
+fn tracing_instance(hub: &Hub) {
+    let (ours, theirs) = packet::pair().unwrap();
+    hub.admit(InstanceId(1), "traced".parse().unwrap(), Door::Connected(ours));
+    std::thread::spawn(move || {
+        let mut post = Post::join(theirs, post::Settings::default()).unwrap();
+        let _ = post.serve(|_, incoming| Answer::ok(format!("{:x?} {:?}", incoming.trace[0], incoming.traceparent())));
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_trace_goes_through_memory() {
+    const TRACE: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00";
+    let (hub, _faults) = Hub::start(Settings::named("shop.openfaas-fn")).unwrap();
+    tracing_instance(&hub);
+    let house = House::of_chain(hub.clone());
+    let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 1)); // it only names the instance
+    house.publish(&[("traced", Policy { chain: Some("shop".into()), ..Policy::default() }, &[nowhere])]);
+    let call = async |trace: &str| {
+        let request = Request::get("/function/traced").header("traceparent", trace).header("x-nearpath-path", "?");
+        ask(house.public, request.body(full("")).unwrap()).await
+    };
+    let told = async || {
+        let answers = futures_util::future::join_all((0..16).map(|_| call(TRACE))).await;
+        answers.iter().all(|answer| answer.header("x-nearpath-path") == "shm")
+    };
+    eventually("both threads reach it through memory", told).await;
+    assert_eq!(call(TRACE).await.body, format!("a Some({TRACE:?})"), "in the envelope, and as it came");
+    assert_eq!(call("00-1-2-01").await.body, "0 None", "what is no trace is none in the envelope");
+    hub.stop().await;
+}

@@ -1,0 +1,107 @@
+//! The ledgers of the node's domains, readable at any time: for metrics, for `nearpath edges` and `nearpath memory`.
+//!
+//! A ledger stays when its domain ends, until what its edges counted is old enough to be forgotten: a chain that is deployed
+//! again goes on counting.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use nearpath_domain::clock;
+use nearpath_domain::hub::{BUCKETS, EdgeCounters, Holdings, Ledger, Roll};
+use nearpath_types::FunctionId;
+use nearpath_types::chain::{Bucket, EdgeStatus, GATEWAY, HolderStatus, MemoryStatus};
+
+/// By domain, `CHAIN.NAMESPACE`. Clones are the same books.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Books(Arc<Mutex<BTreeMap<String, Ledger>>>);
+
+impl Books {
+    /// The ledger of a domain.
+    pub(crate) fn of(&self, domain: &str) -> Ledger {
+        self.all().entry(domain.to_owned()).or_default().clone()
+    }
+
+    /// What every edge of every domain counted.
+    pub(crate) fn edges(&self) -> Vec<EdgeStatus> {
+        let now = clock::now();
+        let mut all = self.all();
+        let edges = all.iter().flat_map(|(domain, ledger)| {
+            ledger.edges(now).into_iter().filter_map(move |counted| edge(domain, counted))
+        });
+        let edges = edges.collect();
+        all.retain(|_, ledger| !ledger.is_idle());
+        edges
+    }
+
+    /// The memory of every domain.
+    pub(crate) fn memory(&self) -> Vec<MemoryStatus> {
+        let all = self.all();
+        all.iter().filter_map(|(domain, ledger)| Some(memory(domain, ledger.holdings()?))).collect()
+    }
+
+    /// Who is in each domain.
+    pub(crate) fn rolls(&self) -> BTreeMap<String, Roll> {
+        self.all().iter().map(|(domain, ledger)| (domain.clone(), ledger.roll())).collect()
+    }
+
+    fn all(&self) -> MutexGuard<'_, BTreeMap<String, Ledger>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Chain and namespace; a namespace has no dot.
+fn split(domain: &str) -> (String, String) {
+    let (chain, namespace) = domain.rsplit_once('.').unwrap_or((domain, ""));
+    (chain.to_owned(), namespace.to_owned())
+}
+
+fn name(function: Option<&FunctionId>) -> String {
+    function.map_or_else(|| GATEWAY.to_owned(), ToString::to_string)
+}
+
+/// The caller says how many calls there were and how long they took: its time holds the way as well.
+fn edge(domain: &str, counted: EdgeCounters) -> Option<EdgeStatus> {
+    let EdgeCounters { caller, callee, made, taken } = counted;
+    let (chain, namespace) = split(domain);
+    Some(EdgeStatus {
+        chain,
+        namespace,
+        caller: name(caller.as_ref()),
+        callee: callee?.to_string(),
+        requests: made.answered,
+        failed: made.failed,
+        in_flight: made.in_flight,
+        call_messages: made.messages,
+        call_bytes: made.bytes,
+        answer_messages: taken.messages,
+        answer_bytes: taken.bytes,
+        seconds: made.micros as f64 / 1e6,
+        latency: made.latency.iter().enumerate().map(|(k, &count)| Bucket { below: bound(k), count }).collect(),
+    })
+}
+
+/// Bucket k ends at 4^(k+1) µs (`contract/memory.md`); the last has no end.
+fn bound(bucket: usize) -> Option<f64> {
+    (bucket + 1 < BUCKETS).then(|| 4f64.powi(bucket as i32 + 1) / 1e6)
+}
+
+fn memory(domain: &str, held: Holdings) -> MemoryStatus {
+    let (chain, namespace) = split(domain);
+    let holder = |(function, held): (&Option<FunctionId>, &nearpath_domain::hub::Held)| HolderStatus {
+        function: name(function.as_ref()),
+        parties: held.parties,
+        slots: held.slots,
+        bytes: held.bytes,
+        bound_bytes: held.bound,
+    };
+    MemoryStatus {
+        chain,
+        namespace,
+        size_bytes: held.size,
+        used_bytes: held.used,
+        page_bytes: held.page,
+        missed_huge: held.missed_huge,
+        dead_bytes: held.dead,
+        holders: held.holders.iter().map(holder).collect(),
+    }
+}

@@ -1,0 +1,58 @@
+//! `--gateway-cpu`: the gateway's threads, and only they, are in a group whose quota follows the load.
+
+use std::path::PathBuf;
+
+use nearpath_testkit::{eventually, need_root, skip};
+use rustix::process::Signal;
+
+use crate::house::{House, echo};
+
+/// The gateways' groups on this machine, in the CPU controller's own hierarchy.
+fn groups() -> Vec<PathBuf> {
+    let mounts = ["/sys/fs/cgroup/cpu/nearpath", "/sys/fs/cgroup/cpu,cpuacct/nearpath"];
+    let folders = mounts.iter().filter_map(|mount| std::fs::read_dir(mount).ok()).flatten().map(|entry| entry.unwrap());
+    folders.map(|entry| entry.path()).filter(|path| path.to_string_lossy().ends_with("-gateway")).collect()
+}
+
+/// Names of the house's threads that are in one of the groups, and the group.
+fn members(house: &House) -> Option<(PathBuf, Vec<String>)> {
+    let name = |thread: &str| std::fs::read_to_string(format!("/proc/{}/task/{thread}/comm", house.pid())).ok();
+    groups().into_iter().find_map(|group| {
+        let threads = std::fs::read_to_string(group.join("tasks")).ok()?;
+        let names: Vec<_> = threads.lines().filter_map(name).map(|name| name.trim().to_owned()).collect();
+        (!names.is_empty()).then_some((group, names))
+    })
+}
+
+fn quota(group: &std::path::Path) -> i64 {
+    std::fs::read_to_string(group.join("cpu.cfs_quota_us")).unwrap().trim().parse().unwrap()
+}
+
+#[tokio::test]
+async fn the_gateways_quota_follows_its_load_and_is_swept_after_kill_nine() {
+    need_root!();
+    let folder = tempfile::tempdir().unwrap();
+    let mut house = House::start_in(folder.path(), &["--gateway-cpu", "auto", "--threads", "2"]).await;
+    let Some((group, names)) = members(&house) else {
+        skip!("the cpu controller has no hierarchy of its own here");
+    };
+    assert_eq!(names.len(), 2, "{names:?}");
+    assert!(names.iter().all(|name| name.starts_with("gateway-")), "{names:?}");
+    eventually("idle, it has a tenth of a core", async || quota(&group) == 10_000).await;
+    house.deploy_ready(&echo(folder.path(), "echo")).await;
+    for _ in 0..20 {
+        assert_eq!(house.call("echo", "x").await.status(), 200);
+    }
+    eventually("idle again", async || quota(&group) == 10_000).await;
+    house.end(Signal::KILL);
+    assert!(group.exists(), "nobody was left to remove it");
+    let house = House::start_in(folder.path(), &["--gateway-cpu", "500"]).await;
+    assert_eq!((members(&house).unwrap().0, quota(&group)), (group.clone(), 50_000));
+    drop(house);
+    assert!(!group.exists(), "it goes with its house");
+    let mut house = House::start_in(folder.path(), &["--gateway-cpu", "auto"]).await;
+    house.end(Signal::KILL);
+    drop(house);
+    let house = House::start_in(folder.path(), &[]).await;
+    assert!(!group.exists() && members(&house).is_none(), "a house without a limit sweeps it");
+}
