@@ -9,6 +9,7 @@ use hdrhistogram::Histogram;
 use rustix::thread::{CpuSet, sched_getaffinity};
 
 use super::bare::Bare;
+use super::carried::Carried;
 use super::message::Messages;
 use super::party::pin;
 use super::{Circle, Lane, Seat, Variant};
@@ -39,12 +40,13 @@ pub(crate) fn measure(plan: Plan, variant: Variant) -> io::Result<Sample> {
 }
 
 fn run(plan: Plan, variant: Variant) -> io::Result<Sample> {
-    let circle = Circle::create(usize::from(plan.parties), variant.bell())?;
+    let circle = Circle::create(plan.parties, variant)?;
     let mut others = (1..plan.parties).map(|k| spawn(&circle, k, plan, variant)).collect::<io::Result<Vec<_>>>()?;
     let mut fds = circle.fds(0).into_iter().map(|fd| fd.try_clone_to_owned()).collect::<io::Result<Vec<_>>>()?;
     let seat = Seat::open(&mut fds.drain(..), 0, plan.parties, variant.bell())?;
     let sample = match variant {
         Variant::Bare => drive(Bare::new(&seat)?, seat, plan),
+        Variant::Sockmap => drive(Carried::new(&seat)?, seat, plan),
         _ => drive(Messages::new(&seat), seat, plan),
     };
     circle.close();
@@ -110,8 +112,7 @@ impl<L: Lane> Driver<L> {
                 self.made += 1;
             }
             self.lane.flush();
-            let lane = &mut self.lane;
-            self.seat.desk.wait(lane.core_before(), Some(STALL), || lane.ready());
+            self.lane.wait(&mut self.seat.desk, Some(STALL));
             now = self.collect()?;
         }
         Ok(())

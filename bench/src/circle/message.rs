@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use nearpath_shm::{Draft, End, Envelope, Kind, Member, Message, Side};
+use nearpath_shm::{Draft, End, Envelope, Kind, Member, Message, Record, Side, Wire};
 
 use super::{Lane, Seat};
 
@@ -26,6 +26,23 @@ impl Messages {
             member,
             body: Vec::new(),
         }
+    }
+
+    /// The same over the seat's socket.
+    pub(super) fn over(seat: &Seat, wire: &Wire) -> Self {
+        let Self { before, after, member, body } = Self::new(seat);
+        let [first, second] = seat.channels;
+        Self { before: before.over(wire.clone(), first), after: after.over(wire.clone(), second), member, body }
+    }
+
+    /// Before the socket is read.
+    pub(super) fn look(&mut self) {
+        let _ = (self.before.look(), self.after.look()); // who is closed, `take` tells
+    }
+
+    /// What the socket brought; only messages from the party before are anything but a bell.
+    pub(super) fn deliver(&mut self, record: &Record) {
+        self.before.deliver(record);
     }
 }
 

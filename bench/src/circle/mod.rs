@@ -5,6 +5,7 @@
 //! bare descriptors ([`bare`]) as the floor to measure against.
 
 mod bare;
+mod carried;
 mod drive;
 mod message;
 mod party;
@@ -12,11 +13,14 @@ mod party;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
+use std::time::Duration;
 
+use nearpath_kernel::bpf::{self, Exchange};
 use nearpath_shm::geometry::Size;
 use nearpath_shm::region::{Access, Pages, Region};
 use nearpath_shm::spin::Spin;
-use nearpath_shm::{Channel, Desk, Geometry, Knocker, Member, Party, Pool, desk};
+use nearpath_shm::wire::RECORD;
+use nearpath_shm::{Channel, Desk, Geometry, Knocker, Member, Party, Pool, Wire, desk};
 
 pub(crate) use drive::{Plan, measure};
 pub(crate) use party::{Args, serve};
@@ -35,6 +39,8 @@ pub(crate) enum Variant {
     Futex,
     /// Messages, woken by eventfd
     Eventfd,
+    /// Messages whose descriptors the kernel carries, asleep in a read
+    Sockmap,
     /// Messages, never sleeping
     Poll,
 }
@@ -44,7 +50,7 @@ impl Variant {
         match self {
             Self::Bare | Self::Futex => desk::Kind::Futex,
             Self::Eventfd => desk::Kind::Event,
-            Self::Poll => desk::Kind::None,
+            Self::Sockmap | Self::Poll => desk::Kind::None,
         }
     }
 }
@@ -67,6 +73,10 @@ trait Lane {
     fn flush(&mut self);
     /// The processor of the party before.
     fn core_before(&self) -> u32;
+    /// Waits until [`Lane::ready`], at most for the timeout.
+    fn wait(&mut self, desk: &mut Desk, timeout: Option<Duration>) {
+        desk.wait(self.core_before(), timeout, || self.ready());
+    }
 }
 
 /// Everything that a circle shares.
@@ -75,6 +85,8 @@ struct Circle {
     desks: Vec<Desk>,
     channels: Vec<Channel>,
     bare: Vec<Arc<Region>>,
+    /// With `sockmap`: who carries, and the sockets in the order of the seats.
+    carrier: Option<(Exchange, Vec<bpf::Seat>)>,
 }
 
 /// The desk of a party as its neighbours see it, and what else it needs of the circle.
@@ -84,11 +96,29 @@ struct Seat {
     before: (Channel, Arc<Region>, Knocker),
     after: (Channel, Arc<Region>, Knocker),
     numbers: [Party; 3],
+    /// The number of the channel to the party before, and to the one after.
+    channels: [u32; 2],
+    wire: Option<Wire>,
+}
+
+/// What carries in a circle: seat `k` sends on channel `k + 1`, and hears on that of the seat before.
+fn carrier(parties: u16) -> io::Result<(Exchange, Vec<bpf::Seat>)> {
+    let exchange = Exchange::create()?;
+    let seats = (1..=parties).map(|number| exchange.seat(number)).collect::<io::Result<Vec<_>>>()?;
+    for number in 1..=parties {
+        let next = number % parties + 1;
+        exchange.permit(number, number.into(), next)?;
+        exchange.permit(next, number.into(), number)?;
+    }
+    Ok((exchange, seats))
 }
 
 impl Circle {
-    fn create(parties: usize, bell: desk::Kind) -> io::Result<Self> {
+    fn create(parties: u16, variant: Variant) -> io::Result<Self> {
+        let bell = variant.bell();
+        let carrier = (variant == Variant::Sockmap).then(|| carrier(parties)).transpose()?;
         Ok(Self {
+            carrier,
             pool: Arc::new(Pool::create(&SIZES, Pages::Small)?),
             desks: (0..parties).map(|_| Desk::create(bell, Spin::default())).collect::<io::Result<_>>()?,
             channels: (0..parties).map(|_| Channel::create(CAPACITY)).collect::<io::Result<_>>()?,
@@ -108,6 +138,7 @@ impl Circle {
             fds.extend(self.desks[k].event());
         }
         fds.extend([before, seat].iter().flat_map(|&k| [self.channels[k].as_fd(), self.bare[k].as_fd()]));
+        fds.extend(self.carrier.iter().map(|(_, seats)| seats[seat].party.as_fd()));
         fds
     }
 
@@ -119,6 +150,9 @@ impl Circle {
         }
         for desk in &self.desks {
             desk.knocker().knock();
+        }
+        for seat in self.carrier.iter().flat_map(|(_, seats)| seats) {
+            let _ = rustix::io::write(&seat.node, &[0; RECORD]); // one that has ended needs no bell
         }
     }
 }
@@ -138,6 +172,8 @@ impl Seat {
             Ok((Channel::open(next()?, CAPACITY)?, Region::open(next()?, BARE_BYTES, Access::Write)?))
         };
         let (before, after) = (edge()?, edge()?);
+        let wire = next().ok().map(|socket| Wire::new(socket, Duration::from_secs(5))).transpose()?;
+        let channels = [(seat + of - 1) % of, seat].map(|before| u32::from(before) + 1);
         let number = |k: u16| Party::new(k % of + 1).expect("one more than something");
         Ok(Self {
             pool,
@@ -145,6 +181,8 @@ impl Seat {
             before: (before.0, before.1, knocker_before),
             after: (after.0, after.1, knocker_after),
             numbers: [number(seat + of - 1), number(seat), number(seat + 1)],
+            channels,
+            wire,
         })
     }
 

@@ -7,6 +7,7 @@ use rustix::process::Signal;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::bare::Bare;
+use super::carried::Carried;
 use super::message::Messages;
 use super::{Lane, Seat, Variant, inherited};
 
@@ -32,6 +33,7 @@ pub(crate) fn serve(args: &Args) -> io::Result<()> {
     let seat = Seat::open(&mut inherited(&args.fds).into_iter(), args.seat, args.of, args.variant.bell())?;
     match args.variant {
         Variant::Bare => hand_on(Bare::new(&seat)?, seat),
+        Variant::Sockmap => hand_on(Carried::new(&seat)?, seat),
         _ => hand_on(Messages::new(&seat), seat),
     }
     Ok(())
@@ -48,7 +50,7 @@ fn hand_on(mut lane: impl Lane, mut seat: Seat) {
             }
         }
         lane.flush();
-        seat.desk.wait(lane.core_before(), None, || lane.ready());
+        lane.wait(&mut seat.desk, None);
     }
 }
 

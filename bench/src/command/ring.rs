@@ -11,8 +11,13 @@ use super::{Outcome, seconds};
 use crate::circle::{self, Plan, Variant};
 use crate::compare::{Better, Comparison, Goal, ROUNDS, Ratio};
 
-const VARIANTS: [(&str, Variant); 4] =
-    [("bare", Variant::Bare), ("futex", Variant::Futex), ("eventfd", Variant::Eventfd), ("poll", Variant::Poll)];
+const VARIANTS: [(&str, Variant); 5] = [
+    ("bare", Variant::Bare),
+    ("futex", Variant::Futex),
+    ("eventfd", Variant::Eventfd),
+    ("sockmap", Variant::Sockmap),
+    ("poll", Variant::Poll),
+];
 const CIRCLES: [(&str, u16); 2] = [("ping-pong", 2), ("chain", 3)];
 const PLACES: [(&str, usize); 2] = [("one core", 1), ("two cores", 2)];
 

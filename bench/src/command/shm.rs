@@ -1,6 +1,7 @@
 //! `shm`: a chain of two functions behind an entry, by the ways to build it. The first function asks the second before it
 //! answers. CPU time is that of every process of the chain.
 
+use std::io;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -11,7 +12,9 @@ use crate::load::closed::{self, Reuse};
 use crate::load::{Template, Window};
 use crate::peer::chain::Chain;
 
-const VARIANTS: [&str; 4] = ["ring", "sidecars", "direct http", "nginx, one function"];
+/// All but the last stand for the whole run. Parties that poll would take every processor from the others: that chain is
+/// there only while it is measured.
+const VARIANTS: [&str; 6] = ["ring", "sockmap", "sidecars", "direct http", "nginx, one function", "poll"];
 
 /// Options of `shm`.
 #[derive(clap::Args)]
@@ -35,13 +38,21 @@ pub(crate) struct Args {
 
 /// Exit code 1 when a goal is missed.
 pub(crate) async fn run(args: Args) -> Outcome {
-    let chains =
-        [Chain::nearpath().await?, Chain::sidecars().await?, Chain::direct().await?, Chain::one_behind_nginx().await?];
+    let chains = [
+        Chain::nearpath("ring").await?,
+        Chain::nearpath("sockmap").await?,
+        Chain::sidecars().await?,
+        Chain::direct().await?,
+        Chain::one_behind_nginx().await?,
+    ];
     let mut comparison = Comparison::new("shm", args.rounds);
     for (way, reuse) in [("keep-alive", Reuse::KeepAlive), ("new-connection", Reuse::Fresh)] {
         for &callers in &args.connections {
             let case = format!("{way} {callers}");
-            let one = async |variant: usize| sample(&chains[variant], callers, reuse, &args).await;
+            let one = async |variant: usize| match chains.get(variant) {
+                Some(chain) => sample(chain, callers, reuse, &args).await,
+                None => sample(&Chain::nearpath("poll").await?, callers, reuse, &args).await,
+            };
             comparison.case(&case, &VARIANTS, one).await?;
             eprintln!("measured: {case}");
         }
@@ -50,8 +61,8 @@ pub(crate) async fn run(args: Args) -> Outcome {
     Ok(if comparison.finish()? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-async fn sample(chain: &Chain, callers: usize, reuse: Reuse, args: &Args) -> Result<Sample, http::Error> {
-    let template = Template::get(chain.entry, "/function/first")?;
+async fn sample(chain: &Chain, callers: usize, reuse: Reuse, args: &Args) -> io::Result<Sample> {
+    let template = Template::get(chain.entry, "/function/first").map_err(io::Error::other)?;
     let window = Window::after(args.warm_up, args.duration);
     let (tally, cpu) = measured(closed::run(&template, callers, reuse, window), window, &chain.pids()).await;
     Ok(Sample::of(&tally, window, cpu))

@@ -51,15 +51,16 @@ impl Chain {
         Ok(Self { entry: front.peer.addr, functions: vec![only], proxies: vec![front], house: None })
     }
 
-    /// A running nearpath with both as functions of one chain, each in its sandbox, one instance each.
-    pub(crate) async fn nearpath() -> io::Result<Self> {
+    /// A running nearpath with both as functions of one chain, each in its sandbox, one instance each; `delivery` is how
+    /// their descriptors go.
+    pub(crate) async fn nearpath(delivery: &str) -> io::Result<Self> {
         let folder = tempfile::tempdir()?;
         let program = folder.path().join("function");
         std::fs::create_dir(&program)?;
         std::fs::copy(std::env::current_exe()?, program.join("function"))?;
         let house = House::start(folder.path()).await?;
         for (name, next) in [("second", None), ("first", Some("second"))] {
-            house.deploy(&function(&program.display().to_string(), name, next)).await?;
+            house.deploy(&function(&program.display().to_string(), name, next, delivery)).await?;
             house.until_available(name, 1).await?;
         }
         Ok(Self { entry: house.addr(), functions: Vec::new(), proxies: Vec::new(), house: Some((house, folder)) })
@@ -74,13 +75,17 @@ impl Chain {
 }
 
 /// What is deployed: this program as a handler, which calls `next` through memory.
-fn function(folder: &str, name: &str, next: Option<&str>) -> Value {
+fn function(folder: &str, name: &str, next: Option<&str>, delivery: &str) -> Value {
     let next_function = next.map(|next| format!(" --next-function {next}")).unwrap_or_default();
     json!({
         "service": name,
         "image": format!("file://{folder}"),
         "envProcess": format!("./function handler --listen 127.0.0.1:5000{next_function}"),
         "envVars": { "mode": "http", "upstream_url": "http://127.0.0.1:5000" },
-        "annotations": { "nearpath.io/chain": "bench", "nearpath.io/calls": next.unwrap_or_default() },
+        "annotations": {
+            "nearpath.io/chain": "bench",
+            "nearpath.io/calls": next.unwrap_or_default(),
+            "nearpath.io/delivery": delivery,
+        },
     })
 }

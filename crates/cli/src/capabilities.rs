@@ -32,11 +32,11 @@ fn isolation(isolation: Isolation) -> Check {
     }
 }
 
-/// What the best isolation does not need is a drawback only for those who may later run without root.
+/// What only some ask for, and what the best isolation does not need, is a drawback only for those who may later run without root.
 fn part(finding: Finding, isolated: bool) -> Check {
     match finding.trouble {
         None => Check::ok(finding.name, "there"),
-        Some(trouble) if isolated && finding.name == "user namespaces" => {
+        Some(trouble) if finding.optional || isolated && finding.name == "user namespaces" => {
             Check::warn(finding.name, trouble, finding.lost, finding.remedy)
         }
         Some(trouble) => Check::lost(finding.name, trouble, finding.lost, finding.remedy),

@@ -23,4 +23,5 @@ pub mod trace;
 
 #[cfg(feature = "tokio")]
 pub use hub::Hub;
+pub use nearpath_shm::Party;
 pub use post::{Answer, CallError, Incoming, Reply, Request, To, Unsent};

@@ -106,6 +106,8 @@ struct Member {
     who: Who,
     serves: bool,
     ready: bool,
+    /// It has all that its peers have to be given.
+    furnished: bool,
 }
 
 #[derive(Debug)]
@@ -148,10 +150,25 @@ impl Registrar {
 
     /// A party has come: its number, unless all are taken.
     pub fn arrive(&mut self, who: Who, serves: bool) -> Option<(Party, Vec<Action>)> {
+        let party = self.expect(who, serves)?;
+        Some((party, self.furnished(party)))
+    }
+
+    /// A party has come that owes its peers something: it has a number, and no channels before [`Registrar::furnished`].
+    pub fn expect(&mut self, who: Who, serves: bool) -> Option<Party> {
         let party = self.number()?;
         let serves = serves && who != Who::Gateway;
-        self.members.insert(party, Member { who, serves, ready: false });
-        Some((party, self.connect()))
+        self.members.insert(party, Member { who, serves, ready: false, furnished: false });
+        Some(party)
+    }
+
+    /// A party has given what it owed.
+    pub fn furnished(&mut self, party: Party) -> Vec<Action> {
+        match self.members.get_mut(&party) {
+            Some(member) => member.furnished = true,
+            None => return Vec::new(),
+        }
+        self.connect()
     }
 
     fn number(&mut self) -> Option<Party> {
@@ -347,7 +364,8 @@ impl Registrar {
     fn wanted(&self, caller: Party, callee: Party) -> bool {
         let (Some(p), Some(q)) = (self.members.get(&caller), self.members.get(&callee)) else { return false };
         let Who::Instance(instance, function) = &q.who else { return false };
-        let called = q.serves && q.ready && caller != callee && !self.withdrawn.contains(instance);
+        let called =
+            p.furnished && q.furnished && q.serves && q.ready && caller != callee && !self.withdrawn.contains(instance);
         called && p.who.function().is_none_or(|by| self.edges.contains(&(by.clone(), function.clone())))
     }
 

@@ -15,6 +15,8 @@ pub struct Finding {
     pub name: &'static str,
     /// Why it is not there; `None`: it is.
     pub trouble: Option<String>,
+    /// Nothing needs it that does not ask for it by name.
+    pub optional: bool,
     /// What is lost without it.
     pub lost: &'static str,
     /// What an operator can do about it.
@@ -38,7 +40,7 @@ pub fn probe() -> Capabilities {
     let (as_root, as_user) = namespaces();
     let isolation = best(&as_root, &as_user);
     let mut findings = vec![root(&as_root), user_namespaces(&as_user)];
-    findings.extend([seccomp(), usr()]);
+    findings.extend([seccomp(), usr(), sockmap()]);
     findings.extend(cgroups());
     Capabilities { isolation, findings }
 }
@@ -102,6 +104,7 @@ fn root(namespaces: &io::Result<()>) -> Finding {
     Finding {
         name: "namespaces as root",
         trouble,
+        optional: false,
         lost: "a user of its own for each instance",
         remedy: if root {
             "give this root CAP_SYS_ADMIN and CAP_NET_ADMIN (a container: --privileged)"
@@ -115,6 +118,7 @@ fn user_namespaces(namespaces: &io::Result<()>) -> Finding {
     Finding {
         name: "user namespaces",
         trouble: said(namespaces),
+        optional: false,
         lost: "isolation without root",
         remedy: "set kernel.unprivileged_userns_clone=1, kernel.apparmor_restrict_unprivileged_userns=0 and \
                  user.max_user_namespaces above 0, or run as root",
@@ -127,8 +131,19 @@ fn seccomp() -> Finding {
     Finding {
         name: "seccomp",
         trouble: missing.or_else(|| Filters::compile().err().map(|error| error.to_string())),
+        optional: false,
         lost: "the second wall around instances; they will not start",
         remedy: "use a kernel with CONFIG_SECCOMP_FILTER on x86_64 or aarch64",
+    }
+}
+
+fn sockmap() -> Finding {
+    Finding {
+        name: "descriptors carried by the kernel",
+        trouble: said(&crate::bpf::possible()),
+        optional: true,
+        lost: "`nearpath.io/delivery: sockmap`; such chains go over HTTP",
+        remedy: "run as root with CAP_BPF, CAP_NET_ADMIN and CAP_SYS_ADMIN, on a nearpath built where clang is",
     }
 }
 
@@ -137,6 +152,7 @@ fn usr() -> Finding {
     Finding {
         name: "a host system to share",
         trouble,
+        optional: false,
         lost: "the interpreters and libraries that instances run with",
         remedy: "let nearpath read /usr",
     }
@@ -149,6 +165,7 @@ fn cgroups() -> Vec<Finding> {
     let finding = |controller: crate::cgroup::Controller, name, lost| Finding {
         name,
         trouble: missing.contains(&controller).then(|| "no hierarchy where this process may make groups".to_owned()),
+        optional: false,
         lost,
         remedy: "run as root, or delegate cgroups to this user (systemd: Delegate=yes)",
     };

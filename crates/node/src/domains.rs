@@ -12,12 +12,14 @@ use std::path::{Path, PathBuf};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use nearpath_domain::hub::{Door, Fault, Hub, Settings};
+use nearpath_domain::hub::{self, Door, Fault, Hub, Settings};
+use nearpath_types::policy::{Delivery, Isolation};
 use nearpath_types::{FunctionId, InstanceId, Policy};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 use tokio::sync::mpsc;
 
 use crate::books::Books;
+use crate::exchanges::Exchanges;
 
 /// Parties of one instance that may be waiting to be let in.
 const BACKLOG: i32 = 64;
@@ -33,36 +35,80 @@ pub(crate) struct Domains {
     books: Books,
     /// The gateway's threads: each gets a socket for each domain.
     gateways: Vec<mpsc::UnboundedSender<OwnedFd>>,
+    exchanges: Exchanges,
+    /// Chains of which it has been said that they do not agree with themselves.
+    at_odds: BTreeSet<String>,
+}
+
+/// What a domain should be like.
+#[derive(Default)]
+struct Wanted {
+    ways: Ways,
+    edges: Vec<(FunctionId, FunctionId)>,
+}
+
+/// What all functions of a domain agree on.
+#[derive(Default, Clone, Copy)]
+struct Ways {
+    delivery: Delivery,
+    isolation: Isolation,
+}
+
+impl Ways {
+    fn of(policy: &Policy) -> Self {
+        Self { delivery: policy.delivery, isolation: policy.isolation }
+    }
 }
 
 impl Domains {
     /// None yet. `folder` is emptied: its doors led into an earlier run.
-    pub(crate) fn new(folder: PathBuf, books: Books) -> Self {
-        Self { folder, hubs: BTreeMap::new(), members: HashMap::new(), books, gateways: Vec::new() }
+    pub(crate) fn new(folder: PathBuf, books: Books, exchanges: Exchanges) -> Self {
+        Self {
+            folder,
+            hubs: BTreeMap::new(),
+            members: HashMap::new(),
+            books,
+            gateways: Vec::new(),
+            exchanges,
+            at_odds: BTreeSet::new(),
+        }
     }
 
     /// The edges as they are from now on. Domains without functions end.
     pub(crate) fn declare<'a>(&mut self, functions: impl Iterator<Item = (&'a FunctionId, &'a Policy)>) {
         let all: BTreeMap<_, _> =
             functions.filter_map(|(id, policy)| Some((id, (policy.domain(id)?, policy)))).collect();
-        let mut edges: BTreeMap<&str, Vec<(FunctionId, FunctionId)>> = BTreeMap::new();
+        self.at_odds = at_odds(all.iter().map(|(id, (_, policy))| (*id, *policy)), &self.at_odds);
+        let mut edges: BTreeMap<&str, Wanted> = BTreeMap::new();
         for (id, (domain, policy)) in &all {
             let inside = policy.calls.iter().filter(|callee| all.get(callee).is_some_and(|(its, _)| its == domain));
-            edges.entry(domain).or_default().extend(inside.map(|callee| ((*id).clone(), callee.clone())));
+            let wanted = edges.entry(domain).or_default();
+            wanted.ways = Ways::of(policy);
+            wanted.edges.extend(inside.map(|callee| ((*id).clone(), callee.clone())));
         }
         let named: BTreeSet<&str> = self.members.values().map(String::as_str).chain(edges.keys().copied()).collect();
         self.hubs.retain(|name, _| named.contains(name.as_str()));
-        for (domain, edges) in edges {
-            match self.hub(domain) {
+        for (domain, Wanted { ways, edges }) in edges {
+            match self.hub(domain, ways) {
                 Ok(hub) => hub.declare(edges),
                 Err(error) => tracing::warn!(domain, %error, "no shared memory for this chain; its calls go over HTTP"),
             }
         }
     }
 
-    fn hub(&mut self, domain: &str) -> io::Result<&Hub> {
+    fn hub(&mut self, domain: &str, ways: Ways) -> io::Result<&Hub> {
         if !self.hubs.contains_key(domain) {
-            let (hub, faults) = Hub::start_with(Settings::named(domain), &self.books.of(domain))?;
+            let delivery = match ways.delivery {
+                Delivery::Ring => hub::Delivery::Ring,
+                Delivery::Poll => hub::Delivery::Poll,
+                Delivery::Sockmap => hub::Delivery::Sockmap(self.exchanges.open()?),
+            };
+            let settings = match ways.isolation {
+                Isolation::Shared => Settings::named(domain),
+                Isolation::Strict => Settings::named(domain).strict(),
+            };
+            let settings = Settings { delivery, ..settings };
+            let (hub, faults) = Hub::start_with(settings, &self.books.of(domain))?;
             tokio::spawn(complain(domain.to_owned(), faults));
             self.gateways.retain(|gateway| hub.gateway_socket().is_ok_and(|socket| gateway.send(socket).is_ok()));
             self.hubs.insert(domain.to_owned(), hub);
@@ -83,7 +129,7 @@ impl Domains {
         let Some(domain) = policy.domain(function) else { return Ok(None) };
         let path = self.folder.join(instance.to_string());
         let door = door(&self.folder, &path)?;
-        self.hub(&domain)?.admit(instance, function.clone(), Door::Listening(door));
+        self.hub(&domain, Ways::of(policy))?.admit(instance, function.clone(), Door::Listening(door));
         self.members.insert(instance, domain);
         Ok(Some(path))
     }
@@ -117,6 +163,29 @@ impl Domains {
     }
 }
 
+/// Chains whose functions do not agree on delivery and isolation, with a word about those that are new. A stack is deployed one function
+/// after another, so this is no reason to refuse one: it passes when the last has come.
+fn at_odds<'a>(
+    functions: impl Iterator<Item = (&'a FunctionId, &'a Policy)>,
+    known: &BTreeSet<String>,
+) -> BTreeSet<String> {
+    let mut chains: BTreeMap<String, BTreeMap<String, Vec<String>>> = BTreeMap::new();
+    for (id, policy) in functions {
+        let chain = format!("{}.{}", policy.chain.as_deref().unwrap_or_default(), id.namespace);
+        let ways = chains.entry(chain).or_default();
+        ways.entry(format!("{}, {}", policy.delivery, policy.isolation)).or_default().push(id.name.to_string());
+    }
+    chains.retain(|_, ways| ways.len() > 1);
+    for (chain, ways) in chains.iter().filter(|(chain, _)| !known.contains(*chain)) {
+        let who = ways.iter().map(|(way, names)| format!("{way}: {}", names.join(", "))).collect::<Vec<_>>().join("; ");
+        tracing::warn!(
+            chain,
+            "functions do not agree on nearpath.io/delivery and nearpath.io/isolation ({who}): between them calls go over HTTP"
+        );
+    }
+    chains.into_keys().collect()
+}
+
 /// A listening socket at `path` that every user may knock at: who can see the path is the instance. The address goes over
 /// the folder's descriptor, because a socket's path may have 107 bytes at most (unix(7)).
 fn door(folder: &Path, path: &Path) -> io::Result<OwnedFd> {
@@ -137,5 +206,26 @@ fn door(folder: &Path, path: &Path) -> io::Result<OwnedFd> {
 async fn complain(domain: String, mut faults: mpsc::UnboundedReceiver<Fault>) {
     while let Some(Fault { instance, what }) = faults.recv().await {
         tracing::warn!(domain, instance = instance.map(tracing::field::display), "shared memory: {what}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chains_that_do_not_agree_are_told_once_and_forgotten_when_they_do() {
+        let policy = |delivery| Policy { chain: Some("shop".into()), delivery, ..Policy::default() };
+        let (ring, sockmap) = (policy(Delivery::Ring), policy(Delivery::Sockmap));
+        let [a, b]: [FunctionId; 2] = ["a", "b"].map(|name| name.parse().unwrap());
+        let other: FunctionId = "a.other".parse().unwrap();
+        let none = BTreeSet::new();
+        let agree = [(&a, &ring), (&b, &ring), (&other, &sockmap)];
+        assert_eq!(at_odds(agree.into_iter(), &none), none, "a chain is a matter of its namespace");
+        let half = at_odds([(&a, &ring), (&b, &sockmap)].into_iter(), &none);
+        assert_eq!(half, BTreeSet::from(["shop.openfaas-fn".to_owned()]));
+        assert_eq!(at_odds([(&a, &sockmap), (&b, &sockmap)].into_iter(), &half), none);
+        let strict = Policy { isolation: Isolation::Strict, ..ring.clone() };
+        assert_eq!(at_odds([(&a, &ring), (&b, &strict)].into_iter(), &none), half);
     }
 }

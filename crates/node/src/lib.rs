@@ -15,6 +15,7 @@ mod books;
 pub mod config;
 mod domains;
 mod edge_metrics;
+mod exchanges;
 mod identity;
 pub mod ids;
 pub mod instance;

@@ -17,6 +17,7 @@ use crate::artifact::Artifacts;
 use crate::books::Books;
 use crate::config::{Config, NodeError};
 use crate::domains::Domains;
+use crate::exchanges::Exchanges;
 use crate::ids::{Eips, Ids};
 use crate::instance::life::Tools;
 use crate::logs::Logs;
@@ -70,7 +71,7 @@ impl Node {
         let (events, heard) = mpsc::unbounded_channel();
         let premises = Premises { gateway_url: config.gateway_url, tmp: config.data_dir.join("tmp") };
         let tools = Tools { machine, artifacts: Arc::new(artifacts), logs: logs.clone(), events };
-        let domains = Domains::new(config.data_dir.join("dispatch"), books.clone());
+        let domains = Domains::new(config.data_dir.join("dispatch"), books.clone(), Exchanges::new(registry));
         let workshop = Workshop::new(tools, premises, Lots::new(ids, Eips::around(config.gateway_ip)), domains);
         let publisher = Publisher::new();
         let (snapshots, observed) = (publisher.snapshots(), publisher.observed());

@@ -20,6 +20,7 @@ use crate::region::{Access, Pages, Region};
 use crate::ring::{self, Consumer, NotPushed, Poisoned, Producer, Ring};
 use crate::shared::Shared;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use crate::wire::{Line, Record, Wire};
 use crate::word::Party;
 use strict::Strict;
 
@@ -176,6 +177,7 @@ impl Channel {
             peer,
             desk,
             strict: None,
+            line: None,
             pushed: false,
             popped: false,
         }
@@ -201,11 +203,20 @@ pub struct End {
     counters: Counters,
     /// There when the domain is strict.
     strict: Option<Strict>,
+    /// There when the kernel carries the descriptors.
+    line: Option<Line>,
     pushed: bool,
     popped: bool,
 }
 
 impl End {
+    /// The same end over a wire: the kernel carries its descriptors, which [`End::deliver`] takes, and its wake-ups. `number`
+    /// is the channel's in the domain.
+    pub fn over(self, wire: Wire, number: u32) -> Self {
+        let desk = self.desk.over(wire.clone(), number);
+        Self { line: Some(Line::new(wire, number)), desk, ..self }
+    }
+
     /// Hands a message over. The peer is rung by the next [`End::flush`].
     pub fn send(&mut self, message: Outgoing) -> Result<(), NotSent> {
         if let Err(why) = self.may_send() {
@@ -216,8 +227,10 @@ impl End {
         }
         let Outgoing { lease, offset, length } = message;
         let offer = lease.offer(self.peer).map_err(|lost| NotSent { why: lost.into(), message: None })?;
-        match self.producer.push(offer.descriptor(offset, length)) {
+        let descriptor = offer.descriptor(offset, length);
+        match self.producer.push(descriptor) {
             Ok(()) => {
+                self.line.as_mut().into_iter().for_each(|line| line.push(descriptor));
                 offer.sent();
                 self.counters.sent(length);
                 self.pushed = true;
@@ -250,8 +263,10 @@ impl End {
         if state == State::Broken {
             return Err(ReceiveFault::Closed(state));
         }
+        // What a wire brings is complete only up to the last look at it.
+        let complete = self.line.as_ref().map_or(state, |line| line.seen);
         match self.take() {
-            Ok(None) if state > State::Withdrawn => Err(ReceiveFault::Closed(state)),
+            Ok(None) if complete > State::Withdrawn => Err(ReceiveFault::Closed(state)),
             Ok(message) => Ok(message),
             Err(ReceiveFault::Closed(state)) => Err(ReceiveFault::Closed(state)),
             // A dead peer's last offer may have been reclaimed before it was read: that is nobody's fault.
@@ -266,8 +281,54 @@ impl End {
         }
     }
 
+    /// Over a wire, before it is read: what is read now is all that a peer had to say that is dead by now. Whether it is.
+    pub fn look(&mut self) -> bool {
+        let state = self.channel.state();
+        self.line.as_mut().into_iter().for_each(|line| line.seen = state);
+        state > State::Withdrawn
+    }
+
+    /// Over a wire: a record of this channel that it brought.
+    pub fn deliver(&mut self, record: &Record) {
+        let capacity = self.channel.capacity() as usize;
+        let Some(line) = &mut self.line else { return };
+        let overdone = line.came.len() >= capacity || record.from != u32::from(self.peer.get());
+        if record.is_bell() {
+            return;
+        }
+        match overdone {
+            true => self.break_off(),
+            false => line.came.push_back(record.descriptor),
+        }
+    }
+
+    /// Closes the channel for a peer that broke the rules, and lets it know.
+    pub fn break_off(&mut self) {
+        self.channel.close(State::Broken);
+        self.ring();
+    }
+
+    /// Wakes the peer.
+    fn ring(&mut self) {
+        match self.line.as_mut().filter(|line| !line.is_empty()) {
+            None => drop(self.desk.knock()),
+            Some(line) => {
+                if line.flush().is_err() {
+                    self.channel.close(State::Broken); // the wire is gone
+                }
+            }
+        }
+    }
+
+    fn pop(&mut self) -> Result<Option<Descriptor>, ReceiveFault> {
+        let Some(line) = &mut self.line else { return Ok(self.consumer.pop()?) };
+        let Some(descriptor) = line.came.pop_front() else { return Ok(None) };
+        // One that is in no ring was sent without a credit.
+        self.consumer.pop()?.map(|_| Some(descriptor)).ok_or(ReceiveFault::Poisoned(Poisoned))
+    }
+
     fn take(&mut self) -> Result<Option<Message>, ReceiveFault> {
-        let Some(descriptor) = self.consumer.pop()? else { return Ok(None) };
+        let Some(descriptor) = self.pop()? else { return Ok(None) };
         if let Some(strict) = &self.strict {
             let copy = strict.source.copy(&descriptor);
             return self.taken(copy);
@@ -280,7 +341,11 @@ impl End {
 
     /// Whether [`End::receive`] has something to say. What to look at before sleeping.
     pub fn ready(&mut self) -> bool {
-        !self.consumer.is_empty() || self.channel.state() > State::Withdrawn
+        let there = match &self.line {
+            None => !self.consumer.is_empty(),
+            Some(line) => !line.came.is_empty(),
+        };
+        there || self.channel.state() > State::Withdrawn
     }
 
     /// Ends a batch of sends and receives: rings the peer when there is something for it. In a closed channel it takes back
@@ -289,19 +354,18 @@ impl End {
         if self.pushed || self.popped {
             fence(Ordering::SeqCst);
         }
-        if self.channel.state() > State::Withdrawn {
-            self.recall();
-        } else if self.strict.is_some() {
-            self.collect();
-        }
         let fed = self.popped && self.consumer.feeds_starving();
         if self.pushed || fed {
-            self.desk.knock();
+            self.ring();
+        }
+        if self.channel.state() > State::Withdrawn || self.strict.is_some() {
+            self.recall();
         }
         (self.pushed, self.popped) = (false, false);
     }
 
-    /// Frees what was sent and not taken; returns how many. By itself only after the peer's death.
+    /// Frees what was sent and not taken; returns how many. By itself only after the peer's death. In a strict domain: frees what
+    /// the peer will not look at any more.
     pub fn recall(&mut self) -> u32 {
         if self.strict.is_some() {
             return self.recall_own();

@@ -15,6 +15,7 @@ use crate::region::{Access, Pages, Region};
 use crate::shared::Shared;
 use crate::spin::Spin;
 use crate::sync::{AtomicU32, Ordering, fence};
+use crate::wire::{Record, Wire};
 
 /// First bytes of a desk.
 pub const MAGIC: [u8; 8] = *b"NPDESK01";
@@ -100,7 +101,7 @@ impl Desk {
     pub fn event(&self) -> Option<BorrowedFd<'_>> {
         match &*self.ringer {
             Ringer::Event { fd, .. } => Some(fd.as_fd()),
-            Ringer::Futex | Ringer::None => None,
+            Ringer::Futex | Ringer::Wire { .. } | Ringer::None => None,
         }
     }
 
@@ -187,6 +188,11 @@ impl Knocker {
         Desk::open(fd, event, Spin::new(Duration::ZERO)).map(|desk| desk.knocker())
     }
 
+    /// The same desk, where its party sleeps in a read of its socket: it is woken by a record on this channel.
+    pub fn over(self, wire: Wire, channel: u32) -> Self {
+        Self { ringer: Arc::new(Ringer::Wire { wire, channel }), ..self }
+    }
+
     /// Wakes the party if it sleeps. The caller has made a full fence after its last push; [`crate::End::flush`] does both.
     pub fn knock(&self) -> bool {
         bell::knock(&self.asleep, &*self.ringer)
@@ -238,6 +244,7 @@ fn spin_for(budget: Duration, ready: &mut impl FnMut() -> bool) -> bool {
 enum Ringer {
     Futex,
     Event { fd: OwnedFd, blocking: bool },
+    Wire { wire: Wire, channel: u32 },
     None,
 }
 
@@ -273,7 +280,7 @@ impl Bell for Ringer {
                     let _ = rustix::io::read(fd, &mut [0; 8]);
                 }
             }
-            Self::None => {}
+            Self::Wire { .. } | Self::None => {} // its reader sleeps in the read
         }
     }
 
@@ -282,6 +289,8 @@ impl Bell for Ringer {
             Self::Futex => drop(futex::wake(asleep, futex::Flags::empty(), 1)),
             // Fails only when 2^64 − 2 rings are unread: then it rings already.
             Self::Event { fd, .. } => drop(rustix::io::write(fd, &1u64.to_ne_bytes())),
+            // Fails only when the party itself, or the node, is at its end.
+            Self::Wire { wire, channel } => drop(wire.send(&Record::bell(*channel).to_bytes())),
             Self::None => {}
         }
     }

@@ -49,6 +49,8 @@ pub mod ring;
 pub mod shared;
 pub mod spin;
 pub mod sync;
+#[cfg(not(loom))]
+pub mod wire;
 pub mod word;
 
 #[cfg(not(loom))]
@@ -72,4 +74,6 @@ pub use payload::Payload;
 pub use pool::Pool;
 #[cfg(not(loom))]
 pub use region::Region;
+#[cfg(not(loom))]
+pub use wire::{Record, Wire};
 pub use word::Party;

@@ -16,6 +16,7 @@ pub struct Pool {
     region: Arc<Region>,
     geometry: Geometry,
     classes: Vec<Leases>,
+    own: bool,
 }
 
 impl Pool {
@@ -40,7 +41,7 @@ impl Pool {
         let region = Region::create_read_only_for_others("nearpath-own", bytes)?;
         region.write(0, &geometry.to_bytes());
         let classes = geometry.classes().iter().map(|class| Leases::in_memory(class.count as usize)).collect();
-        Ok(Self { region, geometry, classes })
+        Ok(Self { region, geometry, classes, own: true })
     }
 
     /// Maps one that the node made, of `bytes` bytes as the node told.
@@ -57,7 +58,12 @@ impl Pool {
         };
         let classes: Option<Vec<Leases>> = geometry.classes().iter().map(leases).collect();
         let classes = classes.ok_or_else(|| io::Error::other("the pool is larger than its region"))?;
-        Ok(Self { region, geometry, classes })
+        Ok(Self { region, geometry, classes, own: false })
+    }
+
+    /// Whether it was made with [`Pool::create_own`].
+    pub fn is_own(&self) -> bool {
+        self.own
     }
 
     /// Where everything lies.

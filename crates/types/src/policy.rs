@@ -2,6 +2,7 @@
 //!
 //! OpenFaaS's own names are honoured where it has one; nearpath's additions are annotations under `nearpath.io/`.
 
+use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -15,6 +16,10 @@ use crate::{duration, quantity, topic};
 pub const CHAIN: &str = "nearpath.io/chain";
 /// Annotation: functions that this one may call, comma separated: the chain's edges that start here.
 pub const CALLS: &str = "nearpath.io/calls";
+/// Annotation: how descriptors go between the functions of the chain: `ring`, `sockmap` or `poll`.
+pub const DELIVERY: &str = "nearpath.io/delivery";
+/// Annotation: who can write where in the chain's memory: `shared` or `strict`.
+pub const ISOLATION: &str = "nearpath.io/isolation";
 /// Annotation: destinations outside (`HOST:PORT`), comma separated, that this function may reach.
 pub const EGRESS: &str = "nearpath.io/egress";
 /// Annotation or environment variable: requests that one instance serves at a time; 0 means no limit.
@@ -41,6 +46,74 @@ pub const SCALE_MIN: &str = "com.openfaas.scale.min";
 /// Label: most replicas.
 pub const SCALE_MAX: &str = "com.openfaas.scale.max";
 
+/// How descriptors go between functions of a chain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Delivery {
+    /// Rings in shared memory and one bell a party.
+    #[default]
+    Ring,
+    /// The kernel carries them and knows who sends (SK_MSG).
+    Sockmap,
+    /// Rings that parties look at without end.
+    Poll,
+}
+
+impl FromStr for Delivery {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "ring" => Ok(Self::Ring),
+            "sockmap" => Ok(Self::Sockmap),
+            "poll" => Ok(Self::Poll),
+            _ => Err(format!("{text:?} is none of ring, sockmap, poll")),
+        }
+    }
+}
+
+impl fmt::Display for Delivery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Ring => "ring",
+            Self::Sockmap => "sockmap",
+            Self::Poll => "poll",
+        })
+    }
+}
+
+/// Who can write where in the memory of a chain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Isolation {
+    /// One pool, in which every function of the chain can write.
+    #[default]
+    Shared,
+    /// A pool for each thread of each function, in which the others can only read.
+    Strict,
+}
+
+impl FromStr for Isolation {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "shared" => Ok(Self::Shared),
+            "strict" => Ok(Self::Strict),
+            _ => Err(format!("{text:?} is none of shared, strict")),
+        }
+    }
+}
+
+impl fmt::Display for Isolation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Shared => "shared",
+            Self::Strict => "strict",
+        })
+    }
+}
+
 /// What the platform does for one function. Defaults are in [`Policy::default`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Policy {
@@ -66,6 +139,10 @@ pub struct Policy {
     pub scale_max: u32,
     /// The chain it belongs to.
     pub chain: Option<String>,
+    /// See [`DELIVERY`].
+    pub delivery: Delivery,
+    /// See [`ISOLATION`].
+    pub isolation: Isolation,
     /// Functions that it may call.
     pub calls: Vec<FunctionId>,
     /// MQTT topic filters whose messages call it.
@@ -86,6 +163,8 @@ impl Default for Policy {
             scale_min: 1,
             scale_max: 20,
             chain: None,
+            delivery: Delivery::Ring,
+            isolation: Isolation::Shared,
             calls: Vec::new(),
             topics: Vec::new(),
         }
@@ -126,15 +205,26 @@ impl Policy {
             scale_min,
             scale_max,
             chain: note(CHAIN).text.cloned(),
+            delivery: note(DELIVERY).read(str::parse)?.unwrap_or_default(),
+            isolation: note(ISOLATION).read(str::parse)?.unwrap_or_default(),
             calls: note(CALLS).read(|text| functions(text, &spec.namespace))?.unwrap_or_default(),
             topics: note(TOPIC).read(topics)?.unwrap_or_default(),
         })
     }
 
-    /// The security domain of the function that has these settings: its chain, in its namespace. Functions of no chain
-    /// share nothing.
+    /// The security domain of the function that has these settings: its chain, in its namespace, and how descriptors go there
+    /// unless by rings, and that it is strict, if it is. Functions of no chain share nothing, nor do those of a chain that do
+    /// not agree on the last two.
     pub fn domain(&self, function: &FunctionId) -> Option<String> {
-        self.chain.as_ref().map(|chain| format!("{chain}.{}", function.namespace))
+        let chain = self.chain.as_ref()?;
+        let mut domain = format!("{chain}.{}", function.namespace);
+        if self.delivery != Delivery::Ring {
+            domain.push_str(&format!(":{}", self.delivery));
+        }
+        if self.isolation != Isolation::Shared {
+            domain.push_str(&format!(":{}", self.isolation));
+        }
+        Some(domain)
     }
 
     /// Whether an edge to `callee` is declared.
@@ -205,6 +295,24 @@ mod tests {
         assert!(policy.may_call(&"cart".parse().unwrap()));
         assert!(policy.may_call(&"mail.other".parse().unwrap()));
         assert!(!policy.may_call(&"payment".parse().unwrap()));
+    }
+
+    #[test]
+    fn functions_that_agree_on_delivery_and_isolation_share_a_domain() {
+        let domain = |delivery: &[(&str, &str)]| {
+            let spec = spec(&[&[(CHAIN, "shop")], delivery].concat());
+            Policy::of(&spec).map(|policy| policy.domain(&spec.id()).unwrap())
+        };
+        assert_eq!(domain(&[]).unwrap(), domain(&[(DELIVERY, "ring")]).unwrap());
+        assert_eq!(domain(&[]).unwrap(), "shop.openfaas-fn");
+        assert_eq!(domain(&[(DELIVERY, "sockmap")]).unwrap(), "shop.openfaas-fn:sockmap");
+        assert_eq!(domain(&[(ISOLATION, "shared")]).unwrap(), "shop.openfaas-fn");
+        assert_eq!(domain(&[(ISOLATION, "strict")]).unwrap(), "shop.openfaas-fn:strict");
+        assert_eq!(domain(&[(DELIVERY, "poll"), (ISOLATION, "strict")]).unwrap(), "shop.openfaas-fn:poll:strict");
+        let error = domain(&[(ISOLATION, "loose")]).unwrap_err();
+        assert_eq!(error.to_string(), "nearpath.io/isolation: \"loose\" is none of shared, strict");
+        let error = domain(&[(DELIVERY, "pigeon")]).unwrap_err();
+        assert_eq!(error.to_string(), "nearpath.io/delivery: \"pigeon\" is none of ring, sockmap, poll");
     }
 
     #[test]

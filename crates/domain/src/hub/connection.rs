@@ -4,12 +4,12 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixDatagram as Plain;
 
-use nearpath_shm::Knocker;
 use rustix::net::{SocketFlags, accept_with};
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
 use tokio::sync::mpsc;
 
+use super::seat::Doorbell;
 use crate::packet;
 use crate::protocol::FromParty;
 
@@ -25,7 +25,7 @@ pub(super) struct Letter {
     pub(super) bytes: Vec<u8>,
     pub(super) descriptors: Vec<OwnedFd>,
     /// The party's desk, once it has one: there it is told that something is on its socket.
-    pub(super) knocker: Option<Knocker>,
+    pub(super) bell: Option<Doorbell>,
 }
 
 /// What a socket has to say.
@@ -33,14 +33,16 @@ pub(super) struct Letter {
 pub(super) enum News {
     /// Somebody connected at a door.
     Came(Key, OwnedFd),
-    /// A party speaks.
-    Said(Key, FromParty),
+    /// A party speaks, and sends descriptors with it.
+    Said(Key, FromParty, Vec<OwnedFd>),
+    /// A party sent on its socket what it may not send.
+    Tried(Key, Vec<u8>),
     /// A party hung up; why, if it broke the protocol.
     Left(Key, Option<String>),
 }
 
 /// tokio has no seqpacket socket. Its datagram socket waits for the readiness of any socket and leaves the calls to us.
-fn readiness(socket: OwnedFd) -> io::Result<UnixDatagram> {
+pub(super) fn readiness(socket: OwnedFd) -> io::Result<UnixDatagram> {
     rustix::io::ioctl_fionbio(&socket, true)?;
     UnixDatagram::from_std(Plain::from(socket))
 }
@@ -49,13 +51,13 @@ fn readiness(socket: OwnedFd) -> io::Result<UnixDatagram> {
 /// socket only when it is told to.
 struct Line {
     socket: Option<UnixDatagram>,
-    bell: Option<Knocker>,
+    bell: Option<Doorbell>,
 }
 
 impl Drop for Line {
     fn drop(&mut self) {
         self.socket = None;
-        self.bell.take().inspect(|knocker| _ = knocker.deliver());
+        self.bell.take().inspect(Doorbell::deliver);
     }
 }
 
@@ -84,18 +86,18 @@ async fn talk(
                 let Some(packet) = packet? else { return Ok(()) };
                 let said = FromParty::read(&packet.bytes);
                 let said = said.map_err(|fault| io::Error::new(io::ErrorKind::InvalidData, fault))?;
-                if let Some(said) = said && news.send(News::Said(key, said)).await.is_err() {
+                if let Some(said) = said && news.send(News::Said(key, said, packet.descriptors)).await.is_err() {
                     return Ok(());
                 }
             }
             letter = letters.recv() => {
                 let Some(letter) = letter else { return Ok(()) };
-                *bell = letter.knocker.clone().or(bell.take());
+                *bell = letter.bell.clone().or(bell.take());
                 match write(socket, &letter).await {
                     Err(error) if hung_up(&error) => return Ok(()),
                     written => written?,
                 }
-                letter.knocker.inspect(|knocker| _ = knocker.deliver());
+                letter.bell.inspect(Doorbell::deliver);
             }
         }
     }

@@ -1,14 +1,13 @@
 //! The task of a domain: it owns pool, desks and channels, and does what the registrar decides.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 use std::time::Duration;
 
 use nearpath_shm::channel::State;
-use nearpath_shm::spin::Spin;
-use nearpath_shm::{Channel, Desk, Party, Pool, Side, desk, reclaim};
+use nearpath_shm::wire::RECORD;
+use nearpath_shm::{Channel, Party, Record, Side, reclaim};
 use nearpath_types::InstanceId;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
@@ -16,10 +15,12 @@ use tokio::task::AbortHandle;
 use super::connection::{self, Key, LETTERS, Letter, News};
 use super::edges;
 use super::ledger::Writer;
-use super::{Door, Fault, Order, Settings, Usage};
+use super::pools::Pools;
+use super::seat::{self, Seat};
+use super::{Delivery, Door, Exchange, Fault, Order, Settings, Usage};
 use crate::clock;
 use crate::packet;
-use crate::protocol::{Bell, FromNode, FromParty, Gone, Hello, Peer, Refused, Role, VERSION, Welcome};
+use crate::protocol::{FromNode, FromParty, Gone, Hello, Isolation, Peer, Refused, Role, VERSION, Welcome};
 use crate::registrar::{Action, Closing, Registrar, Who};
 
 /// A socket, and the party that speaks on it.
@@ -28,6 +29,8 @@ struct Guest {
     who: Who,
     party: Option<Party>,
     letters: mpsc::Sender<Letter>,
+    /// Every channel that it has been an end of.
+    channels: BTreeSet<u32>,
 }
 
 /// A door at which an instance's parties come in.
@@ -49,12 +52,12 @@ struct Line {
 #[derive(Debug)]
 pub(super) struct House {
     settings: Settings,
-    pool: Arc<Pool>,
+    pools: Pools,
     ledger: Writer,
     registrar: Registrar,
     guests: HashMap<Key, Guest>,
     entrances: HashMap<Key, Entrance>,
-    desks: HashMap<Party, (Desk, Key)>,
+    seats: HashMap<Party, Seat>,
     lines: BTreeMap<u32, Line>,
     quiet: HashMap<InstanceId, Vec<oneshot::Sender<()>>>,
     faults: mpsc::UnboundedSender<Fault>,
@@ -66,21 +69,16 @@ pub(super) struct House {
 }
 
 impl House {
-    pub(super) fn new(
-        settings: Settings,
-        pool: Arc<Pool>,
-        ledger: Writer,
-        faults: mpsc::UnboundedSender<Fault>,
-    ) -> Self {
+    pub(super) fn new(settings: Settings, pools: Pools, ledger: Writer, faults: mpsc::UnboundedSender<Fault>) -> Self {
         let (news, inbox) = mpsc::channel(256);
         Self {
             settings,
-            pool,
+            pools,
             ledger,
             registrar: Registrar::new(),
             guests: HashMap::new(),
             entrances: HashMap::new(),
-            desks: HashMap::new(),
+            seats: HashMap::new(),
             lines: BTreeMap::new(),
             quiet: HashMap::new(),
             faults,
@@ -156,7 +154,7 @@ impl House {
         let key = self.key();
         let (letters, outbox) = mpsc::channel(LETTERS);
         tokio::spawn(connection::serve(key, socket, outbox, self.news.clone()));
-        self.guests.insert(key, Guest { who, party: None, letters });
+        self.guests.insert(key, Guest { who, party: None, letters, channels: BTreeSet::new() });
     }
 
     fn heed(&mut self, news: News) {
@@ -168,23 +166,28 @@ impl House {
                     self.welcome_in(who, socket);
                 }
             }
-            News::Said(key, said) => {
-                if let Err(what) = self.said(key, said) {
+            News::Said(key, said, descriptors) => {
+                if let Err(what) = self.said(key, said, descriptors) {
                     self.expel(key, what);
                 }
             }
+            News::Tried(key, what) => self.judge(key, &what),
             News::Left(key, None) => self.bury(key),
             News::Left(key, Some(what)) => self.expel(key, what),
         }
     }
 
-    fn said(&mut self, key: Key, said: FromParty) -> Result<(), String> {
+    fn said(&mut self, key: Key, said: FromParty, descriptors: Vec<OwnedFd>) -> Result<(), String> {
         let Some(guest) = self.guests.get(&key) else { return Ok(()) };
         let actions = match (said, guest.party) {
             (FromParty::Hello(hello), None) => return self.hello(key, &hello),
             (FromParty::Hello(_), Some(_)) => return Err("a second hello".into()),
             (_, None) => return Err("it spoke before its hello".into()),
             (FromParty::Ready {}, Some(party)) => self.registrar.ready(party),
+            (FromParty::Pool(own), Some(party)) => {
+                self.pools.take(party, own, descriptors)?;
+                self.registrar.furnished(party)
+            }
             (FromParty::Drained(drained), Some(party)) => {
                 self.registrar.drained(party, drained.channel, clock::now()).map_err(|fault| fault.to_string())?
             }
@@ -194,59 +197,85 @@ impl House {
     }
 
     fn hello(&mut self, key: Key, hello: &Hello) -> Result<(), String> {
-        if hello.version != VERSION {
-            let why = format!("this node speaks version {VERSION} of the dispatch protocol");
+        let unfit = match hello.version {
+            VERSION => seat::unfit(&self.settings, hello),
+            _ => Some(format!("this node speaks version {VERSION} of the dispatch protocol")),
+        };
+        if let Some(why) = unfit {
             self.write(key, &FromNode::Refused(Refused { why: why.clone() }), Vec::new());
             return Err(why);
         }
         let Some(who) = self.guests.get(&key).map(|guest| guest.who.clone()) else { return Ok(()) };
-        let Some((party, actions)) = self.registrar.arrive(who.clone(), hello.serves) else {
+        // A strict party has no channels before its peers can be given its pool.
+        let arrived = match self.settings.isolation {
+            Isolation::Strict => self.registrar.expect(who.clone(), hello.serves).map(|party| (party, Vec::new())),
+            _ => self.registrar.arrive(who.clone(), hello.serves),
+        };
+        let Some((party, actions)) = arrived else {
             return Err("the domain has no number left for another party".into());
         };
         if let Some(guest) = self.guests.get_mut(&key) {
             guest.party = Some(party);
         }
-        self.enter(key, party, &who, hello.bell).map_err(|error| format!("its desk cannot be made: {error}"))?;
+        self.enter(key, party, &who, hello).map_err(|error| format!("its desk cannot be made: {error}"))?;
         self.act(actions);
         Ok(())
     }
 
-    fn enter(&mut self, key: Key, party: Party, who: &Who, bell: Bell) -> io::Result<()> {
-        let never = || Spin::new(Duration::ZERO);
-        let desk = match bell {
-            Bell::Futex => Desk::create(desk::Kind::Futex, never()),
-            Bell::Eventfd => Desk::create_polled(never()),
-            Bell::None => Desk::create(desk::Kind::None, never()),
-        }?;
-        let mut descriptors = vec![self.pool.as_fd().try_clone_to_owned()?];
-        descriptors.extend(desk_descriptors(&desk)?);
+    fn enter(&mut self, key: Key, party: Party, who: &Who, hello: &Hello) -> io::Result<()> {
+        let (seat, seated) = Seat::make(&self.settings.delivery, (key, party), hello, &self.news)?;
+        let (pool, classes) = self.pools.for_newcomer()?;
+        let descriptors = pool.into_iter().chain(seated).collect();
         let welcome = Welcome {
             domain: self.settings.name.clone(),
             party: party.get(),
             function: who.function().cloned(),
             instance: who.instance(),
-            pool: self.pool.bytes() as u64,
+            pool: self.pools.bytes(),
             bound: self.settings.bound,
             capacity: self.settings.capacity,
+            delivery: self.settings.delivery.mode(),
+            isolation: self.settings.isolation,
+            classes,
         };
         self.ledger.came(party, who.clone());
-        self.desks.insert(party, (desk, key));
+        self.seats.insert(party, seat);
         self.write(key, &FromNode::Welcome(welcome), descriptors);
         Ok(())
+    }
+
+    /// A party that sends on a channel that it never had forges it. One that it had has ended in the meantime.
+    fn judge(&mut self, key: Key, tried: &[u8]) {
+        let Some(guest) = self.guests.get(&key) else { return };
+        let (records, rest) = tried.as_chunks::<RECORD>();
+        let forged = |channel: &u32| !guest.channels.contains(channel);
+        let what = match records.iter().map(|record| Record::from_bytes(record).channel).find(forged) {
+            Some(channel) => format!("it sent a descriptor on channel {channel}, which is none of its own"),
+            None if !rest.is_empty() => "it sent less than a descriptor".into(),
+            None => return,
+        };
+        self.expel(key, what);
+    }
+
+    fn exchange(&self) -> Option<&dyn Exchange> {
+        match &self.settings.delivery {
+            Delivery::Sockmap(exchange) => Some(&**exchange),
+            Delivery::Ring | Delivery::Poll => None,
+        }
     }
 
     /// Sends a letter and says so at the desk. A party that does not read is given up.
     fn write(&mut self, key: Key, message: &FromNode, descriptors: Vec<OwnedFd>) {
         let Some(guest) = self.guests.get(&key) else { return };
         let Ok(bytes) = packet::encode(message) else { return };
-        let knocker = guest.party.and_then(|party| self.desks.get(&party)).map(|(desk, _)| desk.knocker());
-        if guest.letters.try_send(Letter { bytes, descriptors, knocker }).is_err() {
+        let bell = guest.party.and_then(|party| self.seats.get(&party)).map(Seat::doorbell);
+        if guest.letters.try_send(Letter { bytes, descriptors, bell }).is_err() {
             self.deaf.push(key);
         }
     }
 
     fn write_to(&mut self, party: Party, message: &FromNode, descriptors: Vec<OwnedFd>) {
-        if let Some(key) = self.desks.get(&party).map(|(_, key)| *key) {
+        if let Some(key) = self.seats.get(&party).map(|seat| seat.key) {
             self.write(key, message, descriptors);
         }
     }
@@ -264,7 +293,12 @@ impl House {
     fn bury(&mut self, key: Key) {
         let Some(guest) = self.guests.remove(&key) else { return };
         if let Some(party) = guest.party {
-            self.desks.remove(&party);
+            if let Some(exchange) = self.exchange() {
+                exchange.unseat(party);
+                exchange.revoke(party, 0);
+            }
+            self.seats.remove(&party);
+            self.pools.left(party);
             self.ledger.left(party);
             let actions = self.registrar.left(party, clock::now());
             self.act(actions);
@@ -322,6 +356,10 @@ impl House {
 
     fn open(&mut self, number: u32, caller: Party, callee: Party) -> io::Result<()> {
         let channel = Channel::create(self.settings.capacity)?;
+        if let Some(exchange) = self.exchange() {
+            exchange.permit(caller, number, callee)?;
+            exchange.permit(callee, number, caller)?;
+        }
         // The callee first: when the caller's first call rings, it may look for the channel on its socket.
         self.introduce(number, &channel, callee, caller, Role::Callee)?;
         self.introduce(number, &channel, caller, callee, Role::Caller)?;
@@ -333,9 +371,12 @@ impl House {
     }
 
     fn introduce(&mut self, number: u32, channel: &Channel, to: Party, peer: Party, side: Role) -> io::Result<()> {
-        let (Some((desk, _)), Some(who)) = (self.desks.get(&peer), self.registrar.who(peer)) else { return Ok(()) };
+        let (Some(seat), Some(who)) = (self.seats.get(&peer), self.registrar.who(peer)) else { return Ok(()) };
+        let pool = self.pools.of(peer)?;
+        let told = pool.as_ref().map(|_| self.pools.bytes());
         let mut descriptors = vec![channel.as_fd().try_clone_to_owned()?];
-        descriptors.extend(desk_descriptors(desk)?);
+        descriptors.extend(pool);
+        descriptors.extend(seat.descriptors()?);
         let message = Peer {
             channel: number,
             side,
@@ -343,7 +384,11 @@ impl House {
             function: who.function().cloned(),
             instance: who.instance(),
             capacity: channel.capacity(),
+            pool: told,
         };
+        if let Some(guest) = self.seats.get(&to).and_then(|seat| self.guests.get_mut(&seat.key)) {
+            guest.channels.insert(number);
+        }
         self.write_to(to, &FromNode::Peer(message), descriptors);
         Ok(())
     }
@@ -356,14 +401,16 @@ impl House {
             Closing::Callee => State::CalleeDead,
         });
         for party in [line.caller, line.callee] {
-            if let Some((desk, _)) = self.desks.get(&party) {
-                desk.knocker().knock();
-            }
+            self.seats.get(&party).into_iter().for_each(|seat| seat.doorbell().knock());
         }
     }
 
     fn forget(&mut self, number: u32) {
-        if self.lines.remove(&number).is_some() {
+        if let Some(line) = self.lines.remove(&number) {
+            if let Some(exchange) = self.exchange() {
+                exchange.revoke(line.caller, number);
+                exchange.revoke(line.callee, number);
+            }
             self.ledger.closed(number);
         }
     }
@@ -377,9 +424,11 @@ impl House {
                     || (line.callee, line.caller) == (from, to) && held(Side::Callee)
             })
         };
-        let swept = reclaim::sweep(&self.pool, |party| self.registrar.lives(party), in_ring);
-        tracing::debug!(?swept, domain = %self.settings.name, "swept");
-        let free = |party: &Party| !reclaim::bears(&self.pool, *party);
+        if let Pools::Shared(pool) = &self.pools {
+            let swept = reclaim::sweep(pool, |party| self.registrar.lives(party), in_ring);
+            tracing::debug!(?swept, domain = %self.settings.name, "swept");
+        }
+        let free = |party: &Party| !self.pools.bear(*party);
         let rested: Vec<Party> = self.registrar.resting().filter(free).collect();
         rested.into_iter().for_each(|party| self.registrar.rested(party));
     }
@@ -389,11 +438,8 @@ impl House {
     }
 
     fn usage(&self) -> Usage {
-        let mut usage = Usage { parties: self.desks.len(), channels: self.lines.len(), ..Usage::default() };
-        for held in reclaim::usage(&self.pool).into_values() {
-            usage.slots += held.slots;
-            usage.bytes += held.bytes;
-        }
+        let mut usage = Usage { parties: self.seats.len(), channels: self.lines.len(), ..Usage::default() };
+        self.pools.add_to(&mut usage);
         usage
     }
 
@@ -406,9 +452,4 @@ impl House {
         self.guests.clear();
         self.quiet.clear();
     }
-}
-
-fn desk_descriptors(desk: &Desk) -> io::Result<Vec<OwnedFd>> {
-    let event = desk.event().map(|event| event.try_clone_to_owned()).transpose()?;
-    Ok([Some(desk.as_fd().try_clone_to_owned()?), event].into_iter().flatten().collect())
 }

@@ -13,16 +13,13 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::core::Core;
-use super::join::{self, JoinError, Place, Settings};
+use super::join::{self, HEARTBEAT, JoinError, Place, Settings};
 use super::outbox::Whole;
 use super::rest::Rest;
 use super::words::{Answer, CallError, Incoming, NotWanted, Reply, Request, Unsent};
 use crate::book::{Call, To};
 use crate::clock::{self, Nanos};
 use crate::protocol::{Bell, FromParty};
-
-/// After so long a sleep the party looks at its socket: a node that was killed rings no bell.
-const HEARTBEAT: Duration = Duration::from_secs(10);
 
 /// See the module.
 #[derive(Debug)]

@@ -12,7 +12,8 @@ use bytes::Bytes;
 use nearpath_shm::envelope::flag;
 use nearpath_shm::{Desk, Envelope, Kind, Member, Side};
 
-use super::flow::Ticket;
+use super::flow::{Flow, Ticket};
+use super::inbox::Inbox;
 use super::join::{Joined, Settings};
 use super::link::{Came, Link, Taken, Taking};
 use super::outbox::{Letter, Whole, begin};
@@ -28,6 +29,7 @@ use crate::protocol::FromParty;
 const SLOT_RETRY: Duration = Duration::from_millis(1);
 
 pub(super) type Outcome = Result<Reply, CallError>;
+type Begun = Result<Option<Flow>, Unsent>;
 
 /// See the module.
 #[derive(Debug)]
@@ -38,6 +40,8 @@ pub(super) struct Core {
     pub(super) incoming: VecDeque<Incoming>,
     pub(super) member: Arc<Member>,
     pub(super) links: BTreeMap<u32, Link>,
+    /// There when the kernel brings the descriptors.
+    pub(super) inbox: Option<Inbox>,
     left: Arc<Left>,
     settings: Settings,
     pub(super) mail: u32,
@@ -51,14 +55,19 @@ pub(super) struct Core {
 
 impl Core {
     pub(super) fn new(joined: Joined, settings: Settings) -> Self {
-        let Joined { socket, desk, member, .. } = joined;
+        let Joined { socket, desk, member, inbox, .. } = joined;
+        let own = match &inbox {
+            Some(inbox) => desk.knocker().over(inbox.wire.clone(), 0),
+            None => desk.knocker(),
+        };
         let seed = u64::from(member.party().get()) << 32 ^ crate::clock::now();
         Self {
             mail: desk.mail().wrapping_sub(1), // what came after the welcome is looked for at the first turn
-            left: Left::new(desk.knocker()),
+            left: Left::new(own),
             desk,
             socket,
             member,
+            inbox,
             settings,
             book: Book::new(seed),
             incoming: VecDeque::new(),
@@ -76,6 +85,12 @@ impl Core {
     /// Whether the node has hung up: no new peers, nobody reclaims.
     pub(super) fn hung_up(&self) -> bool {
         self.hung_up
+    }
+
+    /// Whether the node has closed the socket that brings the descriptors.
+    #[cfg(feature = "tokio")]
+    pub(super) fn is_cut_off(&self) -> bool {
+        self.inbox.as_ref().is_some_and(|inbox| inbox.closed)
     }
 
     pub(super) fn functions(&self) -> Vec<nearpath_types::FunctionId> {
@@ -119,8 +134,11 @@ impl Core {
     }
 
     fn send(&mut self, channel: u32, envelope: Envelope, request: &Request<'_>, whole: Whole) -> Result<(), Unsent> {
-        let link = self.links.get_mut(&channel).ok_or(Unsent::NoPeer)?;
-        let flow = begin(&mut link.end, &self.member, envelope, request.fields, &request.body, whole)?;
+        let mut flow = self.begin(channel, envelope, request, whole);
+        if matches!(flow, Err(Unsent::NoSlot)) && self.collect() > 0 {
+            flow = self.begin(channel, envelope, request, whole);
+        }
+        let (flow, link) = (flow?, self.links.get_mut(&channel).ok_or(Unsent::NoPeer)?);
         if envelope.kind == Kind::Call {
             link.end.counters().opened();
         }
@@ -130,6 +148,16 @@ impl Core {
         }
         self.unrung = true;
         Ok(())
+    }
+
+    fn begin(&mut self, channel: u32, envelope: Envelope, request: &Request<'_>, whole: Whole) -> Begun {
+        let link = self.links.get_mut(&channel).ok_or(Unsent::NoPeer)?;
+        begin(&mut link.end, &self.member, envelope, request.fields, &request.body, whole)
+    }
+
+    /// In a strict domain: frees the slots of what peers have taken since the last turn. How many.
+    fn collect(&mut self) -> u32 {
+        self.links.values_mut().map(|link| link.end.collect()).sum()
     }
 
     /// The outcome of a call, once.
@@ -280,6 +308,7 @@ impl Core {
     /// Takes what has come, sends what has room, ends what is due.
     pub(super) fn turn(&mut self, now: Nanos) {
         self.read_mail();
+        self.read_inbox();
         let mut links = std::mem::take(&mut self.links);
         for (&channel, link) in &mut links {
             self.turn_link(channel, link, now);
@@ -297,12 +326,15 @@ impl Core {
     }
 
     fn turn_link(&mut self, channel: u32, link: &mut Link, now: Nanos) {
-        let taking = Taking { bound: self.settings.largest_body, streams: self.settings.streams };
+        // What a strict peer sends is copied at once: only a body that is put together here has a bound here.
+        let streams = self.settings.streams && !self.member.pool().is_own();
+        let taking = Taking { bound: self.settings.largest_body, streams };
         link.take(taking, |link, came| match link.side {
             Side::Caller => self.answered(channel, link, came, now),
             Side::Callee => self.called(channel, link, came, now),
         });
         if link.is_busy() {
+            link.end.collect(); // before its window is looked at
             link.pump(&self.member);
         }
         link.end.flush();
@@ -420,17 +452,27 @@ impl Core {
     /// Tells peers that this party sleeps; false when there is something to do.
     #[cfg(feature = "tokio")]
     pub(super) fn announce(&mut self) -> bool {
-        let Self { desk, links, mail, member, left, .. } = self;
-        desk.announce(|| *mail != desk.mail() || left.any() || links.values_mut().any(|link| link.ready(member)))
+        let Self { desk, links, mail, member, left, inbox, .. } = self;
+        let ready = || *mail != desk.mail() || left.any() || links.values_mut().any(|link| link.ready(member));
+        let sleeps = inbox.is_some() || desk.event().is_some();
+        sleeps && desk.announce(ready)
     }
 
     /// Sleeps at the desk until there is something to do.
     pub(super) fn wait(&mut self, peer: u32, timeout: Option<Duration>) {
-        let Self { desk, links, mail, member, left, .. } = self;
+        let Self { desk, links, mail, member, left, inbox, .. } = self;
         let letters = desk.letters();
-        desk.wait(peer, timeout, || {
+        let mut ready = || {
             *mail != letters.load(Ordering::Acquire) || left.any() || links.values_mut().any(|link| link.ready(member))
-        });
+        };
+        match inbox {
+            None => desk.wait(peer, timeout, ready),
+            Some(inbox) if desk.announce(&mut ready) => {
+                inbox.wait(timeout);
+                desk.rise();
+            }
+            Some(_) => {}
+        }
     }
 
     /// When to turn again, if nobody rings.

@@ -1,20 +1,25 @@
 //! Becoming a party: hello, welcome, the pool and the desk.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nearpath_shm::geometry::Size;
 use nearpath_shm::spin::Spin;
-use nearpath_shm::{Desk, Member, Party, Pool};
+use nearpath_shm::{Desk, Member, Party, Pool, Wire};
 use nearpath_types::{FunctionId, InstanceId};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
+use super::inbox::Inbox;
 use crate::clock;
 use crate::packet;
-use crate::protocol::{Bell, FromNode, FromParty, Hello, VERSION, Welcome};
+use crate::protocol::{Bell, FromNode, FromParty, Hello, Isolation, Mode, OwnPool, VERSION, Welcome};
+
+/// After so long a sleep a party looks at its socket: a node that was killed rings no bell.
+pub(super) const HEARTBEAT: Duration = Duration::from_secs(10);
 
 /// How a party behaves.
 #[derive(Debug, Clone)]
@@ -84,6 +89,8 @@ pub(super) struct Joined {
     pub(super) desk: Desk,
     pub(super) member: Arc<Member>,
     pub(super) place: Place,
+    /// There when the kernel brings the descriptors.
+    pub(super) inbox: Option<Inbox>,
 }
 
 /// Connects to the socket at `path`.
@@ -97,7 +104,9 @@ pub(super) fn dial(path: &Path) -> io::Result<OwnedFd> {
 /// Says hello and waits for the answer; the socket does not block afterwards.
 pub(super) fn join(socket: OwnedFd, bell: Bell, settings: &Settings) -> Result<Joined, JoinError> {
     rustix::io::ioctl_fionbio(&socket, true).map_err(io::Error::from)?;
-    let hello = Hello { version: VERSION, serves: settings.serves, bell };
+    let delivery = vec![Mode::Ring, Mode::Sockmap, Mode::Poll];
+    let isolation = vec![Isolation::Shared, Isolation::Strict];
+    let hello = Hello { version: VERSION, serves: settings.serves, bell, delivery, isolation };
     packet::send(&socket, &FromParty::Hello(hello), &[])?;
     let end = clock::within(settings.patience);
     loop {
@@ -131,11 +140,32 @@ fn enter(
     let mut descriptors = descriptors.into_iter();
     let missing = || JoinError::Nonsense("a descriptor is missing".into());
     let party = Party::new(welcome.party).ok_or_else(|| JoinError::Nonsense("party 0".into()))?;
-    let bytes = usize::try_from(welcome.pool).map_err(|_| JoinError::Nonsense("the pool's size".into()))?;
-    let pool = Pool::open(descriptors.next().ok_or_else(missing)?, bytes)?;
+    let pool = match welcome.isolation {
+        Isolation::Shared => {
+            let bytes = usize::try_from(welcome.pool).map_err(|_| JoinError::Nonsense("the pool's size".into()))?;
+            Pool::open(descriptors.next().ok_or_else(missing)?, bytes)?
+        }
+        Isolation::Strict => furnish(&socket, &welcome)?,
+        Isolation::Unknown => return Err(JoinError::Nonsense("a kind of domain that was not offered".into())),
+    };
     let desk = descriptors.next().ok_or_else(missing)?;
-    let desk = Desk::open(desk, descriptors.next(), Spin::new(settings.spin))?;
+    let (event, wire) = match welcome.delivery {
+        Mode::Ring | Mode::Poll => (descriptors.next(), None),
+        Mode::Sockmap => (None, Some(Wire::new(descriptors.next().ok_or_else(missing)?, HEARTBEAT)?)),
+        Mode::Unknown => return Err(JoinError::Nonsense("a mode of delivery that was not offered".into())),
+    };
+    let desk = Desk::open(desk, event, Spin::new(settings.spin))?;
     let member = Member::new(Arc::new(pool), party, welcome.bound);
+    let inbox = wire.map(|wire| Inbox::new(wire, HEARTBEAT));
     let Welcome { domain, function, instance, .. } = welcome;
-    Ok(Joined { socket, desk, member, place: Place { domain, party, function, instance } })
+    Ok(Joined { socket, desk, member, inbox, place: Place { domain, party, function, instance } })
+}
+
+/// Makes the party's own pool and hands it to the node, which gives it to the peers.
+fn furnish(socket: &OwnedFd, welcome: &Welcome) -> Result<Pool, JoinError> {
+    let sizes: Vec<Size> = welcome.classes.iter().map(|&[size, count]| Size { size, count }).collect();
+    let pool = Pool::create_own(&sizes)?;
+    let own = OwnPool { bytes: pool.bytes() as u64 };
+    packet::send(socket, &FromParty::Pool(own), &[pool.as_fd()])?;
+    Ok(pool)
 }

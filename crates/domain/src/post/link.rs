@@ -6,7 +6,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use bytes::Bytes;
-use nearpath_shm::channel::{ReceiveFault, State};
+use nearpath_shm::channel::ReceiveFault;
 use nearpath_shm::envelope::flag;
 use nearpath_shm::{End, Envelope, Kind, Member, Message, Payload, Side};
 use nearpath_types::InstanceId;
@@ -135,8 +135,7 @@ impl Link {
 
     /// Closes the channel for a peer that broke the rules.
     pub(super) fn break_off(&mut self) {
-        self.end.channel().close(State::Broken);
-        self.end.desk().knock();
+        self.end.break_off();
         self.closed = true;
     }
 
@@ -363,6 +362,7 @@ impl Link {
     }
 
     fn may_go(&mut self, member: &Arc<Member>) -> bool {
+        self.end.collect(); // what a strict peer has taken is no longer with it
         if !self.outbox.is_empty() && has_room(&mut self.end, false) {
             return true;
         }

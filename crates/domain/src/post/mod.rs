@@ -9,6 +9,7 @@
 pub mod blocking;
 mod core;
 mod flow;
+mod inbox;
 mod join;
 mod link;
 mod outbox;

@@ -71,8 +71,8 @@ impl Post {
         let joined = joining.await.map_err(io::Error::other)??;
         let place = joined.place.clone();
         let core = Core::new(joined, settings);
-        let event = core.desk.event().ok_or_else(|| JoinError::Nonsense("no eventfd with the desk".into()))?;
-        let event = readiness(event.try_clone_to_owned()?)?;
+        let event = core.inbox.as_ref().map(|inbox| inbox.wire.as_fd()).or(core.desk.event());
+        let event = event.map(|event| readiness(event.try_clone_to_owned()?)).transpose()?;
         let socket = readiness(core.socket.as_fd().try_clone_to_owned()?)?;
         let shared = Rc::new(Shared {
             core: RefCell::new(core),
@@ -316,6 +316,7 @@ impl Drop for Writer {
 
 /// tokio's datagram socket waits for the readiness of any descriptor and leaves the calls to us.
 fn readiness(descriptor: OwnedFd) -> io::Result<UnixDatagram> {
+    rustix::io::ioctl_fionbio(&descriptor, true)?; // a party's socket comes as one that blocks
     UnixDatagram::from_std(Plain::from(descriptor))
 }
 
@@ -324,19 +325,20 @@ fn seen(descriptor: &UnixDatagram) {
     let _ = descriptor.try_io(Interest::READABLE, || -> io::Result<()> { Err(io::ErrorKind::WouldBlock.into()) });
 }
 
-async fn drive(shared: Weak<Shared>, event: UnixDatagram, socket: UnixDatagram) -> io::Result<()> {
+async fn drive(shared: Weak<Shared>, event: Option<UnixDatagram>, socket: UnixDatagram) -> io::Result<()> {
     let mut alarm = pin!(sleep(Duration::ZERO));
     while let Some(post) = shared.upgrade() {
         let asleep = post.turn(alarm.as_mut());
         let (armed, over) = (post.alarm.get().is_some(), post.over.get());
+        let cut = post.core.borrow().is_cut_off(); // a socket at its end is readable for ever
         drop(post); // the handles alone keep the party
-        if !asleep {
+        let Some(event) = event.as_ref().filter(|_| asleep) else {
             tokio::task::yield_now().await; // whom the turn has woken goes first
             continue;
-        }
+        };
         tokio::select! {
             biased;
-            ready = event.readable() => ready.map(|()| seen(&event))?,
+            ready = event.readable(), if !cut => ready.map(|()| seen(event))?,
             ready = socket.readable(), if !over => {
                 ready.map(|()| seen(&socket))?;
                 shared.upgrade().inspect(|post| post.core.borrow_mut().read_socket());

@@ -34,6 +34,7 @@ impl End {
             let why = self.not_pushed(fault);
             return Err(NotSent { why, message: Some(Outgoing { lease, offset, length }) });
         }
+        self.line.as_mut().into_iter().for_each(|line| line.push(descriptor));
         if let Some(strict) = &mut self.strict {
             strict.ledger.note(lease, offset, length);
         }
@@ -57,9 +58,10 @@ impl End {
 
     /// Frees the slots of what the peer has taken. By itself with every [`End::flush`]; who finds no slot may ask for it.
     pub fn collect(&mut self) -> u32 {
+        let Some(strict) = self.strict.as_mut().filter(|strict| !strict.ledger.is_empty()) else { return 0 };
         // An impossible head: the peer broke the channel, and what it still reads is its own loss.
         let unread = self.producer.room().map_or(0, |room| self.channel.capacity() - room);
-        self.strict.as_mut().map_or(0, |strict| strict.ledger.settle(unread))
+        strict.ledger.settle(unread)
     }
 
     /// Frees what was sent, when nobody reads it any more.

@@ -17,12 +17,28 @@ const SLOTS: usize = 24 + 4;
 
 #[derive(Debug, Clone)]
 enum Act {
-    Send { from: u16, to: u16, bytes: u32 },
-    Receive { from: u16, by: u16 },
-    Flush { by: u16, peer: u16 },
-    Die { who: u16 },
+    Send {
+        from: u16,
+        to: u16,
+        bytes: u32,
+    },
+    Receive {
+        from: u16,
+        by: u16,
+    },
+    Flush {
+        by: u16,
+        peer: u16,
+    },
+    Die {
+        who: u16,
+    },
     /// The receiver writes its `head`: it is hostile from now on.
-    Lie { from: u16, by: u16, head: u32 },
+    Lie {
+        from: u16,
+        by: u16,
+        head: u32,
+    },
 }
 
 fn act() -> impl Strategy<Value = Act> {

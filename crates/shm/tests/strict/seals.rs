@@ -89,7 +89,11 @@ fn each_seal_is_needed() {
     };
     assert_eq!(sealed(all, MemfdFlags::empty()), Ok(()));
     for missing in all {
-        assert_eq!(sealed(all.difference(missing), MemfdFlags::empty()), Err(io::ErrorKind::InvalidData), "{missing:?}");
+        assert_eq!(
+            sealed(all.difference(missing), MemfdFlags::empty()),
+            Err(io::ErrorKind::InvalidData),
+            "{missing:?}"
+        );
     }
     let huge = MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
     assert_eq!(sealed(all, huge), Err(io::ErrorKind::InvalidData), "a page that is not there ends its reader");

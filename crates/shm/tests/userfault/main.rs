@@ -63,7 +63,11 @@ fn a_strict_receiver_keeps_what_it_has_copied() {
     let _alone = alone();
     let mut scene = Scene::strict(0);
     let rewrite = scene.rewrite(u32::MAX);
-    let watch = Watch::over(trap::arm(), 3, Mode::Missing, move |page| if page == 2 { rewrite() });
+    let watch = Watch::over(trap::arm(), 3, Mode::Missing, move |page| {
+        if page == 2 {
+            rewrite()
+        }
+    });
     let watch = watched!(watch);
     let message = scene.receiver.receive().unwrap().unwrap();
     assert_eq!(watch.pages(), [0, 1, 2], "its copy stood still on every page");
@@ -82,7 +86,11 @@ fn a_strict_receiver_checks_what_it_has_copied() {
     for claimed in [u32::MAX, LENGTH, 100] {
         let mut scene = Scene::strict(0);
         let rewrite = scene.rewrite(claimed);
-        let watch = Watch::over(trap::arm(), 3, Mode::Missing, move |page| if page == 0 { rewrite() });
+        let watch = Watch::over(trap::arm(), 3, Mode::Missing, move |page| {
+            if page == 0 {
+                rewrite()
+            }
+        });
         let watch = watched!(watch);
         let received = scene.receiver.receive();
         assert_eq!(watch.pages(), [0, 1, 2]);
@@ -117,12 +125,16 @@ fn a_receiver_that_looks_twice_is_fooled() {
     let _alone = alone();
     let strict = Scene::strict(0);
     let (rewrite, place) = (strict.rewrite(u32::MAX), trap::arm());
-    let watch = watched!(Watch::over(place, 3, Mode::Missing, move |page| if page == 1 { rewrite() }));
+    let watch = watched!(Watch::over(place, 3, Mode::Missing, move |page| if page == 1 {
+        rewrite()
+    }));
     assert_eq!(twice(strict.view, place), (BODY, u32::MAX));
     watch.pages();
     let shared = Scene::shared(0);
     let rewrite = shared.rewrite(u32::MAX);
-    let watch = watched!(Watch::over(shared.view, 3, Mode::Minor, move |page| if page == 1 { rewrite() }));
+    let watch = watched!(Watch::over(shared.view, 3, Mode::Minor, move |page| if page == 1 {
+        rewrite()
+    }));
     let mut copy = vec![0; LENGTH as usize];
     assert_eq!(twice(shared.view, copy.as_mut_ptr() as usize), (BODY, u32::MAX));
     watch.pages();

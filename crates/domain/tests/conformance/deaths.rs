@@ -1,18 +1,18 @@
 //! Processes that are killed in the middle of calls, and strangers that speak nonsense.
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::os::fd::AsFd;
 use std::path::Path;
 
+use super::node::{DEADLINE, DOOR, Mode, Node, ROLE, function, knows, knows_async};
 use bytes::Bytes;
-use common::{DOOR, Node, ROLE, function, knows, knows_async};
 use nearpath_domain::hub::Fault;
 use nearpath_domain::post::{self, blocking};
 use nearpath_domain::protocol::{Bell, FromNode, FromParty, Hello};
 use nearpath_domain::{Answer, CallError, Request, To, packet};
+use nearpath_shm::channel::State;
+use nearpath_shm::{Draft, Envelope, Kind};
 use nearpath_types::InstanceId;
+
+use super::stranger::Stranger;
 
 fn body(bytes: &'static [u8]) -> Request<'static> {
     Request { body: Bytes::from_static(bytes), ..Request::default() }
@@ -22,6 +22,9 @@ fn body(bytes: &'static [u8]) -> Request<'static> {
 #[test]
 fn role() {
     let (Ok(role), Ok(door)) = (std::env::var(ROLE), std::env::var(DOOR)) else { return };
+    if role == "source" {
+        return super::streams::source(&door);
+    }
     let mut post = blocking::Post::dial(Path::new(&door), post::Settings::default()).unwrap();
     match role.as_str() {
         "echo" => post.serve(|_, incoming| Answer::ok(incoming.body.clone())).unwrap(),
@@ -40,9 +43,8 @@ fn role() {
     }
 }
 
-#[test]
-fn callers_of_the_dead_hear_of_it_at_once() {
-    let node = Node::new();
+pub(crate) fn callers_of_the_dead_hear_of_it_at_once(mode: Mode) {
+    let node = Node::new(mode);
     node.edges(&[("a", "hang")]);
     let mut process = node.process(2, "hang", "hang");
     let mut a = node.caller(1, "a");
@@ -60,9 +62,8 @@ fn callers_of_the_dead_hear_of_it_at_once() {
     node.stop();
 }
 
-#[test]
-fn a_gateways_calls_end_too_and_the_other_instance_goes_on() {
-    let node = Node::new();
+pub(crate) fn a_gateways_calls_end_too_and_the_other_instance_goes_on(mode: Mode) {
+    let node = Node::new(mode);
     let mut process = node.process(2, "f", "hang");
     node.until("the first is there", |usage| usage.parties == 1);
     node.gateway(|post| {
@@ -86,9 +87,8 @@ fn a_gateways_calls_end_too_and_the_other_instance_goes_on() {
     node.stop();
 }
 
-#[test]
-fn slots_come_back_from_callers_that_are_killed() {
-    let node = Node::new();
+pub(crate) fn slots_come_back_from_callers_that_are_killed(mode: Mode) {
+    let node = Node::new(mode);
     node.edges(&[("caller", "sink")]);
     let sink = node.serve(1, "sink", |_, incoming| Answer::ok(incoming.body.clone()));
     for round in 0..10 {
@@ -110,15 +110,16 @@ fn slots_come_back_from_callers_that_are_killed() {
     sink.join().unwrap();
 }
 
-fn fault(node: &mut Node) -> Fault {
+pub(crate) fn fault(node: &mut Node) -> Fault {
     let Node { runtime, faults, .. } = node;
-    runtime.block_on(async { tokio::time::timeout(common::DEADLINE, faults.recv()).await.unwrap().unwrap() })
+    runtime.block_on(async { tokio::time::timeout(DEADLINE, faults.recv()).await.unwrap().unwrap() })
 }
 
-#[test]
-fn nonsense_is_disconnected() {
-    let mut node = Node::new();
-    let hello = |version| FromParty::Hello(Hello { version, serves: true, bell: Bell::None });
+pub(crate) fn nonsense_is_disconnected(mode: Mode) {
+    let mut node = Node::new(mode);
+    let hello = |version| {
+        FromParty::Hello(Hello { version, serves: true, bell: Bell::None, delivery: vec![mode], isolation: Vec::new() })
+    };
     let spoken: [&dyn Fn(&std::os::fd::OwnedFd); 5] = [
         &|socket| packet::send_bytes(socket, b"GET / HTTP/1.1", &[]).unwrap(),
         &|socket| packet::send(socket, &FromParty::Ready {}, &[]).unwrap(),
@@ -140,46 +141,36 @@ fn nonsense_is_disconnected() {
     node.stop();
 }
 
-#[test]
-fn what_is_not_known_is_passed_over() {
-    let node = Node::new();
+pub(crate) fn what_is_not_known_is_passed_over(mode: Mode) {
+    let node = Node::new(mode);
     let socket = node.socket(1, "f");
     packet::send_bytes(&socket, br#"{"weather":{"rain":true}}"#, &[socket.as_fd()]).unwrap();
-    packet::send_bytes(&socket, br#"{"hello":{"version":1,"bell":"none","mood":"good"}}"#, &[]).unwrap();
+    packet::send_bytes(
+        &socket,
+        br#"{"hello":{"version":1,"bell":"none","mood":"good","delivery":["sockmap","poll"]}}"#,
+        &[],
+    )
+    .unwrap();
     rustix::io::ioctl_fionbio(&socket, false).unwrap();
     let welcome = packet::receive(&socket).unwrap().unwrap();
     assert!(matches!(FromNode::read(&welcome.bytes).unwrap(), Some(FromNode::Welcome(_))));
-    assert_eq!(welcome.descriptors.len(), 2, "pool and desk");
+    let wire = usize::from(mode == Mode::Sockmap);
+    assert_eq!(welcome.descriptors.len(), 2 + wire, "pool, desk, and the socket if there is one");
     node.stop();
 }
 
-#[test]
-fn a_call_against_the_edge_breaks_the_channel() {
-    use nearpath_shm::{Channel, Draft, Envelope, Kind, Knocker, Member, Party, Pool, Side};
-    let node = Node::new();
+pub(crate) fn a_call_against_the_edge_breaks_the_channel(mode: Mode) {
+    let node = Node::new(mode);
     node.edges(&[("a", "b")]);
-    let socket = node.socket(2, "b"); // b speaks by itself, and will not keep to its side
-    rustix::io::ioctl_fionbio(&socket, false).unwrap();
-    packet::send(&socket, &FromParty::Hello(Hello { version: 1, serves: true, bell: Bell::None }), &[]).unwrap();
-    packet::send(&socket, &FromParty::Ready {}, &[]).unwrap();
+    let stranger = Stranger::join(&node, mode, 2, "b"); // b speaks by itself, and will not keep to its side
     let mut a = node.caller(1, "a");
-    let next = || {
-        let packet = packet::receive(&socket).unwrap().unwrap();
-        (FromNode::read(&packet.bytes).unwrap().unwrap(), packet.descriptors.into_iter())
-    };
-    let (FromNode::Welcome(welcome), mut fds) = next() else { panic!("no welcome") };
-    let pool = Pool::open(fds.next().unwrap(), welcome.pool as usize).unwrap();
-    let member = Member::new(std::sync::Arc::new(pool), Party::new(welcome.party).unwrap(), u64::MAX);
-    let (FromNode::Peer(peer), mut fds) = next() else { panic!("no peer") };
-    let channel = Channel::open(fds.next().unwrap(), peer.capacity).unwrap();
-    let knocker = Knocker::open(fds.next().unwrap(), fds.next()).unwrap();
-    let mut end = channel.end(Side::Callee, member.clone(), Party::new(peer.party).unwrap(), knocker);
+    let mut end = stranger.meet();
     knows(&mut a, "b");
     let pending = a.begin(To::Function(&function("b")), &body(b"x")).unwrap();
-    end.send(Draft::new(member.claim(256).unwrap()).finish(Envelope::new(Kind::Call, 1))).unwrap();
+    end.send(Draft::new(stranger.member.claim(256).unwrap()).finish(Envelope::new(Kind::Call, 1))).unwrap();
     end.flush();
     assert_eq!(a.wait(pending).unwrap_err(), CallError::Died);
     assert!(a.next(Some(std::time::Duration::ZERO)).is_none(), "it was not taken as a call");
-    assert_eq!(channel.state(), nearpath_shm::channel::State::Broken);
+    assert_eq!(end.channel().state(), State::Broken);
     node.stop();
 }

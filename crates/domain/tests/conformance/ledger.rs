@@ -1,9 +1,5 @@
 //! What a domain writes down for whoever asks: counters that outlive it, who holds what, who reaches whom.
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
-use common::{DEADLINE, Node, function, knows};
+use super::node::{DEADLINE, Mode, Node, delivery, function, knows};
 use nearpath_domain::hub::{Hub, Ledger, Settings};
 use nearpath_domain::registrar::Who;
 use nearpath_domain::{Answer, Request, To, clock};
@@ -29,15 +25,14 @@ fn calls(node: &Node, times: usize) {
     node.until("all have left", |usage| usage.parties == 0 && usage.channels == 0);
 }
 
-fn node_with(ledger: &Ledger) -> Node {
-    Node::started(|| Hub::start_with(Settings::named("test"), ledger))
+fn node_with(mode: Mode, ledger: &Ledger) -> Node {
+    Node::started(|| Hub::start_with(Settings { delivery: delivery(mode), ..Settings::named("test") }, ledger))
 }
 
-#[test]
-fn counters_are_exact_and_outlive_their_channels_and_their_domain() {
+pub(crate) fn counters_are_exact_and_outlive_their_channels_and_their_domain(mode: Mode) {
     let ledger = Ledger::default();
     for round in 1..=2 {
-        let node = node_with(&ledger);
+        let node = node_with(mode, &ledger);
         calls(&node, 10);
         node.stop();
         let edges = ledger.edges(clock::now());
@@ -55,10 +50,9 @@ fn counters_are_exact_and_outlive_their_channels_and_their_domain() {
     assert!(ledger.edges(later).is_empty() && ledger.is_idle(), "and forgets it");
 }
 
-#[test]
-fn what_a_function_holds_is_counted_against_its_bound() {
+pub(crate) fn what_a_function_holds_is_counted_against_its_bound(mode: Mode) {
     let ledger = Ledger::default();
-    let node = node_with(&ledger);
+    let node = node_with(mode, &ledger);
     node.edges(&[("front", "back")]);
     let ((held, holding), (release, released)) = (mpsc::channel(), mpsc::channel::<()>());
     let back = node.serve(2, "back", move |_, incoming| {
@@ -94,10 +88,9 @@ fn what_a_function_holds_is_counted_against_its_bound() {
     assert_eq!(ledger.holdings(), None, "the pool went with its domain");
 }
 
-#[test]
-fn the_roll_says_who_reaches_whom() {
+pub(crate) fn the_roll_says_who_reaches_whom(mode: Mode) {
     let ledger = Ledger::default();
-    let node = node_with(&ledger);
+    let node = node_with(mode, &ledger);
     node.edges(&[("front", "back")]);
     let back = node.serve(2, "back", |_, _| Answer::ok(""));
     let mut front = node.caller(1, "front");

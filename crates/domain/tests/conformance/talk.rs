@@ -1,16 +1,12 @@
 //! Parties of one process over real sockets and memory: calls, chains, parts, events, cancelling, limits.
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use super::node::{DEADLINE, Mode, Node, function, joined, knows, knows_async, polled_party};
 use bytes::Bytes;
-use common::{Node, function, joined, knows, knows_async, polled_party};
 use nearpath_domain::{Answer, CallError, Request, To, Unsent, clock};
 use nearpath_types::InstanceId;
 
@@ -18,9 +14,8 @@ fn body(bytes: &'static [u8]) -> Request<'static> {
     Request { body: Bytes::from_static(bytes), ..Request::default() }
 }
 
-#[test]
-fn a_chain_of_two() {
-    let node = Node::new();
+pub(crate) fn a_chain_of_two(mode: Mode) {
+    let node = Node::new(mode);
     node.edges(&[("front", "back")]);
     let back = node.serve(2, "back", |_, incoming| {
         assert_eq!(incoming.caller.function, Some(function("front")));
@@ -55,9 +50,8 @@ fn a_chain_of_two() {
     joined([front, back]);
 }
 
-#[test]
-fn what_is_not_declared_does_not_exist() {
-    let node = Node::new();
+pub(crate) fn what_is_not_declared_does_not_exist(mode: Mode) {
+    let node = Node::new(mode);
     node.edges(&[("a", "b")]);
     let b = node.serve(2, "b", |post, _| {
         let back = post.call(To::Function(&function("a")), &body(b"back"));
@@ -78,9 +72,8 @@ fn what_is_not_declared_does_not_exist() {
     joined([b, c]);
 }
 
-#[test]
-fn ten_megabytes_both_ways() {
-    let node = Node::new();
+pub(crate) fn ten_megabytes_both_ways(mode: Mode) {
+    let node = Node::new(mode);
     node.edges(&[("a", "b")]);
     let server = node.serve(2, "b", |_, incoming| {
         let mut body = incoming.body.to_vec();
@@ -115,9 +108,8 @@ fn ten_megabytes_both_ways() {
     server.join().unwrap();
 }
 
-#[test]
-fn thousands_at_once_over_two_instances() {
-    let node = Node::new();
+pub(crate) fn thousands_at_once_over_two_instances(mode: Mode) {
+    let node = Node::new(mode);
     let counts: [Arc<AtomicUsize>; 2] = Default::default();
     let servers = [0, 1].map(|k| {
         let count = Arc::clone(&counts[k]);
@@ -160,10 +152,9 @@ fn thousands_at_once_over_two_instances() {
     servers.into_iter().for_each(|server| server.join().unwrap());
 }
 
-#[test]
-fn who_waits_receives_for_others() {
+pub(crate) fn who_waits_receives_for_others(mode: Mode) {
     // b is called by a; while b's handler calls c, c's handler calls b again: a circle that a party must not hang in.
-    let node = Node::new();
+    let node = Node::new(mode);
     node.edges(&[("a", "b"), ("b", "c"), ("a", "c")]);
     let c = node.serve(3, "c", |_, incoming| Answer::ok(incoming.body.clone()));
     let b = node.serve(2, "b", |post, incoming| {
@@ -186,9 +177,8 @@ fn who_waits_receives_for_others() {
     joined([b, c]);
 }
 
-#[test]
-fn events_go_one_way() {
-    let node = Node::new();
+pub(crate) fn events_go_one_way(mode: Mode) {
+    let node = Node::new(mode);
     node.edges(&[("a", "b")]);
     let (seen, sees) = std::sync::mpsc::channel();
     let b = node.serve(2, "b", move |_, incoming| {
@@ -199,16 +189,15 @@ fn events_go_one_way() {
     let mut a = node.caller(1, "a");
     knows(&mut a, "b");
     a.notify(To::Function(&function("b")), &body(b"12345")).unwrap();
-    assert_eq!(sees.recv_timeout(common::DEADLINE).unwrap(), 5);
+    assert_eq!(sees.recv_timeout(DEADLINE).unwrap(), 5);
     drop(a);
     node.until("all slots are back", |usage| usage.slots == 0 && usage.parties == 1);
     node.stop();
     b.join().unwrap();
 }
 
-#[test]
-fn a_deadline_ends_the_wait_and_tells_the_peer() {
-    let node = Node::new();
+pub(crate) fn a_deadline_ends_the_wait_and_tells_the_peer(mode: Mode) {
+    let node = Node::new(mode);
     node.edges(&[("a", "b")]);
     let ((took, takes), (told, tells)) = (std::sync::mpsc::channel(), std::sync::mpsc::channel());
     let socket = node.socket(2, "b");
@@ -225,7 +214,7 @@ fn a_deadline_ends_the_wait_and_tells_the_peer() {
     let mut a = node.caller(1, "a");
     knows(&mut a, "b");
     // A call that is given up before its handler has it is not handed to it: so ask until one was.
-    let end = clock::within(common::DEADLINE);
+    let end = clock::within(DEADLINE);
     while tells.try_recv().is_err() {
         let request = Request { deadline: clock::within(Duration::from_millis(30)), ..body(b"slow") };
         assert_eq!(a.call(To::Function(&function("b")), &request).unwrap_err(), CallError::Timeout);
@@ -240,22 +229,21 @@ fn a_deadline_ends_the_wait_and_tells_the_peer() {
         while takes.try_recv().is_ok() {}
         let dropped = post.call(To::Function(&function("b")), &body(b"dropped")).unwrap();
         tokio::task::yield_now().await; // the driver rings
-        takes.recv_timeout(common::DEADLINE).unwrap();
+        takes.recv_timeout(DEADLINE).unwrap();
         drop(dropped);
         takes
     });
-    tells.recv_timeout(common::DEADLINE).unwrap();
+    tells.recv_timeout(DEADLINE).unwrap();
     node.until("all slots are back", |usage| usage.slots == 0);
     node.stop();
     b.join().unwrap();
     drop(takes);
 }
 
-#[test]
-fn more_calls_than_credits_are_not_sent() {
+pub(crate) fn more_calls_than_credits_are_not_sent(mode: Mode) {
     let mut settings = nearpath_domain::hub::Settings::named("small");
     settings.capacity = 16;
-    let node = Node::with(settings);
+    let node = Node::with(mode, settings);
     node.edges(&[("a", "b")]);
     let (go, goes) = std::sync::mpsc::channel::<()>();
     let b = node.serve(2, "b", move |_, _| {
@@ -273,7 +261,7 @@ fn more_calls_than_credits_are_not_sent() {
     for pending in pending {
         assert_eq!(a.wait(pending).unwrap().body, "at last");
     }
-    let end = clock::within(common::DEADLINE);
+    let end = clock::within(DEADLINE);
     while a.begin(To::Function(&id), &body(b"y")).map(|again| a.cancel(again)).is_err() {
         assert!(clock::now() < end, "the cancelled call's credit never came back");
     }
@@ -283,9 +271,8 @@ fn more_calls_than_credits_are_not_sent() {
     let _ = b.join();
 }
 
-#[test]
-fn a_withdrawn_instance_finishes_what_it_has() {
-    let node = Node::new();
+pub(crate) fn a_withdrawn_instance_finishes_what_it_has(mode: Mode) {
+    let node = Node::new(mode);
     node.edges(&[("a", "b")]);
     let (go, goes) = std::sync::mpsc::channel::<()>();
     let (taken, takes) = std::sync::mpsc::channel();
@@ -297,7 +284,7 @@ fn a_withdrawn_instance_finishes_what_it_has() {
     let mut a = node.caller(1, "a");
     knows(&mut a, "b");
     let pending = a.begin(To::Function(&function("b")), &body(b"x")).unwrap();
-    takes.recv_timeout(common::DEADLINE).unwrap();
+    takes.recv_timeout(DEADLINE).unwrap();
     let hub = node.hub.clone();
     let withdrawn = node.runtime.spawn(async move { hub.withdraw(InstanceId(2)).await });
     while a.functions().contains(&function("b")) {
@@ -307,15 +294,14 @@ fn a_withdrawn_instance_finishes_what_it_has() {
     go.send(()).unwrap();
     assert_eq!(a.wait(pending).unwrap().body, "done");
     let _ = a.functions(); // says that it is drained
-    node.runtime.block_on(async { tokio::time::timeout(common::DEADLINE, withdrawn).await.unwrap().unwrap() });
+    node.runtime.block_on(async { tokio::time::timeout(DEADLINE, withdrawn).await.unwrap().unwrap() });
     node.until("the channel is gone", |usage| usage.channels == 0);
     node.stop();
     b.join().unwrap();
 }
 
-#[test]
-fn an_answer_that_cannot_be_written_is_an_error() {
-    let node = Node::new();
+pub(crate) fn an_answer_that_cannot_be_written_is_an_error(mode: Mode) {
+    let node = Node::new(mode);
     node.edges(&[("a", "b")]);
     let b = node.serve(2, "b", |_, _| Answer {
         fields: vec![("x-split".into(), Bytes::from_static(b"a\r\nb: c"))],
@@ -333,9 +319,8 @@ fn an_answer_that_cannot_be_written_is_an_error() {
     b.join().unwrap();
 }
 
-#[test]
-fn too_large_is_said() {
-    let node = Node::new();
+pub(crate) fn too_large_is_said(mode: Mode) {
+    let node = Node::new(mode);
     node.edges(&[("a", "b")]);
     let b = node.serve(2, "b", |_, _| Answer::ok(vec![7; 70 << 20]));
     let mut a = node.caller(1, "a");

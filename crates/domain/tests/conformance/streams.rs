@@ -1,15 +1,11 @@
 //! Bodies that are written and read as they come: both ways at once, with slow readers, broken off, and bereaved.
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::future::Future;
 use std::path::Path;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
+use super::node::{DEADLINE, Mode, Node, function, knows, knows_async, polled_party};
 use bytes::Bytes;
-use common::{DEADLINE, DOOR, Node, ROLE, function, knows, knows_async, polled_party};
 use nearpath_domain::post::polled::{Post, Received};
 use nearpath_domain::post::{self, Rest, blocking};
 use nearpath_domain::{Answer, CallError, Request, To};
@@ -43,7 +39,7 @@ fn serve<F: Future<Output = ()>>(
 }
 
 fn party<T, F: Future<Output = T>>(socket: std::os::fd::OwnedFd, serves: bool, inside: impl FnOnce(Post) -> F) -> T {
-    common::polled_party_with(socket, post::Settings { serves, ..streaming() }, inside)
+    super::node::polled_party_with(socket, post::Settings { serves, ..streaming() }, inside)
 }
 
 fn gateway<T: 'static, F: Future<Output = T>>(node: &Node, inside: impl FnOnce(Post) -> F) -> T {
@@ -74,9 +70,8 @@ async fn read_all(first: &[u8], rest: Option<Rest>) -> Result<Vec<u8>, CallError
     Ok(whole)
 }
 
-#[test]
-fn an_echo_runs_both_ways_at_once() {
-    let node = Node::new();
+pub(crate) fn an_echo_runs_both_ways_at_once(mode: Mode) {
+    let node = Node::new(mode);
     let server = serve(&node, 1, "echo", echo);
     gateway(&node, |post| async move {
         knows_async(&post, "echo").await;
@@ -105,9 +100,8 @@ fn an_echo_runs_both_ways_at_once() {
     server.join().unwrap();
 }
 
-#[test]
-fn blocking_parties_stream_too() {
-    let node = Node::new();
+pub(crate) fn blocking_parties_stream_too(mode: Mode) {
+    let node = Node::new(mode);
     node.edges(&[("a", "b")]);
     let socket = node.socket(2, "b");
     let server = std::thread::spawn(move || {
@@ -146,9 +140,8 @@ fn blocking_parties_stream_too() {
     server.join().unwrap();
 }
 
-#[test]
-fn a_slow_reader_stops_the_writer_and_nobody_else() {
-    let node = Node::new();
+pub(crate) fn a_slow_reader_stops_the_writer_and_nobody_else(mode: Mode) {
+    let node = Node::new(mode);
     let server = serve(&node, 1, "source", |received| async move {
         if received.fields().get(":path") == Some(b"/short") {
             return received.answer(Answer::ok("short"));
@@ -191,9 +184,8 @@ fn a_slow_reader_stops_the_writer_and_nobody_else() {
     server.join().unwrap();
 }
 
-#[test]
-fn what_is_unread_is_a_window() {
-    let node = Node::new();
+pub(crate) fn what_is_unread_is_a_window(mode: Mode) {
+    let node = Node::new(mode);
     let (written, writes) = mpsc::channel();
     let server = serve(&node, 1, "source", move |received| {
         let written = written.clone();
@@ -230,10 +222,9 @@ fn what_is_unread_is_a_window() {
     server.join().unwrap();
 }
 
-#[test]
 #[expect(clippy::too_many_lines, reason = "one case after the other")]
-fn who_stops_reading_or_writing_is_heard() {
-    let node = Node::new();
+pub(crate) fn who_stops_reading_or_writing_is_heard(mode: Mode) {
+    let node = Node::new(mode);
     let (heard, mut hears) = tokio::sync::mpsc::unbounded_channel();
     let server = serve(&node, 1, "f", move |mut received| {
         let heard = heard.clone();
@@ -298,9 +289,8 @@ fn who_stops_reading_or_writing_is_heard() {
     server.join().unwrap();
 }
 
-#[test]
-fn whole_and_streaming_parties_understand_each_other() {
-    let node = Node::new();
+pub(crate) fn whole_and_streaming_parties_understand_each_other(mode: Mode) {
+    let node = Node::new(mode);
     let whole = node.serve(1, "whole", |_, incoming| Answer::ok(incoming.body.clone()));
     let server = serve(&node, 2, "echo", echo);
     let sent: Vec<u8> = (0..3_000_000u32).map(|n| (n % 251) as u8).collect();
@@ -333,15 +323,12 @@ fn whole_and_streaming_parties_understand_each_other() {
     assert!(got, "a party that takes bodies as a whole gets the stream as a whole");
     node.until("all slots are back", |usage| usage.slots == 0);
     node.stop();
-    common::joined([whole, server]);
+    super::node::joined([whole, server]);
 }
 
-/// What the child does; in the parent this test has nothing to do.
-#[test]
-fn role() {
-    let (Ok(role), Ok(door)) = (std::env::var(ROLE), std::env::var(DOOR)) else { return };
-    assert_eq!(role, "source");
-    let mut post = blocking::Post::dial(Path::new(&door), streaming()).unwrap();
+/// What the child does: answers without end.
+pub(crate) fn source(door: &str) {
+    let mut post = blocking::Post::dial(Path::new(door), streaming()).unwrap();
     post.serve(|post, incoming| {
         let writing = post.begin_answer(incoming, Answer::ok("begun"), None);
         while post.write(&writing, piece(1)).is_ok() {}
@@ -350,9 +337,8 @@ fn role() {
     .unwrap();
 }
 
-#[test]
-fn an_answer_whose_function_is_killed_is_broken_off() {
-    let node = Node::new();
+pub(crate) fn an_answer_whose_function_is_killed_is_broken_off(mode: Mode) {
+    let node = Node::new(mode);
     for round in 0..10 {
         let mut process = node.process(100 + round, "source", "source");
         gateway(&node, |post| async move {

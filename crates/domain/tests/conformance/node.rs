@@ -1,46 +1,101 @@
-//! A domain in a runtime of its own, and parties of all sorts.
-#![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
+//! A domain in a runtime of its own, in one of the modes, and parties of all sorts.
 
+use std::cell::Cell;
 use std::future::Future;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use nearpath_domain::hub::{Door, Fault, Hub, Settings};
+use nearpath_domain::hub::{self, Delivery, Door, Fault, Hub, Settings};
 use nearpath_domain::post::{self, blocking, polled};
 use nearpath_domain::{Answer, Incoming, packet};
+use nearpath_kernel::bpf::Exchange;
+use nearpath_shm::Party;
 use nearpath_types::{FunctionId, InstanceId};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc::UnboundedReceiver;
 
-pub const DEADLINE: Duration = Duration::from_secs(30);
-pub const ROLE: &str = "NEARPATH_DOMAIN_TEST_ROLE";
-pub const DOOR: &str = "NEARPATH_DISPATCH";
+pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
+pub(crate) const ROLE: &str = "NEARPATH_DOMAIN_TEST_ROLE";
+pub(crate) const DOOR: &str = "NEARPATH_DISPATCH";
 
-pub fn function(name: &str) -> FunctionId {
+pub(crate) use nearpath_domain::protocol::Mode;
+
+pub(crate) fn delivery(mode: Mode) -> Delivery {
+    match mode {
+        Mode::Poll => Delivery::Poll,
+        Mode::Sockmap => Delivery::Sockmap(Arc::new(Kernel(Exchange::create().unwrap()))),
+        _ => Delivery::Ring,
+    }
+}
+
+/// Why this machine cannot do a mode.
+pub(crate) fn trouble(mode: Mode) -> Option<String> {
+    (mode == Mode::Sockmap).then(Exchange::create)?.err().map(|error| error.to_string())
+}
+
+/// The kernel's exchange as the hub knows it.
+#[derive(Debug)]
+struct Kernel(Exchange);
+
+impl hub::Exchange for Kernel {
+    fn seat(&self, party: Party) -> io::Result<[OwnedFd; 2]> {
+        self.0.seat(party.get()).map(|seat| [seat.party, seat.node])
+    }
+
+    fn unseat(&self, party: Party) {
+        self.0.unseat(party.get());
+    }
+
+    fn permit(&self, from: Party, channel: u32, to: Party) -> io::Result<()> {
+        self.0.permit(from.get(), channel, to.get())
+    }
+
+    fn revoke(&self, from: Party, channel: u32) {
+        self.0.revoke(from.get(), channel);
+    }
+}
+
+thread_local! {
+    /// Whether domains that this thread makes are strict.
+    static STRICT: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs a case whose domains are strict.
+pub(crate) fn strictly(case: impl FnOnce()) {
+    STRICT.set(true);
+    case();
+}
+
+pub(crate) fn function(name: &str) -> FunctionId {
     name.parse().unwrap()
 }
 
 /// A domain.
-pub struct Node {
-    pub runtime: Runtime,
-    pub hub: Hub,
-    pub faults: UnboundedReceiver<Fault>,
+pub(crate) struct Node {
+    pub(crate) runtime: Runtime,
+    pub(crate) hub: Hub,
+    pub(crate) faults: UnboundedReceiver<Fault>,
 }
 
 impl Node {
-    pub fn new() -> Self {
-        Self::with(Settings::named("test"))
+    pub(crate) fn new(mode: Mode) -> Self {
+        Self::with(mode, Settings::named("test"))
     }
 
-    pub fn with(settings: Settings) -> Self {
+    pub(crate) fn with(mode: Mode, settings: Settings) -> Self {
+        let settings = if STRICT.get() { settings.strict() } else { settings };
+        let settings = Settings { delivery: delivery(mode), ..settings };
         Self::started(|| Hub::start(settings))
     }
 
-    pub fn started(start: impl FnOnce() -> std::io::Result<(Hub, UnboundedReceiver<Fault>)>) -> Self {
+    pub(crate) fn started(start: impl FnOnce() -> io::Result<(Hub, UnboundedReceiver<Fault>)>) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let (hub, faults) = {
             let _inside = runtime.enter();
@@ -49,19 +104,19 @@ impl Node {
         Self { runtime, hub, faults }
     }
 
-    pub fn edges(&self, edges: &[(&str, &str)]) {
+    pub(crate) fn edges(&self, edges: &[(&str, &str)]) {
         self.hub.declare(edges.iter().map(|(caller, callee)| (function(caller), function(callee))));
     }
 
     /// The socket of a new party of this instance.
-    pub fn socket(&self, instance: u64, name: &str) -> OwnedFd {
+    pub(crate) fn socket(&self, instance: u64, name: &str) -> OwnedFd {
         let (ours, theirs) = packet::pair().unwrap();
         self.hub.admit(InstanceId(instance), function(name), Door::Connected(ours));
         theirs
     }
 
     /// A thread that serves until the node hangs up.
-    pub fn serve(
+    pub(crate) fn serve(
         &self,
         instance: u64,
         name: &str,
@@ -75,25 +130,27 @@ impl Node {
     }
 
     /// A party that only calls, on this thread.
-    pub fn caller(&self, instance: u64, name: &str) -> blocking::Post {
+    pub(crate) fn caller(&self, instance: u64, name: &str) -> blocking::Post {
         let settings = post::Settings { serves: false, ..post::Settings::default() };
         blocking::Post::join(self.socket(instance, name), settings).unwrap()
     }
 
     /// This program again, as an instance.
-    pub fn process(&self, instance: u64, name: &str, role: &str) -> Process {
-        let door = std::env::temp_dir().join(format!("np-domain-{}-{instance}-{name}.sock", std::process::id()));
+    pub(crate) fn process(&self, instance: u64, name: &str, role: &str) -> Process {
+        static LAST: AtomicUsize = AtomicUsize::new(0); // the same cases run in several modes at once
+        let number = LAST.fetch_add(1, Ordering::Relaxed);
+        let door = std::env::temp_dir().join(format!("np-domain-{}-{number}.sock", std::process::id()));
         let _ = std::fs::remove_file(&door);
         let socket = listening(&door);
         self.hub.admit(InstanceId(instance), function(name), Door::Listening(socket));
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["role", "--exact", "--nocapture", "--test-threads=1"]);
+        command.args(["deaths::role", "--exact", "--nocapture", "--test-threads=1"]);
         let child = command.env(ROLE, role).env(DOOR, &door).stdout(Stdio::null()).spawn().unwrap();
         Process { child, door }
     }
 
     /// Waits until the domain is as wanted.
-    pub fn until(&self, what: &str, wanted: impl Fn(nearpath_domain::hub::Usage) -> bool) {
+    pub(crate) fn until(&self, what: &str, wanted: impl Fn(nearpath_domain::hub::Usage) -> bool) {
         let wait = async {
             while !wanted(self.hub.usage().await) {
                 tokio::time::sleep(Duration::from_millis(2)).await; // each look is an exchange with the hub's task
@@ -104,17 +161,17 @@ impl Node {
     }
 
     /// A gateway thread: runs `inside` with a polled party.
-    pub fn gateway<T: 'static, F: Future<Output = T>>(&self, inside: impl FnOnce(polled::Post) -> F) -> T {
+    pub(crate) fn gateway<T: 'static, F: Future<Output = T>>(&self, inside: impl FnOnce(polled::Post) -> F) -> T {
         let socket = self.hub.gateway_socket().unwrap();
         polled_party(socket, false, inside)
     }
 
-    pub fn stop(self) {
+    pub(crate) fn stop(self) {
         self.runtime.block_on(self.hub.stop());
     }
 }
 
-pub fn polled_party<T, F: Future<Output = T>>(
+pub(crate) fn polled_party<T, F: Future<Output = T>>(
     socket: OwnedFd,
     serves: bool,
     inside: impl FnOnce(polled::Post) -> F,
@@ -122,7 +179,7 @@ pub fn polled_party<T, F: Future<Output = T>>(
     polled_party_with(socket, post::Settings { serves, ..post::Settings::default() }, inside)
 }
 
-pub fn polled_party_with<T, F: Future<Output = T>>(
+pub(crate) fn polled_party_with<T, F: Future<Output = T>>(
     socket: OwnedFd,
     settings: post::Settings,
     inside: impl FnOnce(polled::Post) -> F,
@@ -139,13 +196,13 @@ pub fn polled_party_with<T, F: Future<Output = T>>(
 }
 
 /// A child that is killed at the end.
-pub struct Process {
-    pub child: Child,
+pub(crate) struct Process {
+    pub(crate) child: Child,
     door: PathBuf,
 }
 
 impl Process {
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
@@ -159,7 +216,7 @@ impl Drop for Process {
     }
 }
 
-pub fn listening(path: &Path) -> OwnedFd {
+pub(crate) fn listening(path: &Path) -> OwnedFd {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
     bind(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
@@ -168,12 +225,12 @@ pub fn listening(path: &Path) -> OwnedFd {
 }
 
 /// Both have ended, and neither by a panic.
-pub fn joined(threads: [JoinHandle<()>; 2]) {
+pub(crate) fn joined(threads: [JoinHandle<()>; 2]) {
     threads.into_iter().for_each(|thread| thread.join().unwrap());
 }
 
 /// Waits until a function can be called from here.
-pub fn knows(post: &mut blocking::Post, name: &str) {
+pub(crate) fn knows(post: &mut blocking::Post, name: &str) {
     let end = std::time::Instant::now() + DEADLINE;
     while !post.functions().contains(&function(name)) {
         assert!(std::time::Instant::now() < end, "{name} never came");
@@ -181,7 +238,7 @@ pub fn knows(post: &mut blocking::Post, name: &str) {
     }
 }
 
-pub async fn knows_async(post: &polled::Post, name: &str) {
+pub(crate) async fn knows_async(post: &polled::Post, name: &str) {
     while !post.knows(&function(name)) {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
