@@ -9,7 +9,7 @@ SKIPS := $(abspath $(TARGET_DIR))/skips.log
 FUZZ_SECONDS ?= 60
 FUZZ_TARGETS = $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 
-.PHONY: help build demo up test test-python test-go loom asan lint fmt fuzz bench dist clean setup setup-cargo-tools
+.PHONY: help build demo up test test-python test-go test-sdk sdk sdk-c sdk-python sdk-node loom asan lint fmt fuzz bench audit dist clean setup setup-cargo-tools
 
 help: ## list what can be made
 	@sed -n 's/^\([a-zA-Z%-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -19,11 +19,13 @@ setup:
 	@tools/need cc=gcc clang=clang python3=python3 ip=iproute2 mosquitto_pub=mosquitto-clients coap-client-notls=libcoap3-bin || echo "going on with what is there"
 
 build: setup ## nearpath and its static watchdog, optimised
-	$(CARGO) build --release --locked -p nearpath-cli -p nearpath-bench -p boutique-currency
+	$(CARGO) build --release --locked -p nearpath-cli -p nearpath-bench -p boutique-currency -p boutique-native -p sensing
 	target=$$(tools/static-target) && \
 	RUSTFLAGS="-C target-feature=+crt-static" $(CARGO) build --profile watchdog --locked --target $$target -p nearpath-watchdog && \
 	cp $(TARGET_DIR)/$$target/watchdog/nearpath-watchdog $(RELEASE)/nearpath-watchdog
 	@mkdir -p examples/boutique/services/bin && cp $(RELEASE)/boutique-currency examples/boutique/services/bin/currency
+	@for example in motion parking; do mkdir -p examples/$$example/functions && cp $(RELEASE)/sensing examples/$$example/functions/sensing; done
+	@mkdir -p examples/boutique/native/bin && cp $(RELEASE)/boutique-native examples/boutique/native/bin/
 
 demo: build ## a ten-service shop on this machine, under load for some seconds
 	@PATH="$(abspath $(RELEASE)):$$PATH" examples/demo.sh
@@ -35,7 +37,7 @@ test: setup ## every test that is fast; fails when more are skipped than tests/s
 	@rm -f $(SKIPS)
 	$(CARGO) build --locked --workspace
 	NEARPATH_SKIP_LOG=$(SKIPS) $(CARGO) test --locked --workspace
-	$(MAKE) --no-print-directory test-python test-go
+	$(MAKE) --no-print-directory test-python test-go test-sdk
 	@tools/skips $(SKIPS)
 
 test-python:
@@ -52,6 +54,25 @@ asan: setup ## ten million forged descriptors and messages under the address san
 test-go: ## the Go SDK; without Go it says so
 	@if command -v go >/dev/null; then cd sdk/go && go vet ./... && CGO_ENABLED=0 go test ./...; \
 	else echo "the Go SDK is not tested: go is missing; install Go 1.26 or newer from https://go.dev/dl"; fi
+
+test-sdk: ## the SDKs for Python and Node, against what `make test` has built
+	tools/sdk-test python $(abspath $(TARGET_DIR))/debug
+	tools/sdk-test node $(abspath $(TARGET_DIR))/debug
+
+sdk: sdk-c sdk-python sdk-node ## what the SDKs are shipped as, in target/sdk; Rust and Go are used from source
+
+sdk-c: setup ## header, libraries and pkg-config file
+	$(CARGO) build --release --locked -p nearpath-c
+	tools/sdk-c $(RELEASE) $(TARGET_DIR)/sdk/c
+
+sdk-python: setup ## a wheel for every CPython from 3.11 on
+	CARGO_TARGET_DIR=$(abspath $(TARGET_DIR)) python3 -m pip wheel --quiet --no-deps -w $(TARGET_DIR)/sdk/python sdk/python
+
+sdk-node: setup ## a package that `npm install` takes
+	$(CARGO) build --release --locked -p nearpath-node-sdk
+	@mkdir -p $(TARGET_DIR)/sdk/node
+	cp $(RELEASE)/libnearpath_node_sdk.so sdk/node/nearpath.node
+	cd sdk/node && npm pack --silent --pack-destination $(abspath $(TARGET_DIR))/sdk/node
 
 lint: setup setup-cargo-tools ## format, clippy, dependencies, layers, and one minute of every fuzz target
 	$(CARGO) fmt --all --check
@@ -71,11 +92,15 @@ fuzz: setup-cargo-tools ## every fuzz target for FUZZ_SECONDS (60)
 fmt: ## format everything
 	$(CARGO) fmt --all
 
-bench: bench-edge bench-start bench-ring bench-shm ## every comparison
+bench: bench-edge bench-start bench-ring bench-shm bench-boutique ## every comparison
 
 bench-%: build ## one comparison: bench-edge, bench-start, bench-ring; writes bench/results/NAME.json
 	@tools/need nginx=nginx || echo "going on without nginx: the comparison will say what it lacks"
 	PATH="$(abspath $(RELEASE)):$$PATH" $(RELEASE)/nearpath-bench $*
+
+audit: build ## count by tracing what a request makes the kernel do; writes docs/reference/audit.md; root
+	@tools/need bpftrace=bpftrace nginx=nginx perf=linux-perf strace=strace || echo "going on with what is there"
+	PATH="$(abspath $(RELEASE)):$$PATH" $(RELEASE)/nearpath-bench audit
 
 dist: build ## a tarball for this architecture and C library
 	@tools/dist $(RELEASE)

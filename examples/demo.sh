@@ -63,7 +63,7 @@ nearpath deploy -f "$stack" || fail "not every function got ready"
 seconds=${DEMO_SECONDS:-8}
 echo
 echo "== the shop's customers, for $seconds seconds"
-nearpath-bench boutique --url "$OPENFAAS_URL/function/frontend" \
+nearpath-bench customers --url "$OPENFAAS_URL/function/frontend" \
   --users 8 --wait-min 0.05 --wait-max 0.25 --duration "$seconds" || fail "requests failed" "frontend checkout"
 
 echo

@@ -19,6 +19,57 @@ pub(crate) fn spent(roots: &[u32]) -> Duration {
     Duration::from_nanos(nanos)
 }
 
+/// CPU time of this process alone.
+pub(crate) fn own() -> Duration {
+    Duration::from_nanos(threads_ns(std::process::id()))
+}
+
+/// CPU time of some families, thread by thread, at a moment.
+///
+/// Between two moments threads may end, such as those of a runtime that had nothing to do: what they had spent before must
+/// not be missing from what the others spent since, as it would be in a difference of two sums.
+#[derive(Debug, Default)]
+pub(crate) struct Moment {
+    /// By process and thread.
+    threads: BTreeMap<(u32, u32), u64>,
+    /// Of children that ended and were waited for, by the parent.
+    ended: BTreeMap<u32, u64>,
+}
+
+impl Moment {
+    /// Looks at `roots` and their descendants.
+    pub(crate) fn now(roots: &[u32]) -> Self {
+        let mut moment = Self::default();
+        for pid in everybody(roots) {
+            moment.threads.extend(threads(pid).map(|(tid, ns)| ((pid, tid), ns)));
+            moment.ended.insert(pid, children_ticks(pid) * TICK_NS);
+        }
+        moment
+    }
+
+    /// What was spent from here to a later moment.
+    pub(crate) fn until(&self, later: &Self) -> Duration {
+        let grown = |before: Option<&u64>, after: u64| after.saturating_sub(before.copied().unwrap_or(0));
+        let threads: u64 = later.threads.iter().map(|(thread, ns)| grown(self.threads.get(thread), *ns)).sum();
+        let ended: u64 = later.ended.iter().map(|(pid, ns)| grown(self.ended.get(pid), *ns)).sum();
+        // Processes that ended meanwhile are in their parents' count with all their life.
+        let gone = self.threads.iter().filter(|((pid, _), _)| !later.ended.contains_key(pid));
+        let before: u64 = gone.map(|(_, ns)| ns).sum();
+        Duration::from_nanos(threads + ended.saturating_sub(before))
+    }
+
+    /// What one process's threads spent from here to a later moment.
+    pub(crate) fn of(&self, pid: u32, later: &Self) -> Duration {
+        let mine = later.threads.iter().filter(|((of, _), _)| *of == pid);
+        Duration::from_nanos(mine.map(|(thread, ns)| ns - self.threads.get(thread).unwrap_or(&0).min(ns)).sum())
+    }
+}
+
+/// `roots` and everybody alive who descends from them.
+pub(crate) fn everybody(roots: &[u32]) -> BTreeSet<u32> {
+    family(roots, &parents())
+}
+
 /// `roots` and everybody who descends from them.
 fn family(roots: &[u32], parents: &BTreeMap<u32, u32>) -> BTreeSet<u32> {
     let mut family: BTreeSet<u32> = roots.iter().copied().collect();
@@ -51,9 +102,17 @@ fn after_name(stat: &str) -> Option<&str> {
 }
 
 fn threads_ns(pid: u32) -> u64 {
+    threads(pid).map(|(_, ns)| ns).sum()
+}
+
+/// The living threads of a process and what each has spent.
+fn threads(pid: u32) -> impl Iterator<Item = (u32, u64)> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let texts = tasks.filter_map(|task| fs::read_to_string(task.path().join("schedstat")).ok());
-    texts.filter_map(|text| text.split_whitespace().next()?.parse::<u64>().ok()).sum()
+    tasks.filter_map(|task| {
+        let tid = task.file_name().to_str()?.parse().ok()?;
+        let text = fs::read_to_string(task.path().join("schedstat")).ok()?;
+        Some((tid, text.split_whitespace().next()?.parse().ok()?))
+    })
 }
 
 fn children_ticks(pid: u32) -> u64 {
@@ -75,6 +134,19 @@ mod tests {
     fn descendants_of_descendants() {
         let parents = BTreeMap::from([(2, 1), (3, 2), (4, 3), (9, 8)]);
         assert_eq!(family(&[2], &parents), BTreeSet::from([2, 3, 4]));
+    }
+
+    #[test]
+    fn who_ends_takes_nothing_from_what_others_spend() {
+        let moment = |threads: &[((u32, u32), u64)], ended: &[(u32, u64)]| Moment {
+            threads: threads.iter().copied().collect(),
+            ended: ended.iter().copied().collect(),
+        };
+        let before = moment(&[((1, 1), 10), ((1, 2), 500), ((3, 3), 70)], &[(1, 0), (3, 0)]);
+        // Thread 2 has ended, and process 3, which spent 5 more; thread 4 is new.
+        let later = moment(&[((1, 1), 12), ((1, 4), 1)], &[(1, 75)]);
+        assert_eq!(before.until(&later), Duration::from_nanos(2 + 1 + 5));
+        assert_eq!(before.of(1, &later), Duration::from_nanos(3));
     }
 
     #[test]

@@ -88,7 +88,7 @@ async fn the_shops_users_notice_a_wrong_answer() {
     let addr = free_addr();
     let _handler = serve(addr, &["handler"]).await;
     let url = format!("http://{addr}/function/frontend");
-    let args = ["boutique", "--duration", "0.2", "--users", "2", "--json", "--url", &url];
+    let args = ["customers", "--duration", "0.2", "--users", "2", "--json", "--url", &url];
     let output = bench().args(args).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "the handler answers 200, but it is not a shop");
     assert_eq!(json(&output)["index"]["failures"]["unexpected body"], 2);
@@ -123,7 +123,7 @@ fn ring_writes_its_file() {
 
 #[test]
 fn what_needs_nearpath_says_so() {
-    for command in ["start", "chaos"] {
+    for command in ["start", "chaos", "idle", "motion", "parking", "audit", "boutique"] {
         let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
         let output = Command::new(env!("CARGO_BIN_EXE_nearpath-bench"))
             .arg(command)

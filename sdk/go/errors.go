@@ -44,6 +44,7 @@ var reasons = [...]string{
 	13: "instance_died", 14: "first_byte_timeout", 15: "idle_timeout", 16: "total_timeout", 17: "response_cut", 18: "caller_gone",
 	19: "function_failed", 20: "exec_timeout", 21: "internal", 22: "unauthorized", 23: "not_found", 24: "conflict",
 	25: "not_implemented", 26: "storage_full", 27: "read_only",
+	28: "answer_too_large",
 }
 
 // reasonName is the name of a number of contract/reasons.toml, or empty.

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 
 mod badinput;
+mod boutique;
 mod coap;
 mod cpu;
 mod death;
@@ -11,8 +12,11 @@ mod house;
 mod invoke;
 mod load;
 mod mqtt;
+mod pickup;
 mod restart;
 mod rootless;
 mod scale;
+mod sdk;
 mod security;
+mod sensors;
 mod shm;

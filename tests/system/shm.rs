@@ -66,6 +66,19 @@ async fn a_chain_calls_through_memory_along_its_edges_only() {
 }
 
 #[tokio::test]
+async fn an_alias_calls_through_memory() {
+    nearpath_testkit::need_root!();
+    let house = House::start().await;
+    house.deploy_ready(&function(&house, "second", None, "")).await;
+    house.deploy_ready(&function(&house, "first", Some("rates"), "rates=second")).await;
+    until_in_memory(&house, "first").await;
+    eventually("first knows it as rates", async || ask(&house, "first").await.status() == 200).await;
+    house.deploy_ready(&function(&house, "other", Some("rates"), "second")).await;
+    until_in_memory(&house, "other").await;
+    assert_eq!(ask(&house, "other").await.status(), 502, "the alias is the first one's own");
+}
+
+#[tokio::test]
 async fn a_function_of_no_chain_is_called_over_http_and_told_so() {
     nearpath_testkit::need_root!();
     let house = House::start().await;
@@ -94,6 +107,36 @@ async fn a_killed_instance_is_replaced_in_memory_too() {
         })
         .await;
     }
+}
+
+/// The sum of a metric without labels.
+async fn total(house: &House, name: &str) -> f64 {
+    let request = Request::builder().uri("/metrics").header("host", "localhost").body(Full::default()).unwrap();
+    let text = String::from_utf8(send(house.admin, request).await.unwrap().into_body().to_vec()).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
+    line.unwrap_or_else(|| panic!("no {name}")).parse().unwrap()
+}
+
+#[tokio::test]
+async fn a_chain_works_by_every_way_of_delivery() {
+    nearpath_testkit::need_root!();
+    let house = House::start().await;
+    for delivery in ["sockmap", "poll"] {
+        let (first, second) = (format!("first-{delivery}"), format!("second-{delivery}"));
+        for (name, next, calls) in [(&second, None, ""), (&first, Some(&*second), &*second)] {
+            let mut spec = function(&house, name, next, calls);
+            spec["annotations"]["nearpath.io/delivery"] = json!(delivery);
+            house.deploy_ready(&spec).await;
+        }
+        until_in_memory(&house, &first).await;
+        eventually("first knows second", async || ask(&house, &first).await.status() == 200).await;
+        let before = total(&house, "nearpath_descriptors_delivered_total").await;
+        let answer = ask(&house, &first).await;
+        assert_eq!((answer.status().as_u16(), path(&answer), answer.body().len()), (200, "shm", 100), "{delivery}");
+        let carried = total(&house, "nearpath_descriptors_delivered_total").await - before;
+        assert!(if delivery == "sockmap" { carried >= 4.0 } else { carried == 0.0 }, "{delivery}: {carried} carried");
+    }
+    assert_eq!(total(&house, "nearpath_descriptors_denied_total").await, 0.0);
 }
 
 /// What a command prints, as JSON.
@@ -158,6 +201,53 @@ async fn edges_memory_and_paths_are_told() {
     assert_eq!(unknown.output().unwrap().status.code(), Some(4));
 }
 
+const HUGE_PAGES: &str = "/proc/sys/vm/nr_hugepages";
+
+/// Huge pages of this test's own, given back at its end.
+struct Reserve(u64);
+
+impl Reserve {
+    fn more(pages: u64) -> Option<Self> {
+        let reserved = || std::fs::read_to_string(HUGE_PAGES).ok()?.trim().parse::<u64>().ok();
+        let before = reserved()?;
+        std::fs::write(HUGE_PAGES, (before + pages).to_string()).ok()?;
+        let reserve = Self(before);
+        (reserved() == Some(before + pages)).then_some(reserve)
+    }
+}
+
+impl Drop for Reserve {
+    fn drop(&mut self) {
+        let _ = std::fs::write(HUGE_PAGES, self.0.to_string());
+    }
+}
+
+#[tokio::test]
+async fn a_chain_gets_huge_pages_where_all_its_functions_ask_for_them() {
+    nearpath_testkit::need_root!();
+    let Some(_reserve) = Reserve::more(32) else {
+        nearpath_testkit::skip!("this machine reserves no huge pages for us (vm.nr_hugepages)");
+    };
+    let house = House::start().await;
+    let asking = |name: &str, next, calls| {
+        let mut spec = function(&house, name, next, calls);
+        spec["annotations"]["nearpath.io/pages"] = json!("huge");
+        spec
+    };
+    house.deploy_ready(&asking("second", None, "")).await;
+    house.deploy_ready(&asking("first", Some("second"), "second")).await;
+    until_in_memory(&house, "first").await;
+    eventually("first knows second", async || ask(&house, "first").await.status() == 200).await;
+    assert_eq!(cli(&house, &["memory", "shop"])[0]["pageBytes"], 2 << 20);
+    house.deploy_ready(&function(&house, "careful", None, "")).await;
+    let answer = ask(&house, "careful").await;
+    assert_eq!((answer.status().as_u16(), path(&answer)), (200, "http; not_nearer=no_party"), "it did not agree");
+    let mut wrong = function(&house, "wrong", None, "");
+    wrong["annotations"]["nearpath.io/pages"] = json!("large");
+    let refused = house.ask(Method::POST, "/system/functions", wrong.to_string()).await;
+    assert_eq!(refused.status(), 400);
+}
+
 /// Builds the SDK's example as a user would: a static program, nothing to download.
 async fn go_function(folder: &Path) -> Result<(), String> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../sdk/go");
@@ -190,4 +280,12 @@ async fn a_go_function_is_called_and_calls_through_memory() {
         String::from_utf8_lossy(logs.body()).contains("100 bytes came over shm")
     })
     .await;
+    for spec in [&mut function(&house, "currency", None, ""), &mut price] {
+        spec["annotations"]["nearpath.io/delivery"] = json!("sockmap");
+        spec["service"] = json!(format!("{}-sockmap", spec["service"].as_str().unwrap()));
+        house.deploy_ready(spec).await;
+    }
+    until_in_memory(&house, "currency-sockmap").await;
+    let answer = ask(&house, "price-sockmap").await;
+    assert!(path(&answer).starts_with("http"), "its library is refused there: {}", path(&answer));
 }

@@ -57,10 +57,10 @@ impl Lane for Carried {
 
     /// Sleeps in the read, as a party does.
     fn wait(&mut self, _: &mut Desk, _: Option<Duration>) {
+        self.messages.look(); // also when the circle is closed: only what was looked at ends
         if self.ready() {
             return;
         }
-        self.messages.look();
         let Ok(bytes) = self.wire.fetch(&mut self.buffer, true) else { return };
         let (records, _) = self.buffer[..bytes].as_chunks::<RECORD>();
         records.iter().map(Record::from_bytes).for_each(|record| self.messages.deliver(&record));

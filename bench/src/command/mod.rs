@@ -1,12 +1,17 @@
 //! One file a subcommand.
 
+mod audit;
 mod boutique;
 mod chaos;
+mod customers;
 mod edge;
 mod gateway;
 mod handler;
+mod idle;
 mod load;
 mod member;
+mod motion;
+mod parking;
 mod ring;
 mod shm;
 mod start;
@@ -27,6 +32,8 @@ pub(crate) enum Command {
     /// Requests to one URL, in a closed loop or at a constant rate
     Load(load::Args),
     /// The users of examples/boutique
+    Customers(customers::Args),
+    /// The shop of ten services, by the ways to connect them; needs `nearpath` and `boutique-native` in PATH
     Boutique(boutique::Args),
     /// Compare nearpath's gateway with nginx as a reverse proxy
     Edge(edge::Args),
@@ -38,6 +45,14 @@ pub(crate) enum Command {
     Ring(ring::Args),
     /// A chain of two functions, by the ways to build it
     Shm(shm::Args),
+    /// Warm chains that nobody calls: CPU, wake-ups, memory; needs `nearpath` in PATH
+    Idle(idle::Args),
+    /// The motion example: the warm chain beside scale to zero; needs `nearpath` in PATH
+    Motion(motion::Args),
+    /// The parking example: bursts of pictures, and what the time between them costs; needs `nearpath` in PATH
+    Parking(parking::Args),
+    /// Count by tracing what a request makes the kernel do, and write docs/reference/audit.md; needs bpftrace and root
+    Audit(audit::Args),
     #[command(hide = true)]
     RingParty(crate::circle::Args),
     /// A plain HTTP handler with a small fixed response
@@ -51,12 +66,17 @@ pub(crate) enum Command {
 pub(crate) fn run(command: Command) -> Outcome {
     match command {
         Command::Load(args) => load::run(&args),
+        Command::Customers(args) => on_one_thread(customers::run(args)),
         Command::Boutique(args) => on_one_thread(boutique::run(args)),
         Command::Edge(args) => on_one_thread(edge::run(args)),
         Command::Start(args) => on_one_thread(start::run(args)),
         Command::Chaos(args) => on_one_thread(chaos::run(args)),
         Command::Ring(args) => on_one_thread(ring::run(args)),
         Command::Shm(args) => on_one_thread(shm::run(args)),
+        Command::Idle(args) => on_one_thread(idle::run(args)),
+        Command::Motion(args) => on_one_thread(motion::run(args)),
+        Command::Parking(args) => on_one_thread(parking::run(args)),
+        Command::Audit(args) => on_one_thread(audit::run(args)),
         Command::RingParty(args) => Ok(crate::circle::serve(&args).map(|()| ExitCode::SUCCESS)?),
         Command::Handler(args) => on_one_thread(handler::run(args)),
         Command::Gateway(args) => gateway::run(&args),

@@ -93,6 +93,19 @@ impl Comparison {
         }
     }
 
+    /// A case of its own: of each variant the row with the highest rate among those of all cases that `stable` lets through.
+    pub(crate) fn best(&mut self, case: &str, variants: &[&str], stable: impl Fn(&Row) -> bool) {
+        for variant in variants {
+            let rows = self.report.rows.iter().zip(&self.spreads).filter(|(row, _)| row.variant == *variant);
+            let best = rows.filter(|(row, _)| stable(row)).max_by(|(a, _), (b, _)| a.rps.total_cmp(&b.rps));
+            if let Some((row, &spread)) = best {
+                let row = Row { case: case.to_owned(), ..row.clone() };
+                self.report.rows.push(row);
+                self.spreads.push(spread);
+            }
+        }
+    }
+
     /// A number of one row, for a goal of its own.
     pub(crate) fn value(&self, case: &str, variant: &str, value: fn(&Row) -> f64) -> Option<f64> {
         self.report.row(case, variant).map(value)
@@ -186,6 +199,18 @@ mod tests {
         let goal = Goal { value: |row| row.rps, better: Better::Higher, goal: 0.5 };
         comparison.ratio("a/b", "c", "a", "b", goal);
         assert_eq!(comparison.report.ratios[0].value, 0.55);
+    }
+
+    #[test]
+    fn the_best_is_the_fastest_that_is_stable() {
+        let mut comparison = Comparison::new("test", 1);
+        for (case, rps, failed) in [("1", 10.0, 0), ("8", 30.0, 0), ("64", 50.0, 1)] {
+            comparison.report.rows.push(row(case, "a", &[Sample { failed, ..sample(rps) }]));
+            comparison.spreads.push(rps);
+        }
+        comparison.best("highest", &["a", "nobody"], |row| row.failed == 0);
+        assert_eq!(comparison.value("highest", "a", |row| row.rps), Some(30.0));
+        assert_eq!((comparison.report.rows.len(), comparison.spreads[3]), (4, 30.0));
     }
 
     #[test]

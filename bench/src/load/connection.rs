@@ -27,6 +27,8 @@ pub(crate) struct Answer {
     pub(crate) status: StatusCode,
     /// The platform's reason for an error (`X-Nearpath-Reason`); empty when there is none.
     pub(crate) reason: String,
+    /// The path that the call took (`X-Nearpath-Path`); empty when it is not told.
+    pub(crate) path: String,
     pub(crate) body: Bytes,
 }
 
@@ -63,9 +65,10 @@ impl Connection {
         self.sender.ready().await.map_err(|_| Failure::Broken)?;
         let response = self.sender.send_request(request).await.map_err(|_| Failure::Broken)?;
         let (head, body) = response.into_parts();
-        let reason = head.headers.get("x-nearpath-reason").and_then(|value| value.to_str().ok()).unwrap_or("");
+        let told = |name| head.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned();
+        let (reason, path) = (told("x-nearpath-reason"), told("x-nearpath-path"));
         let body = body.collect().await.map_err(|_| Failure::Broken)?.to_bytes();
-        Ok(Answer { status: head.status, reason: reason.to_owned(), body })
+        Ok(Answer { status: head.status, reason, path, body })
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::path::Path;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -55,12 +56,10 @@ impl Chain {
     /// their descriptors go.
     pub(crate) async fn nearpath(delivery: &str) -> io::Result<Self> {
         let folder = tempfile::tempdir()?;
-        let program = folder.path().join("function");
-        std::fs::create_dir(&program)?;
-        std::fs::copy(std::env::current_exe()?, program.join("function"))?;
+        let program = program(folder.path())?;
         let house = House::start(folder.path()).await?;
         for (name, next) in [("second", None), ("first", Some("second"))] {
-            house.deploy(&function(&program.display().to_string(), name, next, delivery)).await?;
+            house.deploy(&function(&program, "bench", name, next, delivery)).await?;
             house.until_available(name, 1).await?;
         }
         Ok(Self { entry: house.addr(), functions: Vec::new(), proxies: Vec::new(), house: Some((house, folder)) })
@@ -74,8 +73,16 @@ impl Chain {
     }
 }
 
+/// A folder with this program as `function`, to be deployed.
+pub(super) fn program(folder: &Path) -> io::Result<String> {
+    let program = folder.join("function");
+    std::fs::create_dir(&program)?;
+    std::fs::copy(std::env::current_exe()?, program.join("function"))?;
+    Ok(program.display().to_string())
+}
+
 /// What is deployed: this program as a handler, which calls `next` through memory.
-fn function(folder: &str, name: &str, next: Option<&str>, delivery: &str) -> Value {
+pub(super) fn function(folder: &str, chain: &str, name: &str, next: Option<&str>, delivery: &str) -> Value {
     let next_function = next.map(|next| format!(" --next-function {next}")).unwrap_or_default();
     json!({
         "service": name,
@@ -83,7 +90,7 @@ fn function(folder: &str, name: &str, next: Option<&str>, delivery: &str) -> Val
         "envProcess": format!("./function handler --listen 127.0.0.1:5000{next_function}"),
         "envVars": { "mode": "http", "upstream_url": "http://127.0.0.1:5000" },
         "annotations": {
-            "nearpath.io/chain": "bench",
+            "nearpath.io/chain": chain,
             "nearpath.io/calls": next.unwrap_or_default(),
             "nearpath.io/delivery": delivery,
         },

@@ -20,14 +20,20 @@ pub(crate) struct House {
     peer: Peer,
     folder: PathBuf,
     admin: SocketAddr,
+    options: Vec<String>,
 }
 
 impl House {
     /// Starts it and waits until it answers. Its log is `up.log` in `folder`.
     pub(crate) async fn start(folder: &Path) -> io::Result<Self> {
+        Self::start_with(folder, Vec::new()).await
+    }
+
+    /// The same, with further options of `nearpath up`.
+    pub(crate) async fn start_with(folder: &Path, options: Vec<String>) -> io::Result<Self> {
         let (addr, admin) = (free_addr()?, free_addr()?);
-        let peer = Peer::start(command(folder, addr, admin)?, addr).await?;
-        Ok(Self { peer, folder: folder.to_owned(), admin })
+        let peer = Peer::start(command(folder, addr, admin, &options)?, addr).await?;
+        Ok(Self { peer, folder: folder.to_owned(), admin, options })
     }
 
     pub(crate) fn addr(&self) -> SocketAddr {
@@ -43,7 +49,7 @@ impl House {
         self.peer.signal(Signal::TERM)?;
         self.peer.ended().await?;
         let addr = self.peer.addr;
-        self.peer = Peer::start(command(&self.folder, addr, self.admin)?, addr).await?;
+        self.peer = Peer::start(command(&self.folder, addr, self.admin, &self.options)?, addr).await?;
         Ok(())
     }
 
@@ -102,11 +108,11 @@ impl House {
     }
 }
 
-fn command(folder: &Path, addr: SocketAddr, admin: SocketAddr) -> io::Result<Command> {
+fn command(folder: &Path, addr: SocketAddr, admin: SocketAddr, options: &[String]) -> io::Result<Command> {
     let log = std::fs::File::options().create(true).append(true).open(folder.join("up.log"))?;
     let mut command = Command::new("nearpath");
     command.arg("up").arg("--data-dir").arg(folder.join("data")).arg("--insecure");
-    command.args(["--listen", &addr.to_string(), "--admin-listen", &admin.to_string()]);
+    command.args(["--listen", &addr.to_string(), "--admin-listen", &admin.to_string()]).args(options);
     command.stdout(Stdio::null()).stderr(log);
     Ok(command)
 }

@@ -2,8 +2,11 @@
 
 pub(crate) mod chain;
 pub(crate) mod house;
+pub(crate) mod many;
 pub(crate) mod nginx;
 pub(crate) mod own;
+pub(crate) mod sensors;
+pub(crate) mod shop;
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};

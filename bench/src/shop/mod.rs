@@ -1,10 +1,12 @@
 //! The users of `examples/boutique`: who asks for what, how often, in which order.
 //!
-//! [`customer`] decides and knows no socket; [`visit`] makes the requests and checks the answers; [`report`] prints.
+//! [`customer`] decides and knows no socket; [`visit`] makes the requests and checks the answers, [`rush`] makes as
+//! many as there can be; [`report`] prints.
 
 pub(crate) mod customer;
 pub(crate) mod dice;
 pub(crate) mod report;
+pub(crate) mod rush;
 pub(crate) mod visit;
 
 /// The six kinds of request, by the page that they ask for.

@@ -8,10 +8,11 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::task::{Poll, Waker};
 
-use nearpath_types::{FunctionId, InstanceId};
+use nearpath_types::{FunctionId, InstanceId, topic};
 use slab::Slab;
 
 use crate::clock::Nanos;
+use crate::protocol::Terms;
 
 /// A channel's number, as the node gave it.
 pub type Channel = u32;
@@ -23,6 +24,8 @@ pub enum To<'a> {
     Function(&'a FunctionId),
     /// This one.
     Instance(InstanceId),
+    /// Any instance of a function that subscribes to something: for events.
+    Subscriber(&'a FunctionId),
 }
 
 /// Why there is nobody to call.
@@ -34,9 +37,18 @@ pub enum Nobody {
     Busy,
 }
 
+/// A function that wants events, with the filters that select their topics.
+#[derive(Debug, Default)]
+struct Subscriber {
+    filters: Vec<String>,
+    channels: Vec<Channel>,
+}
+
 #[derive(Debug)]
 struct Peer {
     function: FunctionId,
+    /// Other names that it is called by here.
+    aliases: Vec<FunctionId>,
     instance: InstanceId,
     in_flight: u32,
 }
@@ -75,6 +87,7 @@ pub struct Book<T> {
     peers: BTreeMap<Channel, Peer>,
     functions: HashMap<FunctionId, Vec<Channel>>,
     instances: HashMap<InstanceId, Vec<Channel>>,
+    subscribers: BTreeMap<FunctionId, Subscriber>,
     calls: Slab<Open<T>>,
     deadlines: BinaryHeap<Reverse<(Nanos, Call)>>,
     life: u32,
@@ -88,6 +101,7 @@ impl<T> Book<T> {
             peers: BTreeMap::new(),
             functions: HashMap::new(),
             instances: HashMap::new(),
+            subscribers: BTreeMap::new(),
             calls: Slab::new(),
             deadlines: BinaryHeap::new(),
             life: 0,
@@ -97,15 +111,48 @@ impl<T> Book<T> {
 
     /// A peer that can be called.
     pub fn meet(&mut self, channel: Channel, function: FunctionId, instance: InstanceId) {
-        self.functions.entry(function.clone()).or_default().push(channel);
-        self.instances.entry(instance).or_default().push(channel);
-        self.peers.insert(channel, Peer { function, instance, in_flight: 0 });
+        self.meet_as(channel, function, instance, &Terms::default());
+    }
+
+    /// A peer that can be called, or only be sent events, as the edge's terms say.
+    pub fn meet_as(&mut self, channel: Channel, function: FunctionId, instance: InstanceId, terms: &Terms) {
+        let aliases = if terms.events_only { Vec::new() } else { terms.aliases.clone() };
+        if !terms.events_only {
+            for name in aliases.iter().chain([&function]) {
+                self.functions.entry(name.clone()).or_default().push(channel);
+            }
+            self.instances.entry(instance).or_default().push(channel);
+        }
+        if !terms.topics.is_empty() {
+            let subscriber = self.subscribers.entry(function.clone()).or_default();
+            subscriber.filters.clone_from(&terms.topics); // those of the newest instance
+            subscriber.channels.push(channel);
+        }
+        self.peers.insert(channel, Peer { function, aliases, instance, in_flight: 0 });
+    }
+
+    /// The functions that subscribe to a topic.
+    pub fn subscribers(&self, topic: &str) -> Vec<FunctionId> {
+        let wants = |subscriber: &Subscriber| subscriber.filters.iter().any(|filter| topic::matches(filter, topic));
+        self.subscribers
+            .iter()
+            .filter(|(_, subscriber)| wants(subscriber))
+            .map(|(function, _)| function.clone())
+            .collect()
     }
 
     /// It gets no new calls; those that are open go on.
     pub fn retire(&mut self, channel: Channel) {
         let Some(peer) = self.peers.get(&channel) else { return };
-        remove(&mut self.functions, &peer.function, channel);
+        for name in peer.aliases.iter().chain([&peer.function]) {
+            remove(&mut self.functions, name, channel);
+        }
+        if let Some(subscriber) = self.subscribers.get_mut(&peer.function) {
+            subscriber.channels.retain(|&other| other != channel);
+            if subscriber.channels.is_empty() {
+                self.subscribers.remove(&peer.function);
+            }
+        }
         remove(&mut self.instances, &peer.instance, channel);
     }
 
@@ -148,6 +195,7 @@ impl<T> Book<T> {
         let candidates = match to {
             To::Function(function) => self.functions.get(function),
             To::Instance(instance) => self.instances.get(&instance),
+            To::Subscriber(function) => self.subscribers.get(function).map(|subscriber| &subscriber.channels),
         };
         let candidates = candidates.filter(|list| !list.is_empty()).ok_or(Nobody::Unknown)?;
         let count = candidates.len();

@@ -1,7 +1,8 @@
 //! A body on its way out in parts: what waits to be sent, and which parts the receiver has not let go. Pure.
 //!
 //! The writer hands one piece over at a time; the next one when all of it has been sent. At most [`WINDOW`] parts are with
-//! the receiver: so nothing is kept without bound, and a reader that is slow stops the writer.
+//! the receiver, fewer when there are many bodies: so nothing is kept without bound, and a reader that is slow stops the
+//! writer.
 
 use std::collections::VecDeque;
 use std::task::{Poll, Waker};
@@ -11,6 +12,11 @@ use bytes::Bytes;
 /// Parts of one body that its receiver may have, in the ring or unread: enough to keep both sides busy, few enough to leave
 /// slots to others.
 pub const WINDOW: usize = 8;
+
+/// The window of each of so many bodies that one party has underway to another: together they leave slots to others.
+pub fn window(bodies: usize) -> usize {
+    (4 * WINDOW / bodies.max(1)).clamp(2, WINDOW)
+}
 
 /// The sender's side of a body; `T` names a part that is with the receiver.
 #[derive(Debug)]
@@ -70,18 +76,18 @@ impl<T> Outflow<T> {
         self.open = false;
     }
 
-    /// What can be done; `unread` says whether a part is still with the receiver.
-    pub fn due(&mut self, mut unread: impl FnMut(&T) -> bool) -> Due {
+    /// What can be done, with a window of so many parts; `unread` says whether a part is still with the receiver.
+    pub fn due(&mut self, window: usize, mut unread: impl FnMut(&T) -> bool) -> Due {
         if self.ended {
             return Due::Nothing;
         }
         if self.piece.is_empty() && self.open {
             return Due::Writer;
         }
-        if self.with_receiver.len() >= WINDOW {
+        if self.with_receiver.len() >= window {
             self.with_receiver.retain(&mut unread);
         }
-        if self.with_receiver.len() < WINDOW { Due::Part } else { Due::Window }
+        if self.with_receiver.len() < window { Due::Part } else { Due::Window }
     }
 
     /// What the next part is taken from.
@@ -135,6 +141,7 @@ mod tests {
         #[test]
         fn all_is_sent_once_and_never_more_than_a_window(
             first: Vec<u8>,
+            bodies in 0usize..40,
             events in proptest::collection::vec(event(), 0..120),
         ) {
             let mut outflow = Outflow::new(first.clone().into(), true, 0u32);
@@ -150,7 +157,7 @@ mod tests {
                         outflow.close();
                         open = false;
                     }
-                    Event::Send(most) => match outflow.due(|part| unread.contains(part)) {
+                    Event::Send(most) => match outflow.due(window(bodies), |part| unread.contains(part)) {
                         Due::Part => {
                             let bytes = outflow.piece().len().min(most);
                             sent.extend_from_slice(&outflow.piece()[..bytes]);
@@ -159,7 +166,7 @@ mod tests {
                             unread.insert(number);
                             outflow.sent(bytes, number);
                         }
-                        Due::Window => prop_assert_eq!(unread.len(), WINDOW),
+                        Due::Window => prop_assert_eq!(unread.len(), window(bodies)),
                         Due::Writer => prop_assert!(open && sent == handed),
                         Due::Nothing => prop_assert!(!open && sent == handed && lasts == 1),
                     },
@@ -169,7 +176,7 @@ mod tests {
                     }
                     _ => {}
                 }
-                prop_assert!(unread.len() <= WINDOW && lasts <= 1);
+                prop_assert!(unread.len() <= window(bodies) && window(bodies) <= WINDOW && lasts <= 1);
                 prop_assert!(handed.starts_with(&sent));
                 prop_assert!(handed.len() - sent.len() == outflow.piece().len(), "one piece is kept, no more");
             }

@@ -94,6 +94,9 @@ pub struct Hello {
     /// It takes calls for its function.
     #[serde(default)]
     pub serves: bool,
+    /// It takes calls only while no other party of its instance does.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stands_in: bool,
     /// How it is woken, unless the domain's mode knows better.
     pub bell: Bell,
     /// The modes that it can do; none: only [`Mode::Ring`].
@@ -162,6 +165,23 @@ pub struct Peer {
     /// Bytes of the peer's pool, in a strict domain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool: Option<u64>,
+    /// What the edge is good for.
+    #[serde(flatten)]
+    pub terms: Terms,
+}
+
+/// What an edge is good for, beside calling the callee by its own name. All of it may be left out.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Terms {
+    /// Other names by which the caller calls the callee.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub aliases: Vec<FunctionId>,
+    /// Filters of the topics whose events the callee wants from the caller.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub topics: Vec<String>,
+    /// Events alone may be sent: a call breaks the channel.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub events_only: bool,
 }
 
 /// A channel comes to its end.
@@ -283,6 +303,16 @@ mod tests {
         proptest::collection::vec(any::<[u32; 2]>(), 0..=15)
     }
 
+    fn terms() -> impl Strategy<Value = Terms> {
+        let aliases = proptest::collection::vec(function().prop_filter_map("a name", |name| name), 0..3);
+        let topics = proptest::collection::vec("[a-z+/#]{1,20}", 0..3);
+        (aliases, topics, any::<bool>()).prop_map(|(aliases, topics, events_only)| Terms {
+            aliases,
+            topics,
+            events_only,
+        })
+    }
+
     fn from_node() -> impl Strategy<Value = FromNode> {
         let instance = || proptest::option::of(any::<u64>().prop_map(InstanceId));
         let end = || prop_oneof![Just(End::Withdrawn), Just(End::Dead)];
@@ -312,9 +342,9 @@ mod tests {
                         })
                     }
                 ),
-            (any::<(u32, u16, u32, Option<u64>)>(), role, function(), instance()).prop_map(
-                |((channel, party, capacity, pool), side, function, instance)| {
-                    FromNode::Peer(Peer { channel, side, party, function, instance, capacity, pool })
+            (any::<(u32, u16, u32, Option<u64>)>(), role, function(), instance(), terms()).prop_map(
+                |((channel, party, capacity, pool), side, function, instance, terms)| {
+                    FromNode::Peer(Peer { channel, side, party, function, instance, capacity, pool, terms })
                 }
             ),
             (any::<u32>(), end()).prop_map(|(channel, state)| FromNode::Gone(Gone { channel, state })),
@@ -329,9 +359,9 @@ mod tests {
     fn from_party() -> impl Strategy<Value = FromParty> {
         let bell = prop_oneof![Just(Bell::Futex), Just(Bell::Eventfd), Just(Bell::None)];
         prop_oneof![
-            (any::<(u32, bool)>(), bell, several(mode()), several(isolation())).prop_map(
-                |((version, serves), bell, delivery, isolation)| {
-                    FromParty::Hello(Hello { version, serves, bell, delivery, isolation })
+            (any::<u32>(), any::<[bool; 2]>(), bell, several(mode()), several(isolation())).prop_map(
+                |(version, [serves, stands_in], bell, delivery, isolation)| {
+                    FromParty::Hello(Hello { version, serves, stands_in, bell, delivery, isolation })
                 }
             ),
             Just(FromParty::Ready {}),
@@ -359,14 +389,21 @@ mod tests {
     #[test]
     fn as_the_contract_writes_them() {
         let hello = br#"{"hello":{"version":1,"serves":true,"bell":"eventfd","new":[1]}}"#;
-        let plain =
-            Hello { version: 1, serves: true, bell: Bell::Eventfd, delivery: Vec::new(), isolation: Vec::new() };
-        let expected = FromParty::Hello(plain);
+        let expected = FromParty::Hello(Hello {
+            version: 1,
+            serves: true,
+            stands_in: false,
+            bell: Bell::Eventfd,
+            delivery: vec![],
+            isolation: vec![],
+        });
         assert_eq!(FromParty::read(hello).unwrap(), Some(expected));
         let hello = br#"{"hello":{"version":1,"bell":"none","delivery":["ring","sockmap","pigeon"],"isolation":["strict","x"]}}"#;
         let delivery = vec![Mode::Ring, Mode::Sockmap, Mode::Unknown];
         let isolation = vec![Isolation::Strict, Isolation::Unknown];
-        let expected = FromParty::Hello(Hello { version: 1, serves: false, bell: Bell::None, delivery, isolation });
+        let hello_in_full =
+            Hello { version: 1, serves: false, stands_in: false, bell: Bell::None, delivery, isolation };
+        let expected = FromParty::Hello(hello_in_full);
         assert_eq!(FromParty::read(hello).unwrap(), Some(expected));
         assert_eq!(FromParty::read(br#"{"ready":{}}"#).unwrap(), Some(FromParty::Ready {}));
         assert_eq!(serde_json::to_string(&FromParty::Ready {}).unwrap(), r#"{"ready":{}}"#);

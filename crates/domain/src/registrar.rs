@@ -3,7 +3,7 @@
 //! A channel stands for each declared edge between a live party of the caller's function and a ready party of the callee's;
 //! the gateway may call every function. When one side dies the other is told and let go of the channel, at most for
 //! [`PATIENCE`]; what the dead held is swept at once and again at the end. A party's number rests until every peer has let go
-//! and no slot bears it.
+//! and no slot bears it. A party that stands in for its instance is called only while no other party of it takes calls.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -105,6 +105,7 @@ pub enum Closing {
 struct Member {
     who: Who,
     serves: bool,
+    stands_in: bool,
     ready: bool,
     /// It has all that its peers have to be given.
     furnished: bool,
@@ -158,7 +159,7 @@ impl Registrar {
     pub fn expect(&mut self, who: Who, serves: bool) -> Option<Party> {
         let party = self.number()?;
         let serves = serves && who != Who::Gateway;
-        self.members.insert(party, Member { who, serves, ready: false, furnished: false });
+        self.members.insert(party, Member { who, serves, stands_in: false, ready: false, furnished: false });
         Some(party)
     }
 
@@ -169,6 +170,13 @@ impl Registrar {
             None => return Vec::new(),
         }
         self.connect()
+    }
+
+    /// A party that has just come takes calls only while no other party of its instance does.
+    pub fn stand_in(&mut self, party: Party) {
+        if let Some(member) = self.members.get_mut(&party) {
+            member.stands_in = true;
+        }
     }
 
     fn number(&mut self) -> Option<Party> {
@@ -185,17 +193,23 @@ impl Registrar {
             Some(member) => member.ready = true,
             None => return Vec::new(),
         }
-        self.connect()
+        let mut actions = self.connect(); // first, so that callers who lose the one that stood in have the other already
+        actions.extend(self.withdraw_unwanted());
+        actions
     }
 
     /// The edges as they are from now on, all of them.
     pub fn declare(&mut self, edges: impl IntoIterator<Item = Edge>) -> Vec<Action> {
         self.edges = edges.into_iter().collect();
-        let stale = |line: &Line| line.phase == Phase::Open && !self.wanted(line.caller, line.callee);
-        let stale: Vec<Channel> = self.lines.iter().filter(|(_, line)| stale(line)).map(|(&c, _)| c).collect();
-        let mut actions: Vec<Action> = stale.into_iter().flat_map(|channel| self.withdraw_line(channel)).collect();
+        let mut actions = self.withdraw_unwanted();
         actions.extend(self.connect());
         actions
+    }
+
+    fn withdraw_unwanted(&mut self) -> Vec<Action> {
+        let stale = |line: &Line| line.phase == Phase::Open && !self.wanted(line.caller, line.callee);
+        let stale: Vec<Channel> = self.lines.iter().filter(|(_, line)| stale(line)).map(|(&c, _)| c).collect();
+        stale.into_iter().flat_map(|channel| self.withdraw_line(channel)).collect()
     }
 
     /// An instance gets no new calls. [`Action::Quiet`] follows when the open ones have ended.
@@ -228,6 +242,7 @@ impl Registrar {
         }
         actions.push(Action::Sweep);
         if let Some(instance) = member.who.instance() {
+            actions.extend(self.connect()); // another party of the instance may stand in
             actions.extend(self.quiet(instance));
         }
         actions
@@ -364,9 +379,16 @@ impl Registrar {
     fn wanted(&self, caller: Party, callee: Party) -> bool {
         let (Some(p), Some(q)) = (self.members.get(&caller), self.members.get(&callee)) else { return false };
         let Who::Instance(instance, function) = &q.who else { return false };
-        let called =
-            p.furnished && q.furnished && q.serves && q.ready && caller != callee && !self.withdrawn.contains(instance);
-        called && p.who.function().is_none_or(|by| self.edges.contains(&(by.clone(), function.clone())))
+        let ready = p.furnished && q.furnished && q.serves && q.ready;
+        let called = ready && caller != callee && !self.withdrawn.contains(instance);
+        let edge = || p.who.function().is_none_or(|by| self.edges.contains(&(by.clone(), function.clone())));
+        called && edge() && !(q.stands_in && self.is_served(*instance))
+    }
+
+    /// Whether the instance has a party of its own that takes calls.
+    fn is_served(&self, instance: InstanceId) -> bool {
+        let mut own = self.members.values().filter(|member| member.who.instance() == Some(instance));
+        own.any(|member| member.serves && member.ready && member.furnished && !member.stands_in)
     }
 
     fn lines_of(&self, party: Party) -> Vec<Channel> {

@@ -15,9 +15,18 @@ fn function(index: usize) -> FunctionId {
     FUNCTIONS[index].parse().unwrap()
 }
 
+/// What a party does about calls.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Takes {
+    None,
+    Calls,
+    /// Those of its instance, while nobody else does.
+    Others,
+}
+
 #[derive(Debug, Clone)]
 enum Event {
-    Arrive(Option<usize>, u64, bool),
+    Arrive(Option<usize>, u64, Takes),
     Ready(usize),
     Left(usize),
     Declare(Vec<(usize, usize)>),
@@ -30,8 +39,9 @@ enum Event {
 }
 
 fn event() -> impl Strategy<Value = Event> {
+    let takes = prop_oneof![Just(Takes::None), Just(Takes::Calls), Just(Takes::Others)];
     prop_oneof![
-        3 => (proptest::option::of(0..3usize), 0..3u64, any::<bool>()).prop_map(|(f, i, s)| Event::Arrive(f, i, s)),
+        3 => (proptest::option::of(0..3usize), 0..3u64, takes).prop_map(|(f, i, s)| Event::Arrive(f, i, s)),
         3 => any::<usize>().prop_map(Event::Ready),
         1 => any::<usize>().prop_map(Event::Left),
         1 => proptest::collection::vec((0..3usize, 0..3usize), 0..6).prop_map(Event::Declare),
@@ -45,7 +55,7 @@ fn event() -> impl Strategy<Value = Event> {
 /// What the world outside knows.
 #[derive(Default)]
 struct World {
-    parties: BTreeMap<Party, (Who, bool, bool)>,
+    parties: BTreeMap<Party, (Who, Takes, bool)>,
     edges: BTreeSet<(usize, usize)>,
     withdrawn: BTreeSet<InstanceId>,
     /// Channels with their two sides, and who has still to let go.
@@ -89,11 +99,16 @@ impl World {
     fn wanted(&self) -> BTreeSet<(Party, Party)> {
         let index = |who: &Who| who.function().map(|f| (0..3).find(|&k| function(k) == *f).unwrap());
         let mut wanted = BTreeSet::new();
+        let served = |instance| {
+            let mut all = self.parties.values();
+            all.any(|(who, takes, ready)| who.instance() == instance && *takes == Takes::Calls && *ready)
+        };
         for (&p, (caller, _, _)) in &self.parties {
-            for (&q, (callee, serves, ready)) in &self.parties {
+            for (&q, (callee, kind, ready)) in &self.parties {
                 let Some(to) = index(callee) else { continue };
                 let declared = index(caller).is_none_or(|by| self.edges.contains(&(by, to)));
-                let takes = *serves && *ready && !self.withdrawn.contains(&callee.instance().unwrap());
+                let serves = *kind == Takes::Calls || *kind == Takes::Others && !served(callee.instance());
+                let takes = serves && *ready && !self.withdrawn.contains(&callee.instance().unwrap());
                 if p != q && declared && takes {
                     wanted.insert((p, q));
                 }
@@ -105,13 +120,16 @@ impl World {
 
 fn step(registrar: &mut Registrar, world: &mut World, event: Event) {
     let actions = match event {
-        Event::Arrive(f, instance, serves) => {
+        Event::Arrive(f, instance, takes) => {
             let who = f.map_or(Who::Gateway, |f| Who::Instance(InstanceId(instance + 10 * f as u64), function(f)));
-            let (party, actions) = registrar.arrive(who.clone(), serves).unwrap();
+            let (party, actions) = registrar.arrive(who.clone(), takes != Takes::None).unwrap();
+            if takes == Takes::Others {
+                registrar.stand_in(party);
+            }
             assert!(!world.borne.contains(&party), "a number that slots bear was given again");
             assert!(!world.told.iter().any(|(_, c)| world.sides(*c).is_some_and(|(p, q)| p == party || q == party)));
             world.borne.insert(party);
-            world.parties.insert(party, (who, serves, false));
+            world.parties.insert(party, (who, takes, false));
             actions
         }
         Event::Ready(n) => match World::pick(world.parties.keys().copied(), n) {

@@ -9,7 +9,7 @@ use futures_util::future::BoxFuture;
 use http::header::{self, HeaderValue};
 use http::{Method, Request, Response, Version};
 use hyper::body::Incoming;
-use nearpath_types::{PlatformError, Reason, duration};
+use nearpath_types::{FunctionId, PlatformError, Reason, duration};
 use nearpath_wire::Body;
 
 use crate::call::{Asked, Call, Clock, Flow, Peer, Upload, X_TIMEOUT, grpc};
@@ -41,7 +41,10 @@ pub(crate) fn begin(lane: &Rc<Lane>, peer: &Rc<Peer>, request: Request<Incoming>
     match route::parse(request.uri().path()) {
         Ok(Target::Function { name, rest }) => match lane.table.find(name) {
             Some(function) => open(lane, peer, request, function, rest),
-            None => unknown(lane, &request, name),
+            None => match alias(lane, peer, name) {
+                Some(function) => open(lane, peer, request, function, rest),
+                None => unknown(lane, &request, name),
+            },
         },
         Ok(Target::Nowhere) if grpc::is_grpc(&request) => by_authority(lane, peer, request),
         Ok(Target::Health) => health(lane, &request),
@@ -52,6 +55,19 @@ pub(crate) fn begin(lane: &Rc<Lane>, peer: &Rc<Peer>, request: Request<Incoming>
         Ok(_) => refuse(lane, &request, Reason::NoFunction, "nothing is served on this path"),
         Err(error) => refuse(lane, &request, Reason::BadRequest, &error.to_string()),
     }
+}
+
+/// What an instance means by a name that no function has: its own chain may have declared it.
+fn alias(lane: &Lane, peer: &Peer, name: &str) -> Option<Arc<Function>> {
+    if peer.zone == Zone::Public {
+        return None;
+    }
+    let caller = lane.table.caller(peer.addr)?;
+    let name = match name.contains('.') {
+        true => name.parse().ok()?,
+        false => FunctionId { name: name.parse().ok()?, namespace: caller.id.namespace.clone() },
+    };
+    lane.table.get(caller.route().policy.alias(&name)?)
 }
 
 /// Looks at a request that an adapter read as a whole, for a function that it found. `rest`: where the function's own path
@@ -191,7 +207,7 @@ fn refuse<B>(lane: &Rc<Lane>, request: &Request<B>, reason: Reason, why: &str) -
 }
 
 fn unknown<B>(lane: &Rc<Lane>, request: &Request<B>, name: &str) -> Begun {
-    match name.parse::<nearpath_types::FunctionId>() {
+    match name.parse::<FunctionId>() {
         Ok(id) => refuse(lane, request, Reason::NoFunction, &format!("no function {id} is deployed")),
         Err(error) => refuse(lane, request, Reason::BadRequest, &error.to_string()),
     }

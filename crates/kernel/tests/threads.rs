@@ -68,11 +68,12 @@ fn a_quota_throttles_and_a_new_one_frees() {
     let (group, stop) = (Arc::new(ThreadGroup::create(&node.0).unwrap()), Arc::default());
     group.set(20).unwrap();
     let thread = busy(&group, &stop);
-    until("it is throttled", || group.throttled().unwrap() >= 3);
+    until("it is throttled", || group.throttled().unwrap() >= Duration::from_millis(100));
     group.set(4_000).unwrap();
     let (freed, used) = (group.throttled().unwrap(), group.used().unwrap());
     until("it goes on", || group.used().unwrap() >= used + Duration::from_millis(300));
-    assert!(group.throttled().unwrap() <= freed + 1, "nothing throttles it any more");
+    let again = group.throttled().unwrap() - freed; // of two processors one may be freed a moment later
+    assert!(again < Duration::from_millis(100), "nothing throttles it any more: {again:?}");
     stop.store(true, Ordering::Relaxed);
     thread.join().unwrap();
     assert_eq!(group.used().unwrap(), Duration::ZERO, "who has ended is not counted");

@@ -89,6 +89,11 @@ impl Config {
             init: None,
         }
     }
+
+    /// The port in `gateway_url`; that of HTTP without one.
+    pub(crate) fn gateway_port(&self) -> u16 {
+        self.gateway_url.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).unwrap_or(80)
+    }
 }
 
 /// Why a node does not start. The texts are for the operator.

@@ -13,13 +13,14 @@ use std::path::{Path, PathBuf};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use nearpath_domain::hub::{self, Door, Fault, Hub, Settings};
-use nearpath_types::policy::{Delivery, Isolation};
+use nearpath_types::policy::{Delivery, Isolation, Pages};
 use nearpath_types::{FunctionId, InstanceId, Policy};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 use tokio::sync::mpsc;
 
 use crate::books::Books;
 use crate::exchanges::Exchanges;
+use crate::{edges, pages};
 
 /// Parties of one instance that may be waiting to be let in.
 const BACKLOG: i32 = 64;
@@ -28,7 +29,9 @@ const BACKLOG: i32 = 64;
 pub(crate) struct Domains {
     /// Where the doors are.
     folder: PathBuf,
-    hubs: BTreeMap<String, Hub>,
+    hubs: BTreeMap<String, Made>,
+    /// What the functions of each domain ask for.
+    pages: BTreeMap<String, Pages>,
     /// In which domain an instance is.
     members: HashMap<InstanceId, String>,
     /// What the domains write down.
@@ -40,11 +43,11 @@ pub(crate) struct Domains {
     at_odds: BTreeSet<String>,
 }
 
-/// What a domain should be like.
-#[derive(Default)]
-struct Wanted {
-    ways: Ways,
-    edges: Vec<(FunctionId, FunctionId)>,
+/// A domain, and what its memory was made of.
+struct Made {
+    hub: Hub,
+    asked: Pages,
+    huge: bool,
 }
 
 /// What all functions of a domain agree on.
@@ -66,6 +69,7 @@ impl Domains {
         Self {
             folder,
             hubs: BTreeMap::new(),
+            pages: BTreeMap::new(),
             members: HashMap::new(),
             books,
             gateways: Vec::new(),
@@ -76,27 +80,26 @@ impl Domains {
 
     /// The edges as they are from now on. Domains without functions end.
     pub(crate) fn declare<'a>(&mut self, functions: impl Iterator<Item = (&'a FunctionId, &'a Policy)>) {
-        let all: BTreeMap<_, _> =
-            functions.filter_map(|(id, policy)| Some((id, (policy.domain(id)?, policy)))).collect();
-        self.at_odds = at_odds(all.iter().map(|(id, (_, policy))| (*id, *policy)), &self.at_odds);
-        let mut edges: BTreeMap<&str, Wanted> = BTreeMap::new();
-        for (id, (domain, policy)) in &all {
-            let inside = policy.calls.iter().filter(|callee| all.get(callee).is_some_and(|(its, _)| its == domain));
-            let wanted = edges.entry(domain).or_default();
-            wanted.ways = Ways::of(policy);
-            wanted.edges.extend(inside.map(|callee| ((*id).clone(), callee.clone())));
-        }
-        let named: BTreeSet<&str> = self.members.values().map(String::as_str).chain(edges.keys().copied()).collect();
+        let all: Vec<_> = functions.filter(|(_, policy)| policy.chain.is_some()).collect();
+        self.at_odds = at_odds(all.iter().copied(), &self.at_odds);
+        let ways: HashMap<_, _> =
+            all.iter().filter_map(|(id, policy)| Some((policy.domain(id)?, Ways::of(policy)))).collect();
+        let paged: Vec<_> = all.iter().filter_map(|(id, policy)| Some((policy.domain(id)?, policy.pages))).collect();
+        self.pages = pages::by_domain(paged.iter().map(|(domain, pages)| (domain.as_str(), *pages)));
+        let edges = edges::of(all.into_iter());
+        let named: BTreeSet<&str> =
+            self.members.values().map(String::as_str).chain(edges.keys().map(String::as_str)).collect();
         self.hubs.retain(|name, _| named.contains(name.as_str()));
-        for (domain, Wanted { ways, edges }) in edges {
-            match self.hub(domain, ways) {
-                Ok(hub) => hub.declare(edges),
+        for (domain, edges) in edges {
+            match self.hub(&domain, ways.get(&domain).copied().unwrap_or_default()) {
+                Ok(made) => made.hub.declare_with(edges),
                 Err(error) => tracing::warn!(domain, %error, "no shared memory for this chain; its calls go over HTTP"),
             }
         }
     }
 
-    fn hub(&mut self, domain: &str, ways: Ways) -> io::Result<&Hub> {
+    fn hub(&mut self, domain: &str, ways: Ways) -> io::Result<&Made> {
+        let wanted = self.pages.get(domain).copied().unwrap_or_default();
         if !self.hubs.contains_key(domain) {
             let delivery = match ways.delivery {
                 Delivery::Ring => hub::Delivery::Ring,
@@ -107,13 +110,19 @@ impl Domains {
                 Isolation::Shared => Settings::named(domain),
                 Isolation::Strict => Settings::named(domain).strict(),
             };
-            let settings = Settings { delivery, ..settings };
-            let (hub, faults) = Hub::start_with(settings, &self.books.of(domain))?;
+            let (ledger, settings) = (self.books.of(domain), Settings { delivery, ..settings });
+            let (hub, faults) = Hub::start_with(pages::chosen(settings, wanted), &ledger)?;
+            let huge = pages::are_huge(domain, wanted, &ledger);
             tokio::spawn(complain(domain.to_owned(), faults));
             self.gateways.retain(|gateway| hub.gateway_socket().is_ok_and(|socket| gateway.send(socket).is_ok()));
-            self.hubs.insert(domain.to_owned(), hub);
+            self.hubs.insert(domain.to_owned(), Made { hub, asked: wanted, huge });
         }
-        Ok(&self.hubs[domain])
+        let made = self.hubs.get_mut(domain).ok_or(io::ErrorKind::NotFound)?;
+        if made.asked != wanted {
+            made.asked = wanted; // told once
+            tracing::warn!(domain, pages = ?wanted, "the chain's memory stays as it is until all its functions have been removed");
+        }
+        Ok(made)
     }
 
     /// Makes the door for an instance that is about to start; `None`: its function belongs to no chain.
@@ -127,16 +136,21 @@ impl Domains {
         policy: &Policy,
     ) -> io::Result<Option<PathBuf>> {
         let Some(domain) = policy.domain(function) else { return Ok(None) };
+        if self.hub(&domain, Ways::of(policy))?.huge && policy.pages == Pages::Small {
+            let why = "the chain's memory has huge pages, to which it did not agree (nearpath.io/pages)";
+            tracing::warn!(%function, domain, "it is called over HTTP: {why}");
+            return Ok(None);
+        }
         let path = self.folder.join(instance.to_string());
         let door = door(&self.folder, &path)?;
-        self.hub(&domain, Ways::of(policy))?.admit(instance, function.clone(), Door::Listening(door));
+        self.hub(&domain, Ways::of(policy))?.hub.admit(instance, function.clone(), Door::Listening(door));
         self.members.insert(instance, domain);
         Ok(Some(path))
     }
 
     /// An instance gets no new calls through memory. The future ends when those that are open have ended.
     pub(crate) fn withdraw(&self, instance: InstanceId) -> BoxFuture<'static, ()> {
-        let hub = self.members.get(&instance).and_then(|domain| self.hubs.get(domain)).cloned();
+        let hub = self.members.get(&instance).and_then(|domain| self.hubs.get(domain)).map(|made| made.hub.clone());
         async move {
             if let Some(hub) = hub {
                 hub.withdraw(instance).await;
@@ -149,14 +163,14 @@ impl Domains {
     pub(crate) fn gone(&mut self, instance: InstanceId) {
         let Some(domain) = self.members.remove(&instance) else { return };
         let _ = fs::remove_file(self.folder.join(instance.to_string())); // the next start empties the folder
-        if let Some(hub) = self.hubs.get(&domain) {
+        if let Some(Made { hub, .. }) = self.hubs.get(&domain) {
             hub.gone(instance);
         }
     }
 
     /// Lets a thread of the gateway in: a socket for every domain, those to come as well.
     pub(crate) fn let_gateway_in(&mut self, gateway: mpsc::UnboundedSender<OwnedFd>) {
-        for hub in self.hubs.values() {
+        for Made { hub, .. } in self.hubs.values() {
             let _ = hub.gateway_socket().map(|socket| gateway.send(socket)); // it may have left
         }
         self.gateways.push(gateway);

@@ -15,6 +15,7 @@ mod books;
 pub mod config;
 mod domains;
 mod edge_metrics;
+mod edges;
 mod exchanges;
 mod identity;
 pub mod ids;
@@ -23,6 +24,7 @@ pub mod logs;
 pub mod machine;
 mod metrics;
 mod node;
+mod pages;
 mod paths;
 pub mod reconcile;
 

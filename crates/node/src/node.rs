@@ -69,7 +69,8 @@ impl Node {
         let books = Books::default();
         edge_metrics::register(books.clone(), registry);
         let (events, heard) = mpsc::unbounded_channel();
-        let premises = Premises { gateway_url: config.gateway_url, tmp: config.data_dir.join("tmp") };
+        let gateway = (config.gateway_ip, config.gateway_port()).into();
+        let premises = Premises { gateway_url: config.gateway_url, gateway, tmp: config.data_dir.join("tmp") };
         let tools = Tools { machine, artifacts: Arc::new(artifacts), logs: logs.clone(), events };
         let domains = Domains::new(config.data_dir.join("dispatch"), books.clone(), Exchanges::new(registry));
         let workshop = Workshop::new(tools, premises, Lots::new(ids, Eips::around(config.gateway_ip)), domains);

@@ -18,7 +18,7 @@ pub(crate) fn matrix(snapshot: &Snapshot, rolls: &BTreeMap<String, Roll>) -> Vec
     let reach = rolls.iter().map(|(domain, roll)| (domain.as_str(), Reach::of(roll))).collect();
     let known = snapshot.functions.iter().map(|route| (&route.id, route)).collect();
     let view = View { reach, known };
-    let outside = snapshot.functions.iter().flat_map(|callee| view.from_gateway(callee));
+    let outside = snapshot.functions.iter().flat_map(|callee| view.gateways(callee));
     let inside = snapshot.functions.iter().flat_map(|caller| {
         let view = &view;
         caller.policy.calls.iter().flat_map(move |callee| view.along(caller, callee))
@@ -59,7 +59,7 @@ impl Reach {
 }
 
 impl View<'_> {
-    fn from_gateway(&self, callee: &FunctionRoute) -> Vec<PathStatus> {
+    fn gateways(&self, callee: &FunctionRoute) -> Vec<PathStatus> {
         let entry = PathStatus {
             chain: callee.policy.chain.clone(),
             caller: GATEWAY.to_owned(),

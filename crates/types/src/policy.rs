@@ -14,12 +14,19 @@ use crate::{duration, quantity, topic};
 
 /// Annotation: the chain that the function belongs to.
 pub const CHAIN: &str = "nearpath.io/chain";
-/// Annotation: functions that this one may call, comma separated: the chain's edges that start here.
+/// Annotation: functions that this one may call, comma separated: the chain's edges that start here. `ALIAS=FUNCTION` lets it
+/// call the function by another name.
 pub const CALLS: &str = "nearpath.io/calls";
 /// Annotation: how descriptors go between the functions of the chain: `ring`, `sockmap` or `poll`.
 pub const DELIVERY: &str = "nearpath.io/delivery";
 /// Annotation: who can write where in the chain's memory: `shared` or `strict`.
 pub const ISOLATION: &str = "nearpath.io/isolation";
+/// Annotation: pages of the chain's shared memory, see [`Pages`]. Every function of the chain has to ask for huge ones.
+pub const PAGES: &str = "nearpath.io/pages";
+/// Annotation: topics (or filters of topics) whose events this function sends within its chain, comma separated.
+pub const PUBLISHES: &str = "nearpath.io/publishes";
+/// Annotation: filters of the topics whose events this function wants from others of its chain, comma separated.
+pub const SUBSCRIBES: &str = "nearpath.io/subscribes";
 /// Annotation: destinations outside (`HOST:PORT`), comma separated, that this function may reach.
 pub const EGRESS: &str = "nearpath.io/egress";
 /// Annotation or environment variable: requests that one instance serves at a time; 0 means no limit.
@@ -79,6 +86,35 @@ impl fmt::Display for Delivery {
             Self::Sockmap => "sockmap",
             Self::Poll => "poll",
         })
+    }
+}
+/// Most bytes of a function's aliases, and of its topics: the node tells peers of them in one packet.
+const MOST_TOLD: usize = 1024;
+/// What the pages of a chain's shared memory are. Huge ones are for functions that trust each other not to end each other:
+/// one that punches a hole where the machine has no huge page left lets the next access end in SIGBUS
+/// (`contract/memory.md`). So they are never a default.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Pages {
+    /// Of the usual size.
+    #[default]
+    Small,
+    /// Huge where enough are reserved, else small, without a word.
+    Auto,
+    /// Huge; where too few are reserved small ones, and that is told.
+    Huge,
+}
+
+impl FromStr for Pages {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.trim() {
+            "small" => Ok(Self::Small),
+            "auto" => Ok(Self::Auto),
+            "huge" => Ok(Self::Huge),
+            other => Err(format!("{other:?} is not small, huge or auto")),
+        }
     }
 }
 
@@ -143,8 +179,19 @@ pub struct Policy {
     pub delivery: Delivery,
     /// See [`ISOLATION`].
     pub isolation: Isolation,
+    /// Pages of the chain's memory, as far as this function is concerned.
+    pub pages: Pages,
     /// Functions that it may call.
     pub calls: Vec<FunctionId>,
+    /// Other names by which it calls some of them, each with what it stands for.
+    #[serde(default)]
+    pub aliases: Vec<(FunctionId, FunctionId)>,
+    /// Filters of the topics that it publishes within its chain.
+    #[serde(default)]
+    pub publishes: Vec<String>,
+    /// Filters of the topics that it wants from others of its chain.
+    #[serde(default)]
+    pub subscribes: Vec<String>,
     /// MQTT topic filters whose messages call it.
     pub topics: Vec<String>,
 }
@@ -165,7 +212,11 @@ impl Default for Policy {
             chain: None,
             delivery: Delivery::Ring,
             isolation: Isolation::Shared,
+            pages: Pages::Small,
             calls: Vec::new(),
+            aliases: Vec::new(),
+            publishes: Vec::new(),
+            subscribes: Vec::new(),
             topics: Vec::new(),
         }
     }
@@ -192,6 +243,7 @@ impl Policy {
             Some(_) => note(MAX_INFLIGHT).number(0)?,
             None => Setting { key: "max_inflight", text: spec.env_vars.get("max_inflight") }.number(0)?,
         };
+        let (calls, aliases) = note(CALLS).read(|text| calls(text, &spec.namespace))?.unwrap_or_default();
         let (scale_min, scale_max) = scale(label(SCALE_MIN), label(SCALE_MAX), &default)?;
         Ok(Self {
             max_inflight: (inflight > 0).then_some(inflight),
@@ -204,10 +256,14 @@ impl Policy {
             max_body: note(MAX_BODY).read(|text| quantity::memory(text).map(Some))?.flatten(),
             scale_min,
             scale_max,
-            chain: note(CHAIN).text.cloned(),
             delivery: note(DELIVERY).read(str::parse)?.unwrap_or_default(),
             isolation: note(ISOLATION).read(str::parse)?.unwrap_or_default(),
-            calls: note(CALLS).read(|text| functions(text, &spec.namespace))?.unwrap_or_default(),
+            calls,
+            aliases,
+            publishes: note(PUBLISHES).read(told_topics)?.unwrap_or_default(),
+            subscribes: note(SUBSCRIBES).read(told_topics)?.unwrap_or_default(),
+            chain: note(CHAIN).read(chain)?,
+            pages: note(PAGES).read(str::parse)?.unwrap_or_default(),
             topics: note(TOPIC).read(topics)?.unwrap_or_default(),
         })
     }
@@ -231,6 +287,11 @@ impl Policy {
     pub fn may_call(&self, callee: &FunctionId) -> bool {
         self.calls.contains(callee)
     }
+
+    /// What this function means by a name that is an alias of its own.
+    pub fn alias(&self, name: &FunctionId) -> Option<&FunctionId> {
+        self.aliases.iter().find(|(alias, _)| alias == name).map(|(_, callee)| callee)
+    }
 }
 
 /// The least and the most replicas, both at least 1.
@@ -243,14 +304,58 @@ fn scale(min: Setting<'_>, max: Setting<'_>, default: &Policy) -> Result<(u32, u
     }
 }
 
-fn functions(list: &str, home: &Namespace) -> Result<Vec<FunctionId>, crate::InvalidName> {
-    let names = list.split(',').map(str::trim).filter(|name| !name.is_empty());
-    names
-        .map(|name| match name.contains('.') {
-            true => name.parse(),
-            false => Ok(FunctionId { name: name.parse()?, namespace: home.clone() }),
-        })
-        .collect()
+/// The callees, and the aliases among them.
+type Calls = (Vec<FunctionId>, Vec<(FunctionId, FunctionId)>);
+
+fn calls(list: &str, home: &Namespace) -> Result<Calls, String> {
+    let (mut callees, mut aliases) = (Vec::new(), Vec::new());
+    for item in list.split(',').map(str::trim).filter(|item| !item.is_empty()) {
+        let (alias, name) =
+            item.split_once('=').map_or((None, item), |(alias, name)| (Some(alias.trim()), name.trim()));
+        let callee = function(name, home).map_err(|error| error.to_string())?;
+        if let Some(alias) = alias {
+            let name = alias.parse().map_err(|error: crate::InvalidName| error.to_string())?;
+            aliases.push((FunctionId { name, namespace: home.clone() }, callee.clone()));
+        }
+        if !callees.contains(&callee) {
+            callees.push(callee);
+        }
+    }
+    check_aliases(&callees, &aliases)?;
+    Ok((callees, aliases))
+}
+
+fn function(name: &str, home: &Namespace) -> Result<FunctionId, crate::InvalidName> {
+    match name.contains('.') {
+        true => name.parse(),
+        false => Ok(FunctionId { name: name.parse()?, namespace: home.clone() }),
+    }
+}
+
+/// A name means one function.
+fn check_aliases(callees: &[FunctionId], aliases: &[(FunctionId, FunctionId)]) -> Result<(), String> {
+    for (at, (alias, callee)) in aliases.iter().enumerate() {
+        if callees.contains(alias) && alias != callee {
+            return Err(format!("`{}={}`: {} is called by its own name too", alias.name, callee.name, alias.name));
+        }
+        if aliases[..at].iter().any(|(other, meant)| other == alias && meant != callee) {
+            return Err(format!("`{}` stands for two functions", alias.name));
+        }
+    }
+    let told: usize = aliases.iter().map(|(alias, _)| alias.to_string().len() + 3).sum();
+    if told > MOST_TOLD { Err(format!("the aliases have {told} bytes, {MOST_TOLD} are allowed")) } else { Ok(()) }
+}
+
+fn told_topics(list: &str) -> Result<Vec<String>, String> {
+    match list.len() > MOST_TOLD {
+        true => Err(format!("the topics have {} bytes, {MOST_TOLD} are allowed", list.len())),
+        false => topics(list).map_err(|error| error.to_string()),
+    }
+}
+
+/// A chain is named like a function: its name goes into domains, metrics and paths.
+fn chain(text: &str) -> Result<String, crate::InvalidName> {
+    text.trim().parse::<crate::FunctionName>().map(String::from)
 }
 
 fn topics(list: &str) -> Result<Vec<String>, topic::BadFilter> {
@@ -316,10 +421,52 @@ mod tests {
     }
 
     #[test]
+    fn an_alias_is_another_name_for_a_callee() {
+        let policy = Policy::of(&spec(&[(CALLS, "rates=currency, cart, fx = currency.other")])).unwrap();
+        let id = |name: &str| name.parse::<FunctionId>().unwrap();
+        assert_eq!(policy.calls, [id("currency"), id("cart"), id("currency.other")]);
+        assert_eq!(policy.alias(&id("rates")), Some(&id("currency")));
+        assert_eq!(policy.alias(&id("fx")), Some(&id("currency.other")));
+        assert_eq!(policy.alias(&id("cart")), None);
+        for (wrong, why) in
+            [("a=b, a=c", "`a` stands for two functions"), ("a=b, a", "`a=b`: a is called by its own name too")]
+        {
+            assert_eq!(Policy::of(&spec(&[(CALLS, wrong)])).unwrap_err().why, why);
+        }
+        for wrong in ["A=b", "a=B", "=b", "a=", "a.dev=b"] {
+            assert_eq!(
+                Policy::of(&spec(&[(CALLS, wrong)])).map(drop).map_err(|error| error.key),
+                Err(CALLS),
+                "{wrong}"
+            );
+        }
+    }
+
+    #[test]
+    fn topics_within_a_chain_are_filters_and_few() {
+        let policy = Policy::of(&spec(&[(PUBLISHES, "order/placed"), (SUBSCRIBES, "order/+, stock/#")])).unwrap();
+        assert_eq!((policy.publishes.len(), policy.subscribes.len()), (1, 2));
+        assert_eq!(Policy::of(&spec(&[(SUBSCRIBES, "a#")])).unwrap_err().key, SUBSCRIBES);
+        let many = vec!["a/b/c"; 300].join(",");
+        assert_eq!(Policy::of(&spec(&[(PUBLISHES, &many)])).unwrap_err().key, PUBLISHES);
+    }
+
+    #[test]
     fn topics_are_filters() {
         let policy = Policy::of(&spec(&[(TOPIC, "vm/+/on, payments")])).unwrap();
         assert_eq!(policy.topics, ["vm/+/on", "payments"]);
         assert_eq!(Policy::of(&spec(&[(TOPIC, "a/#/b")])).unwrap_err().key, TOPIC);
+    }
+
+    #[test]
+    fn pages_and_chains_are_words() {
+        let pages = |text| Policy::of(&spec(&[(PAGES, text)])).map(|policy| policy.pages);
+        assert_eq!(
+            (pages("huge"), pages("auto"), pages("small")),
+            (Ok(Pages::Huge), Ok(Pages::Auto), Ok(Pages::Small))
+        );
+        assert_eq!(pages("large").unwrap_err().to_string(), "nearpath.io/pages: \"large\" is not small, huge or auto");
+        assert_eq!(Policy::of(&spec(&[(CHAIN, "a.b")])).unwrap_err().key, CHAIN);
     }
 
     #[test]

@@ -68,6 +68,7 @@ reasons! {
     NotImplemented = 25, "not_implemented", 501, false;
     StorageFull = 26, "storage_full", 507, true;
     ReadOnly = 27, "read_only", 503, true;
+    AnswerTooLarge = 28, "answer_too_large", 502, false;
 }
 
 impl fmt::Display for Reason {

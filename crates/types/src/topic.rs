@@ -47,6 +47,18 @@ pub fn matches(filter: &str, topic: &str) -> bool {
     levels.next().is_none()
 }
 
+/// Whether there can be a topic that both filters select.
+pub fn overlap(one: &str, other: &str) -> bool {
+    let (mut these, mut those) = (one.split('/'), other.split('/'));
+    loop {
+        match (these.next(), those.next()) {
+            (None, None) | (Some("#"), _) | (_, Some("#")) => return true,
+            (Some(a), Some(b)) if a == b || a == "+" || b == "+" => {}
+            _ => return false,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -86,6 +98,16 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn filters_that_share_a_topic_overlap(one in "[ab+/]{1,5}", other in "[ab+/]{1,5}", topic in "[ab/]{1,5}") {
+            prop_assume!(check_filter(&one).is_ok() && check_filter(&other).is_ok());
+            prop_assert!(overlap(&one, &one) && overlap(&one, "#"));
+            if matches(&one, &topic) && matches(&other, &topic) {
+                prop_assert!(overlap(&one, &other) && overlap(&other, &one));
+            }
+            prop_assert_eq!(matches(&one, &topic), overlap(&one, &topic), "a topic is a filter without wildcards");
+        }
+
         #[test]
         fn a_topic_selects_itself(topic in "[ab/]{1,8}") {
             prop_assert!(is_topic(&topic) && check_filter(&topic).is_ok() && matches(&topic, &topic));

@@ -40,7 +40,8 @@ fn start(mut notes: Notes, born: Instant) -> ExitCode {
         Err(fault) => return refuse(&mut notes, &fault.to_string()),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    match runtime.map(|runtime| runtime.block_on(life::run(config, &mut notes, born))) {
+    let local = tokio::task::LocalSet::new(); // a party lives on one thread
+    match runtime.map(|runtime| local.block_on(&runtime, life::run(config, &mut notes, born))) {
         Ok(Ok(code)) => code,
         Ok(Err(fault)) => refuse(&mut notes, &fault.to_string()),
         Err(fault) => refuse(&mut notes, &format!("cannot start the event loop: {fault}")),

@@ -12,10 +12,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use hyper::body::Incoming;
 use nearpath_types::{PlatformError, Reason};
 use tokio::time::{Sleep, sleep};
 
+use crate::arrival::Arrival;
 use crate::body::BoxError;
 use crate::refusal::error;
 use crate::upstream::Stream;
@@ -35,7 +35,7 @@ pub(crate) struct Inbound {
 
 #[derive(Debug)]
 enum Kind {
-    Incoming(Incoming),
+    Arrival(Arrival),
     Full(Bytes),
 }
 
@@ -72,14 +72,14 @@ impl Upload {
 
 impl Inbound {
     /// As it arrives; `limit` bounds the caller's silence until the answer begins.
-    pub(crate) fn arriving(body: Incoming, limit: Option<Duration>, upload: &Upload) -> Self {
+    pub(crate) fn arriving(body: Arrival, limit: Option<Duration>, upload: &Upload) -> Self {
         let watched = (!body.is_end_stream()).then(|| Watched { upload: upload.clone(), limit, silence: None });
-        Self { kind: Kind::Incoming(body), watched, stream: None }
+        Self { kind: Kind::Arrival(body), watched, stream: None }
     }
 
     /// As it arrives, where the caller's silence is part of the conversation.
-    pub(crate) fn conversing(body: Incoming) -> Self {
-        Self { kind: Kind::Incoming(body), watched: None, stream: None }
+    pub(crate) fn conversing(body: Arrival) -> Self {
+        Self { kind: Kind::Arrival(body), watched: None, stream: None }
     }
 
     /// Held whole.
@@ -115,7 +115,7 @@ impl Body for Inbound {
         let polled = match &mut this.kind {
             Kind::Full(bytes) if bytes.is_empty() => return Poll::Ready(None),
             Kind::Full(bytes) => return Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
-            Kind::Incoming(body) => Pin::new(body).poll_frame(cx),
+            Kind::Arrival(body) => Pin::new(body).poll_frame(cx),
         };
         if let Some(watched) = &mut this.watched
             && watched.too_silent(polled.is_pending(), cx)
@@ -128,14 +128,14 @@ impl Body for Inbound {
     fn is_end_stream(&self) -> bool {
         match &self.kind {
             Kind::Full(bytes) => bytes.is_empty(),
-            Kind::Incoming(body) => body.is_end_stream(),
+            Kind::Arrival(body) => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
             Kind::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            Kind::Incoming(body) => body.size_hint(),
+            Kind::Arrival(body) => body.size_hint(),
         }
     }
 }
@@ -145,7 +145,7 @@ impl Body for Inbound {
 /// # Errors
 /// `body_too_large`, `slow_request`, or `bad_request` when the caller broke off.
 pub(crate) async fn collect(
-    body: Incoming,
+    body: Arrival,
     max: usize,
     limit: Option<Duration>,
     upload: &Upload,

@@ -6,6 +6,7 @@
 //! the start goes. One thread does it all: an instance has few cores and the watchdog should cost none of them.
 
 mod args;
+mod arrival;
 mod body;
 mod cgi;
 mod config;
@@ -21,7 +22,9 @@ mod logs;
 mod metrics;
 mod mode;
 mod notes;
+mod party;
 mod patience;
+mod pickup;
 mod process;
 mod refusal;
 mod serve;

@@ -24,6 +24,8 @@ use crate::logs::{Stream, say};
 use crate::metrics::Metrics;
 use crate::mode::{Forks, Http, Mode, Serializing, Started, Static, Streaming};
 use crate::notes::Notes;
+use crate::party::{self, Membership};
+use crate::pickup;
 use crate::process::output::{Output, Tail};
 use crate::process::{Exit, Group, Reaper, Recipe};
 use crate::serve::App;
@@ -54,9 +56,13 @@ pub(crate) enum Failure {
 pub(crate) async fn run(config: Config, notes: &mut Notes, born: Instant) -> Result<ExitCode, Failure> {
     let mut signals = Signals::install()?;
     let reaper = Reaper::run()?;
-    let listener = listen::bind(SocketAddr::new(config.bind, config.port))?;
+    let listener = listen::bind(SocketAddr::new(config.bind, config.port), config.premises.pickup.is_some())?;
     let started = Arc::new(Started::default());
     let app = Arc::new(App::new(config, &reaper, &started)?);
+    let membership = Membership::default();
+    if let Some(place) = app.config.premises.pickup {
+        pickup::start(place, membership.clone(), app.config.read_timeout)?; // the tenant may call while it starts
+    }
     let mut tenant = Tenant::start(&app, &reaper)?;
     let closing = Closing::new();
     say!("listening on {}, mode {:?}", listener.local_addr()?, app.config.mode);
@@ -73,12 +79,20 @@ pub(crate) async fn run(config: Config, notes: &mut Notes, born: Instant) -> Res
             }
             started.set();
             notes.ready();
+            take_part(&app, membership, &closing);
         }
         () = signals.next() => return Ok(stop(&app, closing, tenant, &mut signals).await),
     }
     tokio::select! {
         exit = tenant.exit() => Ok(died(exit, closing, &mut tenant).await),
         () = signals.next() => Ok(stop(&app, closing, tenant, &mut signals).await),
+    }
+}
+
+/// Opens the second way in, once there is nothing that it could delay.
+fn take_part(app: &Arc<App>, membership: Membership, closing: &Closing) {
+    if let Some(door) = app.config.premises.dispatch.clone() {
+        tokio::task::spawn_local(party::join(Arc::clone(app), membership, door, closing.watch()));
     }
 }
 
@@ -107,7 +121,7 @@ impl App {
 /// A port that is taken costs the metrics, not the function.
 fn serve_metrics(app: &Arc<App>) {
     let Some(port) = app.config.metrics_port else { return };
-    match listen::bind(SocketAddr::new(app.config.bind, port)) {
+    match listen::bind(SocketAddr::new(app.config.bind, port), false) {
         Ok(listener) => drop(tokio::spawn(listen::accept_metrics(listener, Arc::clone(app)))),
         Err(fault) => say!("no metrics: {fault} (metrics_port)"),
     }

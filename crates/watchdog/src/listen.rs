@@ -1,16 +1,20 @@
 //! Ports and connections: HTTP/1.1 and h2c on the same port, told apart by their first bytes.
 
+use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::Request;
+use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{mpsc, watch};
 
+use crate::arrival::Arrival;
 use crate::patience::{Busy, Patient};
 use crate::serve::{App, answer, show_metrics};
 
@@ -23,7 +27,7 @@ const WINDOW: u32 = 256 * 1024;
 /// Connections that the kernel keeps until they are accepted; it caps this at `net.core.somaxconn`.
 const BACKLOG: u32 = 4096;
 /// Pause after accept fails, usually for want of file descriptors: trying at once would burn the core.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
+pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
 /// Proof that something is still at work; the drain waits until all are gone.
 pub(crate) type Open = mpsc::Sender<()>;
@@ -45,7 +49,7 @@ pub(crate) struct Watch {
 
 impl Watch {
     /// Returns when connections are to finish.
-    async fn closed(&mut self) {
+    pub(crate) async fn closed(&mut self) {
         let _ = self.closing.wait_for(|closing| *closing).await;
     }
 }
@@ -69,21 +73,22 @@ impl Closing {
     }
 }
 
-/// Opens a port.
+/// Opens a port; with `shared`, one that another listener of this program has on another address.
 ///
 /// # Errors
 /// With the address in the text.
-pub(crate) fn bind(addr: SocketAddr) -> io::Result<TcpListener> {
+pub(crate) fn bind(addr: SocketAddr, shared: bool) -> io::Result<TcpListener> {
     let named = |fault: io::Error| io::Error::new(fault.kind(), format!("cannot listen on {addr}: {fault}"));
     let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     socket.set_reuseaddr(true)?; // a port is free again at once when its owner has gone
+    socket.set_reuseport(shared)?;
     socket.bind(addr).map_err(named)?;
     socket.listen(BACKLOG).map_err(named)
 }
 
 /// Accepts until the watch says to close.
 pub(crate) async fn accept(listener: TcpListener, app: Arc<App>, mut watch: Watch) {
-    let http = Arc::new(http());
+    let http = Arc::new(http(TokioExecutor::new()));
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -98,8 +103,9 @@ pub(crate) async fn accept(listener: TcpListener, app: Arc<App>, mut watch: Watc
     }
 }
 
-fn http() -> Builder<TokioExecutor> {
-    let mut builder = Builder::new(TokioExecutor::new());
+/// How connections are served.
+pub(crate) fn http<E>(executor: E) -> Builder<E> {
+    let mut builder = Builder::new(executor);
     builder.http1().max_headers(HEADERS).max_buf_size(HEAD).half_close(false);
     let mut http2 = builder.http2();
     http2.timer(TokioTimer::new()).keep_alive_interval(Duration::from_secs(20)).max_header_list_size(HEAD as u32);
@@ -113,7 +119,10 @@ async fn connection(stream: TcpStream, http: Arc<Builder<TokioExecutor>>, app: A
     let open = watch.open.clone();
     let busy = Busy::default();
     let io = Patient::new(stream, busy.clone(), app.config.read_timeout, app.config.write_timeout);
-    let service = service_fn(|request| answer(Arc::clone(&app), request, busy.enter(), open.clone()));
+    let service = service_fn(|request: Request<Incoming>| {
+        let answer = answer(Arc::clone(&app), request.map(Arrival::Wire), busy.enter(), open.clone());
+        async { Ok::<_, Infallible>(answer.await) }
+    });
     let connection = http.serve_connection_with_upgrades(TokioIo::new(io), service);
     let mut connection = std::pin::pin!(connection);
     tokio::select! {

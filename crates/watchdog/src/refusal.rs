@@ -18,9 +18,10 @@ pub(crate) fn error(reason: Reason, message: impl Into<Cow<'static, str>>) -> Pl
     PlatformError::new("watchdog", reason, message)
 }
 
-/// The answer for it.
+/// The answer for it. Its reason is among the extensions, where no tenant's answer can have one.
 pub(crate) fn answer(error: &PlatformError) -> Response<Body> {
     let mut response = Response::new(Body::from(format!("{error}\n")));
+    response.extensions_mut().insert(error.reason);
     let status = StatusCode::from_u16(error.reason.status()).expect("every reason's status is a valid one");
     *response.status_mut() = status;
     let headers = response.headers_mut();

@@ -12,6 +12,7 @@ use hyper::body::Incoming;
 use nearpath_types::{PlatformError, Reason, duration};
 use tokio::time::{Instant, timeout_at};
 
+use crate::arrival::Arrival;
 use crate::body::Body;
 use crate::config::Config;
 use crate::inbound::Upload;
@@ -42,18 +43,13 @@ pub(crate) struct App {
     pub(crate) healthy: AtomicBool,
 }
 
-/// Answers one request of a connection.
-pub(crate) async fn answer(
-    app: Arc<App>,
-    request: Request<Incoming>,
-    busy: BusyGuard,
-    open: Open,
-) -> Result<Response<Body>, Infallible> {
-    Ok(match request.uri().path() {
+/// Answers one request, from wherever it came.
+pub(crate) async fn answer(app: Arc<App>, request: Request<Arrival>, busy: BusyGuard, open: Open) -> Response<Body> {
+    match request.uri().path() {
         "/_/health" => health(&app),
         "/_/ready" => ready(&app, request).await,
         _ => call(&app, request, busy, open).await,
-    })
+    }
 }
 
 fn health(app: &App) -> Response<Body> {
@@ -64,7 +60,7 @@ fn health(app: &App) -> Response<Body> {
 }
 
 /// Of the three answers, the limit's comes first: an instance that is full is alive, but not to be called.
-async fn ready(app: &App, request: Request<Incoming>) -> Response<Body> {
+async fn ready(app: &App, request: Request<Arrival>) -> Response<Body> {
     if app.inflight.full() {
         return refusal::answer(&overload(app));
     }
@@ -82,14 +78,14 @@ async fn ready(app: &App, request: Request<Incoming>) -> Response<Body> {
     }
 }
 
-async fn ask_tenant(app: &App, mut request: Request<Incoming>, path: PathAndQuery) -> Response<Body> {
+async fn ask_tenant(app: &App, mut request: Request<Arrival>, path: PathAndQuery) -> Response<Body> {
     *request.uri_mut() = path.into();
     let deadline = Deadline::after(app.config.exec_timeout);
     let answered = within(deadline, &app.mode, request, Instant::now()).await;
     answered.map_or_else(|fault| refusal::answer(&fault), Answer::into_response)
 }
 
-async fn call(app: &Arc<App>, request: Request<Incoming>, busy: BusyGuard, open: Open) -> Response<Body> {
+async fn call(app: &Arc<App>, request: Request<Arrival>, busy: BusyGuard, open: Open) -> Response<Body> {
     let mut completion = Completion::begin(app, &request, busy, open);
     let grpc = request.version() == Version::HTTP_2 && mode::is_grpc(request.headers());
     completion.permit = app.inflight.enter();
@@ -128,7 +124,7 @@ fn time_limit(most: Option<Duration>, headers: &HeaderMap) -> Option<Duration> {
 
 /// Whether an answer lasts as long as both sides like: its head met the deadline, its end need not. Events, lines of JSON, and
 /// gRPC, where the caller's own deadline ends the call by a reset.
-fn is_endless(headers: &HeaderMap) -> bool {
+pub(crate) fn is_endless(headers: &HeaderMap) -> bool {
     let kind = headers.get(CONTENT_TYPE).map_or(&[][..], HeaderValue::as_bytes);
     let begins = |with: &str| kind.get(..with.len()).is_some_and(|kind| kind.eq_ignore_ascii_case(with.as_bytes()));
     ["text/event-stream", "application/x-ndjson", "application/grpc"].into_iter().any(begins)
@@ -152,7 +148,7 @@ impl Deadline {
 async fn within(
     deadline: Deadline,
     mode: &Mode,
-    request: Request<Incoming>,
+    request: Request<Arrival>,
     began: Instant,
 ) -> Result<Answer, PlatformError> {
     let upload = Upload::default();
@@ -193,7 +189,7 @@ struct Line {
 }
 
 impl Line {
-    fn of(request: &Request<Incoming>) -> Box<Self> {
+    fn of(request: &Request<Arrival>) -> Box<Self> {
         let call_id = request.headers().get(X_CALL_ID).and_then(|id| id.to_str().ok()).unwrap_or("none");
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
         Box::new(Self { method, path, call_id: call_id.to_owned() })
@@ -201,7 +197,7 @@ impl Line {
 }
 
 impl Completion {
-    fn begin(app: &Arc<App>, request: &Request<Incoming>, busy: BusyGuard, open: Open) -> Self {
+    fn begin(app: &Arc<App>, request: &Request<Arrival>, busy: BusyGuard, open: Open) -> Self {
         app.metrics.begin();
         Self {
             app: Arc::clone(app),

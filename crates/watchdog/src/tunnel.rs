@@ -33,9 +33,14 @@ impl Tunnel {
 
     /// Passes bytes. The call counts as in progress all the while; a tunnel has no time limit, a drain ends it.
     pub(crate) async fn run(self, completion: Completion) {
+        self.pass().await;
+        drop(completion);
+    }
+
+    /// Passes bytes until a side has had enough.
+    pub(crate) async fn pass(self) {
         if let Ok((caller, tenant)) = tokio::try_join!(self.caller, self.tenant) {
             let _ = copy_bidirectional(&mut TokioIo::new(caller), &mut TokioIo::new(tenant)).await;
         }
-        drop(completion);
     }
 }

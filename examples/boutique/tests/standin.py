@@ -27,13 +27,12 @@ def functions():
     return re.findall(r"^  ([a-z]+):\n    handler: \./services\n    fprocess: (.+)$", text, re.MULTILINE)
 
 
-def currency_program():
-    """The newest build of the compiled service."""
+def program(name):
+    """The newest build of a compiled service."""
     target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-    places = [target / "debug/boutique-currency", target / "release/boutique-currency", SERVICES / "bin/currency"]
-    built = [place for place in places if place.exists()]
+    built = [place for place in (target / "debug" / name, target / "release" / name) if place.exists()]
     if not built:
-        raise RuntimeError("the currency service is not built: run `cargo build -p boutique-currency`")
+        raise RuntimeError(f"{name} is not built: run `cargo build -p {name}`")
     return str(max(built, key=lambda place: place.stat().st_mtime))
 
 
@@ -49,20 +48,31 @@ Call = collections.namedtuple("Call", "caller_id function method path")
 class StandIn:
     """The running shop. `calls` lists what was called, in order; names in `broken` answer 503 like a platform error."""
 
-    def __init__(self):
+    def __init__(self, native=False):
         self.calls, self.broken, self.ports, self.processes = [], set(), {}, []
         router = type("Router", (Router,), {"shop": self})
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), router)
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        self.native = native
+        try:
+            self.start_all()
+        except BaseException:
+            self.stop()
+            raise
+
+    def start_all(self):
         for name, command in functions():
-            if name != "email":
+            if self.native:
+                self.start(name, f"{program('boutique-native')} --service {name} --transport http --listen 127.0.0.1:PORT")
+            elif name != "email":
                 self.start(name, command)
         for port in self.ports.values():
             until_listening(port)
 
     def start(self, name, command):
-        words = command.replace("./bin/currency", currency_program()).replace("python3", sys.executable).split()
         self.ports[name] = free_port()
+        command = command.replace("./bin/currency", program("boutique-currency")) if "./bin" in command else command
+        words = command.replace("python3", sys.executable).replace(":PORT", f":{self.ports[name]}").split()
         gateway = f"http://127.0.0.1:{self.server.server_port}"
         env = {"PATH": os.environ["PATH"], "PORT": str(self.ports[name]), "gateway_url": gateway}
         env["PYTHONDONTWRITEBYTECODE"] = "1"  # this folder is what gets deployed: leave nothing in it
@@ -80,7 +90,7 @@ class StandIn:
         """What function `name` answers: status, header fields, body."""
         if name in self.broken:
             return 503, [("X-OpenFaaS-Internal", "gateway")], b"no instance"
-        if name == "email":
+        if name == "email" and not self.native:
             done = subprocess.run(["sh", "email.sh"], cwd=SERVICES, input=body, capture_output=True, timeout=30)
             return (200 if done.returncode == 0 else 500), [], done.stdout or done.stderr
         connection = http.client.HTTPConnection("127.0.0.1", self.ports[name], timeout=30)

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use crate::context::Context;
 use crate::error::Error;
 use crate::head::Head;
+use crate::message::Request;
 
 /// What a call may have beside its payload. `Ask::default()` is a POST to `/` without a deadline.
 #[derive(Debug, Clone, Default)]
@@ -14,9 +16,16 @@ pub struct Ask {
     pub(crate) deadline: Option<Duration>,
     pub(crate) idempotent: bool,
     pub(crate) near_only: bool,
+    pub(crate) context: Option<Context>,
 }
 
 impl Ask {
+    /// For a call made on behalf of a request, outside its handler (in a task that the handler spawned): with the caller's
+    /// deadline and trace. Calls inside a handler have them anyway.
+    pub fn following(request: &Request) -> Self {
+        Self { context: Some(request.context), ..Self::default() }
+    }
+
     /// The method; `POST` unless told.
     pub fn method(mut self, method: impl Into<String>) -> Self {
         self.method = Some(method.into());

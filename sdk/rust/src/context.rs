@@ -1,6 +1,7 @@
 //! What a call hands on to the calls that its handler makes: the deadline and the trace.
 
 use nearpath_domain::clock::{self, Nanos};
+use nearpath_domain::trace::Trace;
 
 use crate::ask::Ask;
 
@@ -25,61 +26,43 @@ impl Context {
 
     /// For a call: the nearer of both deadlines.
     pub(crate) fn narrowed(self, ask: &Ask) -> Self {
+        let this = ask.context.unwrap_or(self);
         let own = ask.deadline.map(clock::within);
-        let deadline = [own, Some(self.deadline).filter(|at| *at != 0)].into_iter().flatten().min();
-        Self { deadline: deadline.unwrap_or(0), ..self }
+        let deadline = [own, Some(this.deadline).filter(|at| *at != 0)].into_iter().flatten().min();
+        Self { deadline: deadline.unwrap_or(0), ..this }
     }
 
-    /// From the field of W3C Trace Context, level 1; a field that is none is passed over.
+    /// From the field `traceparent`; one that is none is passed over.
     pub(crate) fn traced(self, field: Option<&[u8]>) -> Self {
-        field.and_then(read).map_or(self, |(trace, span)| Self { trace, span, ..self })
+        field.and_then(Trace::parse).map_or(self, |Trace { id, span }| Self { trace: id, span, ..self })
     }
 
     /// As the field `traceparent`; none without a trace.
     pub(crate) fn traceparent(&self) -> Option<String> {
-        (self.trace != [0; 16]).then(|| format!("00-{}-{}-01", hex(&self.trace), hex(&self.span)))
+        (self.trace != [0; 16]).then(|| Trace { id: self.trace, span: self.span }.to_string())
     }
-}
-
-fn read(field: &[u8]) -> Option<([u8; 16], [u8; 8])> {
-    let text = std::str::from_utf8(field).ok()?;
-    let mut parts = text.split('-');
-    let (version, trace, span) = (parts.next()?, parts.next()?, parts.next()?);
-    (version.len() == 2 && version != "ff").then_some(())?;
-    Some((unhex(trace)?, unhex(span)?))
-}
-
-fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
-    let digits = text.len() == 2 * N && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-    digits.then_some(())?;
-    let mut bytes = [0; N];
-    for (byte, pair) in bytes.iter_mut().zip(text.as_bytes().chunks(2)) {
-        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
-    }
-    (bytes != [0; N]).then_some(bytes)
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
     fn a_trace_goes_in_and_out() {
         let field = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-        let context = Context::default().traced(Some(field.as_bytes()));
-        assert_eq!(context.traceparent().as_deref(), Some(field));
+        assert_eq!(Context::default().traced(Some(field.as_bytes())).traceparent().as_deref(), Some(field));
+        assert_eq!(Context::default().traced(Some(b"00-0-0-01")), Context::default());
     }
 
     #[test]
-    fn what_is_no_trace_is_passed_over() {
-        for field in ["", "00-0-0-01", "ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "00-x"] {
-            assert_eq!(Context::default().traced(Some(field.as_bytes())), Context::default(), "{field}");
-        }
-        let none = format!("00-{}-b7ad6b7169203331-01", "0".repeat(32));
-        assert_eq!(Context::default().traced(Some(none.as_bytes())), Context::default());
+    fn the_nearer_deadline_holds() {
+        let (soon, late) =
+            (Ask::default().deadline(Duration::from_secs(1)), Ask::default().deadline(Duration::from_secs(9)));
+        let caller = Context { deadline: clock::within(Duration::from_secs(5)), ..Context::default() };
+        assert!(caller.narrowed(&soon).deadline < caller.deadline);
+        assert_eq!(caller.narrowed(&late).deadline, caller.deadline);
+        assert_eq!(Context::default().narrowed(&Ask::default()).deadline, 0);
     }
 }

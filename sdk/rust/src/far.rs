@@ -94,13 +94,20 @@ async fn until<T>(deadline: clock::Nanos, answer: impl Future<Output = Result<T,
 
 /// A connection that was never made, or a request that never began, has run nothing.
 fn broken(error: hyper_util::client::legacy::Error) -> Kind {
-    let cause = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+    let cause = innermost(&error).to_string();
     let cancelled = error.source().and_then(|source| source.downcast_ref::<hyper::Error>());
     if error.is_connect() || cancelled.is_some_and(hyper::Error::is_canceled) {
         Kind::Unsent(format!("the gateway cannot be reached: {cause}"))
     } else {
         Kind::Died(cause)
     }
+}
+
+fn innermost<'a>(mut error: &'a (dyn std::error::Error + 'static)) -> &'a (dyn std::error::Error + 'static) {
+    while let Some(cause) = error.source() {
+        error = cause;
+    }
+    error
 }
 
 async fn collect(answer: http::Response<Incoming>) -> Result<Response, Kind> {

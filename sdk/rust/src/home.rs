@@ -22,7 +22,7 @@ use crate::message::{Path, Response};
 use crate::near;
 
 /// Peers are told of after the welcome: a call waits so long for its callee to come while the party is that young.
-const YOUTH: Duration = Duration::from_millis(50);
+pub(crate) const YOUTH: Duration = Duration::from_millis(50);
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LAST_PAUSE: Duration = Duration::from_secs(5);
 
@@ -125,8 +125,9 @@ impl Home {
         let context = Context::current().narrowed(ask);
         let first = self.attempt(name, &function, &body, ask, context).await;
         match &first {
+            // Seldom, and so on the heap: a call's future is as large as the largest way that it can take.
             Err(error) if ask.idempotent && matches!(error.kind(), Kind::Died(_)) => {
-                self.attempt(name, &function, &body, ask, context).await
+                Box::pin(self.attempt(name, &function, &body, ask, context)).await
             }
             _ => first,
         }
@@ -148,7 +149,7 @@ impl Home {
         } else if ask.near_only {
             return Err(nobody(name));
         }
-        self.client.call(Way::Sync, name, body, ask, context).await
+        Box::pin(self.client.call(Way::Sync, name, body, ask, context)).await // far larger than the near way
     }
 
     pub(crate) async fn notify(&self, name: &str, body: Bytes, ask: &Ask) -> Result<(), Error> {
@@ -173,31 +174,37 @@ impl Home {
     /// The party, if the function can be called there.
     async fn reaching(&self, function: &FunctionId) -> Option<Post> {
         let post = self.post()?;
+        let reaches = post.knows(function) || Box::pin(self.learns(&post, function)).await;
+        reaches.then_some(post)
+    }
+
+    /// Waits while the party is so young that it may not have heard of the function.
+    async fn learns(&self, post: &Post, function: &FunctionId) -> bool {
         let young = || self.joined.get().is_some_and(|joined| joined.elapsed() < YOUTH);
         while !post.knows(function) {
             if !young() {
-                return None;
+                return false;
             }
             tokio::time::sleep(Duration::from_millis(1)).await; // nobody tells that the last peer was told
         }
-        Some(post)
+        true
     }
 }
 
-fn function(name: &str) -> Result<FunctionId, Error> {
+pub(crate) fn function(name: &str) -> Result<FunctionId, Error> {
     name.parse().map_err(|invalid| Error::new(name, None, Kind::Name(invalid)))
 }
 
-fn unsent(error: &Error) -> bool {
+pub(crate) fn unsent(error: &Error) -> bool {
     matches!(error.kind(), Kind::Unsent(_))
 }
 
-fn nobody(name: &str) -> Error {
+pub(crate) fn nobody(name: &str) -> Error {
     let why = "shared memory does not reach it, and the call may take no other path";
     Error::new(name, None, Kind::Unsent(why.to_owned()))
 }
 
-fn refused(name: &str, accepted: &Response) -> Result<(), Error> {
+pub(crate) fn refused(name: &str, accepted: &Response) -> Result<(), Error> {
     if accepted.is_success() {
         return Ok(());
     }

@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod ask;
+pub mod blocking;
 mod context;
 mod environment;
 mod error;
@@ -79,5 +80,13 @@ pub async fn call_with(name: &str, payload: impl Into<Bytes>, ask: Ask) -> Resul
 /// # Errors
 /// When it was not handed over.
 pub async fn notify(name: &str, payload: impl Into<Bytes>) -> Result<(), Error> {
-    home::here().notify(name, payload.into(), &Ask::default()).await
+    notify_with(name, payload, Ask::default()).await
+}
+
+/// As [`notify`], with method, path, header fields.
+///
+/// # Errors
+/// As [`notify`].
+pub async fn notify_with(name: &str, payload: impl Into<Bytes>, ask: Ask) -> Result<(), Error> {
+    home::here().notify(name, payload.into(), &ask).await
 }

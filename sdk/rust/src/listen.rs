@@ -1,6 +1,7 @@
 //! Calls that come over HTTP.
 
 use std::convert::Infallible;
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::task::spawn_local;
 
 use crate::context::{CONTEXT, Context};
@@ -30,18 +31,27 @@ pub(crate) async fn accept<H: Handler>(listener: TcpListener, service: Rc<Servic
             continue;
         };
         let _ = stream.set_nodelay(true); // a matter of speed only
-        let service = Rc::clone(&service);
-        let answer = service_fn(move |request| {
-            let service = Rc::clone(&service);
-            async move { Ok::<_, Infallible>(answer(request, &service).await) }
-        });
-        let connection = http1::Builder::new().timer(TokioTimer::new()).serve_connection(TokioIo::new(stream), answer);
-        spawn_local(async { drop(connection.await) }); // who hangs up in the middle needs no answer
+        spawn_local(converse(stream, Rc::clone(&service)));
     }
 }
 
+/// Until the other side hangs up, or the function stops: then the request that is under way is the last one.
+async fn converse<H: Handler>(stream: TcpStream, service: Rc<Service<H>>) {
+    let _one = service.open.one();
+    let answer = service_fn(|request| {
+        let service = Rc::clone(&service);
+        async move { Ok::<_, Infallible>(answer(request, &service).await) }
+    });
+    let connection = http1::Builder::new().timer(TokioTimer::new()).serve_connection(TokioIo::new(stream), answer);
+    let mut connection = pin!(connection);
+    tokio::select! {
+        _ = connection.as_mut() => return, // who hangs up in the middle needs no answer
+        () = service.open.ending() => connection.as_mut().graceful_shutdown(),
+    }
+    let _ = connection.await;
+}
+
 async fn answer<H: Handler>(request: http::Request<Incoming>, service: &Service<H>) -> http::Response<Full<Bytes>> {
-    let _open = service.open.one();
     let response = match read(request).await {
         Ok(request) => CONTEXT.scope(request.context, service.handler.answer(request)).await,
         Err(refusal) => refusal,

@@ -150,7 +150,8 @@ impl Response {
         Ok(self)
     }
 
-    pub(crate) fn with_head(mut self, head: Head) -> Self {
+    /// With these header fields instead of those that it had.
+    pub fn with_head(mut self, head: Head) -> Self {
         self.head = head;
         self
     }

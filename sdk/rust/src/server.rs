@@ -10,7 +10,7 @@ use nearpath_domain::Answer;
 use nearpath_domain::post::polled::{Post, Received};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::task::spawn_local;
 
 use crate::context::CONTEXT;
@@ -98,7 +98,7 @@ impl<H: Handler> Server<H> {
     fn until(self, end: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
         let address = self.environment.listen;
         let listener = listener(address).map_err(|error| taken(address, &error))?;
-        let service = Rc::new(Service { handler: self.handler, open: Open::default() });
+        let service = Rc::new(Service::new(self.handler));
         let member = Rc::clone(&service);
         let member = async move |post: Post| take(&post, &member).await;
         home::run(self.environment, true, member, async || {
@@ -106,13 +106,13 @@ impl<H: Handler> Server<H> {
             let http = spawn_local(listen::accept(listener, Rc::clone(&service)));
             let ended = end.await;
             http.abort();
-            let _ = tokio::time::timeout(self.grace, service.open.over()).await;
+            let _ = tokio::time::timeout(self.grace, service.open.end()).await;
             ended
         })?
     }
 }
 
-fn listener(address: SocketAddr) -> std::io::Result<std::net::TcpListener> {
+pub(crate) fn listener(address: SocketAddr) -> std::io::Result<std::net::TcpListener> {
     let listener = std::net::TcpListener::bind(address)?;
     listener.set_nonblocking(true)?;
     Ok(listener)
@@ -122,6 +122,12 @@ fn listener(address: SocketAddr) -> std::io::Result<std::net::TcpListener> {
 pub(crate) struct Service<H> {
     pub(crate) handler: H,
     pub(crate) open: Open,
+}
+
+impl<H> Service<H> {
+    pub(crate) fn new(handler: H) -> Self {
+        Self { handler, open: Open::default() }
+    }
 }
 
 /// Takes calls from memory until the node hangs up.
@@ -146,19 +152,20 @@ async fn attend<H: Handler>(mut received: Received, service: Rc<Service<H>>) {
     received.answer(answer);
 }
 
-fn taken(address: SocketAddr, error: &std::io::Error) -> Error {
+pub(crate) fn taken(address: SocketAddr, error: &std::io::Error) -> Error {
     fault(format!("cannot listen on {address}: {error}; `upstream_url` or `PORT` names the port for HTTP"))
 }
 
-fn fault(text: String) -> Error {
+pub(crate) fn fault(text: String) -> Error {
     Error::new("", None, Kind::Listen(text))
 }
 
-/// Counts calls that are being answered.
+/// Counts calls that are being answered, and connections; ends them in good order.
 #[derive(Debug, Default)]
 pub(crate) struct Open {
     count: Cell<usize>,
     none: Notify,
+    ending: watch::Sender<bool>,
 }
 
 /// One of them.
@@ -170,7 +177,14 @@ impl Open {
         One(self)
     }
 
-    async fn over(&self) {
+    /// Resolves when the function stops.
+    pub(crate) async fn ending(&self) {
+        let _ = self.ending.subscribe().wait_for(|ending| *ending).await; // the sender is here
+    }
+
+    /// Tells connections to end, and waits until nothing is open.
+    pub(crate) async fn end(&self) {
+        self.ending.send_replace(true);
         while self.count.get() > 0 {
             self.none.notified().await;
         }

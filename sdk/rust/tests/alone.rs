@@ -157,6 +157,31 @@ fn a_handler_is_served_over_http() {
     serving.join().unwrap().unwrap();
 }
 
+#[test]
+fn who_is_told_to_stop_finishes_what_is_open() {
+    let address = free_addr();
+    let (end, ended) = tokio::sync::oneshot::channel();
+    let serving = std::thread::spawn(move || {
+        let end = std::rc::Rc::new(std::cell::Cell::new(Some(end)));
+        let handler = move |_: Request| {
+            if let Some(end) = end.take() {
+                end.send(()).unwrap(); // the function stops while this call runs
+            }
+            async {
+                tokio::task::yield_now().await;
+                vec![7; 8 << 20] // more than a socket takes at once
+            }
+        };
+        nearpath::Server::new(handler).listen(address).run_until(async { drop(ended.await) })
+    });
+    let mut stream = connect(address);
+    stream.write_all(b"POST / HTTP/1.1\r\nhost: x\r\n\r\n").unwrap(); // the connection would stay open
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    assert!(answer.len() > 8 << 20, "{} bytes", answer.len());
+    serving.join().unwrap().unwrap();
+}
+
 fn connect(address: SocketAddr) -> TcpStream {
     let end = std::time::Instant::now() + Duration::from_secs(30);
     loop {

@@ -2,12 +2,15 @@
 #![allow(clippy::unwrap_used)]
 
 use std::cell::Cell;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bytes::Bytes;
+use nearpath::blocking::Party;
 use nearpath::{Ask, Environment, Error, Handler, Kind, Path, Request, Response, Server};
 use nearpath_domain::hub::{Door, Hub, Settings};
 use nearpath_testkit::{eventually, free_addr, within};
@@ -53,6 +56,26 @@ impl House {
             let end = async move { drop(end.wait_for(|end| *end).await) };
             Server::new(handler()).within(environment).run_until(end)
         }));
+    }
+
+    /// A function on a thread that waits; it ends with its first call to `/stop`.
+    fn waits(
+        &mut self,
+        instance: u64,
+        name: &str,
+        mut handler: impl FnMut(&mut Party, Request) -> Response + Send + 'static,
+    ) -> SocketAddr {
+        let environment = self.environment(instance, name);
+        let address = environment.listen;
+        self.functions.push(std::thread::spawn(move || {
+            let on = Cell::new(true);
+            let handler = |party: &mut Party, request: Request| {
+                on.set(request.path() != "/stop");
+                if on.get() { handler(party, request) } else { Response::new("") }
+            };
+            Party::new(environment).serve_while(false, handler, || on.get())
+        }));
+        address
     }
 
     /// Runs what calls, as the function `name`.
@@ -160,8 +183,12 @@ fn a_deadline_is_handed_on_and_ends_the_handler() {
     });
     house.serve(2, "front", || {
         async |request: Request| match request.body().is_empty() {
-            true => Ok(near("slow", "").await),
-            false => nearpath::call("slow", request.into_body()).await,
+            true => near("slow", "").await,
+            false => {
+                let late = nearpath::call("slow", request.into_body()).await;
+                assert!(matches!(late.unwrap_err().kind(), Kind::Timeout));
+                std::future::pending().await // the caller's own deadline is the same one
+            }
         }
     });
     house.calls(3, "caller", async || {
@@ -226,6 +253,58 @@ fn what_memory_does_not_reach_goes_over_http() {
         assert_eq!(error.path(), Some(Path::Http), "{error}");
         let error = nearpath::call_with("stranger", "", Ask::default().near_only()).await.unwrap_err();
         assert_eq!((error.path(), error.kind().name()), (None, "unsent"));
+    });
+    house.stop();
+}
+
+async fn stop(name: &str) {
+    nearpath::call_with(name, "", Ask::default().path("/stop")).await.unwrap();
+}
+
+#[test]
+fn a_thread_that_waits_calls_and_is_called() {
+    let mut house = House::new(&[("caller", "front"), ("front", "back")]);
+    house.serve(1, "back", || async |request: Request| request.body().to_ascii_uppercase());
+    house.waits(2, "front", |party, request| {
+        let near = Ask::default().near_only();
+        while party.call("back", "", &near).is_err() {
+            std::thread::yield_now(); // it is still on its way into the domain
+        }
+        let pending = [party.begin("back", "a", &Ask::default()), party.begin("back", "b", &Ask::default())];
+        let [a, b] = pending.map(|pending| party.wait(pending.unwrap()).unwrap());
+        assert_eq!((a.body().as_ref(), b.body().as_ref()), (&b"A"[..], &b"B"[..]));
+        let answer = party.call("back", request.into_body(), &Ask::default()).unwrap();
+        let path = answer.path().unwrap().name();
+        Response::new(answer.into_body()).with_header("x-path", path).unwrap()
+    });
+    house.calls(3, "caller", async || {
+        let answer = near("front", "near").await;
+        assert_eq!((answer.body().as_ref(), answer.header("x-path")), (&b"NEAR"[..], Some("shm")));
+        stop("front").await;
+    });
+    house.stop();
+}
+
+#[test]
+fn http_comes_in_beside_memory_on_the_same_thread() {
+    let mut house = House::new(&[("caller", "both")]);
+    let thread = Cell::new(None);
+    let address = house.waits(1, "both", move |_, request| {
+        let here = std::thread::current().id();
+        assert_eq!(thread.replace(Some(here)).unwrap_or(here), here, "one thread for both");
+        Response::new(request.came_over().name())
+    });
+    house.calls(2, "caller", async || {
+        assert_eq!(near("both", "").await.body(), "shm");
+        for _ in 0..20 {
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.write_all(b"POST / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).unwrap();
+            assert!(answer.ends_with("http"), "{answer}");
+            assert_eq!(nearpath::call("both", "").await.unwrap().body(), "shm");
+        }
+        stop("both").await;
     });
     house.stop();
 }

@@ -55,6 +55,9 @@ impl Cpu {
             return Ok(None);
         }
         let group = ThreadGroup::create(&Cgroups::detect(node)).map_err(UpError::part("--gateway-cpu"))?;
+        if let GatewayCpu::Millis(millis) = wanted {
+            group.set(millis).map_err(UpError::part("--gateway-cpu"))?;
+        }
         Ok(Some(Self { group: Arc::new(group), wanted, follows: None }))
     }
 
@@ -64,19 +67,14 @@ impl Cpu {
         move || group.enter()
     }
 
-    /// Limits the threads that have entered. Needs a running runtime whose threads have not.
+    /// Lets the limit follow the load from now on, where that is asked for. Needs a running runtime whose threads have not.
     pub(super) fn begin(&mut self, gateway: &Gateway, cores: usize, registry: &Registry) -> Result<(), UpError> {
-        let failed = UpError::part("--gateway-cpu");
-        match self.wanted {
-            GatewayCpu::None => Ok(()),
-            GatewayCpu::Millis(millis) => self.group.set(millis).map_err(failed),
-            GatewayCpu::Auto => {
-                let bounds = Bounds { floor: FLOOR, ceiling: cores as u64 * 1_000 };
-                let follows = gateway.scale_cpu(Group(self.group.clone()), bounds, registry);
-                self.follows = Some(follows.map_err(failed)?);
-                Ok(())
-            }
+        if self.wanted == GatewayCpu::Auto {
+            let bounds = Bounds { floor: FLOOR, ceiling: cores as u64 * 1_000 };
+            let follows = gateway.scale_cpu(Group(self.group.clone()), bounds, registry);
+            self.follows = Some(follows.map_err(UpError::part("--gateway-cpu"))?);
         }
+        Ok(())
     }
 
     /// After the last thread has ended: the group goes.
@@ -96,7 +94,7 @@ impl CpuGroup for Group {
         self.0.set(millis)
     }
 
-    fn read(&self) -> io::Result<(Duration, u64)> {
+    fn read(&self) -> io::Result<(Duration, Duration)> {
         Ok((self.0.used()?, self.0.throttled()?))
     }
 }

@@ -106,7 +106,9 @@ impl Past {
         let surplus = closed.len().saturating_sub(MOST_PAST);
         if surplus > 0 {
             closed.sort();
-            closed.iter().take(surplus).for_each(|(_, edge)| _ = self.0.remove(edge));
+            for (_, edge) in closed.iter().take(surplus) {
+                self.0.remove(edge);
+            }
         }
     }
 }

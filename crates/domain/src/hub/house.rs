@@ -20,8 +20,8 @@ use super::seat::{self, Seat};
 use super::{Delivery, Door, Exchange, Fault, Order, Settings, Usage};
 use crate::clock;
 use crate::packet;
-use crate::protocol::{FromNode, FromParty, Gone, Hello, Isolation, Peer, Refused, Role, VERSION, Welcome};
-use crate::registrar::{Action, Closing, Registrar, Who};
+use crate::protocol::{FromNode, FromParty, Gone, Hello, Isolation, Peer, Refused, Role, Terms, VERSION, Welcome};
+use crate::registrar::{Action, Closing, Edge, Registrar, Who};
 
 /// A socket, and the party that speaks on it.
 #[derive(Debug)]
@@ -59,6 +59,8 @@ pub(super) struct House {
     entrances: HashMap<Key, Entrance>,
     seats: HashMap<Party, Seat>,
     lines: BTreeMap<u32, Line>,
+    /// The declared edges.
+    terms: HashMap<Edge, Terms>,
     quiet: HashMap<InstanceId, Vec<oneshot::Sender<()>>>,
     faults: mpsc::UnboundedSender<Fault>,
     news: mpsc::Sender<News>,
@@ -80,6 +82,7 @@ impl House {
             entrances: HashMap::new(),
             seats: HashMap::new(),
             lines: BTreeMap::new(),
+            terms: HashMap::new(),
             quiet: HashMap::new(),
             faults,
             news,
@@ -120,10 +123,7 @@ impl House {
 
     fn obey(&mut self, order: Order) {
         match order {
-            Order::Declare(edges) => {
-                let actions = self.registrar.declare(edges);
-                self.act(actions);
-            }
+            Order::Declare(edges) => self.declare(edges.into_iter().collect()),
             Order::Admit(who, Door::Connected(socket)) => self.welcome_in(who, socket),
             Order::Admit(who, Door::Listening(socket)) => self.open_door(who, socket),
             Order::Withdraw(instance, done) => {
@@ -137,6 +137,20 @@ impl House {
             Order::Usage(give) => drop(give.send(self.usage())),
             Order::Stop(_) => {} // seen to by `run`
         }
+    }
+
+    /// An edge whose terms have changed ends and begins anew: a party hears of them when it meets a peer.
+    fn declare(&mut self, terms: HashMap<Edge, Terms>) {
+        let changed = |edge: &Edge| self.terms.get(edge).is_some_and(|known| *known != terms[edge]);
+        if terms.keys().any(changed) {
+            let kept: Vec<Edge> = terms.keys().filter(|edge| !changed(edge)).cloned().collect();
+            let actions = self.registrar.declare(kept);
+            self.act(actions);
+        }
+        let edges: Vec<Edge> = terms.keys().cloned().collect();
+        self.terms = terms;
+        let actions = self.registrar.declare(edges);
+        self.act(actions);
     }
 
     fn key(&mut self) -> Key {
@@ -214,6 +228,9 @@ impl House {
         let Some((party, actions)) = arrived else {
             return Err("the domain has no number left for another party".into());
         };
+        if hello.stands_in {
+            self.registrar.stand_in(party);
+        }
         if let Some(guest) = self.guests.get_mut(&key) {
             guest.party = Some(party);
         }
@@ -385,12 +402,21 @@ impl House {
             instance: who.instance(),
             capacity: channel.capacity(),
             pool: told,
+            terms: self.terms(to, peer, side),
         };
         if let Some(guest) = self.seats.get(&to).and_then(|seat| self.guests.get_mut(&seat.key)) {
             guest.channels.insert(number);
         }
         self.write_to(to, &FromNode::Peer(message), descriptors);
         Ok(())
+    }
+
+    /// Those of the edge between two parties; `side`: what `one` is.
+    fn terms(&self, one: Party, other: Party, side: Role) -> Terms {
+        let function = |party| self.registrar.who(party).and_then(Who::function).cloned();
+        let (caller, callee) = if side == Role::Caller { (one, other) } else { (other, one) };
+        let edge = function(caller).zip(function(callee));
+        edge.and_then(|edge| self.terms.get(&edge)).cloned().unwrap_or_default()
     }
 
     fn close_line(&mut self, number: u32, how: Closing) {

@@ -149,7 +149,8 @@ impl Volume {
             }
             Pools::Own(given) => (4096, given.slots() * self.parties.len() as u64),
         };
-        let missed_huge = self.asked == Pages::HugeIfThere && page <= 4096;
+        let shared = matches!(self.pools, Pools::Shared(_)); // a strict domain takes none
+        let missed_huge = shared && self.asked == Pages::HugeIfThere && page <= 4096;
         Holdings { page, size, missed_huge, ..Holdings::default() }
     }
 

@@ -28,6 +28,7 @@ pub use nearpath_shm::region::Pages;
 pub use crate::protocol::Isolation;
 
 use crate::packet;
+use crate::protocol::Terms;
 use crate::registrar::{Edge, Who};
 use house::House;
 use pools::Pools;
@@ -97,7 +98,7 @@ pub enum Door {
 }
 
 enum Order {
-    Declare(Vec<Edge>),
+    Declare(Vec<(Edge, Terms)>),
     Admit(Who, Door),
     Withdraw(InstanceId, oneshot::Sender<()>),
     Gone(InstanceId),
@@ -143,6 +144,11 @@ impl Hub {
 
     /// The edges as they are from now on, all of them.
     pub fn declare(&self, edges: impl IntoIterator<Item = (FunctionId, FunctionId)>) {
+        self.declare_with(edges.into_iter().map(|edge| (edge, Terms::default())));
+    }
+
+    /// The edges as they are from now on, all of them, each with what it is good for.
+    pub fn declare_with(&self, edges: impl IntoIterator<Item = ((FunctionId, FunctionId), Terms)>) {
         self.order(Order::Declare(edges.into_iter().collect()));
     }
 

@@ -11,12 +11,13 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
+use nearpath_shm::Knocker;
 
 use super::core::Core;
 use super::join::{self, HEARTBEAT, JoinError, Place, Settings};
 use super::outbox::Whole;
 use super::rest::Rest;
-use super::words::{Answer, CallError, Incoming, NotWanted, Reply, Request, Unsent};
+use super::words::{Answer, CallError, Incoming, NotWanted, Published, Reply, Request, Unsent};
 use crate::book::{Call, To};
 use crate::clock::{self, Nanos};
 use crate::protocol::{Bell, FromParty};
@@ -106,6 +107,7 @@ impl Post {
     pub fn begin_answer(&mut self, incoming: &Incoming, answer: Answer, total: Option<u64>) -> Writing {
         let (channel, call) = (incoming.channel, incoming.call);
         self.core.begin_answer(channel, call, answer, total);
+        self.core.ring();
         Writing { channel, call }
     }
 
@@ -114,17 +116,21 @@ impl Post {
         while !self.core.has_room(to.channel, to.call)? {
             self.sleep(0, None);
         }
-        self.core.hand(to.channel, to.call, piece)
+        let handed = self.core.hand(to.channel, to.call, piece);
+        self.core.ring();
+        handed
     }
 
     /// The body that was begun is complete.
     pub fn finish(&mut self, body: Writing) {
         self.core.finish(body.channel, body.call);
+        self.core.ring();
     }
 
     /// The body that was begun will not be completed: the peer is told.
     pub fn abort(&mut self, body: Writing) {
         self.core.abort(body.channel, body.call);
+        self.core.ring();
     }
 
     /// The next part of a body; nothing at the end. When none comes within `patience` (none: for ever): [`CallError::Timeout`].
@@ -152,6 +158,26 @@ impl Post {
         }
     }
 
+    /// Waits for the first of several answers: where its call stood, and its outcome. The call is taken out, the others stay.
+    /// Nothing when there is no call.
+    pub fn wait_any(&mut self, pending: &mut Vec<Pending>) -> Option<(usize, Result<Reply, CallError>)> {
+        while !pending.is_empty() {
+            for at in 0..pending.len() {
+                if let Poll::Ready(outcome) = self.core.poll(pending[at].0, None) {
+                    let _ = pending.remove(at);
+                    return Some((at, outcome));
+                }
+            }
+            self.sleep(0, None);
+        }
+        None
+    }
+
+    /// Waits for all answers, in the order of the calls. One that fails leaves the others alone.
+    pub fn wait_all(&mut self, pending: impl IntoIterator<Item = Pending>) -> Vec<Result<Reply, CallError>> {
+        pending.into_iter().map(|pending| self.wait(pending)).collect()
+    }
+
     /// Gives a call up; the peer is told.
     pub fn cancel(&mut self, pending: Pending) {
         self.core.leave(pending.0);
@@ -167,18 +193,50 @@ impl Post {
         sent
     }
 
+    /// Sends an event to one instance of each function that subscribes to this topic, without the gateway.
+    pub fn publish(&mut self, topic: &str, request: &Request<'_>) -> Published {
+        let now = clock::now();
+        self.core.turn(now);
+        let published = self.core.publish(topic, request, now);
+        self.core.ring();
+        published
+    }
+
     /// The next call or event; nothing when none came within `patience` (none: for ever) or the node has hung up.
     pub fn next(&mut self, patience: Option<Duration>) -> Option<Incoming> {
+        self.next_unless(patience, || false)
+    }
+
+    /// As [`Post::next`], and nothing too when `enough` says so: it is asked after each wake-up. [`Post::knocker`] wakes.
+    pub fn next_unless(&mut self, patience: Option<Duration>, mut enough: impl FnMut() -> bool) -> Option<Incoming> {
         let end = patience.map(clock::within);
         loop {
             self.core.turn(clock::now());
             if let Some(incoming) = self.core.incoming.pop_front() {
                 return Some(incoming);
             }
-            if self.core.hung_up() || end.is_some_and(|end| clock::now() >= end) {
+            if enough() || self.core.hung_up() || end.is_some_and(|end| clock::now() >= end) {
                 return None;
             }
             self.sleep(0, end);
+        }
+    }
+
+    /// Whether the node has hung up: nobody new comes, calls that are open go on.
+    pub fn hung_up(&self) -> bool {
+        self.core.hung_up()
+    }
+
+    /// What wakes this party from another thread of its process: [`Knocker::deliver`].
+    pub fn knocker(&self) -> Knocker {
+        self.core.desk.knocker()
+    }
+
+    /// Whether a function can be called at this moment, credits aside.
+    pub fn knows(&mut self, function: &nearpath_types::FunctionId) -> bool {
+        self.core.book.knows(function) || {
+            self.core.turn(clock::now());
+            self.core.book.knows(function)
         }
     }
 

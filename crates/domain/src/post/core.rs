@@ -18,7 +18,7 @@ use super::join::{Joined, Settings};
 use super::link::{Came, Link, Taken, Taking};
 use super::outbox::{Letter, Whole, begin};
 use super::rest::{Feed, Left, Rest};
-use super::words::{Answer, CallError, Incoming, NotWanted, Reply, Request, Unsent};
+use super::words::{Answer, CallError, Incoming, NotWanted, Published, Reply, Request, Unsent};
 use crate::book::{Book, Call, Nobody, To};
 use crate::clock::Nanos;
 use crate::outflow::Outflow;
@@ -119,6 +119,21 @@ impl Core {
         let call = self.book.open(channel, now, 0);
         self.book.unopen(call);
         self.send(channel, asking(Kind::Event, call, request), request, Whole::Here)
+    }
+
+    /// Sends an event to one instance of each function that subscribes.
+    pub(super) fn publish(&mut self, topic: &str, request: &Request<'_>, now: Nanos) -> Published {
+        let mut fields = vec![(":name", topic.as_bytes())];
+        fields.extend(request.fields.iter().filter(|(name, _)| *name != ":name"));
+        let request = Request { fields: &fields, ..request.clone() };
+        let mut published = Published::default();
+        for function in self.book.subscribers(topic) {
+            match self.notify(To::Subscriber(&function), &request, now) {
+                Ok(()) => published.sent += 1,
+                Err(_) => published.missed += 1,
+            }
+        }
+        published
     }
 
     fn choose(&mut self, to: To<'_>) -> Result<u32, Unsent> {
@@ -225,7 +240,7 @@ impl Core {
         };
         taken.begun = Some(answer.status);
         send_answer(link, &self.member, call, answer, Whole::Open(total));
-        link.end.flush();
+        self.unrung = true;
         true
     }
 
@@ -262,7 +277,7 @@ impl Core {
         act(&mut link.flow_mut(call).ok_or(NotWanted)?.out);
         link.stir(call);
         link.pump(&self.member);
-        link.end.flush();
+        self.unrung = true;
         Ok(())
     }
 
@@ -298,7 +313,7 @@ impl Core {
             Side::Callee if open => {
                 break_off(link, call);
                 link.pump(&self.member);
-                link.end.flush();
+                self.unrung = true;
             }
             _ => {}
         }

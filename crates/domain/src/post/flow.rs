@@ -38,9 +38,9 @@ impl Flow {
     }
 
     /// Sends what can be sent.
-    pub(super) fn advance(&mut self, end: &mut End, member: &Arc<Member>) -> Progress {
+    pub(super) fn advance(&mut self, end: &mut End, member: &Arc<Member>, window: usize) -> Progress {
         loop {
-            match self.out.due(|ticket| is_unread(member, ticket)) {
+            match self.out.due(window, |ticket| is_unread(member, ticket)) {
                 Due::Nothing => return Progress::Gone,
                 Due::Writer => return Progress::WantsWriter,
                 Due::Window => return Progress::WantsRoom,
@@ -69,8 +69,8 @@ impl Flow {
     }
 
     /// Whether something can go: what to look at before sleeping.
-    pub(super) fn may_go(&mut self, member: &Arc<Member>) -> bool {
-        self.out.due(|ticket| is_unread(member, ticket)) == Due::Part
+    pub(super) fn may_go(&mut self, member: &Arc<Member>, window: usize) -> bool {
+        self.out.due(window, |ticket| is_unread(member, ticket)) == Due::Part
     }
 }
 

@@ -15,7 +15,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 
 use super::inbox::Inbox;
 use crate::clock;
-use crate::packet;
+use crate::packet::{self, Packet};
 use crate::protocol::{Bell, FromNode, FromParty, Hello, Isolation, Mode, OwnPool, VERSION, Welcome};
 
 /// After so long a sleep a party looks at its socket: a node that was killed rings no bell.
@@ -26,6 +26,8 @@ pub(super) const HEARTBEAT: Duration = Duration::from_secs(10);
 pub struct Settings {
     /// It takes calls for its function.
     pub serves: bool,
+    /// It takes calls only while no other party of its instance does.
+    pub stands_in: bool,
     /// Longest spin before a sleep; zero: none.
     pub spin: Duration,
     /// Bodies of calls and answers that come in several parts are handed over as they come; see [`super::Rest`]. Without it
@@ -41,6 +43,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             serves: true,
+            stands_in: false,
             streams: false,
             spin: nearpath_shm::spin::DEFAULT_BUDGET,
             largest_body: 64 << 20,
@@ -101,13 +104,19 @@ pub(super) fn dial(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Says hello and waits for the answer; the socket does not block afterwards.
-pub(super) fn join(socket: OwnedFd, bell: Bell, settings: &Settings) -> Result<Joined, JoinError> {
-    rustix::io::ioctl_fionbio(&socket, true).map_err(io::Error::from)?;
+/// Says hello; the socket does not block afterwards.
+pub(super) fn hello(socket: &OwnedFd, bell: Bell, settings: &Settings) -> io::Result<()> {
+    rustix::io::ioctl_fionbio(socket, true)?;
+    let Settings { serves, stands_in, .. } = *settings;
     let delivery = vec![Mode::Ring, Mode::Sockmap, Mode::Poll];
     let isolation = vec![Isolation::Shared, Isolation::Strict];
-    let hello = Hello { version: VERSION, serves: settings.serves, bell, delivery, isolation };
-    packet::send(&socket, &FromParty::Hello(hello), &[])?;
+    let hello = Hello { version: VERSION, serves, stands_in, bell, delivery, isolation };
+    packet::send(socket, &FromParty::Hello(hello), &[])
+}
+
+/// Says hello and waits for the answer; the socket does not block afterwards.
+pub(super) fn join(socket: OwnedFd, bell: Bell, settings: &Settings) -> Result<Joined, JoinError> {
+    hello(&socket, bell, settings)?;
     let end = clock::within(settings.patience);
     loop {
         let left = clock::until(end);
@@ -117,21 +126,31 @@ pub(super) fn join(socket: OwnedFd, bell: Bell, settings: &Settings) -> Result<J
         let timeout = Timespec::try_from(left).ok();
         let _ = poll(&mut [PollFd::new(&socket, PollFlags::IN)], timeout.as_ref());
         match packet::receive(&socket) {
-            Ok(None) => return Err(JoinError::HungUp),
-            Ok(Some(packet)) => match FromNode::read(&packet.bytes) {
-                Ok(Some(FromNode::Welcome(welcome))) => return enter(socket, welcome, packet.descriptors, settings),
-                Ok(Some(FromNode::Refused(refused))) => return Err(JoinError::Refused(refused.why)),
-                Ok(None) => {}
-                Ok(Some(_)) => return Err(JoinError::Nonsense("another message before the welcome".into())),
-                Err(fault) => return Err(JoinError::Nonsense(fault.to_string())),
-            },
+            Ok(packet) => {
+                if let Some((welcome, descriptors)) = welcome(packet)? {
+                    return enter(socket, welcome, descriptors, settings);
+                }
+            }
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
             Err(error) => return Err(error.into()),
         }
     }
 }
 
-fn enter(
+/// The welcome, if the node's first packets hold it already.
+pub(super) fn welcome(packet: Option<Packet>) -> Result<Option<(Welcome, Vec<OwnedFd>)>, JoinError> {
+    let packet = packet.ok_or(JoinError::HungUp)?;
+    match FromNode::read(&packet.bytes) {
+        Ok(Some(FromNode::Welcome(welcome))) => Ok(Some((welcome, packet.descriptors))),
+        Ok(Some(FromNode::Refused(refused))) => Err(JoinError::Refused(refused.why)),
+        Ok(None) => Ok(None),
+        Ok(Some(_)) => Err(JoinError::Nonsense("another message before the welcome".into())),
+        Err(fault) => Err(JoinError::Nonsense(fault.to_string())),
+    }
+}
+
+/// Maps what the welcome brought.
+pub(super) fn enter(
     socket: OwnedFd,
     welcome: Welcome,
     descriptors: Vec<OwnedFd>,

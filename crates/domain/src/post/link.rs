@@ -17,6 +17,7 @@ use super::rest::Feed;
 use super::words::{CallError, Caller};
 use crate::assembly::Assembly;
 use crate::clock::{self, Nanos};
+use crate::outflow::window;
 
 /// Messages taken from one channel before the others have their turn.
 const BATCH: usize = 64;
@@ -40,6 +41,8 @@ pub(super) struct Link {
     clogged: Option<Arc<Feed>>,
     /// Calls taken here and not answered, with the time when they came: for a callee.
     pub(super) taken: HashMap<u64, Taken>,
+    /// No calls here.
+    pub(super) events_only: bool,
     pub(super) closed: bool,
     pub(super) withdrawn: bool,
 }
@@ -110,6 +113,7 @@ impl Link {
             parts: HashMap::new(),
             clogged: None,
             taken: HashMap::new(),
+            events_only: false,
             closed: false,
             withdrawn: false,
         }
@@ -144,6 +148,7 @@ impl Link {
         let fits = match (self.side, envelope.kind) {
             (_, Kind::Part | Kind::Cancel) => true,
             (Side::Caller, kind) => kind == Kind::Answer,
+            (Side::Callee, Kind::Call) => !self.events_only,
             (Side::Callee, kind) => kind != Kind::Answer,
         };
         if !fits {
@@ -313,10 +318,11 @@ impl Link {
     }
 
     fn pump_flows(&mut self, member: &Arc<Member>) {
+        let window = window(self.flows.len());
         for _ in 0..self.busy.len() {
             let Some(call) = self.busy.pop_front() else { return };
             let Some(flow) = self.flows.get_mut(&call) else { continue };
-            match flow.advance(&mut self.end, member) {
+            match flow.advance(&mut self.end, member, window) {
                 Progress::WantsWriter => {}
                 Progress::WantsRoom => self.busy.push_back(call),
                 Progress::WantsSlot => {
@@ -341,7 +347,8 @@ impl Link {
 
     /// Nothing is owed for this call any more.
     pub(super) fn settle(&mut self, call: u64, broken: bool) {
-        let Some(taken) = self.taken.remove(&call) else { return };
+        let Some(mut taken) = self.taken.remove(&call) else { return };
+        taken.waker.take().into_iter().for_each(Waker::wake);
         self.break_part(call, CallError::BrokenOff);
         let took = Duration::from_nanos(clock::now().saturating_sub(taken.since));
         self.end.counters().closed(took, broken || taken.begun.is_some_and(|status| status >= 500));
@@ -367,7 +374,8 @@ impl Link {
             return true;
         }
         let Self { busy, flows, end, .. } = self;
-        let mut due = |call: &u64| flows.get_mut(call).is_some_and(|flow| flow.may_go(member));
+        let window = window(flows.len());
+        let mut due = |call: &u64| flows.get_mut(call).is_some_and(|flow| flow.may_go(member, window));
         has_room(end, true) && busy.iter().any(&mut due)
     }
 

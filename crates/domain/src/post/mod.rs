@@ -22,4 +22,6 @@ mod words;
 pub use crate::book::To;
 pub use join::{JoinError, Place, Settings};
 pub use rest::Rest;
-pub use words::{Answer, CallError, Caller, Fields, Incoming, NotWanted, OwnedField, Reply, Request, Unsent};
+pub use words::{
+    Answer, CallError, Caller, Fields, Incoming, NotWanted, OwnedField, Published, Reply, Request, Unsent,
+};

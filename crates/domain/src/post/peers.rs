@@ -20,8 +20,11 @@ impl Core {
     /// Ends links that are closed, or withdrawn and done.
     pub(super) fn wind_up(&mut self) {
         let over = |link: &mut Link, book: &Book<Outcome>, channel| {
-            let done = link.side == Side::Caller && link.outbox.is_empty() && book.in_flight(channel) == 0;
-            link.closed || link.withdrawn && done && link.is_idle() && link.end.settled()
+            let done = |link: &mut Link| {
+                let idle = link.side == Side::Caller && link.is_idle() && book.in_flight(channel) == 0;
+                idle && link.end.settled()
+            };
+            link.closed || link.withdrawn && done(link) // asked for every link at every turn: the rest only when it matters
         };
         if !self.links.iter_mut().any(|(&channel, link)| over(link, &self.book, channel)) {
             return;
@@ -131,9 +134,11 @@ impl Core {
             return Err(invalid());
         }
         if let (Side::Caller, Some(function)) = (side, peer.function) {
-            self.book.meet(peer.channel, function, instance);
+            self.book.meet_as(peer.channel, function, instance, &peer.terms);
         }
-        self.links.insert(peer.channel, Link::new(end, side, caller, instance));
+        let mut link = Link::new(end, side, caller, instance);
+        link.events_only = peer.terms.events_only;
+        self.links.insert(peer.channel, link);
         Ok(())
     }
 

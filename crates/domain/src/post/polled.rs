@@ -26,10 +26,11 @@ use super::core::Core;
 use super::join::{self, JoinError, Place, Settings};
 use super::outbox::Whole;
 use super::rest::Rest;
-use super::words::{Answer, CallError, Incoming, NotWanted, Reply, Request, Unsent};
+use super::words::{Answer, CallError, Incoming, NotWanted, Published, Reply, Request, Unsent};
 use crate::book::{self, To};
 use crate::clock::{self, Nanos};
-use crate::protocol::{Bell, FromParty};
+use crate::packet;
+use crate::protocol::{Bell, FromParty, Welcome};
 
 /// A handle to the party. Clones are the same party; it leaves when the last handle and the driver are gone.
 #[derive(Debug, Clone)]
@@ -64,16 +65,17 @@ impl Future for Driver {
 }
 
 impl Post {
-    /// Joins over a connected socket. The handshake waits for the node on a thread for blocking work.
+    /// Joins over a connected socket.
     pub async fn join(socket: OwnedFd, settings: Settings) -> Result<(Self, Driver), JoinError> {
-        let how = settings.clone();
-        let joining = tokio::task::spawn_blocking(move || join::join(socket, Bell::Eventfd, &how));
-        let joined = joining.await.map_err(io::Error::other)??;
+        join::hello(&socket, Bell::Eventfd, &settings)?;
+        let line = readiness(socket.try_clone()?)?;
+        let welcomed = tokio::time::timeout(settings.patience, welcomed(&line)).await;
+        let (welcome, descriptors) = welcomed.map_err(|_| JoinError::Silence)??;
+        let joined = join::enter(socket, welcome, descriptors, &settings)?;
         let place = joined.place.clone();
         let core = Core::new(joined, settings);
         let event = core.inbox.as_ref().map(|inbox| inbox.wire.as_fd()).or(core.desk.event());
         let event = event.map(|event| readiness(event.try_clone_to_owned()?)).transpose()?;
-        let socket = readiness(core.socket.as_fd().try_clone_to_owned()?)?;
         let shared = Rc::new(Shared {
             core: RefCell::new(core),
             place,
@@ -82,7 +84,7 @@ impl Post {
             alarm: Cell::default(),
             over: Cell::default(),
         });
-        let run = Box::pin(drive(Rc::downgrade(&shared), event, socket));
+        let run = Box::pin(drive(Rc::downgrade(&shared), event, line));
         Ok((Self { shared }, Driver { run }))
     }
 
@@ -142,6 +144,13 @@ impl Post {
         sent
     }
 
+    /// Sends an event to one instance of each function that subscribes to this topic, without the gateway.
+    pub fn publish(&self, topic: &str, request: &Request<'_>) -> Published {
+        let published = self.shared.core.borrow_mut().publish(topic, request, clock::now());
+        self.shared.rearm();
+        published
+    }
+
     /// The next call or event; nothing when the node has hung up. One task at a time waits here.
     pub async fn next(&self) -> Option<Received> {
         let incoming = poll_fn(|cx| {
@@ -177,6 +186,34 @@ impl Future for Call {
         }
         outcome
     }
+}
+
+/// The outcomes of all calls, in their order. One that fails leaves the others alone; dropping the future cancels those that
+/// are open.
+pub async fn all(calls: impl IntoIterator<Item = Call>) -> Vec<Result<Reply, CallError>> {
+    let mut outcomes = Vec::new();
+    for call in calls.into_iter().collect::<Vec<_>>() {
+        outcomes.push(call.await); // they run side by side already: each was sent when it was made
+    }
+    outcomes
+}
+
+/// The first outcome of several calls, and where its call stood. The call is taken out, the others stay. Nothing when there
+/// is no call.
+pub async fn any(calls: &mut Vec<Call>) -> Option<(usize, Result<Reply, CallError>)> {
+    poll_fn(|cx| {
+        if calls.is_empty() {
+            return Poll::Ready(None);
+        }
+        for at in 0..calls.len() {
+            if let Poll::Ready(outcome) = Pin::new(&mut calls[at]).poll(cx) {
+                drop(calls.remove(at));
+                return Poll::Ready(Some((at, outcome)));
+            }
+        }
+        Poll::Pending
+    })
+    .await
 }
 
 impl Drop for Call {
@@ -232,12 +269,7 @@ impl Received {
 
     /// Resolves when the caller has given the call up, or is gone.
     pub async fn given_up(&self) {
-        let (channel, call) = (self.channel, self.call);
-        poll_fn(|cx| match self.shared.core.borrow_mut().given_up(channel, call, cx.waker()) {
-            true => Poll::Ready(()),
-            false => Poll::Pending,
-        })
-        .await;
+        self.shared.given_up(self.channel, self.call).await;
     }
 
     fn finish(&mut self, answer: Answer) {
@@ -290,6 +322,11 @@ impl Writer {
         self.hand(piece)
     }
 
+    /// Of an answer: resolves when nobody wants the rest of it. For a writer that has nothing to write for long.
+    pub async fn given_up(&self) {
+        self.shared.given_up(self.channel, self.call).await;
+    }
+
     /// Hands the last piece over. Only when the writer is ready.
     pub fn end(mut self, piece: Bytes) {
         self.open = false;
@@ -318,6 +355,15 @@ impl Drop for Writer {
 fn readiness(descriptor: OwnedFd) -> io::Result<UnixDatagram> {
     rustix::io::ioctl_fionbio(&descriptor, true)?; // a party's socket comes as one that blocks
     UnixDatagram::from_std(Plain::from(descriptor))
+}
+
+async fn welcomed(line: &UnixDatagram) -> Result<(Welcome, Vec<OwnedFd>), JoinError> {
+    loop {
+        let packet = line.async_io(Interest::READABLE, || packet::receive(line)).await?;
+        if let Some(welcomed) = join::welcome(packet)? {
+            return Ok(welcomed);
+        }
+    }
 }
 
 /// Forgets a readiness that has been seen, without a call to the kernel: the next write is an edge of its own.
@@ -367,6 +413,15 @@ async fn called(shared: &Weak<Shared>) {
 }
 
 impl Shared {
+    /// Resolves when a call that was taken need not be answered any more.
+    async fn given_up(&self, channel: u32, call: u64) {
+        poll_fn(|cx| match self.core.borrow_mut().given_up(channel, call, cx.waker()) {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        })
+        .await;
+    }
+
     /// Takes what is there. Whether the party sleeps now, as its peers see it.
     fn turn(&self, alarm: Pin<&mut Sleep>) -> bool {
         let now = clock::now();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use nearpath_shm::channel::State;
 use nearpath_shm::head;
-use nearpath_types::{FunctionId, InstanceId};
+use nearpath_types::{FunctionId, InstanceId, Reason};
 
 use super::rest::Rest;
 use crate::clock::Nanos;
@@ -77,6 +77,13 @@ pub struct Reply {
 }
 
 impl Reply {
+    /// Whether the callee's platform says that its code has not seen the call, because it is full or stops: the call may go
+    /// another way.
+    pub fn did_not_run(&self) -> bool {
+        let reason = Reason::ALL.iter().find(|reason| **reason as u16 == self.reason);
+        self.platform && reason.is_some_and(|reason| reason.retry_is_safe())
+    }
+
     /// The head's fields, checked when they came.
     pub fn fields(&self) -> head::Fields<'_> {
         head::Fields::new(&self.head)
@@ -149,6 +156,15 @@ pub enum Unsent {
     /// The channel was closed meanwhile.
     #[error("the channel is closed: {0:?}")]
     Closed(State),
+}
+
+/// To how many functions an event went. It may still be lost with its receiver: nobody answers, nobody keeps it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Published {
+    /// Functions that subscribe and to one of whose instances it was sent.
+    pub sent: usize,
+    /// Functions that subscribe and whose instances had no room for it.
+    pub missed: usize,
 }
 
 /// Nobody wants more of a body: the call has ended, was given up, or the peer is gone.

@@ -5,9 +5,11 @@
 
 mod carried;
 mod deaths;
+mod fans;
 mod ledger;
 mod limits;
 mod node;
+mod pages;
 mod stranger;
 mod streams;
 mod strict;
@@ -51,6 +53,12 @@ conformance! { Ring = ring, Sockmap = sockmap, Poll = poll: {
     ledger:
         counters_are_exact_and_outlive_their_channels_and_their_domain,
         what_a_function_holds_is_counted_against_its_bound, the_roll_says_who_reaches_whom;
+    fans:
+        a_fan_comes_back_in_order_though_one_part_fails,
+        the_first_answer_of_a_fan_is_had_while_others_are_waited_for,
+        a_topic_reaches_each_subscriber_once_and_nobody_else, an_alias_is_a_name_of_one_caller;
+    pages:
+        huge_pages_are_taken_where_they_are_and_done_without_where_not;
     limits:
         backpressure_never_loses, a_death_between_push_and_send_gives_slots_back;
 }}

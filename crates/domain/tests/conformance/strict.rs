@@ -23,7 +23,14 @@ fn hello(node: &Node, mode: Mode, instance: u64, name: &str, isolation: Vec<Isol
     rustix::io::ioctl_fionbio(&socket, false).unwrap();
     say(
         &socket,
-        FromParty::Hello(Hello { version: 1, serves: true, bell: Bell::None, delivery: vec![mode], isolation }),
+        FromParty::Hello(Hello {
+            version: 1,
+            serves: true,
+            stands_in: false,
+            bell: Bell::None,
+            delivery: vec![mode],
+            isolation,
+        }),
     );
     let answer = packet::receive(&socket).unwrap().unwrap();
     (socket, FromNode::read(&answer.bytes).unwrap().unwrap())

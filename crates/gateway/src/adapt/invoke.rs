@@ -11,6 +11,8 @@ use http::{HeaderMap, Method, Request};
 use http_body_util::BodyExt;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
+use nearpath_types::Reason;
+
 use crate::Zone;
 use crate::call::Peer;
 use crate::deliver::Content;
@@ -101,6 +103,7 @@ async fn gather(mut content: Content, limit: usize) -> Option<Bytes> {
     while let Some(frame) = content.frame().await {
         let Ok(data) = frame.ok()?.into_data() else { continue };
         if first.as_ref().map_or(0, Bytes::len) + more.len() + data.len() > limit {
+            content.cut(Reason::AnswerTooLarge);
             return None;
         }
         match &first {

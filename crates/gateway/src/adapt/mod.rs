@@ -7,6 +7,8 @@
 
 mod coap;
 mod counts;
+#[doc(hidden)]
+pub mod fuzz;
 mod invoke;
 mod mqtt;
 mod rules;

@@ -24,6 +24,8 @@ pub(crate) enum Attempt {
     Answered(Response<Source>, Option<Line>),
     /// Not a byte was sent, and why; the request is back in the call.
     Unsent(String),
+    /// The instance says that it did not run the request, being full or about to stop; the request is back in the call.
+    Refused(String),
 }
 
 /// Sends the call's request to `endpoint` over a pooled or a new connection and waits for the head of its answer.
@@ -34,7 +36,7 @@ pub(crate) async fn attempt(call: &mut Call, endpoint: &Arc<Endpoint>) -> Result
     if let Some(post) = memory::way(call, endpoint) {
         // On the heap, because not every request comes here and this future is copied into its place.
         let answered = Box::pin(exchange::attempt(call, endpoint, post)).await?;
-        if let Attempt::Answered(..) = answered {
+        if !matches!(answered, Attempt::Unsent(_)) {
             return Ok(answered);
         }
         call.record.went(Choice { path: Path::Http, obstacle: Some(Obstacle::NoRoom) });

@@ -22,6 +22,15 @@ pub(crate) enum Content {
 }
 
 impl Content {
+    /// Nobody will take the rest, for this reason.
+    pub(crate) fn cut(&mut self, reason: Reason) {
+        match self {
+            Self::Own(_) => {} // recorded when it was made
+            Self::Admin(_, record) => record.cut(reason),
+            Self::Function(passing) => passing.give_up(reason),
+        }
+    }
+
     /// The administrator's answer. `bodiless`: hyper will not ask for the body.
     pub(crate) fn admin(body: Body, mut record: Completion, bodiless: bool) -> Self {
         if bodiless || body.is_end_stream() {

@@ -42,11 +42,11 @@ pub(super) async fn attempt(call: &mut Call, endpoint: &Arc<Endpoint>, post: Pos
         Ok(Err(())) => return Err(broken(call, endpoint, None)),
         Err(reason) => return Err(too_late(call, endpoint, reason)),
     };
-    let answer = match send(call, endpoint, &post, &head, &body, first.clone()) {
-        Ok((answer, None)) => answer,
+    let (answer, whole) = match send(call, endpoint, &post, &head, &body, first.clone()) {
+        Ok((answer, None)) => (answer, Some(body)),
         Ok((answer, Some(writer))) => {
             call.lane.spawn(write(writer, body));
-            answer
+            (answer, None)
         }
         Err(unsent) => {
             call.request = Some(Request::from_parts(head, body.with_first(first)));
@@ -54,7 +54,13 @@ pub(super) async fn attempt(call: &mut Call, endpoint: &Arc<Endpoint>, post: Pos
         }
     };
     match within(&call.clock, call.admitted, call.flow.as_ref(), answer).await {
-        Ok(Ok(reply)) => Ok(Attempt::Answered(response(reply), None)),
+        Ok(Ok(reply)) => Ok(match whole.filter(|_| reply.did_not_run()) {
+            None => Attempt::Answered(response(reply), None),
+            Some(body) => {
+                call.request = Some(Request::from_parts(head, body.with_first(first)));
+                Attempt::Refused(String::from_utf8_lossy(&reply.body).trim_end().to_owned())
+            }
+        }),
         Ok(Err(CallError::Timeout)) => Err(too_late(call, endpoint, Reason::TotalTimeout)),
         Ok(Err(_)) if call.flow.as_ref().is_some_and(|flow| flow.fault().is_some()) => {
             Err(broken(call, endpoint, None))
@@ -66,7 +72,7 @@ pub(super) async fn attempt(call: &mut Call, endpoint: &Arc<Endpoint>, post: Pos
 
 /// All of a small body; else what is there of it, maybe nothing. What went wrong is in the call's flow.
 async fn beginning(body: &mut Upload) -> Result<Bytes, ()> {
-    if !body.size_hint().exact().is_some_and(|bytes| bytes <= COLLECTED) {
+    if body.size_hint().exact().is_none_or(|bytes| bytes > COLLECTED) {
         let frame = poll_fn(|cx| Poll::Ready(Pin::new(&mut *body).poll_frame(cx))).await;
         return match frame {
             Poll::Ready(Some(frame)) => frame.map_err(drop).map(|frame| frame.into_data().unwrap_or_default()),
@@ -157,7 +163,7 @@ pub(super) fn response(reply: Reply) -> Response<Source> {
         }
     }
     if reply.platform {
-        response.headers_mut().insert(X_OPENFAAS_INTERNAL, HeaderValue::from_static("function"));
+        response.headers_mut().entry(X_OPENFAAS_INTERNAL).or_insert(HeaderValue::from_static("function"));
     }
     response.map(|()| match reply.rest {
         None => Source::Memory(reply.body),

@@ -64,7 +64,9 @@ pub(crate) async fn send(call: &mut Call, mut permit: Permit) -> Result<Answer, 
             Attempt::Answered(response, line) => {
                 return Ok(Answer { response, held: Held { place, line }, caller });
             }
-            Attempt::Unsent(error) => permit = Box::pin(failures.next(call, place, error)).await?,
+            Attempt::Unsent(error) | Attempt::Refused(error) => {
+                permit = Box::pin(failures.next(call, place, error)).await?
+            }
         }
     }
 }

@@ -36,6 +36,11 @@ impl Passing {
         passing
     }
 
+    /// Ends it before its end, for a reason that lies with neither side of the connection.
+    pub(super) fn give_up(&mut self, reason: Reason) {
+        self.open.cut(reason);
+    }
+
     fn cut(&mut self, reason: Reason, error: BoxError) -> BoxError {
         self.open.cut(reason);
         error

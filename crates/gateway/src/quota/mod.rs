@@ -29,11 +29,11 @@ pub trait CpuGroup: Send + Sync + 'static {
     /// # Errors
     /// When the kernel refuses.
     fn set(&self, millis: u64) -> io::Result<()>;
-    /// CPU time that its threads have used, and in how many periods they were throttled.
+    /// CPU time that its threads have used, and how long they were throttled.
     ///
     /// # Errors
     /// When the group or a thread is gone.
-    fn read(&self) -> io::Result<(Duration, u64)>;
+    fn read(&self) -> io::Result<(Duration, Duration)>;
 }
 
 /// Shown as metrics.
@@ -41,7 +41,7 @@ pub trait CpuGroup: Send + Sync + 'static {
 struct Shown {
     quota: Gauge,
     cost: Gauge<f64, AtomicU64>,
-    throttled: Counter,
+    throttled: Counter<f64, AtomicU64>,
 }
 
 impl Shown {
@@ -51,8 +51,8 @@ impl Shown {
             r.register("nearpath_gateway_cpu_quota_millis", text, self.quota.clone());
             let text = "CPU seconds that a request costs the gateway, as fitted";
             r.register("nearpath_gateway_cpu_seconds_per_request", text, self.cost.clone());
-            let text = "Periods in which the gateway's threads were throttled";
-            r.register("nearpath_gateway_cpu_throttled", text, self.throttled.clone());
+            let text = "Seconds for which the gateway's threads were throttled";
+            r.register("nearpath_gateway_cpu_throttled_seconds", text, self.throttled.clone());
         });
     }
 }
@@ -85,7 +85,7 @@ impl Gateway {
     async fn follow(&self, group: &impl CpuGroup, mut quota: Quota, shown: &Shown) -> io::Result<()> {
         let (begin, mut periods) = (Instant::now(), tokio::time::interval(STEP));
         periods.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut known = 0;
+        let mut known = Duration::ZERO;
         loop {
             periods.tick().await;
             let (cpu, throttled) = group.read()?;
@@ -96,7 +96,7 @@ impl Gateway {
                 shown.quota.set(after as i64);
             }
             shown.cost.set(quota.cost());
-            shown.throttled.inc_by(throttled.saturating_sub(known));
+            shown.throttled.inc_by(throttled.saturating_sub(known).as_secs_f64());
             known = throttled;
         }
     }

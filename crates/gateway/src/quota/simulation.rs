@@ -20,7 +20,6 @@ struct Machine {
     left: u64,
     waiting: u64,
     sample: Sample,
-    throttled_in_period: bool,
     /// Milliseconds during which somebody waited for the next period.
     throttled: u64,
     longest: u64,
@@ -33,14 +32,14 @@ impl Machine {
         let left = quota.millis() * PERIOD_MS;
         let sample = Sample::default();
         let (now, waiting, throttled, longest, run) = (0, 0, 0, 0, 0);
-        Self { quota, now, phase, left, waiting, sample, throttled_in_period: false, throttled, longest, run }
+        Self { quota, now, phase, left, waiting, sample, throttled, longest, run }
     }
 
     /// One millisecond in which `requests` come that cost `cost` each.
     fn step(&mut self, requests: u64, cost: u64) {
-        if self.now % PERIOD_MS == 0 {
-            self.sample.throttled += u64::from(self.throttled_in_period); // only now, as the kernel does
-            (self.left, self.throttled_in_period) = (self.quota.millis() * PERIOD_MS, false);
+        if self.now.is_multiple_of(PERIOD_MS) {
+            self.sample.throttled = Duration::from_millis(self.throttled); // only now, as the kernel does
+            self.left = self.quota.millis() * PERIOD_MS;
         }
         self.waiting += requests * cost;
         self.sample.requests += requests;
@@ -49,7 +48,6 @@ impl Machine {
         (self.waiting, self.left) = (self.waiting - done, self.left - done);
         self.sample.cpu += Duration::from_micros(done);
         let stopped = self.waiting > 0 && self.left == 0;
-        self.throttled_in_period |= stopped;
         self.throttled += u64::from(stopped);
         self.run = if stopped { self.run + 1 } else { 0 };
         self.longest = self.longest.max(self.run);
@@ -144,6 +142,7 @@ proptest! {
         let mut quota = Quota::new(BOUNDS);
         for (at, requests, cpu, throttled) in samples {
             let (at, cpu) = (Duration::from_millis(at.into()), Duration::from_millis(cpu.into()));
+            let throttled = Duration::from_nanos(throttled);
             let millis = quota.tick(Sample { at, requests, cpu, throttled });
             prop_assert!((BOUNDS.floor..=BOUNDS.ceiling).contains(&millis));
         }

@@ -6,8 +6,8 @@
 //!
 //! It rises at once and falls late, to the most that was needed in the last second. A burst that uses its quota up gets
 //! everything at the next step: the kernel gives a new quota out when it is set, so that nobody waits for longer than a period.
-//! The kernel's own counter of throttled periods comes too late for that, it grows when the period is over; so it is the CPU
-//! time that tells: a period's quota used up has, in one of two steps, taken at least half.
+//! The kernel's own count of throttling comes too late for that, it grows when the threads go on; so it is the CPU time that
+//! tells: a period's quota used up has, in one of two steps, taken at least half.
 
 use std::time::Duration;
 
@@ -47,8 +47,8 @@ pub struct Sample {
     pub requests: u64,
     /// CPU time used.
     pub cpu: Duration,
-    /// Periods in which threads were throttled.
-    pub throttled: u64,
+    /// How long threads were throttled.
+    pub throttled: Duration,
 }
 
 /// See the module.

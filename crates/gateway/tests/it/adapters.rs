@@ -135,3 +135,21 @@ async fn headers_of_an_adapted_request() {
         assert!(text.contains(line), "{line} in {text}");
     }
 }
+
+#[tokio::test]
+async fn an_answer_that_is_too_large_is_recorded_as_that() {
+    let (house, at) = with_coap(CoapLimits { body: 1_000, ..CoapLimits::default() });
+    house.echo(serving(async |_| Response::new(full("x".repeat(10_000)))).await);
+    let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let mut answer = [0; 2_048];
+    socket.send_to(b"\x40\x01\x00\x01\xb8function\x04echo", at).await.unwrap();
+    let (length, _) = within(socket.recv_from(&mut answer)).await.unwrap();
+    assert_eq!(answer[..length], *b"\x60\xa2\x00\x01", "5.02");
+    nearpath_testkit::eventually("it is logged", async || !house.log.all().is_empty()).await;
+    let line = &house.log.all()[0];
+    assert_eq!(
+        (&line["reason"], &line["status"]),
+        (&"answer_too_large".into(), &200.into()),
+        "the function did answer"
+    );
+}

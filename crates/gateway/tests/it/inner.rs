@@ -22,7 +22,9 @@ async fn shop() -> House {
     let house = House::open();
     let cart = instance_at(Ipv4Addr::new(127, 0, 0, 3), async |_| Response::new(full("cart"))).await;
     let frontend = SocketAddr::from(([127, 0, 0, 2], 9));
-    let policy = Policy { calls: vec!["cart".parse().unwrap()], chain: Some("shop".into()), ..Policy::default() };
+    let id = |name: &str| name.parse().unwrap();
+    let (calls, aliases) = (vec![id("cart")], vec![(id("basket"), id("cart"))]);
+    let policy = Policy { calls, aliases, chain: Some("shop".into()), ..Policy::default() };
     let mut caller = house::route("frontend", policy, &[]);
     caller.instances = vec![house::instance(frontend, InstanceState::Starting)];
     let functions = vec![caller, house::route("cart", Policy::default(), &[cart])];
@@ -36,6 +38,17 @@ async fn a_declared_edge_is_open_and_recorded() {
     assert!(call(&house, [127, 0, 0, 2], "/function/cart").await.starts_with("HTTP/1.1 200 "));
     nearpath_testkit::eventually("it is logged", async || !house.log.all().is_empty()).await;
     assert_eq!(house.log.all()[0]["caller"], "frontend.openfaas-fn");
+}
+
+#[tokio::test]
+async fn an_alias_is_a_name_for_its_own_function_alone() {
+    let house = shop().await;
+    for name in ["basket", "basket.openfaas-fn"] {
+        let answer = call(&house, [127, 0, 0, 2], &format!("/function/{name}")).await;
+        assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("cart"), "{answer}");
+    }
+    assert!(call(&house, [127, 0, 0, 3], "/function/basket").await.starts_with("HTTP/1.1 404 "));
+    assert_eq!(house.get("/function/basket").await.status, 404, "nobody outside knows it");
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::thread::gettid;
 
@@ -18,6 +18,8 @@ use super::{Cgroups, at};
 
 /// What comes after the node's name.
 const SUFFIX: &str = "-gateway";
+/// Between two tries to remove a group.
+const BREATH: Duration = Duration::from_micros(200);
 
 /// See the module. Dropping it removes the group, once its threads have ended.
 #[derive(Debug)]
@@ -70,13 +72,18 @@ impl ThreadGroup {
         limits::set_cpu(self.version, &self.folder, millis)
     }
 
-    /// In how many periods its threads were throttled.
+    /// How long its threads were throttled, told when they go on. Not the number of periods: that grows at a period's end, and
+    /// not at all when a new quota has freed them by then.
     ///
     /// # Errors
     /// When the group is gone.
-    pub fn throttled(&self) -> io::Result<u64> {
+    pub fn throttled(&self) -> io::Result<Duration> {
         let file = self.folder.join("cpu.stat");
-        fs::read_to_string(&file).map(|text| field(&text, "nr_throttled")).map_err(|error| at(&file, error))
+        let text = fs::read_to_string(&file).map_err(|error| at(&file, error))?;
+        Ok(match self.version {
+            Version::V1 => Duration::from_nanos(field(&text, "throttled_time")),
+            Version::V2 => Duration::from_micros(field(&text, "throttled_usec")),
+        })
     }
 
     /// CPU time that its threads have used, those that have ended left out. By thread, because a v1 hierarchy may count time
@@ -101,8 +108,21 @@ impl ThreadGroup {
 
 impl Drop for ThreadGroup {
     fn drop(&mut self) {
-        if let Err(error) = fs::remove_dir(&self.folder) {
+        if let Err(error) = remove(&self.folder) {
             tracing::debug!(%error, group = %self.folder.display(), "left to the next start");
+        }
+    }
+}
+
+/// A thread that has been joined is in its group for a few more instructions of the kernel, which nothing announces.
+fn remove(folder: &Path) -> io::Result<()> {
+    let deadline = Instant::now() + Duration::from_secs(1);
+    loop {
+        match fs::remove_dir(folder) {
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy && Instant::now() < deadline => {
+                std::thread::sleep(BREATH);
+            }
+            other => return other,
         }
     }
 }

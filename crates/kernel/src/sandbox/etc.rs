@@ -53,7 +53,8 @@ fn hosts(spec: &Spec) -> String {
     let local = "127.0.0.1 localhost\n";
     match &spec.network {
         Some(network) => {
-            format!("{local}{} gateway gateway.openfaas\n{} {}\n", network.gateway, network.eip, spec.hostname)
+            let gateway = spec.pickup.unwrap_or(network.gateway);
+            format!("{local}{gateway} gateway gateway.openfaas\n{} {}\n", network.eip, spec.hostname)
         }
         None => format!("{local}127.0.1.1 {}\n", spec.hostname),
     }
@@ -72,5 +73,7 @@ mod tests {
         spec.network = Some(Network { eip, gateway, switch: None });
         let hosts = hosts(&spec);
         assert!(hosts.contains("10.62.0.1 gateway") && hosts.contains("10.62.0.9 i7"), "{hosts}");
+        spec.pickup = Some([127, 0, 0, 2].into());
+        assert!(super::hosts(&spec).contains("127.0.0.2 gateway gateway.openfaas\n10.62.0.9 i7"), "picked up");
     }
 }

@@ -63,6 +63,8 @@ pub struct Spec {
     pub hostname: String,
     /// Its place in the network; `None`: no device but its own loopback. Not used with [`Isolation::None`].
     pub network: Option<Network>,
+    /// An address of its own loopback that the name `gateway` means, instead of the gateway's.
+    pub pickup: Option<std::net::Ipv4Addr>,
     /// Files through which the child joins its cgroups: [`crate::cgroup::Cgroup::join_files`].
     pub cgroup: Vec<PathBuf>,
     /// Its user, not 0. Used with [`Isolation::Root`] only.
@@ -110,6 +112,7 @@ impl Spec {
             isolation,
             hostname: instance.to_string(),
             network: None,
+            pickup: None,
             cgroup: Vec::new(),
             uid: 65_534,
             gid: 65_534,

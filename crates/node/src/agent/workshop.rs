@@ -1,5 +1,6 @@
 //! Where instances are made: draws a lot, then the blueprint, and sets the instance's task going.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -9,8 +10,8 @@ use super::lots::{Lot, Lots};
 use super::record::Record;
 use crate::domains::Domains;
 use crate::instance::life::{Life, Tools};
-use crate::instance::variables;
-use crate::machine::{Blueprint, DISPATCH, Limits};
+use crate::instance::{chain, variables};
+use crate::machine::{Blueprint, Limits};
 
 /// Processes and threads of an instance whose tenant set no limit: enough for any server, too few for a fork bomb.
 const DEFAULT_PIDS: u64 = 4_096;
@@ -26,6 +27,8 @@ pub(crate) struct Workshop {
 pub(crate) struct Premises {
     /// Where the gateway answers them.
     pub(crate) gateway_url: String,
+    /// The same, for instances with a network of their own.
+    pub(crate) gateway: SocketAddr,
     /// Below it each instance without a private `/tmp` gets a folder.
     pub(crate) tmp: PathBuf,
 }
@@ -58,11 +61,10 @@ impl Workshop {
                 tracing::warn!(function = %blueprint.function, %error, "no door to the chain's shared memory")
             }
         }
-        let inside = blueprint.dispatch.as_ref().map(|door| match blueprint.eip {
-            Some(_) => DISPATCH.to_owned(),
-            None => door.to_string_lossy().into_owned(),
-        });
-        blueprint.environment.extend(inside.map(|path| ("NEARPATH_DISPATCH".to_owned(), path)));
+        let Some(door) = &blueprint.dispatch else { return };
+        let network = blueprint.eip.map(|eip| (eip, self.premises.gateway));
+        blueprint.pickup = network.filter(|_| chain::takes_part(spec)).map(|_| chain::PICKUP);
+        blueprint.environment.extend(chain::variables(spec, &policy, door, network));
     }
 
     fn blueprint(&self, lot: &Lot, desired: &DesiredFunction, limits: Limits) -> Result<Blueprint, String> {
@@ -78,6 +80,7 @@ impl Workshop {
             folder: PathBuf::new(), // known when the artifact is there
             tmp,
             dispatch: None,
+            pickup: None,
             environment,
             secrets: desired.secrets.clone(),
             limits,

@@ -42,6 +42,7 @@ impl KernelMachine {
     fn spec(&self, from: &Blueprint, cgroup: &Cgroup) -> Spec {
         let mut spec = Spec::new(from.id, self.isolation, self.watchdog.clone());
         spec.network = from.eip.map(|eip| Network { eip, gateway: self.gateway, switch: self.switch.clone() });
+        spec.pickup = from.pickup;
         spec.cgroup = cgroup.join_files();
         (spec.uid, spec.gid) = (from.uid, from.uid);
         let target = PathBuf::from(Spec::FUNCTION);

@@ -10,6 +10,7 @@ mod session;
 pub use session::alive_session;
 
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -38,6 +39,8 @@ pub struct Blueprint {
     pub tmp: PathBuf,
     /// The socket at which its parties join their domain, to be seen at [`DISPATCH`].
     pub dispatch: Option<PathBuf>,
+    /// An address of its loopback that the name `gateway` means, instead of the gateway's.
+    pub pickup: Option<Ipv4Addr>,
     /// Its whole environment.
     pub environment: BTreeMap<String, String>,
     /// Contents by name, to be seen under `/var/openfaas/secrets`.

@@ -3,7 +3,9 @@
 //! ```yaml
 //! chains:
 //!   shop:
-//!     edges: { frontend: [cart, ads], cart: [store] }
+//!     edges: { frontend: [cart, ads, rates=currency], cart: [store] }
+//!     topics: { order/placed: { from: [cart], to: [mail, audit] } }
+//!     delivery: ring
 //!   news: ["front -> feed -> store", "front -> ads"]
 //! ```
 //!
@@ -11,6 +13,7 @@
 //! chain in which it calls others; one that only answers belongs to the chain that calls it, if that is one alone.
 
 mod cycle;
+mod topic;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -22,16 +25,43 @@ use crate::text::Place;
 use crate::yaml::shape::{Text, brief};
 use crate::yaml::{Entry, Kind, Node};
 
+const KEYS: &[&str] = &["edges", "topics", "delivery"];
+/// How descriptors move between the functions of a chain.
+const DELIVERY: &str = "nearpath.io/delivery";
+const DELIVERIES: &[&str] = &["ring", "sockmap", "poll"];
+
 /// Caller → callee, as written.
 struct Edge {
     caller: Text,
     callee: Text,
+    /// What the caller calls it, beside its own name.
+    alias: Option<String>,
+}
+
+impl Edge {
+    /// `callee` may be `ALIAS=NAME`; a caller is named without its alias, so that a walk of arrows can pass through it.
+    fn new(caller: Text, callee: Text) -> Self {
+        let (_, caller) = split(caller);
+        let (alias, callee) = split(callee);
+        Self { caller, callee, alias }
+    }
+}
+
+fn split(name: Text) -> (Option<String>, Text) {
+    match name.text.split_once('=') {
+        None => (None, name),
+        Some((alias, rest)) => {
+            (Some(alias.trim().to_owned()), Text { text: rest.trim().to_owned(), place: name.place })
+        }
+    }
 }
 
 /// One application.
 pub(crate) struct Chain {
     name: Text,
     edges: Vec<Edge>,
+    topics: Vec<topic::Topic>,
+    delivery: Option<String>,
 }
 
 /// Reads the edges of one chain, in the long or the short form.
@@ -41,19 +71,34 @@ pub(crate) fn read(entry: &Entry, problems: &mut Problems<'_>) -> Chain {
         let text = format!("invalid chain name `{}`: write it like a function's name", brief(&name.text));
         problems.error(name.place, text).help("lower-case letters, digits and `-`, starts with a letter, at most 63");
     }
-    let mut edges = Vec::new();
-    match &entry.value.kind {
-        Kind::List(_) => arrows(&entry.value, &mut edges, problems),
-        _ => {
-            for field in problems.map(&entry.value, &format!("chain {}", brief(&name.text))) {
-                match field.key.as_str() {
-                    "edges" => read_edges(&field.value, &mut edges, problems),
-                    _ => problems.unknown(field, &format!("chain {}", brief(&name.text)), &["edges"]),
-                }
+    let home = format!("chain {}", brief(&name.text));
+    let mut chain = Chain { name, edges: Vec::new(), topics: Vec::new(), delivery: None };
+    if let Kind::List(_) = &entry.value.kind {
+        arrows(&entry.value, &mut chain.edges, problems);
+        return chain;
+    }
+    for field in problems.map(&entry.value, &home) {
+        match field.key.as_str() {
+            "edges" => read_edges(&field.value, &mut chain.edges, problems),
+            "topics" => {
+                let entries = problems.map(&field.value, "topics").iter();
+                chain.topics = entries.map(|entry| topic::read(entry, problems)).collect();
             }
+            "delivery" => chain.delivery = read_delivery(&field.value, problems),
+            _ => problems.unknown(field, &home, KEYS),
         }
     }
-    Chain { name, edges }
+    chain
+}
+
+fn read_delivery(node: &Node, problems: &mut Problems<'_>) -> Option<String> {
+    let text = problems.text(node, "delivery")?;
+    if DELIVERIES.contains(&text.text.as_str()) {
+        return Some(text.text);
+    }
+    let problem = problems.error(text.place, format!("unknown delivery `{}`", brief(&text.text)));
+    problem.help(format!("one of {}", DELIVERIES.join(", ")));
+    None
 }
 
 fn read_edges(node: &Node, edges: &mut Vec<Edge>, problems: &mut Problems<'_>) {
@@ -63,7 +108,7 @@ fn read_edges(node: &Node, edges: &mut Vec<Edge>, problems: &mut Problems<'_>) {
     for entry in problems.map(node, "edges") {
         let caller = Text { text: entry.key.clone(), place: entry.place };
         let callees = problems.texts(&entry.value, &format!("edges.{}", brief(&entry.key)));
-        edges.extend(callees.into_iter().map(|callee| Edge { caller: caller.clone(), callee }));
+        edges.extend(callees.into_iter().map(|callee| Edge::new(caller.clone(), callee)));
     }
 }
 
@@ -78,7 +123,7 @@ fn arrows(node: &Node, edges: &mut Vec<Edge>, problems: &mut Problems<'_>) {
             continue;
         }
         let end = |name: &str| Text { text: name.to_owned(), place: text.place };
-        edges.extend(names.windows(2).map(|pair| Edge { caller: end(pair[0]), callee: end(pair[1]) }));
+        edges.extend(names.windows(2).map(|pair| Edge::new(end(pair[0]), end(pair[1]))));
     }
 }
 
@@ -124,6 +169,19 @@ impl<'a> Names<'a> {
     }
 }
 
+impl Names<'_> {
+    /// A name that a function has means that function.
+    fn check_alias(&self, alias: Option<&str>, place: Place, problems: &mut Problems<'_>) {
+        let Some(alias) = alias.filter(|alias| self.by_name.contains_key(*alias) || self.broken.contains(*alias))
+        else {
+            return;
+        };
+        problems
+            .error(place, format!("alias `{}` is a function's name", brief(alias)))
+            .help("choose a name that is free");
+    }
+}
+
 /// Checks all chains and writes their edges into the callers' annotations.
 pub(crate) fn apply(chains: &[Chain], drafts: &mut [Draft], broken: &BTreeSet<String>, problems: &mut Problems<'_>) {
     let names = Names::of(drafts, broken);
@@ -131,7 +189,7 @@ pub(crate) fn apply(chains: &[Chain], drafts: &mut [Draft], broken: &BTreeSet<St
     for chain in chains {
         let edges = resolve(chain, &names, problems);
         acyclic(chain, &edges, drafts, problems);
-        for (caller, callee, place) in &edges {
+        for Known { caller, callee, place, alias } in &edges {
             homes.calls_in(*caller, &chain.name, *place, drafts, problems);
             let name = match callee {
                 Callee::Here(callee) => {
@@ -140,10 +198,20 @@ pub(crate) fn apply(chains: &[Chain], drafts: &mut [Draft], broken: &BTreeSet<St
                 }
                 Callee::Elsewhere(id) => id.to_string(),
             };
-            drafts[*caller].calls(&name, *place);
+            let name = alias.as_ref().map_or_else(|| name.clone(), |alias| format!("{alias}={name}"));
+            drafts[*caller].add(policy::CALLS, &name, *place);
         }
+        topic::apply(chain, &names, &mut homes, drafts, problems);
     }
-    homes.write(drafts);
+    homes.write(chains, drafts);
+}
+
+/// An edge whose ends are known.
+struct Known<'a> {
+    caller: usize,
+    callee: Callee,
+    place: Place,
+    alias: Option<&'a String>,
 }
 
 enum Callee {
@@ -152,23 +220,28 @@ enum Callee {
 }
 
 /// The edges whose ends are known; each unknown caller is complained about once.
-fn resolve(chain: &Chain, names: &Names<'_>, problems: &mut Problems<'_>) -> Vec<(usize, Callee, Place)> {
+fn resolve<'c>(chain: &'c Chain, names: &Names<'_>, problems: &mut Problems<'_>) -> Vec<Known<'c>> {
     let (mut told, mut edges) = (BTreeSet::new(), Vec::new());
-    for edge in &chain.edges {
-        let callee = names.find(&edge.callee, problems);
-        if told.contains(&edge.caller.text) {
+    for Edge { caller, callee, alias } in &chain.edges {
+        let (place, found) = (callee.place, names.find(callee, problems));
+        names.check_alias(alias.as_deref(), place, problems);
+        if told.contains(&caller.text) {
             continue;
         }
-        match (names.find(&edge.caller, problems), callee) {
-            (End::Here(caller), End::Here(callee)) => edges.push((caller, Callee::Here(callee), edge.callee.place)),
-            (End::Here(caller), End::Elsewhere(id)) => edges.push((caller, Callee::Elsewhere(id), edge.callee.place)),
-            (End::Here(_), End::Broken) => {}
-            (caller, _) => {
-                if let End::Elsewhere(id) = caller {
+        let callee = match found {
+            End::Here(callee) => Some(Callee::Here(callee)),
+            End::Elsewhere(id) => Some(Callee::Elsewhere(id)),
+            End::Broken => None,
+        };
+        match (names.find(caller, problems), callee) {
+            (End::Here(caller), Some(callee)) => edges.push(Known { caller, callee, place, alias: alias.as_ref() }),
+            (End::Here(_), None) => {}
+            (unknown, _) => {
+                if let End::Elsewhere(id) = unknown {
                     let text = format!("{id} is not below `functions:`: a caller must be in this file");
-                    problems.error(edge.caller.place, text);
+                    problems.error(caller.place, text);
                 }
-                told.insert(edge.caller.text.clone());
+                told.insert(caller.text.clone());
             }
         }
     }
@@ -183,9 +256,9 @@ fn written(callee: &FunctionId, caller: &Draft) -> String {
     }
 }
 
-fn acyclic(chain: &Chain, edges: &[(usize, Callee, Place)], drafts: &[Draft], problems: &mut Problems<'_>) {
-    let inner = |(caller, callee, place): &(usize, Callee, Place)| match callee {
-        Callee::Here(callee) if callee != caller => Some((*caller, *callee, *place)),
+fn acyclic(chain: &Chain, edges: &[Known<'_>], drafts: &[Draft], problems: &mut Problems<'_>) {
+    let inner = |edge: &Known<'_>| match edge.callee {
+        Callee::Here(callee) if callee != edge.caller => Some((edge.caller, callee, edge.place)),
         _ => None,
     };
     let mut graph: Vec<_> = edges.iter().filter_map(inner).collect();
@@ -231,7 +304,7 @@ impl Homes {
         self.called.entry(callee).or_default().insert(chain.to_owned());
     }
 
-    fn write(self, drafts: &mut [Draft]) {
+    fn write(self, chains: &[Chain], drafts: &mut [Draft]) {
         for (callee, chains) in self.called {
             if let (false, 1, Some(chain)) = (self.callers.contains_key(&callee), chains.len(), chains.first()) {
                 drafts[callee].spec.annotations.entry(policy::CHAIN.to_owned()).or_insert_with(|| chain.clone());
@@ -239,6 +312,13 @@ impl Homes {
         }
         for (caller, chain) in self.callers {
             drafts[caller].spec.annotations.entry(policy::CHAIN.to_owned()).or_insert(chain);
+        }
+        for chain in chains {
+            let Some(delivery) = &chain.delivery else { continue };
+            let of_chain = |draft: &&mut Draft| draft.spec.annotations.get(policy::CHAIN) == Some(&chain.name.text);
+            for draft in drafts.iter_mut().filter(of_chain) {
+                draft.spec.annotations.entry(DELIVERY.to_owned()).or_insert_with(|| delivery.clone());
+            }
         }
     }
 }

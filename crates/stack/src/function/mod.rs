@@ -175,12 +175,8 @@ impl Draft {
         }
     }
 
-    /// Adds functions that this one may call.
-    pub(crate) fn calls(&mut self, callee: &str, place: Place) {
-        self.add(policy::CALLS, callee, place);
-    }
-
-    fn add(&mut self, annotation: &'static str, item: &str, place: Place) {
+    /// Adds an item to an annotation that is a list, once.
+    pub(crate) fn add(&mut self, annotation: &'static str, item: &str, place: Place) {
         self.places.entry(annotation.to_owned()).or_insert(place);
         self.lists.entry(annotation).or_default().add(item);
     }

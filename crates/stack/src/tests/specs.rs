@@ -92,6 +92,22 @@ fn edges_know_namespaces_and_add_to_what_is_annotated() {
 }
 
 #[test]
+fn aliases_topics_and_delivery_become_annotations() {
+    let stack = good(&abc(
+        "chains:\n  shop:\n    edges: {a: [rates=b]}\n    topics:\n      order/placed: {from: a, to: [c]}\n      stock/+: {from: [b, c], to: c}\n    delivery: poll\n",
+    ));
+    let of = |key| ["a", "b", "c"].map(|name| annotation(&stack, name, key));
+    assert_eq!(of("calls"), [Some("rates=b"), None, None]);
+    assert_eq!(of("publishes"), [Some("order/placed"), Some("stock/+"), Some("stock/+")]);
+    assert_eq!(of("subscribes"), [None, None, Some("order/placed,stock/+")]);
+    assert_eq!((of("chain"), of("delivery")), ([Some("shop"); 3], [Some("poll"); 3]));
+    let policy = Policy::of(&stack.functions[0]).unwrap();
+    assert_eq!(policy.alias(&"rates".parse().unwrap()), Some(&"b".parse().unwrap()));
+    let walk = good(&abc("chains:\n  shop: [a -> rates=b -> c]\n"));
+    assert_eq!(["a", "b"].map(|name| annotation(&walk, name, "calls")), [Some("rates=b"), Some("c")]);
+}
+
+#[test]
 fn who_only_answers_two_chains_belongs_to_none() {
     let stack = good(&abc("chains:\n  one: [a -> c]\n  two: [b -> c]\n"));
     assert_eq!(["a", "b", "c"].map(|name| annotation(&stack, name, "chain")), [Some("one"), Some("two"), None]);

@@ -62,6 +62,17 @@ fn edges_are_checked() {
         ("chains:\n  K: [a -> b]\n", "6:3: error: invalid chain name `K`"),
         ("chains:\n  k: [a -> b]\n  l: [a -> c]\n", "7:7: error: a calls others in chain k and in chain l"),
         ("chains:\n  k:\n    edges:\n      d.other: [a]\n", "8:7: error: d.other is not below"),
+        ("chains:\n  k: [a -> c=b]\n", "6:7: error: alias `c` is a function's name"),
+        ("chains:\n  k: [a -> x=b, a -> x=c]\n", "6:7: error: nearpath.io/calls: `x` stands for two functions"),
+        ("chains:\n  k:\n    delivery: pigeon\n", "7:15: error: unknown delivery `pigeon`"),
+        ("chains:\n  k:\n    topics: {t: {from: a, to: [d]}}\n", "7:32: error: function `d` is not below `functions:`"),
+        ("chains:\n  k:\n    topics: {t: {from: a}}\n", "7:14: error: topic t has nobody in `to`"),
+        ("chains:\n  k:\n    topics: {'t/#/u': {from: a, to: b}}\n", "7:14: error: \"t/#/u\" is no topic filter"),
+        ("chains:\n  k:\n    topics: {t: {from: a, to: b.other}}\n", "7:31: error: b.other is not below `functions:`"),
+        (
+            "chains:\n  k: [a -> b]\n  l:\n    topics: {t: {from: a, to: b}}\n",
+            "8:24: error: a calls others in chain k and in chain l",
+        ),
     ] {
         let all = told(&abc(chains));
         assert!(all.iter().any(|one| one.starts_with(wanted)), "{chains}\nwanted {wanted}\ngot {all:#?}");

@@ -44,6 +44,7 @@ keys! {
     PREFIX_LOGS = ["prefix_logs"], "true", "put date, time and stream before each line of the tenant's output";
     LOG_BUFFER_SIZE = ["log_buffer_size"], "65536", "longest line of the tenant's output in bytes, longer ones are split; -1: no limit";
     LOG_CALLID = ["log_callid"], "false", "log one line a call, with its X-Call-Id";
+    SHARED_MEMORY = ["shared_memory"], "true", "in a function of a chain: take calls through the chain's shared memory, and send those to http://gateway:8080/function/NAME there";
     SUPPRESS_LOCK = ["suppress_lock"], "false", "make no lock file";
     TMPDIR = ["TMPDIR"], "/tmp", "folder of the lock file";
     JWT_AUTH = ["jwt_auth"], "false", "not supported: the watchdog refuses to start with it";

@@ -2,6 +2,7 @@
 
 pub(crate) mod command;
 pub(crate) mod keys;
+pub(crate) mod premises;
 pub(crate) mod target;
 
 use std::fmt;
@@ -13,6 +14,7 @@ use http::HeaderValue;
 use http::uri::PathAndQuery;
 use keys::Key;
 use nearpath_types::duration;
+use premises::Premises;
 use target::{Protocol, Target};
 
 /// How the tenant's code is spoken to.
@@ -52,6 +54,7 @@ pub struct Config {
     /// `None`: no lock file.
     pub(crate) lock: Option<PathBuf>,
     pub(crate) ready_path: Option<PathAndQuery>,
+    pub(crate) premises: Premises,
 }
 
 /// Variables that cannot be understood, each with what to write instead.
@@ -116,6 +119,7 @@ impl Config {
     fn values(reader: &mut Reader<'_>) -> Self {
         let write_timeout = reader.limit(&keys::WRITE_TIMEOUT);
         let temp = reader.must(&keys::TMPDIR, |text| Ok(PathBuf::from(text)));
+        let shared_memory = reader.must(&keys::SHARED_MEMORY, boolean);
         let no_lock = reader.must(&keys::SUPPRESS_LOCK, boolean);
         Self {
             port: reader.must(&keys::PORT, number),
@@ -143,6 +147,7 @@ impl Config {
             log_callid: reader.must(&keys::LOG_CALLID, boolean),
             lock: (!no_lock).then(|| temp.join(".lock")),
             ready_path: reader.read(&keys::READY_PATH, path),
+            premises: if shared_memory { Premises::read(reader.get) } else { Premises::default() },
         }
     }
 

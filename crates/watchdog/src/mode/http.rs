@@ -7,12 +7,12 @@ use std::time::Duration;
 use http::header::{CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue};
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{Request, StatusCode, Uri, Version, request};
-use hyper::body::Incoming;
 use nearpath_types::{PlatformError, Reason};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::{Answer, Call};
+use crate::arrival::Arrival;
 use crate::body::Body;
 use crate::config::Config;
 use crate::config::target::Protocol;
@@ -20,7 +20,7 @@ use crate::hop;
 use crate::inbound::{Inbound, Upload, collect};
 use crate::refusal::error;
 use crate::tunnel::{self, Tunnel};
-use crate::upstream::Upstream;
+use crate::upstream::{Peer, Upstream};
 
 const X_DURATION_SECONDS: HeaderName = HeaderName::from_static("x-duration-seconds");
 
@@ -67,7 +67,7 @@ impl Http {
         let target = config.upstream.clone()?;
         Some(Self {
             base: target.base.clone(),
-            upstream: Arc::new(Upstream::new(target.addrs)),
+            upstream: Arc::new(Upstream::new(Peer::Tenant, target.addrs)),
             protocol: config.upstream_protocol,
             read_timeout: config.read_timeout,
             hold: config.buffer_request.then_some(config.max_body),
@@ -97,7 +97,7 @@ impl Http {
     /// The request as the tenant's server gets it.
     async fn onward(
         &self,
-        request: Request<Incoming>,
+        request: Request<Arrival>,
         upgrade: bool,
         upload: &Upload,
     ) -> Result<Request<Inbound>, PlatformError> {

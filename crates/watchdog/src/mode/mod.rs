@@ -7,10 +7,10 @@ mod r#static;
 mod streaming;
 
 use ::http::{Request, Response};
-use hyper::body::Incoming;
 use nearpath_types::PlatformError;
 use tokio::time::Instant;
 
+use crate::arrival::Arrival;
 use crate::body::Body;
 use crate::inbound::Upload;
 use crate::tunnel::Tunnel;
@@ -25,7 +25,7 @@ pub(crate) use self::streaming::Streaming;
 /// One request, when it came, and what its deadline wants to know of its body.
 #[derive(Debug)]
 pub(crate) struct Call {
-    pub(crate) request: Request<Incoming>,
+    pub(crate) request: Request<Arrival>,
     pub(crate) began: Instant,
     pub(crate) upload: Upload,
 }

@@ -1,4 +1,4 @@
-//! Connections to the tenant's HTTP server: one call at a time on those of HTTP/1.1 ([`pool`]), many on those of h2c
+//! Connections to an HTTP server beside or above us, the tenant's or the gateway: one call at a time on those of HTTP/1.1 ([`pool`]), many on those of h2c
 //! ([`shared`]).
 //!
 //! Few are opened at a time, and none is waited for long: a simple server has room for five that it has not accepted yet
@@ -6,6 +6,7 @@
 //!
 //! A request is sent again only when hyper hands it back, which proves that no byte of it left. Anything else may have run.
 
+mod peer;
 mod pool;
 mod shared;
 
@@ -17,17 +18,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Request, Response, Version};
-use hyper::client::conn::{TrySendError, http1, http2};
+use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use nearpath_types::{PlatformError, Reason};
+use nearpath_types::PlatformError;
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::body::Body;
-use crate::inbound::{Inbound, Silent, broken};
-use crate::refusal::error;
+use crate::inbound::Inbound;
 
+pub(crate) use peer::Peer;
 use pool::{Leased, Pool};
 pub(crate) use shared::Stream;
 use shared::{Carried, Load, Shared, UNKNOWN};
@@ -59,9 +60,10 @@ type Http2 = http2::SendRequest<Inbound>;
 /// Why a try failed; with the request, if it was not sent.
 type Failed = (PlatformError, Option<Request<Inbound>>);
 
-/// The tenant's server.
+/// A server and the connections to it.
 #[derive(Debug)]
 pub(crate) struct Upstream {
+    peer: Peer,
     addrs: Vec<SocketAddr>,
     pool: Arc<Pool>,
     shared: Shared,
@@ -69,14 +71,14 @@ pub(crate) struct Upstream {
 }
 
 impl Upstream {
-    pub(crate) fn new(addrs: Vec<SocketAddr>) -> Self {
-        Self { addrs, pool: Arc::default(), shared: Shared::default(), dials: Semaphore::new(DIALS) }
+    pub(crate) fn new(peer: Peer, addrs: Vec<SocketAddr>) -> Self {
+        Self { peer, addrs, pool: Arc::default(), shared: Shared::default(), dials: Semaphore::new(DIALS) }
     }
 
     /// Sends a request and waits for the answer's head. The request's version chooses the protocol.
     ///
     /// # Errors
-    /// `function_failed` when there is no connection or it broke; `overload` when the server allows no more streams; what the
+    /// [`Peer`]'s when there is no connection or it broke; `overload` when the server allows no more streams; what the
     /// request's own body did wrong.
     pub(crate) async fn send(&self, request: Request<Inbound>) -> Result<Response<Body>, PlatformError> {
         let mut request = request;
@@ -96,10 +98,10 @@ impl Upstream {
 
     async fn send_http1(&self, request: Request<Inbound>, fresh: bool) -> Result<Response<Body>, Failed> {
         let connection = if fresh { self.dial_http1().await } else { self.take_http1().await };
-        let mut connection = connection.map_err(|fault| (unreachable_server(&fault), None))?;
+        let mut connection = connection.map_err(|fault| (self.peer.unreachable(&fault), None))?;
         match connection.sender.try_send_request(request).await {
             Ok(response) => Ok(response.map(|body| Body::stream(Leased::new(body, connection, &self.pool)))),
-            Err(fault) => Err(explain(fault)),
+            Err(fault) => Err(self.peer.explain(fault)),
         }
     }
 
@@ -121,7 +123,7 @@ impl Upstream {
     async fn send_http2(&self, mut request: Request<Inbound>) -> Result<Response<Body>, Failed> {
         let taken = match self.shared.take() {
             Some(taken) => taken,
-            None => self.shared.open(self.dial_http2()).await.map_err(|fault| (fault, None))?,
+            None => self.shared.open(self.peer, self.dial_http2()).await.map_err(|fault| (fault, None))?,
         };
         let (mut sender, stream) = (taken.sender, Arc::new(taken.stream));
         request.body_mut().keep(Arc::clone(&stream));
@@ -130,7 +132,9 @@ impl Upstream {
             stream.load().settled().await;
             drop(turn);
         }
-        sent.await.map(|response| response.map(|body| Body::stream(Carried::new(body, stream)))).map_err(explain)
+        sent.await
+            .map(|response| response.map(|body| Body::stream(Carried::new(body, stream))))
+            .map_err(|fault| self.peer.explain(fault))
     }
 
     async fn dial_http1(&self) -> io::Result<Http1> {
@@ -191,26 +195,4 @@ pub(crate) async fn connect(addrs: &[SocketAddr]) -> io::Result<TcpStream> {
         }
     }
     Err(fault)
-}
-
-fn unreachable_server(fault: &io::Error) -> PlatformError {
-    error(Reason::FunctionFailed, format!("the tenant's server cannot be reached: {fault}")).governed_by("upstream_url")
-}
-
-fn explain(mut fault: TrySendError<Request<Inbound>>) -> Failed {
-    let request = fault.take_message();
-    let fault = fault.into_error();
-    let body = std::error::Error::source(&fault).filter(|source| fault.is_user() || source.is::<Silent>());
-    let error = match body {
-        Some(source) => broken(source),
-        None => error(Reason::FunctionFailed, format!("the tenant's server broke the connection: {}", chain(&fault))),
-    };
-    (error, request)
-}
-
-fn chain(fault: &dyn std::error::Error) -> String {
-    match fault.source() {
-        Some(source) => format!("{fault}: {}", chain(source)),
-        None => fault.to_string(),
-    }
 }

@@ -14,11 +14,10 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
-use nearpath_types::{PlatformError, Reason};
+use nearpath_types::PlatformError;
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
-use super::{Http2, unreachable_server};
-use crate::refusal::error;
+use super::{Http2, Peer};
 
 /// Most connections.
 const MOST: usize = 32;
@@ -124,6 +123,7 @@ impl Shared {
     /// `overload` when there are as many connections as there may be; `function_failed` when `dial` fails.
     pub(super) async fn open(
         &self,
+        peer: Peer,
         dial: impl Future<Output = io::Result<(Http2, Arc<Load>)>>,
     ) -> Result<Taken<'_>, PlatformError> {
         let turn = self.turn.acquire().await.expect("this semaphore is never closed");
@@ -131,9 +131,9 @@ impl Shared {
             return Ok(taken);
         }
         if self.open_lines().len() >= MOST {
-            return Err(full());
+            return Err(peer.full(MOST));
         }
-        let (sender, load) = dial.await.map_err(|fault| unreachable_server(&fault))?;
+        let (sender, load) = dial.await.map_err(|fault| peer.unreachable(&fault))?;
         let mut lines = self.open_lines();
         let stream = load.enter().expect("a new connection carries nothing");
         lines.push(Line { sender: sender.clone(), load });
@@ -145,14 +145,6 @@ impl Shared {
         lines.retain(|line| !line.sender.is_closed());
         lines
     }
-}
-
-fn full() -> PlatformError {
-    let text = format!(
-        "the tenant's server allows no more calls: each of {MOST} connections carries all that its \
-         SETTINGS_MAX_CONCURRENT_STREAMS permits; set a limit, so that calls wait or go to other instances"
-    );
-    error(Reason::Overload, text).governed_by("max_inflight")
 }
 
 /// An answer's body with its place.

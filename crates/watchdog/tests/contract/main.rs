@@ -8,6 +8,7 @@ mod fork;
 mod http;
 mod life;
 mod limits;
+mod memory;
 mod slow;
 mod streams;
 mod support;

@@ -2,6 +2,7 @@
 //! the rim ([`super`]), which does what the [`Effect`]s say.
 
 mod shape;
+mod words;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -15,9 +16,11 @@ use super::message::{Block, Request, Wanted, empty, read, uint};
 use super::observers::{Observers, Whose};
 use super::proof::Proofs;
 use super::resend::Resends;
-use super::transfers::{Kept, OVERHEAD, Piece, Weight, add};
+use super::transfers::{Kept, Piece, add};
 use crate::adapt::CoapLimits;
 use shape::slice;
+use words::Ask;
+pub(super) use words::{Answer, Counted, Effect};
 
 /// A request whose answer takes longer is acknowledged first. Less than ACK_TIMEOUT, after which it would come again.
 const PROMPT: Duration = Duration::from_secs(1);
@@ -27,75 +30,6 @@ pub(super) const LONGEST: usize = 2_048;
 const LARGEST: u8 = 6;
 /// How many times the request an answer may be, to an address that is not proven (RFC 9175 section 2.4).
 const AMPLIFICATION: usize = 3;
-
-/// What the rim has to do.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Effect {
-    Send(SocketAddr, Vec<u8>),
-    /// Call a function, then [`Endpoint::answered`] with this number.
-    Call(u64, SocketAddr, Wanted, Bytes),
-    Count(Counted),
-}
-
-/// What is counted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Counted {
-    Malformed,
-    Duplicate,
-    Challenged,
-    Refused,
-    Resent,
-    Notified,
-}
-
-/// A function's answer.
-#[derive(Debug, Clone)]
-pub(super) struct Answer {
-    pub code: ResponseType,
-    pub format: Option<u16>,
-    pub body: Bytes,
-}
-
-impl Answer {
-    fn bare(code: ResponseType) -> Self {
-        Self { code, format: None, body: Bytes::new() }
-    }
-
-    fn is_good(&self) -> bool {
-        !self.code.is_error()
-    }
-
-    fn etag(&self) -> Vec<u8> {
-        use std::hash::{DefaultHasher, Hash, Hasher};
-        let mut hash = DefaultHasher::new();
-        (&self.body, self.format).hash(&mut hash);
-        hash.finish().to_be_bytes().to_vec()
-    }
-}
-
-impl Weight for Answer {
-    fn weight(&self) -> usize {
-        self.body.len() + OVERHEAD
-    }
-}
-
-/// Where an answer has to go.
-#[derive(Debug, Clone)]
-struct Ask {
-    from: SocketAddr,
-    message: u16,
-    token: Vec<u8>,
-    confirmable: bool,
-    /// The client was told to wait, or is to be told at that time.
-    acknowledged: bool,
-    acknowledge: Instant,
-    /// Bytes of the request: what bounds an answer to an address that is not proven.
-    size: usize,
-    wanted: Wanted,
-    block1: Option<Block>,
-    block2: Option<Block>,
-    observe: bool,
-}
 
 #[derive(Debug)]
 enum Waiting {

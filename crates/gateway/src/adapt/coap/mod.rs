@@ -6,6 +6,7 @@
 
 mod endpoint;
 mod exchanges;
+pub(super) mod fuzz;
 mod message;
 mod observers;
 mod proof;

@@ -7,6 +7,7 @@
 mod calls;
 mod client;
 mod codec;
+pub(super) mod fuzz;
 mod hub;
 mod line;
 mod packet;

@@ -19,6 +19,7 @@ const FUNCTIONS: &str = "/function/";
 
 /// What a buffer begins with.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "one a request, on the stack: an allocation would cost more")]
 pub enum Seen {
     /// A plain request, taken out of the buffer.
     Whole(Whole),

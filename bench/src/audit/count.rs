@@ -1,0 +1,113 @@
+//! What was counted, by process.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+/// Events of one process, or of several together.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Count {
+    /// System calls.
+    pub(crate) calls: u64,
+    /// Times that a thread went to sleep: a context switch that it asked for.
+    pub(crate) slept: u64,
+    /// Times that a thread had to make way.
+    pub(crate) preempted: u64,
+    /// Wake-ups that it caused.
+    pub(crate) woke: u64,
+    /// Soft interrupts that ran while it was on the processor: of the network, and others.
+    pub(crate) net: u64,
+    pub(crate) other_softirqs: u64,
+    /// Copies of more or fewer than 8 bytes between it and the kernel, and their bytes.
+    pub(crate) copies: u64,
+    pub(crate) bytes: u64,
+    /// Copies of 8 bytes: an eventfd written or read.
+    pub(crate) bells: u64,
+    /// HTTP messages written and read.
+    pub(crate) written: u64,
+    pub(crate) parsed: u64,
+    /// System calls by name, those that are told.
+    pub(crate) named: BTreeMap<String, u64>,
+}
+
+/// `NET_TX_SOFTIRQ` and `NET_RX_SOFTIRQ` (kernel: include/linux/interrupt.h).
+const NET: [u64; 2] = [2, 3];
+
+impl Count {
+    /// Adds what a map of bpftrace holds at one key; `what` is the part of the key after the process.
+    fn note(&mut self, map: &str, what: &str, times: u64) {
+        match map {
+            "@calls" => self.calls += times,
+            "@slept" => self.slept += times,
+            "@preempted" => self.preempted += times,
+            "@woke" => self.woke += times,
+            "@softirqs" if what.parse().is_ok_and(|vector| NET.contains(&vector)) => self.net += times,
+            "@softirqs" => self.other_softirqs += times,
+            "@copies" => self.copies += times,
+            "@bytes" => self.bytes += times,
+            "@bells" => self.bells += times,
+            "@written" => self.written += times,
+            "@parsed" => self.parsed += times,
+            "@named" => *self.named.entry(what.to_owned()).or_default() += times,
+            _ => {}
+        }
+    }
+
+    /// Adds another process's.
+    pub(crate) fn add(&mut self, other: &Self) {
+        for (mine, theirs) in [
+            (&mut self.calls, other.calls),
+            (&mut self.slept, other.slept),
+            (&mut self.preempted, other.preempted),
+            (&mut self.woke, other.woke),
+            (&mut self.net, other.net),
+            (&mut self.other_softirqs, other.other_softirqs),
+            (&mut self.copies, other.copies),
+            (&mut self.bytes, other.bytes),
+            (&mut self.bells, other.bells),
+            (&mut self.written, other.written),
+            (&mut self.parsed, other.parsed),
+        ] {
+            *mine += theirs;
+        }
+        for (name, times) in &other.named {
+            *self.named.entry(name.clone()).or_default() += times;
+        }
+    }
+}
+
+/// Reads what `bpftrace -f json` prints at its end.
+pub(super) fn read(lines: &str) -> BTreeMap<u32, Count> {
+    let mut counts = BTreeMap::<u32, Count>::new();
+    let lines = lines.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    for line in lines.filter(|line| line["type"] == "map") {
+        for (map, entries) in line["data"].as_object().into_iter().flatten() {
+            for (key, times) in entries.as_object().into_iter().flatten() {
+                let (pid, what) = key.split_once(',').unwrap_or((key, ""));
+                let Ok(pid) = pid.parse() else { continue };
+                counts.entry(pid).or_default().note(map, what, times.as_u64().unwrap_or(0));
+            }
+        }
+    }
+    counts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn maps_of_bpftrace() {
+        let text = r#"{"type": "attached_probes", "data": {"probes": 7}}
+{"type": "map", "data": {"@calls": {"11": 5, "12": 2}}}
+{"type": "map", "data": {"@softirqs": {"11,3": 4, "11,1": 1}}}
+{"type": "map", "data": {"@named": {"11,futex": 3}}}
+ERROR: something else"#;
+        let counts = read(text);
+        assert_eq!((counts[&11].calls, counts[&11].net, counts[&11].other_softirqs), (5, 4, 1));
+        assert_eq!((counts[&11].named["futex"], counts[&12].calls), (3, 2));
+        let mut all = counts[&11].clone();
+        all.add(&counts[&12]);
+        assert_eq!((all.calls, all.named.len()), (7, 1));
+    }
+}

@@ -1,0 +1,69 @@
+//! A running bpftrace.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::process::Stdio;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdout, Command};
+use tokio::time::timeout;
+
+use super::count::{self, Count};
+use super::script;
+
+/// How long bpftrace may take to begin, and to end.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Counts until it is asked.
+pub(crate) struct Tracer {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Tracer {
+    /// Starts it for these processes and waits until it counts.
+    pub(crate) async fn start(pids: &BTreeSet<u32>) -> io::Result<Self> {
+        let mut command = Command::new("bpftrace");
+        command.args(["-f", "json", "-e", &script::write(pids)]).stdin(Stdio::null());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+        let missing =
+            |error| io::Error::other(format!("bpftrace cannot be started: {error}; apt-get install bpftrace"));
+        let mut child = command.spawn().map_err(missing)?;
+        let mut lines = BufReader::new(child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?).lines();
+        loop {
+            match timeout(PATIENCE, lines.next_line()).await.map_err(io::Error::from)?? {
+                Some(line) if line.contains("ready") => return Ok(Self { child, lines }),
+                Some(_) => {}
+                None => return Err(complaint(child).await),
+            }
+        }
+    }
+
+    /// Ends it; what each process did since.
+    pub(crate) async fn end(mut self) -> io::Result<BTreeMap<u32, Count>> {
+        interrupt(&self.child)?;
+        let mut text = String::new();
+        while let Some(line) = timeout(PATIENCE, self.lines.next_line()).await.map_err(io::Error::from)?? {
+            text.push_str(&line);
+            text.push('\n');
+        }
+        self.child.wait().await?;
+        Ok(count::read(&text))
+    }
+}
+
+/// What Ctrl-C does: a tracer prints what it has counted and ends.
+pub(super) fn interrupt(child: &Child) -> io::Result<()> {
+    let pid = child.id().and_then(|pid| Pid::from_raw(pid.cast_signed())).ok_or(io::ErrorKind::NotFound)?;
+    Ok(kill_process(pid, Signal::INT)?)
+}
+
+async fn complaint(mut child: Child) -> io::Error {
+    let mut text = String::new();
+    if let Some(mut stderr) = child.stderr.take() {
+        let _ = timeout(PATIENCE, stderr.read_to_string(&mut text)).await;
+    }
+    io::Error::other(format!("bpftrace ended before it counted:\n{text}"))
+}

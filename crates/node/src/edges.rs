@@ -1,0 +1,94 @@
+//! The edges of every chain, from what its functions declare: calls, the names they are made by, and events. Pure.
+//!
+//! An edge for events leads from a function that publishes to one that subscribes, when a topic can be what both name. It
+//! permits events alone, unless the two have an edge for calls as well.
+
+use std::collections::{BTreeMap, HashMap};
+
+use nearpath_domain::protocol::Terms;
+use nearpath_types::{FunctionId, Policy, topic};
+
+/// Caller and callee, and what the edge is good for.
+pub(crate) type Edges = HashMap<(FunctionId, FunctionId), Terms>;
+
+/// The edges by domain. A domain without edges is there too.
+pub(crate) fn of<'a>(functions: impl Iterator<Item = (&'a FunctionId, &'a Policy)>) -> BTreeMap<String, Edges> {
+    let mut domains: BTreeMap<String, BTreeMap<&FunctionId, &Policy>> = BTreeMap::new();
+    for (id, policy) in functions {
+        if let Some(domain) = policy.domain(id) {
+            domains.entry(domain).or_default().insert(id, policy);
+        }
+    }
+    domains.into_iter().map(|(domain, functions)| (domain, inside(&functions))).collect()
+}
+
+fn inside(functions: &BTreeMap<&FunctionId, &Policy>) -> Edges {
+    let mut edges = Edges::new();
+    for (&caller, policy) in functions {
+        for callee in policy.calls.iter().filter(|callee| functions.contains_key(callee)) {
+            let aliases = policy.aliases.iter().filter(|(_, meant)| meant == callee).map(|(alias, _)| alias.clone());
+            let terms = Terms { aliases: aliases.collect(), ..Terms::default() };
+            edges.insert((caller.clone(), callee.clone()), terms);
+        }
+        for (&callee, wanting) in functions {
+            let topics = shared(&policy.publishes, &wanting.subscribes);
+            if !topics.is_empty() {
+                let events_only = Terms { events_only: true, ..Terms::default() };
+                edges.entry((caller.clone(), callee.clone())).or_insert(events_only).topics = topics;
+            }
+        }
+    }
+    edges
+}
+
+/// Those filters of a subscriber that can select what is published.
+fn shared(publishes: &[String], subscribes: &[String]) -> Vec<String> {
+    let meets = |filter: &&String| publishes.iter().any(|published| topic::overlap(published, filter));
+    subscribes.iter().filter(meets).cloned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(name: &str) -> FunctionId {
+        name.parse().unwrap()
+    }
+
+    fn policy(calls: &[&str], publishes: &[&str], subscribes: &[&str]) -> Policy {
+        let texts = |list: &[&str]| list.iter().map(ToString::to_string).collect();
+        Policy {
+            chain: Some("shop".into()),
+            calls: calls.iter().map(|name| id(name)).collect(),
+            publishes: texts(publishes),
+            subscribes: texts(subscribes),
+            ..Policy::default()
+        }
+    }
+
+    #[test]
+    fn events_have_edges_of_their_own() {
+        let checkout = Policy {
+            aliases: vec![(id("post"), id("mail"))],
+            ..policy(&["mail", "elsewhere"], &["order/placed"], &[])
+        };
+        let functions = [
+            (id("checkout"), checkout),
+            (id("mail"), policy(&[], &[], &["order/+", "stock/#"])),
+            (id("audit"), policy(&[], &[], &["#"])),
+            (id("ads"), policy(&[], &[], &["stock/#"])),
+            (id("alone"), Policy { chain: None, ..policy(&["mail"], &["order/placed"], &["#"]) }),
+        ];
+        let edges = of(functions.iter().map(|(id, policy)| (id, policy)));
+        let shop = &edges["shop.openfaas-fn"];
+        assert_eq!(
+            (edges.len(), shop.len()),
+            (1, 2),
+            "no edge leaves the chain, none is for a topic that nobody sends"
+        );
+        let both = Terms { aliases: vec![id("post")], topics: vec!["order/+".into()], events_only: false };
+        assert_eq!(shop[&(id("checkout"), id("mail"))], both);
+        let events = Terms { topics: vec!["#".into()], events_only: true, ..Terms::default() };
+        assert_eq!(shop[&(id("checkout"), id("audit"))], events);
+    }
+}

@@ -1,0 +1,76 @@
+//! What an instance of a chain is told besides: the door to its domain, and where calls to other functions are picked up.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+
+use nearpath_types::{Eip, FunctionSpec, Policy, policy};
+
+use crate::machine::DISPATCH;
+
+/// What the name `gateway` means in an instance of a chain: the watchdog listens there. Not 127.0.0.1, where the tenant's
+/// own server may have the port.
+pub const PICKUP: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+
+/// Whether the watchdog takes part for the tenant's code: unless its variable `shared_memory` says no. What cannot be read
+/// is the watchdog's to complain about.
+pub fn takes_part(spec: &FunctionSpec) -> bool {
+    !matches!(spec.env_vars.get("shared_memory").map(|text| text.trim()), Some("false" | "0"))
+}
+
+/// Variables for an instance with a door at `door` on the host. `network` is its address and the gateway's, where it has a
+/// network of its own; elsewhere nothing is picked up, because its loopback is everybody's.
+pub fn variables(
+    spec: &FunctionSpec,
+    limits: &Policy,
+    door: &Path,
+    network: Option<(Eip, SocketAddr)>,
+) -> Vec<(String, String)> {
+    let door = if network.is_some() { DISPATCH.to_owned() } else { door.to_string_lossy().into_owned() };
+    let mut all = vec![("NEARPATH_DISPATCH", door)];
+    if let Some((eip, gateway)) = network.filter(|_| takes_part(spec)) {
+        let pickup = SocketAddr::from((PICKUP, gateway.port()));
+        all.extend([("NEARPATH_PICKUP", pickup.to_string()), ("NEARPATH_GATEWAY", gateway.to_string())]);
+        all.push(("NEARPATH_EIP", eip.0.to_string()));
+    }
+    all.extend(limits.max_body.map(|bytes| ("NEARPATH_MAX_BODY", bytes.to_string())));
+    let unsaid = !spec.env_vars.contains_key("max_inflight") && spec.annotations.contains_key(policy::MAX_INFLIGHT);
+    let inflight = limits.max_inflight.filter(|_| unsaid && takes_part(spec)); // calls along edges pass no gateway
+    all.extend(inflight.map(|calls| ("max_inflight", calls.to_string())));
+    all.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(variable: Option<(&str, &str)>, network: bool) -> Vec<(String, String)> {
+        let mut spec = FunctionSpec::named("first".parse().unwrap());
+        spec.env_vars.extend(variable.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        spec.annotations.insert(policy::MAX_INFLIGHT.into(), "3".into());
+        let network = network.then(|| (Eip([10, 62, 0, 9].into()), "10.62.0.1:8080".parse().unwrap()));
+        let limits = Policy { max_body: Some(10), ..Policy::of(&spec).unwrap() };
+        variables(&spec, &limits, Path::new("/data/door"), network)
+    }
+
+    fn names(told: &[(String, String)]) -> Vec<&str> {
+        told.iter().map(|(name, _)| name.as_str()).collect()
+    }
+
+    #[test]
+    fn the_door_and_the_two_addresses_of_the_gateway() {
+        let told = told(None, true);
+        let value = |name: &str| told.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
+        assert_eq!(value("NEARPATH_DISPATCH"), Some(DISPATCH));
+        assert_eq!(value("NEARPATH_PICKUP"), Some("127.0.0.2:8080"));
+        assert_eq!(value("NEARPATH_GATEWAY"), Some("10.62.0.1:8080"));
+        assert_eq!(value("NEARPATH_EIP"), Some("10.62.0.9"));
+        assert_eq!((value("NEARPATH_MAX_BODY"), value("max_inflight")), (Some("10"), Some("3")));
+    }
+
+    #[test]
+    fn without_a_network_or_a_wish_nothing_is_picked_up() {
+        assert_eq!(names(&told(None, false)), ["NEARPATH_DISPATCH", "NEARPATH_MAX_BODY", "max_inflight"]);
+        assert_eq!(names(&told(Some(("shared_memory", "false")), true)), ["NEARPATH_DISPATCH", "NEARPATH_MAX_BODY"]);
+        assert!(!names(&told(Some(("max_inflight", "9")), true)).contains(&"max_inflight"), "the tenant's own counts");
+    }
+}

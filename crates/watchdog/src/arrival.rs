@@ -1,0 +1,104 @@
+//! A body as it came: piece by piece from a connection, or out of the chain's memory, whole or in parts.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use nearpath_domain::post::Rest;
+
+use crate::body::BoxError;
+
+/// See the module's text.
+#[derive(Debug)]
+pub(crate) enum Arrival {
+    /// From a connection.
+    Wire(Incoming),
+    /// From memory that is shared with who wrote it.
+    Memory(Parts),
+}
+
+/// What came first, and what follows.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    first: Bytes,
+    rest: Option<Rest>,
+    /// Bytes that are still to come, if the sender said.
+    left: Option<u64>,
+}
+
+impl Parts {
+    pub(crate) fn new(first: Bytes, rest: Option<Rest>) -> Self {
+        let left = match &rest {
+            Some(rest) => rest.total(),
+            None => Some(first.len() as u64),
+        };
+        Self { first, rest, left }
+    }
+
+    fn count(&mut self, bytes: usize) {
+        self.left = self.left.map(|left| left.saturating_sub(bytes as u64));
+    }
+}
+
+impl From<Bytes> for Arrival {
+    fn from(whole: Bytes) -> Self {
+        Self::Memory(Parts::new(whole, None))
+    }
+}
+
+impl Body for Parts {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let this = self.get_mut();
+        if !this.first.is_empty() {
+            let first = std::mem::take(&mut this.first);
+            this.count(first.len());
+            return Poll::Ready(Some(Ok(Frame::data(first))));
+        }
+        let Some(rest) = &this.rest else { return Poll::Ready(None) };
+        let next = std::task::ready!(rest.poll(cx));
+        match &next {
+            Some(Ok(part)) => this.count(part.len()),
+            _ => this.rest = None,
+        }
+        Poll::Ready(next.map(|part| part.map(Frame::data).map_err(Into::into)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.first.is_empty() && self.rest.as_ref().is_none_or(Rest::is_over)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.left.map_or_else(SizeHint::default, SizeHint::with_exact)
+    }
+}
+
+impl Body for Arrival {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        match self.get_mut() {
+            Self::Wire(body) => Pin::new(body).poll_frame(cx).map_err(Into::into),
+            Self::Memory(parts) => Pin::new(parts).poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Wire(body) => body.is_end_stream(),
+            Self::Memory(parts) => parts.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Wire(body) => body.size_hint(),
+            Self::Memory(parts) => parts.size_hint(),
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! What the node says of the instance's surroundings, in variables that a tenant cannot set.
+//!
+//! | variable | meaning |
+//! | --- | --- |
+//! | `NEARPATH_DISPATCH` | path of the door to the function's domain; see `contract/dispatch.md` |
+//! | `NEARPATH_PICKUP` | loopback address and port that the name `gateway` means in this instance |
+//! | `NEARPATH_GATEWAY` | address and port of the gateway itself |
+//! | `NEARPATH_EIP` | the instance's own address |
+//! | `NEARPATH_MAX_BODY` | most bytes of a request's body, as `nearpath.io/max-body` says |
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// Each is absent where there is none: outside a chain, in a test, in an instance without a network of its own.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Premises {
+    pub(crate) dispatch: Option<PathBuf>,
+    pub(crate) pickup: Option<Pickup>,
+    pub(crate) max_body: Option<usize>,
+}
+
+/// Where calls are picked up, and where those go that take no other way.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pickup {
+    pub(crate) listen: SocketAddr,
+    pub(crate) gateway: SocketAddr,
+    pub(crate) eip: IpAddr,
+}
+
+impl Premises {
+    /// Reads them. What cannot be read is as good as absent: they are the node's, not the tenant's.
+    pub(crate) fn read(get: &dyn Fn(&str) -> Option<String>) -> Self {
+        fn one<T: FromStr>(get: &dyn Fn(&str) -> Option<String>, name: &str) -> Option<T> {
+            get(name)?.parse().ok()
+        }
+        let pickup = || {
+            let (listen, gateway) = (one(get, "NEARPATH_PICKUP")?, one(get, "NEARPATH_GATEWAY")?);
+            Some(Pickup { listen, gateway, eip: one(get, "NEARPATH_EIP")? })
+        };
+        Self { dispatch: one(get, "NEARPATH_DISPATCH"), pickup: pickup(), max_body: one(get, "NEARPATH_MAX_BODY") }
+    }
+}

@@ -1,0 +1,130 @@
+//! What the gateway would say of a request in its head and its answer's, said here: the same fields with the same meaning.
+
+use std::time::SystemTime;
+
+use http::header::{ACCEPT, CONTENT_TYPE, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue};
+use http::{Method, Request, Response, Version};
+use nearpath_types::PlatformError;
+use serde::Serialize;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::Pickup;
+use crate::body::Body;
+use crate::{hop, mode, refusal};
+
+const X_CALL_ID: HeaderName = HeaderName::from_static("x-call-id");
+const X_START_TIME: HeaderName = HeaderName::from_static("x-start-time");
+const X_SERVED_BY: HeaderName = HeaderName::from_static("x-served-by");
+const X_DURATION_SECONDS: HeaderName = HeaderName::from_static("x-duration-seconds");
+const X_NEARPATH_PATH: HeaderName = HeaderName::from_static("x-nearpath-path");
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+
+/// What is remembered of a request for its answer.
+#[derive(Debug)]
+pub(super) struct Asked {
+    call_id: HeaderValue,
+    start_time: HeaderValue,
+    began: Instant,
+    pub(super) head: bool,
+    path: bool,
+    json: bool,
+    grpc: bool,
+}
+
+impl Asked {
+    pub(super) fn of<B>(request: &Request<B>) -> Self {
+        let headers = request.headers();
+        let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
+        Self {
+            call_id: headers.get(X_CALL_ID).cloned().unwrap_or_else(new_call_id),
+            start_time: start_time(),
+            began: Instant::now(),
+            head: request.method() == Method::HEAD,
+            path: headers.contains_key(X_NEARPATH_PATH),
+            json: accept.is_some_and(|accept| accept.contains("application/json")),
+            grpc: request.version() == Version::HTTP_2 && mode::is_grpc(headers),
+        }
+    }
+
+    /// Makes a request's head fit for the function. A gateway that gets the request after all says the same again.
+    pub(super) fn to_function(&self, headers: &mut HeaderMap, authority: Option<HeaderValue>, pickup: &Pickup) {
+        hop::strip(headers, false);
+        headers.remove(EXPECT);
+        if let Some(host) = headers.get(HOST).cloned().or(authority) {
+            headers.entry(HOST).or_insert_with(|| host.clone());
+            headers.entry(X_FORWARDED_HOST).or_insert(host);
+        }
+        headers.entry(X_FORWARDED_FOR).or_insert_with(|| pickup.forwarded_for.clone());
+        headers.entry(X_FORWARDED_PROTO).or_insert(HeaderValue::from_static("http"));
+        headers.insert(X_CALL_ID, self.call_id.clone());
+        headers.insert(X_START_TIME, self.start_time.clone());
+    }
+
+    /// Makes the head of an answer that came through memory fit for the caller.
+    pub(super) fn to_caller(&self, headers: &mut HeaderMap, pickup: &Pickup) {
+        self.identify(headers, pickup);
+        let took = self.began.elapsed().as_secs_f64();
+        let seconds = || HeaderValue::from_str(&format!("{took:.6}")).expect("digits and a point");
+        headers.entry(X_DURATION_SECONDS).or_insert_with(seconds);
+        if self.path {
+            headers.insert(X_NEARPATH_PATH, HeaderValue::from_static("shm"));
+        }
+    }
+
+    fn identify(&self, headers: &mut HeaderMap, pickup: &Pickup) {
+        headers.insert(X_CALL_ID, self.call_id.clone());
+        headers.insert(X_START_TIME, self.start_time.clone());
+        headers.insert(X_SERVED_BY, pickup.served_by.clone());
+    }
+
+    /// The answer for an error, in the words that the caller reads.
+    pub(super) fn refuse(&self, pickup: &Pickup, error: &PlatformError) -> Response<Body> {
+        let mut response = refusal::answer(error);
+        response.headers_mut().insert(refusal::INTERNAL, HeaderValue::from_static(error.component));
+        if self.json {
+            response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+            *response.body_mut() = Body::from(as_json(error));
+        }
+        if self.grpc {
+            response = refusal::in_grpc(response, error);
+        }
+        self.identify(response.headers_mut(), pickup);
+        response
+    }
+}
+
+/// An error as the gateway writes it for those who accept JSON.
+#[derive(Serialize)]
+struct Shown<'a> {
+    component: &'a str,
+    reason: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    setting: Option<&'a str>,
+    message: &'a str,
+    retry_is_safe: bool,
+}
+
+fn as_json(error: &PlatformError) -> String {
+    let shown = Shown {
+        component: error.component,
+        reason: error.reason.name(),
+        setting: error.setting,
+        message: &error.message,
+        retry_is_safe: error.reason.retry_is_safe(),
+    };
+    serde_json::to_string(&shown).expect("five plain fields become JSON")
+}
+
+fn new_call_id() -> HeaderValue {
+    let mut text = [0; uuid::fmt::Hyphenated::LENGTH];
+    let text = Uuid::new_v4().hyphenated().encode_lower(&mut text);
+    HeaderValue::from_str(text).expect("a UUID is ASCII")
+}
+
+fn start_time() -> HeaderValue {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    HeaderValue::from(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+}

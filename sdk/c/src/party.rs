@@ -1,0 +1,116 @@
+//! `np_party`: joining, leaving, serving, and why something failed.
+
+use std::cell::{Cell, RefCell};
+use std::ffi::{CString, c_char, c_void};
+
+use nearpath::Error;
+use nearpath::blocking::Party;
+
+use crate::answer::AnswerOfC;
+use crate::ask::NoAsk;
+use crate::code::{self, Code, MISUSE, OK};
+use crate::request::RequestOfC;
+
+/// `np_party`. C has one pointer to it, also while a handler runs: so nothing here is borrowed as a whole, and `current` says
+/// through which reference the party may be used at this moment.
+#[derive(Debug)]
+pub struct PartyOfC {
+    current: Cell<*mut Party>,
+    serving: Cell<bool>,
+    error: RefCell<CString>,
+    retry: Cell<bool>,
+}
+
+/// `np_handler`.
+pub type HandlerOfC = Option<unsafe extern "C" fn(*mut PartyOfC, *const RequestOfC, *mut AnswerOfC, *mut c_void)>;
+
+impl PartyOfC {
+    /// Does something with the party and keeps what went wrong.
+    pub(crate) fn with<T>(&self, work: impl FnOnce(&mut Party) -> Result<T, Error>) -> Result<T, Code> {
+        // SAFETY: `current` is the box of `np_join`, or the reference that the running handler was given and does not use
+        // itself; either lives, and nothing else uses it, because a party stays on one thread and `work` is ours: it calls no C.
+        let party = unsafe { &mut *self.current.get() };
+        work(party).map_err(|error| self.failed(&error))
+    }
+
+    pub(crate) fn failed(&self, error: &Error) -> Code {
+        self.say(&error.to_string(), error.retry_is_safe());
+        code::of(error)
+    }
+
+    pub(crate) fn misused(&self, what: &str) -> Code {
+        self.say(what, true);
+        MISUSE
+    }
+
+    pub(crate) fn no_ask(&self, why: NoAsk) -> Code {
+        match why {
+            NoAsk::Misuse(what) => self.misused(what),
+            NoAsk::Error(error) => self.failed(&error),
+        }
+    }
+
+    fn say(&self, text: &str, retry: bool) {
+        let text = text.replace('\0', " ");
+        self.error.replace(CString::new(text).unwrap_or_default());
+        self.retry.set(retry);
+    }
+}
+
+/// See `nearpath.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn np_join() -> *mut PartyOfC {
+    let party = Cell::new(Box::into_raw(Box::new(Party::default())));
+    let (error, retry) = (RefCell::default(), Cell::new(false));
+    Box::into_raw(Box::new(PartyOfC { current: party, serving: Cell::new(false), error, retry }))
+}
+
+/// See `nearpath.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn np_leave(party: *mut PartyOfC) {
+    if party.is_null() {
+        return;
+    }
+    // SAFETY: from `np_join` and not given back; no handler runs, so `current` is the box of `np_join`.
+    unsafe {
+        let party = Box::from_raw(party);
+        drop(Box::from_raw(party.current.get()));
+    }
+}
+
+/// See `nearpath.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn np_serve(party: *mut PartyOfC, handler: HandlerOfC, user: *mut c_void) -> Code {
+    // SAFETY: NULL or from `np_join`.
+    let (Some(of_c), Some(handler)) = (unsafe { party.as_ref() }, handler) else { return MISUSE };
+    if of_c.serving.replace(true) {
+        return of_c.misused("np_serve was called in a handler");
+    }
+    let before = of_c.current.get();
+    // SAFETY: the box of `np_join`: no handler runs. It is used through the handler's reference only, until `serve` returns.
+    let served = unsafe { &mut *before }.serve(|inner, request| {
+        of_c.current.set(inner);
+        let (request, mut answer) = (RequestOfC(request), AnswerOfC::new());
+        // SAFETY: C's function with C's `user`; request and answer live until it returns.
+        unsafe { handler(party, &request, &mut answer, user) };
+        answer.finish()
+    });
+    of_c.current.set(before);
+    of_c.serving.set(false);
+    served.map_or_else(|error| of_c.failed(&error), |()| OK)
+}
+
+/// See `nearpath.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn np_error(party: *const PartyOfC) -> *const c_char {
+    // SAFETY: NULL or from `np_join`.
+    let party = unsafe { party.as_ref() };
+    party.map_or(c"the party is NULL".as_ptr(), |party| party.error.borrow().as_ptr())
+}
+
+/// See `nearpath.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn np_retry_is_safe(party: *const PartyOfC) -> bool {
+    // SAFETY: NULL or from `np_join`.
+    unsafe { party.as_ref() }.is_some_and(|party| party.retry.get())
+}

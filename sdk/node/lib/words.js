@@ -1,0 +1,50 @@
+'use strict';
+// What users see: errors, requests, and what a handler may return.
+
+class NearpathError extends Error {
+  constructor({ message, kind, function: name, path, retryIsSafe, status, reason }) {
+    super(message);
+    this.name = 'NearpathError';
+    Object.assign(this, { kind, function: name, path: path ?? null, retryIsSafe });
+    Object.assign(this, { status: status ?? null, reason: reason ?? null });
+  }
+}
+
+/** Bytes of a payload; text is UTF-8. */
+function bytes(payload) {
+  if (payload === undefined || payload === null) return Buffer.alloc(0);
+  if (typeof payload === 'string') return Buffer.from(payload);
+  if (Buffer.isBuffer(payload)) return payload;
+  if (ArrayBuffer.isView(payload)) return Buffer.from(payload.buffer, payload.byteOffset, payload.byteLength);
+  if (payload instanceof ArrayBuffer) return Buffer.from(payload);
+  throw new TypeError('a payload is a string, a Buffer, an ArrayBuffer or a view of one');
+}
+
+/** Names and values in turn, of an object. */
+function inTurn(headers) {
+  return Object.entries(headers ?? {}).flatMap(([name, value]) => [value].flat().flatMap((each) => [name, String(each)]));
+}
+
+/** An object, of names and values in turn; of a name that comes more than once the first value. */
+function object(fields) {
+  const headers = {};
+  for (let k = 0; k < fields.length; k += 2) headers[fields[k]] ??= fields[k + 1];
+  return headers;
+}
+
+/** What a handler returned, as the native half wants it. */
+function answer(returned) {
+  if (Array.isArray(returned)) return { ...answer(returned[1]), status: returned[0] };
+  const plain = returned === undefined || returned === null || typeof returned === 'string';
+  if (plain || ArrayBuffer.isView(returned) || returned instanceof ArrayBuffer) {
+    return { status: 200, headers: [], body: bytes(returned) };
+  }
+  return { status: returned.status ?? 200, headers: inTurn(returned.headers), body: bytes(returned.body) };
+}
+
+function failed(error) {
+  console.error(error);
+  return { status: 500, headers: [], body: bytes(error instanceof Error ? `${error.name}: ${error.message}` : String(error)) };
+}
+
+module.exports = { NearpathError, bytes, inTurn, object, answer, failed };

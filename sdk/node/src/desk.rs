@@ -1,0 +1,174 @@
+//! The thread that is the party.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::thread;
+
+use napi::Status;
+use napi::threadsafe_function::{ThreadsafeFunction, ThreadsafeFunctionCallMode};
+use nearpath::{Ask, Error, Request, Response, Server};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::oneshot;
+use tokio::task::spawn_local;
+
+use crate::words::{AskOfJs, Message, RequestOfJs, ResponseOfJs};
+
+/// What tells JavaScript; it does not keep the process alive, `index.js` does while something is open.
+pub(crate) type Tell = ThreadsafeFunction<Message, (), Message, Status, false, true>;
+
+/// Number of the message that serving has ended.
+const SERVED: f64 = -1.0;
+
+/// What JavaScript wants.
+#[derive(Debug)]
+pub(crate) enum Order {
+    Call { id: f64, name: String, payload: Vec<u8>, ask: AskOfJs, event: bool },
+    Answer { id: f64, response: ResponseOfJs },
+    Stop,
+}
+
+/// The way to the thread. Dropping it ends the thread, after the calls that are open.
+pub(crate) struct Desk(UnboundedSender<Order>);
+
+impl Desk {
+    pub(crate) fn start(tell: Tell, serves: bool) -> io::Result<Self> {
+        let (sender, orders) = unbounded_channel();
+        let work = move || {
+            let office = Office { tell: Arc::new(tell), open: RefCell::default(), last: Cell::new(0.0) };
+            office.run(serves, orders);
+        };
+        thread::Builder::new().name("nearpath".into()).spawn(work)?;
+        Ok(Self(sender))
+    }
+
+    pub(crate) fn order(&self, order: Order) -> bool {
+        self.0.send(order).is_ok()
+    }
+}
+
+/// What the thread knows.
+struct Office {
+    tell: Arc<Tell>,
+    open: RefCell<HashMap<u64, Open>>,
+    last: Cell<f64>,
+}
+
+/// A call whose handler runs in JavaScript.
+struct Open {
+    /// What the calls of its handler begin with.
+    following: Ask,
+    answer: oneshot::Sender<Response>,
+}
+
+impl Office {
+    fn run(self, serves: bool, orders: UnboundedReceiver<Order>) {
+        let office = Rc::new(self);
+        let clerk = Rc::clone(&office);
+        let obey = async move {
+            obey(clerk, orders).await;
+        };
+        if !serves {
+            return drop(nearpath::run(obey));
+        }
+        let server = Rc::clone(&office);
+        let handler = move |request: Request| {
+            let office = Rc::clone(&server);
+            async move { office.attend(request).await }
+        };
+        let served = Server::new(handler).run_until(obey).map(|()| Response::new(""));
+        office.say(Message::outcome(SERVED, &served));
+    }
+
+    fn say(&self, message: Message) {
+        self.tell.call(message, ThreadsafeFunctionCallMode::NonBlocking);
+    }
+
+    /// Has a call answered by JavaScript.
+    async fn attend(self: Rc<Self>, request: Request) -> Response {
+        let id = self.last.replace(self.last.get() + 1.0) + 1.0;
+        let (answer, answered) = oneshot::channel();
+        self.open.borrow_mut().insert(key(id), Open { following: Ask::following(&request), answer });
+        let guard = GivenUp { office: &self, id };
+        self.say(Message { request: Some(RequestOfJs::of(&request)), ..Message::about(id) });
+        drop(request); // its slot is free
+        let answered = answered.await;
+        std::mem::forget(guard);
+        answered.unwrap_or_else(|_| Response::new("the function is stopping\n").with_status(503))
+    }
+
+    fn following(&self, id: f64) -> Option<Ask> {
+        self.open.borrow().get(&key(id)).map(|open| open.following.clone())
+    }
+}
+
+/// Tells JavaScript when the caller no longer waits: the future is dropped then.
+struct GivenUp<'a> {
+    office: &'a Rc<Office>,
+    id: f64,
+}
+
+impl Drop for GivenUp<'_> {
+    fn drop(&mut self) {
+        self.office.open.borrow_mut().remove(&key(self.id));
+        self.office.say(Message { given_up: Some(true), ..Message::about(self.id) });
+    }
+}
+
+/// Numbers are whole and below 2^53.
+fn key(id: f64) -> u64 {
+    id as u64
+}
+
+/// Until JavaScript wants no more. The calls that it has made end first when nobody serves.
+async fn obey(office: Rc<Office>, mut orders: UnboundedReceiver<Order>) {
+    let mut calls = tokio::task::JoinSet::new();
+    while let Some(order) = orders.recv().await {
+        match order {
+            Order::Stop => {
+                // Calls that are open still call others and are answered.
+                spawn_local(obey_to_the_end(office, orders));
+                return;
+            }
+            order => carry_out(&office, order, &mut calls),
+        }
+        while calls.try_join_next().is_some() {}
+    }
+    while calls.join_next().await.is_some() {}
+}
+
+async fn obey_to_the_end(office: Rc<Office>, mut orders: UnboundedReceiver<Order>) {
+    let mut calls = tokio::task::JoinSet::new();
+    while let Some(order) = orders.recv().await {
+        carry_out(&office, order, &mut calls);
+    }
+}
+
+fn carry_out(office: &Rc<Office>, order: Order, calls: &mut tokio::task::JoinSet<()>) {
+    match order {
+        Order::Call { id, name, payload, ask, event } => {
+            let office = Rc::clone(office);
+            let following = ask.parent.and_then(|parent| office.following(parent));
+            calls.spawn_local(async move {
+                let outcome = call(&name, payload, ask.read(following.as_ref()), event).await;
+                office.say(Message::outcome(id, &outcome));
+            });
+        }
+        Order::Answer { id, response } => {
+            if let Some(open) = office.open.borrow_mut().remove(&key(id)) {
+                let _ = open.answer.send(response.read());
+            }
+        }
+        Order::Stop => {}
+    }
+}
+
+async fn call(name: &str, payload: Vec<u8>, ask: Result<Ask, Error>, event: bool) -> Result<Response, Error> {
+    let ask = ask?;
+    if event {
+        return nearpath::notify_with(name, payload, ask).await.map(|()| Response::new(""));
+    }
+    nearpath::call_with(name, payload, ask).await
+}

@@ -1,0 +1,192 @@
+//! What goes to JavaScript and comes from there.
+
+use std::time::Duration;
+
+use napi::bindgen_prelude::Buffer;
+use napi_derive::napi;
+use nearpath::{Ask, Error, Head, Kind, Request, Response};
+
+/// How a call is made.
+#[napi(object)]
+#[derive(Debug)]
+pub struct AskOfJs {
+    /// POST unless told.
+    pub method: Option<String>,
+    /// `/` unless told.
+    pub path: Option<String>,
+    /// Names and values in turn.
+    pub headers: Vec<String>,
+    /// Milliseconds from now.
+    pub deadline: Option<f64>,
+    /// Running it twice does no harm.
+    pub idempotent: Option<bool>,
+    /// Shared memory or nothing.
+    pub near_only: Option<bool>,
+    /// The number of the call whose handler calls.
+    pub parent: Option<f64>,
+}
+
+impl AskOfJs {
+    /// As the SDK says it; `following` is the request of the handler that calls.
+    pub(crate) fn read(self, following: Option<&Ask>) -> Result<Ask, Error> {
+        let mut ask = following.cloned().unwrap_or_default();
+        ask = self.method.into_iter().fold(ask, Ask::method);
+        ask = self.path.into_iter().fold(ask, Ask::path);
+        for pair in self.headers.chunks_exact(2) {
+            ask = ask.header(&pair[0], &pair[1])?;
+        }
+        let deadline = self.deadline.and_then(|ms| Duration::try_from_secs_f64(ms / 1000.0).ok());
+        ask = deadline.into_iter().fold(ask, Ask::deadline);
+        ask = if self.idempotent == Some(true) { ask.idempotent() } else { ask };
+        Ok(if self.near_only == Some(true) { ask.near_only() } else { ask })
+    }
+}
+
+/// An answer: one that came, or that of a handler.
+#[napi(object)]
+pub struct ResponseOfJs {
+    /// HTTP status.
+    pub status: u16,
+    /// Names and values in turn.
+    pub headers: Vec<String>,
+    /// The payload.
+    pub body: Buffer,
+    /// The way that a call took.
+    pub path: Option<String>,
+    /// Who answered.
+    pub instance: Option<f64>,
+}
+
+impl std::fmt::Debug for ResponseOfJs {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ResponseOfJs").field("status", &self.status).finish_non_exhaustive()
+    }
+}
+
+impl ResponseOfJs {
+    fn of(response: &Response) -> Self {
+        Self {
+            status: response.status(),
+            headers: in_turn(response.head()),
+            body: response.body().to_vec().into(),
+            path: response.path().map(|path| path.name().to_owned()),
+            instance: response.instance().map(|instance| instance as f64),
+        }
+    }
+
+    pub(crate) fn read(self) -> Response {
+        let mut head = Head::default();
+        for pair in self.headers.chunks_exact(2) {
+            if let Err(error) = head.push(&pair[0], pair[1].as_bytes()) {
+                return Response::new(error.to_string()).with_status(500);
+            }
+        }
+        Response::new(self.body.to_vec()).with_status(self.status).with_head(head)
+    }
+}
+
+/// A call that came in.
+#[napi(object)]
+pub struct RequestOfJs {
+    /// POST when the caller says nothing.
+    pub method: String,
+    /// Path and query after the function's name.
+    pub path: String,
+    /// Names and values in turn.
+    pub headers: Vec<String>,
+    /// The payload.
+    pub body: Buffer,
+    /// The function that calls.
+    pub caller: Option<String>,
+    /// The way that it came.
+    pub came_over: String,
+    /// Nobody waits for an answer.
+    pub is_event: bool,
+    /// Milliseconds that the caller still waits.
+    pub time_left: Option<f64>,
+}
+
+impl RequestOfJs {
+    pub(crate) fn of(request: &Request) -> Self {
+        Self {
+            method: request.method().to_owned(),
+            path: request.path().to_owned(),
+            headers: in_turn(request.head()),
+            body: request.body().to_vec().into(),
+            caller: request.caller().map(str::to_owned),
+            came_over: request.came_over().name().to_owned(),
+            is_event: request.is_event(),
+            time_left: request.time_left().map(|left| left.as_secs_f64() * 1000.0),
+        }
+    }
+}
+
+fn in_turn(head: &Head) -> Vec<String> {
+    head.iter().flat_map(|(name, value)| [name.to_owned(), String::from_utf8_lossy(value).into_owned()]).collect()
+}
+
+/// Why there is no answer.
+#[napi(object)]
+#[derive(Debug)]
+pub struct ErrorOfJs {
+    /// The kind's name.
+    pub kind: String,
+    /// For people.
+    pub message: String,
+    /// Which function.
+    pub function: String,
+    /// Which path.
+    pub path: Option<String>,
+    /// Whether the call provably did not run.
+    pub retry_is_safe: bool,
+    /// Of the platform's answer.
+    pub status: Option<u16>,
+    /// Of the platform's answer.
+    pub reason: Option<String>,
+}
+
+impl ErrorOfJs {
+    fn of(error: &Error) -> Self {
+        let (status, reason) = match error.kind() {
+            Kind::Platform { status, reason, .. } => (Some(*status), reason.clone()),
+            _ => (None, None),
+        };
+        Self {
+            kind: error.kind().name().to_owned(),
+            message: error.to_string(),
+            function: error.function().to_owned(),
+            path: error.path().map(|path| path.name().to_owned()),
+            retry_is_safe: error.retry_is_safe(),
+            status,
+            reason,
+        }
+    }
+}
+
+/// What JavaScript is told.
+#[napi(object)]
+pub struct Message {
+    /// Of the call that it is about; below 0: about serving.
+    pub id: f64,
+    /// A call came.
+    pub request: Option<RequestOfJs>,
+    /// An answer came.
+    pub response: Option<ResponseOfJs>,
+    /// Something failed.
+    pub error: Option<ErrorOfJs>,
+    /// The caller of this number no longer waits.
+    pub given_up: Option<bool>,
+}
+
+impl Message {
+    pub(crate) fn about(id: f64) -> Self {
+        Self { id, request: None, response: None, error: None, given_up: None }
+    }
+
+    pub(crate) fn outcome(id: f64, outcome: &Result<Response, Error>) -> Self {
+        match outcome {
+            Ok(response) => Self { response: Some(ResponseOfJs::of(response)), ..Self::about(id) },
+            Err(error) => Self { error: Some(ErrorOfJs::of(error)), ..Self::about(id) },
+        }
+    }
+}

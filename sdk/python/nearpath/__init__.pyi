@@ -1,0 +1,94 @@
+from collections.abc import Buffer, Callable, Mapping
+from typing import Literal, overload
+
+type Payload = Buffer | str
+type Headers = Mapping[str, str | bytes]
+type Path = Literal["shm", "http"]
+
+class Error(Exception):
+    kind: Literal["name", "head", "unsent", "died", "timeout", "cut", "too_large", "platform", "listen"]
+    function: str
+    path: Path | None
+    retry_is_safe: bool
+    status: int | None
+    reason: str | None
+
+class Request:
+    @property
+    def method(self) -> str: ...
+    @property
+    def path(self) -> str: ...
+    @property
+    def headers(self) -> dict[str, str]: ...
+    @property
+    def body(self) -> memoryview: ...
+    @property
+    def caller(self) -> str | None: ...
+    @property
+    def came_over(self) -> Path: ...
+    @property
+    def is_event(self) -> bool: ...
+    @property
+    def time_left(self) -> float | None: ...
+
+class Response:
+    def __init__(self, body: Payload | None = None, status: int = 200, headers: Headers | None = None) -> None: ...
+    @property
+    def status(self) -> int: ...
+    @property
+    def headers(self) -> dict[str, str]: ...
+    @property
+    def body(self) -> memoryview: ...
+    @property
+    def path(self) -> Path | None: ...
+    @property
+    def instance(self) -> int | None: ...
+
+type Answer = Response | Payload | tuple[int, Response | Payload | None] | None
+
+def serve(handler: Callable[[Request], Answer], /) -> None: ...
+def call(
+    name: str,
+    payload: Payload | None = None,
+    /,
+    *,
+    method: str | None = None,
+    path: str | None = None,
+    headers: Headers | None = None,
+    deadline: float | None = None,
+    idempotent: bool = False,
+    near_only: bool = False,
+) -> Response: ...
+@overload
+def gather(
+    *calls: tuple[str, Payload],
+    return_errors: Literal[False] = False,
+    method: str | None = None,
+    path: str | None = None,
+    headers: Headers | None = None,
+    deadline: float | None = None,
+    idempotent: bool = False,
+    near_only: bool = False,
+) -> list[Response]: ...
+@overload
+def gather(
+    *calls: tuple[str, Payload],
+    return_errors: Literal[True],
+    method: str | None = None,
+    path: str | None = None,
+    headers: Headers | None = None,
+    deadline: float | None = None,
+    idempotent: bool = False,
+    near_only: bool = False,
+) -> list[Response | Error]: ...
+def notify(
+    name: str,
+    payload: Payload | None = None,
+    /,
+    *,
+    method: str | None = None,
+    path: str | None = None,
+    headers: Headers | None = None,
+    deadline: float | None = None,
+    near_only: bool = False,
+) -> None: ...

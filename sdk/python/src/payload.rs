@@ -1,0 +1,53 @@
+//! What Python gives as a payload.
+#![allow(unsafe_code)]
+
+use bytes::Bytes;
+use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyMemoryView, PyString};
+
+use crate::view::View;
+
+/// `bytes` that Python keeps as they are, for as long as somebody reads them.
+struct Held {
+    place: *const u8,
+    bytes: usize,
+    _owner: Py<PyBytes>,
+}
+
+// SAFETY: `bytes` never change and do not move; the owner is let go of by PyO3, which waits for the interpreter's lock.
+unsafe impl Send for Held {}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        // SAFETY: taken from the owner, which is held; `bytes` never change.
+        unsafe { std::slice::from_raw_parts(self.place, self.bytes) }
+    }
+}
+
+/// Without a copy from `bytes` and from a body that came in; anything else that is like bytes, and text, is copied.
+pub(crate) fn read(payload: &Bound<'_, PyAny>) -> PyResult<Bytes> {
+    if let Ok(bytes) = payload.cast::<PyBytes>() {
+        let slice = bytes.as_bytes();
+        let held = Held { place: slice.as_ptr(), bytes: slice.len(), _owner: bytes.clone().unbind() };
+        return Ok(Bytes::from_owner(held));
+    }
+    if let Some(body) = body(payload) {
+        return Ok(body);
+    }
+    if let Ok(text) = payload.cast::<PyString>() {
+        return Ok(Bytes::copy_from_slice(text.to_cow()?.as_bytes()));
+    }
+    let buffer = PyBuffer::<u8>::get(payload)
+        .map_err(|_| PyTypeError::new_err("a payload is bytes, text, or anything with a buffer of bytes"))?;
+    buffer.to_vec(payload.py()).map(Bytes::from)
+}
+
+/// The body that a memoryview shows, when it shows the whole of one.
+fn body(payload: &Bound<'_, PyAny>) -> Option<Bytes> {
+    payload.cast::<PyMemoryView>().ok()?;
+    let owner = payload.getattr("obj").ok()?;
+    let view = owner.cast::<View>().ok()?;
+    (payload.len().ok()? == view.get().0.len()).then(|| view.get().0.clone())
+}

@@ -1,0 +1,113 @@
+"""What tests stand in: a domain without a node, functions as processes, a gateway that is a fake."""
+
+import http.server
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+
+HERE = pathlib.Path(__file__).parent
+DEADLINE = 60
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def domain_program():
+    program = os.environ.get("NEARPATH_TEST_DOMAIN", "")
+    if os.path.exists(program):
+        return program
+    reason = "needs the program that NEARPATH_TEST_DOMAIN names: cargo build -p nearpath --example domain"
+    if log := os.environ.get("NEARPATH_SKIP_LOG"):
+        with open(log, "a") as file:
+            print(f"sdk/python: {reason}", file=file)
+    raise unittest.SkipTest(reason)
+
+
+class Domain:
+    """A real hub; start() makes an instance of a function."""
+
+    def __init__(self, *edges):
+        self.folder = tempfile.TemporaryDirectory(prefix="np")
+        self.processes = []
+        self.words = [domain_program(), self.folder.name, *edges]
+        self.begin()
+
+    def begin(self):
+        self.hub = subprocess.Popen(self.words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self.hub.stdout.readline() == "ready\n"
+
+    def end(self):
+        self.hub.stdin.close()
+        assert self.hub.wait(DEADLINE) == 0
+        self.hub.stdout.close()
+
+    def door(self, name):
+        return os.path.join(self.folder.name, name)
+
+    def start(self, name):
+        port = free_port()
+        environment = {**os.environ, "NEARPATH_DISPATCH": self.door(name), "PORT": str(port)}
+        process = subprocess.Popen([sys.executable, HERE / "roles.py"], env=environment, stderr=subprocess.PIPE)
+        self.processes.append(process)
+        return process, port
+
+    def stop(self):
+        for process in self.processes:
+            process.terminate()
+        codes = [process.wait(DEADLINE) for process in self.processes]
+        for process in self.processes:
+            process.stderr.close()
+        self.end()
+        self.folder.cleanup()
+        return codes
+
+
+class Gateway:
+    """Remembers what it was asked, and answers by the function's name."""
+
+    def __init__(self):
+        asked = self.asked = []
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def take(self):
+                body = self.rfile.read(int(self.headers.get("content-length") or 0))
+                asked.append((self.command, self.path, dict(self.headers), body))
+                name = self.path.split("/")[2].split("?")[0]
+                if name == "dies":
+                    return self.connection.shutdown(socket.SHUT_RDWR)
+                if name == "slow":
+                    return gateway.hold.wait(DEADLINE)
+                refused = name == "refused"
+                answer = b"no edge\n" if refused else b"answer to " + body
+                self.send_response(403 if refused else 202 if "async" in self.path else 200)
+                if refused:
+                    self.send_header("X-Nearpath-Reason", "not_allowed")
+                self.send_header("X-By", name)
+                self.send_header("Content-Length", str(len(answer)))
+                self.end_headers()
+                self.wfile.write(answer)
+
+            do_GET = do_POST = do_PUT = take
+
+            def log_message(self, *_):
+                pass
+
+        gateway, self.hold = self, threading.Event()
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def stop(self):
+        self.hold.set()
+        self.server.shutdown()
+        self.server.server_close()

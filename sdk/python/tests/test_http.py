@@ -1,0 +1,128 @@
+"""Outside a domain: the native half and the one with the standard library are alike."""
+
+import os
+import subprocess
+import sys
+import unittest
+import urllib.error
+import urllib.request
+
+from surroundings import DEADLINE, HERE, Gateway, free_port
+
+import nearpath
+from nearpath import _http
+
+
+class Alike:
+    """What both halves do; `half` is the module."""
+
+    half = None
+
+    @classmethod
+    def setUpClass(cls):
+        cls.gateway = Gateway()
+        os.environ["NEARPATH_GATEWAY"] = cls.gateway.url
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.gateway.stop()
+
+    def setUp(self):
+        self.gateway.asked.clear()
+
+    def test_a_call(self):
+        answer = self.half.call("price", b"one", method="PUT", path="/a?b=c", headers={"X-Tenant": "7"})
+        self.assertEqual((answer.status, bytes(answer.body), answer.path), (200, b"answer to one", "http"))
+        self.assertEqual(answer.headers["x-by"], "price")
+        method, path, headers, body = self.gateway.asked[0]
+        self.assertEqual((method, path, body), ("PUT", "/function/price/a?b=c", b"one"))
+        self.assertEqual({name.lower(): value for name, value in headers.items()}["x-tenant"], "7")
+
+    def test_every_kind_of_payload(self):
+        for payload in (b"xy", bytearray(b"xy"), memoryview(b"xy"), "xy", memoryview(b"-xy-")[1:3]):
+            self.assertEqual(bytes(self.half.call("price", payload).body), b"answer to xy")
+        self.assertEqual(bytes(self.half.call("price").body), b"answer to ")
+        with self.assertRaises(TypeError):
+            self.half.call("price", object())
+
+    def test_a_body_is_a_view_that_cannot_be_written(self):
+        body = self.half.call("price", b"x").body
+        self.assertIsInstance(body, memoryview)
+        self.assertTrue(body.readonly)
+
+    def test_gather_and_notify(self):
+        answers = self.half.gather(("a", b"1"), ("refused", b""), ("b", b"2"), return_errors=True)
+        self.assertEqual([bytes(answers[0].body), bytes(answers[2].body)], [b"answer to 1", b"answer to 2"])
+        self.assertEqual(answers[1].kind, "platform")
+        with self.assertRaises(self.half.Error):
+            self.half.gather(("refused", b""))
+        self.gateway.asked.clear()
+        self.half.notify("mail", b"hello")
+        self.assertEqual(self.gateway.asked[0][1::2], ("/async-function/mail", b"hello"))
+
+    def test_errors(self):
+        wanted = {
+            "refused": ("platform", "http", False, 403, "not_allowed"),
+            "dies": ("died", "http", False, None, None),
+            "No Name": ("name", None, False, None, None),
+        }
+        for name, told in wanted.items():
+            with self.assertRaises(self.half.Error) as caught:
+                self.half.call(name)
+            error = caught.exception
+            self.assertEqual((error.kind, error.path, error.retry_is_safe, error.status, error.reason), told, error)
+            self.assertEqual(error.function, name)
+        with self.assertRaises(self.half.Error) as caught:
+            self.half.call("far", near_only=True)
+        self.assertEqual((caught.exception.kind, caught.exception.retry_is_safe), ("unsent", True))
+
+    def test_a_deadline(self):
+        with self.assertRaises(self.half.Error) as caught:
+            self.half.call("slow", deadline=0.05)
+        self.assertEqual(caught.exception.kind, "timeout")
+
+    def test_an_idempotent_call_is_made_twice(self):
+        with self.assertRaises(self.half.Error):
+            self.half.call("dies", idempotent=True)
+        self.assertEqual(len(self.gateway.asked), 2)
+
+    def test_serving(self):
+        port = free_port()
+        environment = {**os.environ, "PORT": str(port), "NEARPATH_DISPATCH": ""}
+        code = "import sys, nearpath; sys.modules['nearpath'] = sys.modules[sys.argv[1]]; exec(open(sys.argv[2]).read())"
+        words = [sys.executable, "-c", f"import nearpath._http; {code}", self.half.__name__, str(HERE / "roles.py")]
+        process = subprocess.Popen(words, env=environment, stderr=subprocess.DEVNULL)
+        try:
+            self.assertEqual(self.ask(port, "/echo", b"body"), (200, b"body"))
+            self.assertEqual(self.ask(port, "/how", b"")[0], 203)
+            self.assertEqual(self.ask(port, "/pair", b""), (418, b"tea"))
+            self.assertEqual(self.ask(port, "/nothing", b""), (200, b""))
+            self.assertEqual(self.ask(port, "/raise", b""), (500, b"ValueError: it broke"))
+        finally:
+            process.terminate()
+        self.assertEqual(process.wait(DEADLINE), 0)
+
+    def ask(self, port, path, body):
+        for _ in range(3000):
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", body, timeout=DEADLINE) as answer:
+                    return answer.status, answer.read()
+            except urllib.error.HTTPError as error:
+                with error:
+                    return error.code, error.read()
+            except urllib.error.URLError:
+                continue
+        self.fail("it never listens")
+
+
+class Native(Alike, unittest.TestCase):
+    half = nearpath
+
+
+class Standard(Alike, unittest.TestCase):
+    half = _http
+
+
+class Halves(unittest.TestCase):
+    def test_the_native_half_is_there(self):
+        self.assertEqual(nearpath.call.__module__, "nearpath._nearpath", "build it: make sdk-python")

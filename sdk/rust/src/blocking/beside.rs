@@ -1,0 +1,119 @@
+//! HTTP beside shared memory: a thread reads requests and writes answers; the party's thread handles them.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use nearpath_shm::Knocker;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{Notify, oneshot};
+use tokio::task::LocalSet;
+
+use crate::error::Error;
+use crate::listen;
+use crate::message::{Request, Response};
+use crate::server::{Service, fault, listener, taken};
+
+/// A request that came over HTTP, and where its answer goes.
+pub(super) type Visitor = (Request, oneshot::Sender<Response>);
+
+/// What the two threads share.
+#[derive(Debug, Default)]
+pub(super) struct Between {
+    /// Wakes the party's thread, while that is in a domain.
+    knocker: Mutex<Option<Knocker>>,
+    stop: AtomicBool,
+    gone: Notify,
+}
+
+impl Between {
+    pub(super) fn at(&self, knocker: Option<Knocker>) {
+        *self.knocker.lock().unwrap_or_else(PoisonError::into_inner) = knocker;
+    }
+
+    /// Whether the process was told to stop.
+    pub(super) fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
+    /// Tells the party's thread to stop.
+    pub(super) fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    fn wake(&self) {
+        if let Some(knocker) = &*self.knocker.lock().unwrap_or_else(PoisonError::into_inner) {
+            knocker.deliver();
+        }
+    }
+}
+
+/// The thread; it ends when this is dropped.
+#[derive(Debug)]
+pub(super) struct Beside {
+    pub(super) between: Arc<Between>,
+    pub(super) visitors: Receiver<Visitor>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Beside {
+    /// Listens. With `signals`, SIGTERM and SIGINT stop the party's thread.
+    pub(super) fn start(address: SocketAddr, signals: bool) -> Result<Self, Error> {
+        let listener = listener(address).map_err(|error| taken(address, &error))?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| fault(format!("no event loop: {error}")))?;
+        let (between, (sender, visitors)) = (Arc::new(Between::default()), channel());
+        let inner = Arc::clone(&between);
+        let work = move || LocalSet::new().block_on(&runtime, attend(listener, sender, inner, signals));
+        let thread = std::thread::Builder::new().name("nearpath-listen".into()).spawn(work);
+        let thread = thread.map_err(|error| fault(format!("no thread for HTTP: {error}")))?;
+        Ok(Self { between, visitors, thread: Some(thread) })
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        drop(std::mem::replace(&mut self.visitors, channel().1)); // who waits there is told that nobody comes
+        self.between.gone.notify_one();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+async fn attend(listener: std::net::TcpListener, sender: Sender<Visitor>, between: Arc<Between>, signals: bool) {
+    let Ok(listener) = TcpListener::from_std(listener) else { return between.stop() };
+    let waking = Arc::clone(&between);
+    let handler = move |request: Request| {
+        let (back, answer) = oneshot::channel();
+        let sent = sender.send((request, back));
+        waking.wake();
+        async move {
+            let answer = if sent.is_ok() { answer.await.ok() } else { None };
+            answer.unwrap_or_else(|| Response::new("the function is stopping\n").with_status(503))
+        }
+    };
+    let service = Rc::new(Service::new(handler));
+    tokio::select! {
+        () = listen::accept(listener, Rc::clone(&service)) => {}
+        () = told(&between, signals) => {}
+        () = between.gone.notified() => {}
+    }
+    // Answers that are made go out.
+    let _ = tokio::time::timeout(std::time::Duration::from_secs(1), service.open.end()).await;
+}
+
+/// Stops the party's thread at a signal, then waits for ever: it ends this one.
+async fn told(between: &Between, signals: bool) {
+    let both = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
+    if let (true, (Ok(mut term), Ok(mut int))) = (signals, both) {
+        tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
+        between.stop();
+    }
+    std::future::pending().await
+}
