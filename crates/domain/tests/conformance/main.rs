@@ -95,6 +95,9 @@ mod strict_domains {
             callers_of_the_dead_hear_of_it_at_once, a_gateways_calls_end_too_and_the_other_instance_goes_on;
         ledger:
             counters_are_exact_and_outlive_their_channels_and_their_domain, the_roll_says_who_reaches_whom;
+        fans:
+            the_first_answer_of_a_fan_is_had_while_others_are_waited_for,
+            a_topic_reaches_each_subscriber_once_and_nobody_else, an_alias_is_a_name_of_one_caller;
         limits:
             backpressure_never_loses;
         strict:
