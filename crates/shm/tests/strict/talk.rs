@@ -208,3 +208,40 @@ fn a_pool_that_others_can_write_is_refused() {
     let own = member(1);
     drop(seen(&own));
 }
+
+/// Both at once, each on a thread of its own: every message is whole, and in its place.
+#[test]
+fn thousands_pass_between_two_threads() {
+    const MESSAGES: u64 = 50_000;
+    let Pair { mut caller, mut callee, members: [one, _two], .. } = Pair::new();
+    let receiving = std::thread::spawn(move || {
+        for expected in 0..MESSAGES {
+            let message = loop {
+                match callee.receive().unwrap() {
+                    Some(message) => break message,
+                    None => {
+                        callee.flush();
+                        std::thread::yield_now();
+                    }
+                }
+            };
+            assert_eq!(message.envelope().call, expected);
+            assert!(message.body().chunks(8).all(|chunk| chunk == expected.to_le_bytes()));
+        }
+        callee.flush();
+    });
+    for number in 0..MESSAGES {
+        let body = number.to_le_bytes().repeat(20);
+        while caller.room() == 0 {
+            caller.flush();
+            std::thread::yield_now();
+        }
+        caller.send(message(&one, Kind::Event, number, &body)).unwrap();
+        if number % 5 == 0 {
+            caller.flush();
+        }
+    }
+    receiving.join().unwrap();
+    caller.flush();
+    assert!(caller.settled() && one.held() == 0);
+}
