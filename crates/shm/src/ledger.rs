@@ -33,6 +33,11 @@ impl Ledger {
         taken as u32
     }
 
+    /// Messages underway, as far as is known.
+    pub(crate) fn len(&self) -> usize {
+        self.sent.len()
+    }
+
     /// Whether nothing is underway.
     pub(crate) fn is_empty(&self) -> bool {
         self.sent.is_empty()

@@ -12,6 +12,9 @@ use crate::member::NotAccepted;
 use crate::message::{Message, Outgoing};
 use crate::sync::{Ordering, fence};
 
+/// Messages underway from which on a sender looks at every send whether some have been taken: before that, once a batch.
+const SLACK: usize = 16;
+
 /// What a strict end has besides.
 #[derive(Debug)]
 pub(super) struct Strict {
@@ -37,6 +40,9 @@ impl End {
         self.line.as_mut().into_iter().for_each(|line| line.push(descriptor));
         if let Some(strict) = &mut self.strict {
             strict.ledger.note(lease, offset, length);
+            if strict.ledger.len() >= SLACK {
+                self.collect(); // who sends without an end to its batch has its slots back, too
+            }
         }
         self.counters.sent(length);
         self.pushed = true;

@@ -209,6 +209,17 @@ fn a_pool_that_others_can_write_is_refused() {
     drop(seen(&own));
 }
 
+/// A party whose batch never ends flushes never: it needs no more slots than the ring has places, and some.
+#[test]
+fn slots_come_back_without_a_flush() {
+    let mut pair = Pair::new();
+    for call in 0..1000 {
+        pair.caller.send(message(&pair.members[0], Kind::Event, call, b"")).unwrap();
+        assert_eq!(pair.callee.receive().unwrap().unwrap().envelope().call, call);
+    }
+    assert!(pair.members[0].held() <= 16 * 256);
+}
+
 /// Both at once, each on a thread of its own: every message is whole, and in its place.
 #[test]
 fn thousands_pass_between_two_threads() {
