@@ -45,7 +45,7 @@ fn call(ledger: &Ledger, settings: Settings) -> Node {
     node
 }
 
-pub(crate) fn huge_pages_are_taken_where_they_are_and_done_without_where_not(mode: Mode) {
+pub(crate) fn huge_pages_are_taken_where_they_are_and_done_without_where_not(_: Mode) {
     let ledger = Ledger::default();
     let mut large = Settings::named("large");
     large.sizes.last_mut().unwrap().count = 2 * (number(FREE) as u32 + 64); // never enough for these
