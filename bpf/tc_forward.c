@@ -61,7 +61,7 @@ static __attribute__((always_inline)) int forward(struct __sk_buff *skb, struct 
 	return bpf_redirect_peer(row->device, 0);
 }
 
-SEC("tc")
+SEC("classifier")
 int packets(struct __sk_buff *skb)
 {
 	__u32 device = skb->ifindex;
