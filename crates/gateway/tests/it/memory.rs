@@ -312,3 +312,27 @@ async fn the_shortest_way_tells_what_the_long_way_tells() {
     }
     chain.until_all_slots_are_back().await;
 }
+
+/// A watchdog refuses so when its instance is full.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_that_an_instance_would_not_run_is_not_the_callers_to_repeat() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = asked.clone();
+    let refusing = move |received: Received| {
+        let first = count.fetch_add(1, Ordering::Relaxed) == 0;
+        async move {
+            let body = received.body.clone();
+            let reason = nearpath_types::Reason::Overload as u16;
+            received.answer(match first {
+                true => Answer { reason, ..Answer::platform(429, "full\n") },
+                false => Answer::ok(body),
+            });
+        }
+    };
+    let chain = Chain::with(refusing).await;
+    let answer = crate::house::finish(chain.ask("/", full("hello")).await).await;
+    assert_eq!((answer.status, answer.body.as_str()), (200, "hello"));
+    assert_eq!(asked.load(Ordering::Relaxed), 2);
+    let told = || chain.house.log.all().into_iter().filter(|line| line["bytes_in"] == 5).collect::<Vec<_>>();
+    eventually("one record", async || told().len() == 1 && told()[0]["status"] == 200).await;
+}
