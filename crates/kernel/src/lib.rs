@@ -11,6 +11,7 @@
 
 pub mod bpf;
 pub mod cgroup;
+pub mod cores;
 mod netlink;
 pub mod probe;
 pub mod sandbox;
