@@ -13,6 +13,7 @@
 pub mod bpf;
 pub mod cgroup;
 pub mod namespace;
+pub mod cores;
 mod netlink;
 pub mod probe;
 pub mod sandbox;

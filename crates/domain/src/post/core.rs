@@ -51,6 +51,9 @@ pub(super) struct Core {
     pub(super) ended: Vec<u32>,
     /// Something was sent, and its receivers have not been rung.
     pub(super) unrung: bool,
+    /// Tasks that wait for credit.
+    #[cfg(feature = "tokio")]
+    starved: Vec<(nearpath_types::FunctionId, Waker)>,
 }
 
 impl Core {
@@ -75,6 +78,8 @@ impl Core {
             hung_up: false,
             ended: Vec::new(),
             unrung: false,
+            #[cfg(feature = "tokio")]
+            starved: Vec::new(),
         }
     }
 
@@ -136,12 +141,37 @@ impl Core {
         published
     }
 
+    /// Whether a call to the function would not fail for want of credit; else `waker` is told when that has changed.
+    #[cfg(feature = "tokio")]
+    pub(super) fn has_credit(&mut self, function: &nearpath_types::FunctionId, waker: &Waker) -> bool {
+        let there = self.may_send(function);
+        if !there {
+            self.starved.push((function.clone(), waker.clone()));
+        }
+        there
+    }
+
+    #[cfg(feature = "tokio")]
+    fn may_send(&mut self, function: &nearpath_types::FunctionId) -> bool {
+        let Self { book, links, .. } = self;
+        let channels = book.channels(function);
+        channels.is_empty() || channels.iter().any(|channel| links.get_mut(channel).is_some_and(has_credit))
+    }
+
+    /// Wakes those for whom there is credit again. All of them: whoever comes too late asks once more.
+    #[cfg(feature = "tokio")]
+    fn feed(&mut self) {
+        for (function, waker) in std::mem::take(&mut self.starved) {
+            match self.may_send(&function) {
+                true => waker.wake(),
+                false => self.starved.push((function, waker)),
+            }
+        }
+    }
+
     fn choose(&mut self, to: To<'_>) -> Result<u32, Unsent> {
         let links = &mut self.links;
-        let credit = |channel| {
-            let usable = |link: &mut Link| !link.closed && link.outbox.is_empty() && link.end.credits() > 0;
-            links.get_mut(&channel).is_some_and(usable)
-        };
+        let credit = |channel| links.get_mut(&channel).is_some_and(has_credit);
         self.book.choose(to, credit).map_err(|nobody| match nobody {
             Nobody::Unknown => Unsent::NoPeer,
             Nobody::Busy => Unsent::NoCredit,
@@ -338,6 +368,8 @@ impl Core {
         }
         self.ring();
         self.wind_up();
+        #[cfg(feature = "tokio")]
+        self.feed();
     }
 
     fn turn_link(&mut self, channel: u32, link: &mut Link, now: Nanos) {
@@ -496,6 +528,10 @@ impl Core {
         let retry = short.then(|| now + SLOT_RETRY.as_nanos() as u64);
         [self.book.next_deadline(), retry].into_iter().flatten().min()
     }
+}
+
+fn has_credit(link: &mut Link) -> bool {
+    !link.closed && link.outbox.is_empty() && link.end.credits() > 0
 }
 
 fn asking(kind: Kind, call: u64, request: &Request<'_>) -> Envelope {

@@ -129,7 +129,7 @@ impl Core {
             inbox.strays_of(peer.channel).iter().for_each(|record| end.deliver(record));
         }
         let instance = peer.instance.unwrap_or(InstanceId(0));
-        let caller = Arc::new(Caller { function: peer.function.clone(), instance: peer.instance });
+        let caller = Arc::new(Caller::new(peer.function.clone(), peer.instance));
         if self.links.contains_key(&peer.channel) {
             return Err(invalid());
         }
