@@ -12,8 +12,8 @@
 
 pub mod bpf;
 pub mod cgroup;
-pub mod namespace;
 pub mod cores;
+pub mod namespace;
 mod netlink;
 pub mod probe;
 pub mod sandbox;

@@ -90,8 +90,10 @@ impl fmt::Display for Delivery {
         })
     }
 }
+
 /// Most bytes of a function's aliases, and of its topics: the node tells peers of them in one packet.
 const MOST_TOLD: usize = 1024;
+
 /// What the pages of a chain's shared memory are. Huge ones are for functions that trust each other not to end each other:
 /// one that punches a hole where the machine has no huge page left lets the next access end in SIGBUS
 /// (`contract/memory.md`). So they are never a default.
@@ -139,6 +141,19 @@ impl FromStr for Isolation {
             "shared" => Ok(Self::Shared),
             "strict" => Ok(Self::Strict),
             _ => Err(format!("{text:?} is none of shared, strict")),
+        }
+    }
+}
+
+impl fmt::Display for Isolation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Shared => "shared",
+            Self::Strict => "strict",
+        })
+    }
+}
+
 /// On which processors the functions of a chain run. A wake-up on the same processor costs a fifth of one across processors,
 /// and what runs there finds its data in the cache; but a chain on one processor has no more than that one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
@@ -163,15 +178,6 @@ impl FromStr for Placement {
             "spread" => Ok(Self::Spread),
             other => Err(format!("{other:?} is not auto, core or spread")),
         }
-    }
-}
-
-impl fmt::Display for Isolation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Shared => "shared",
-            Self::Strict => "strict",
-        })
     }
 }
 
