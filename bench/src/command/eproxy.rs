@@ -146,7 +146,8 @@ fn both(server: &Server) -> [u32; 2] {
 
 /// The published claim, forwarded against routed; and that the default has no need of it.
 fn goals(comparison: &mut Comparison) {
-    let values: [(&str, fn(&Row) -> f64); 2] = [("p50", |row| row.p50_us), ("CPU", |row| row.cpu_us_per_request)];
+    type Value = fn(&Row) -> f64;
+    let values: [(&str, Value); 2] = [("p50", |row| row.p50_us), ("CPU", |row| row.cpu_us_per_request)];
     for (what, value) in values {
         for (case, ..) in &CASES[..2] {
             for (over, under) in [("forwarded", "routed"), ("in the switch", "forwarded")] {
