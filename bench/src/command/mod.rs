@@ -4,7 +4,9 @@ mod audit;
 mod boutique;
 mod chaos;
 mod customers;
+mod echo;
 mod edge;
+mod eproxy;
 mod gateway;
 mod handler;
 mod idle;
@@ -12,6 +14,7 @@ mod load;
 mod member;
 mod motion;
 mod parking;
+mod placement;
 mod ring;
 mod shm;
 mod start;
@@ -37,6 +40,8 @@ pub(crate) enum Command {
     Boutique(boutique::Args),
     /// Compare nearpath's gateway with nginx as a reverse proxy
     Edge(edge::Args),
+    /// From gateway to instance and back, by the ways to put a network between them; needs root
+    Eproxy(eproxy::Args),
     /// How long instances take to start, and where the time goes; needs `nearpath` in PATH
     Start(start::Args),
     /// Constant load while instances are scaled and killed and nearpath restarts; needs `nearpath` in PATH
@@ -45,6 +50,8 @@ pub(crate) enum Command {
     Ring(ring::Args),
     /// A chain of two functions, by the ways to build it
     Shm(shm::Args),
+    /// A chain of two functions, by where they run: all on one core or wherever; needs `nearpath` in PATH
+    Placement(placement::Args),
     /// Warm chains that nobody calls: CPU, wake-ups, memory; needs `nearpath` in PATH
     Idle(idle::Args),
     /// The motion example: the warm chain beside scale to zero; needs `nearpath` in PATH
@@ -53,6 +60,8 @@ pub(crate) enum Command {
     Parking(parking::Args),
     /// Count by tracing what a request makes the kernel do, and write docs/reference/audit.md; needs bpftrace and root
     Audit(audit::Args),
+    #[command(hide = true)]
+    Echo(echo::Args),
     #[command(hide = true)]
     RingParty(crate::circle::Args),
     /// A plain HTTP handler with a small fixed response
@@ -69,10 +78,13 @@ pub(crate) fn run(command: Command) -> Outcome {
         Command::Customers(args) => on_one_thread(customers::run(args)),
         Command::Boutique(args) => on_one_thread(boutique::run(args)),
         Command::Edge(args) => on_one_thread(edge::run(args)),
+        Command::Eproxy(args) => eproxy::run(&args),
+        Command::Echo(args) => Ok(echo::serve(&args).map(|()| ExitCode::SUCCESS)?),
         Command::Start(args) => on_one_thread(start::run(args)),
         Command::Chaos(args) => on_one_thread(chaos::run(args)),
         Command::Ring(args) => on_one_thread(ring::run(args)),
         Command::Shm(args) => on_one_thread(shm::run(args)),
+        Command::Placement(args) => on_one_thread(placement::run(args)),
         Command::Idle(args) => on_one_thread(idle::run(args)),
         Command::Motion(args) => on_one_thread(motion::run(args)),
         Command::Parking(args) => on_one_thread(parking::run(args)),
