@@ -37,6 +37,10 @@ pub(crate) struct Args {
     /// Whom to ask before answering a call that came through shared memory
     #[arg(long, value_name = "NAME")]
     next_function: Option<FunctionId>,
+
+    /// Microseconds of work on each call that came through shared memory
+    #[arg(long, default_value_t = 0, value_name = "MICROS")]
+    work: u64,
 }
 
 /// Answers until it is killed.
@@ -45,7 +49,7 @@ pub(crate) async fn run(args: Args) -> Outcome {
 }
 
 async fn serve(args: Args) -> Outcome {
-    tokio::task::spawn_local(super::member::attend(args.next_function, RESPONSE));
+    tokio::task::spawn_local(super::member::attend(args.next_function, Duration::from_micros(args.work), RESPONSE));
     let next = args.next.map(|addr| Rc::new(Next { addr, idle: RefCell::default() }));
     let mut sockets = nearpath_wire::bind::bind(args.listen, 1)?;
     let listener = tokio::net::TcpListener::from_std(sockets.pop().ok_or("no socket")?)?;

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 use nearpath_domain::post::Settings;
 use nearpath_domain::post::polled::{Post, Received};
@@ -11,8 +12,9 @@ use nearpath_types::FunctionId;
 /// Where a function finds the door to its domain; see `contract/dispatch.md`.
 const DISPATCH: &str = "NEARPATH_DISPATCH";
 
-/// Takes calls beside HTTP, if there is a door, any number at a time. `next` is asked before each answer.
-pub(super) async fn attend(next: Option<FunctionId>, answer: &'static [u8]) {
+/// Takes calls beside HTTP, if there is a door, any number at a time. Each takes `work` of
+/// its own; `next` is asked before each answer.
+pub(super) async fn attend(next: Option<FunctionId>, work: Duration, answer: &'static [u8]) {
     let Some(door) = std::env::var_os(DISPATCH) else { return };
     let (post, driver) = match Post::dial(Path::new(&door), Settings::default()).await {
         Ok(joined) => joined,
@@ -24,10 +26,19 @@ pub(super) async fn attend(next: Option<FunctionId>, answer: &'static [u8]) {
     }
     let next = next.map(Rc::new);
     while let Some(received) = post.next().await {
+        toil(work);
         match &next {
             None => received.answer(Answer::ok(answer)),
             Some(next) => drop(tokio::task::spawn_local(forward(post.clone(), next.clone(), received, answer))),
         }
+    }
+}
+
+/// Burns CPU as a handler that computes does: nothing else runs on its thread meanwhile.
+fn toil(work: Duration) {
+    let end = (!work.is_zero()).then(|| Instant::now() + work);
+    while end.is_some_and(|end| Instant::now() < end) {
+        std::hint::spin_loop();
     }
 }
 

@@ -14,6 +14,7 @@ mod load;
 mod member;
 mod motion;
 mod parking;
+mod placement;
 mod ring;
 mod shm;
 mod start;
@@ -49,6 +50,8 @@ pub(crate) enum Command {
     Ring(ring::Args),
     /// A chain of two functions, by the ways to build it
     Shm(shm::Args),
+    /// A chain of two functions, by where they run: all on one core or wherever; needs `nearpath` in PATH
+    Placement(placement::Args),
     /// Warm chains that nobody calls: CPU, wake-ups, memory; needs `nearpath` in PATH
     Idle(idle::Args),
     /// The motion example: the warm chain beside scale to zero; needs `nearpath` in PATH
@@ -81,6 +84,7 @@ pub(crate) fn run(command: Command) -> Outcome {
         Command::Chaos(args) => on_one_thread(chaos::run(args)),
         Command::Ring(args) => on_one_thread(ring::run(args)),
         Command::Shm(args) => on_one_thread(shm::run(args)),
+        Command::Placement(args) => on_one_thread(placement::run(args)),
         Command::Idle(args) => on_one_thread(idle::run(args)),
         Command::Motion(args) => on_one_thread(motion::run(args)),
         Command::Parking(args) => on_one_thread(parking::run(args)),

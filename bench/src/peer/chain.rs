@@ -4,6 +4,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -55,11 +56,21 @@ impl Chain {
     /// A running nearpath with both as functions of one chain, each in its sandbox, one instance each; `delivery` is how
     /// their descriptors go.
     pub(crate) async fn nearpath(delivery: &str) -> io::Result<Self> {
+        Self::placed(delivery, "auto", Duration::ZERO).await
+    }
+
+    /// The same at a place (`nearpath.io/placement`), where each function works for so long on a call.
+    pub(crate) async fn placed(delivery: &str, place: &str, work: Duration) -> io::Result<Self> {
         let folder = tempfile::tempdir()?;
         let program = program(folder.path())?;
         let house = House::start(folder.path()).await?;
         for (name, next) in [("second", None), ("first", Some("second"))] {
-            house.deploy(&function(&program, "bench", name, next, delivery)).await?;
+            let mut spec = function(&program, "bench", name, next, delivery);
+            spec["annotations"]["nearpath.io/placement"] = json!(place);
+            if let Some(command) = spec["envProcess"].as_str().filter(|_| !work.is_zero()) {
+                spec["envProcess"] = json!(format!("{command} --work {}", work.as_micros()));
+            }
+            house.deploy(&spec).await?;
             house.until_available(name, 1).await?;
         }
         Ok(Self { entry: house.addr(), functions: Vec::new(), proxies: Vec::new(), house: Some((house, folder)) })

@@ -184,6 +184,11 @@ impl<T> Book<T> {
         self.functions.keys()
     }
 
+    /// The channels to a function's instances.
+    pub fn channels(&self, function: &FunctionId) -> &[Channel] {
+        self.functions.get(function).map_or(&[], Vec::as_slice)
+    }
+
     /// Calls on a channel whose answers are owed.
     pub fn in_flight(&self, channel: Channel) -> u32 {
         self.peers.get(&channel).map_or(0, |peer| peer.in_flight)

@@ -12,6 +12,7 @@
 
 pub mod bpf;
 pub mod cgroup;
+pub mod cores;
 pub mod namespace;
 mod netlink;
 pub mod probe;

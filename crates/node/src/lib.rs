@@ -26,6 +26,7 @@ mod metrics;
 mod node;
 mod pages;
 mod paths;
+pub mod placement;
 pub mod reconcile;
 
 pub use config::{Config, NodeError, Settle};

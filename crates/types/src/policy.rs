@@ -19,6 +19,10 @@ pub const CHAIN: &str = "nearpath.io/chain";
 pub const CALLS: &str = "nearpath.io/calls";
 /// Annotation: how descriptors go between the functions of the chain: `ring`, `sockmap` or `poll`.
 pub const DELIVERY: &str = "nearpath.io/delivery";
+/// Annotation: who can write where in the chain's memory: `shared` or `strict`.
+pub const ISOLATION: &str = "nearpath.io/isolation";
+/// Annotation: on which processors the functions of the chain run, see [`Placement`].
+pub const PLACEMENT: &str = "nearpath.io/placement";
 /// Annotation: pages of the chain's shared memory, see [`Pages`]. Every function of the chain has to ask for huge ones.
 pub const PAGES: &str = "nearpath.io/pages";
 /// Annotation: topics (or filters of topics) whose events this function sends within its chain, comma separated.
@@ -86,8 +90,10 @@ impl fmt::Display for Delivery {
         })
     }
 }
+
 /// Most bytes of a function's aliases, and of its topics: the node tells peers of them in one packet.
 const MOST_TOLD: usize = 1024;
+
 /// What the pages of a chain's shared memory are. Huge ones are for functions that trust each other not to end each other:
 /// one that punches a hole where the machine has no huge page left lets the next access end in SIGBUS
 /// (`contract/memory.md`). So they are never a default.
@@ -112,6 +118,65 @@ impl FromStr for Pages {
             "auto" => Ok(Self::Auto),
             "huge" => Ok(Self::Huge),
             other => Err(format!("{other:?} is not small, huge or auto")),
+        }
+    }
+}
+
+/// Who can write where in the memory of a chain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Isolation {
+    /// One pool, in which every function of the chain can write.
+    #[default]
+    Shared,
+    /// A pool for each thread of each function, in which the others can only read.
+    Strict,
+}
+
+impl FromStr for Isolation {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "shared" => Ok(Self::Shared),
+            "strict" => Ok(Self::Strict),
+            _ => Err(format!("{text:?} is none of shared, strict")),
+        }
+    }
+}
+
+impl fmt::Display for Isolation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Shared => "shared",
+            Self::Strict => "strict",
+        })
+    }
+}
+
+/// On which processors the functions of a chain run. A wake-up on the same processor costs a fifth of one across processors,
+/// and what runs there finds its data in the cache; but a chain on one processor has no more than that one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Placement {
+    /// Wherever the kernel puts them.
+    Spread,
+    /// On one processor while measurement says that it is enough for them, else as with `spread`.
+    #[default]
+    Auto,
+    /// On one processor.
+    Core,
+}
+
+impl FromStr for Placement {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.trim() {
+            "auto" => Ok(Self::Auto),
+            "core" => Ok(Self::Core),
+            "spread" => Ok(Self::Spread),
+            other => Err(format!("{other:?} is not auto, core or spread")),
         }
     }
 }
@@ -143,8 +208,13 @@ pub struct Policy {
     pub chain: Option<String>,
     /// See [`DELIVERY`].
     pub delivery: Delivery,
+    /// See [`ISOLATION`].
+    pub isolation: Isolation,
     /// Pages of the chain's memory, as far as this function is concerned.
     pub pages: Pages,
+    /// Processors of the chain, as far as this function is concerned.
+    #[serde(default)]
+    pub placement: Placement,
     /// Functions that it may call.
     pub calls: Vec<FunctionId>,
     /// Other names by which it calls some of them, each with what it stands for.
@@ -175,7 +245,9 @@ impl Default for Policy {
             scale_max: 20,
             chain: None,
             delivery: Delivery::Ring,
+            isolation: Isolation::Shared,
             pages: Pages::Small,
+            placement: Placement::Auto,
             calls: Vec::new(),
             aliases: Vec::new(),
             publishes: Vec::new(),
@@ -220,24 +292,31 @@ impl Policy {
             scale_min,
             scale_max,
             delivery: note(DELIVERY).read(str::parse)?.unwrap_or_default(),
+            isolation: note(ISOLATION).read(str::parse)?.unwrap_or_default(),
             calls,
             aliases,
             publishes: note(PUBLISHES).read(told_topics)?.unwrap_or_default(),
             subscribes: note(SUBSCRIBES).read(told_topics)?.unwrap_or_default(),
             chain: note(CHAIN).read(chain)?,
             pages: note(PAGES).read(str::parse)?.unwrap_or_default(),
+            placement: note(PLACEMENT).read(str::parse)?.unwrap_or_default(),
             topics: note(TOPIC).read(topics)?.unwrap_or_default(),
         })
     }
 
     /// The security domain of the function that has these settings: its chain, in its namespace, and how descriptors go there
-    /// unless by rings. Functions of no chain share nothing, nor do those of a chain that do not agree on the last.
+    /// unless by rings, and that it is strict, if it is. Functions of no chain share nothing, nor do those of a chain that do
+    /// not agree on the last two.
     pub fn domain(&self, function: &FunctionId) -> Option<String> {
         let chain = self.chain.as_ref()?;
-        Some(match self.delivery {
-            Delivery::Ring => format!("{chain}.{}", function.namespace),
-            other => format!("{chain}.{}:{other}", function.namespace),
-        })
+        let mut domain = format!("{chain}.{}", function.namespace);
+        if self.delivery != Delivery::Ring {
+            domain.push_str(&format!(":{}", self.delivery));
+        }
+        if self.isolation != Isolation::Shared {
+            domain.push_str(&format!(":{}", self.isolation));
+        }
+        Some(domain)
     }
 
     /// Whether an edge to `callee` is declared.
@@ -360,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn functions_that_agree_on_delivery_share_a_domain() {
+    fn functions_that_agree_on_delivery_and_isolation_share_a_domain() {
         let domain = |delivery: &[(&str, &str)]| {
             let spec = spec(&[&[(CHAIN, "shop")], delivery].concat());
             Policy::of(&spec).map(|policy| policy.domain(&spec.id()).unwrap())
@@ -368,6 +447,11 @@ mod tests {
         assert_eq!(domain(&[]).unwrap(), domain(&[(DELIVERY, "ring")]).unwrap());
         assert_eq!(domain(&[]).unwrap(), "shop.openfaas-fn");
         assert_eq!(domain(&[(DELIVERY, "sockmap")]).unwrap(), "shop.openfaas-fn:sockmap");
+        assert_eq!(domain(&[(ISOLATION, "shared")]).unwrap(), "shop.openfaas-fn");
+        assert_eq!(domain(&[(ISOLATION, "strict")]).unwrap(), "shop.openfaas-fn:strict");
+        assert_eq!(domain(&[(DELIVERY, "poll"), (ISOLATION, "strict")]).unwrap(), "shop.openfaas-fn:poll:strict");
+        let error = domain(&[(ISOLATION, "loose")]).unwrap_err();
+        assert_eq!(error.to_string(), "nearpath.io/isolation: \"loose\" is none of shared, strict");
         let error = domain(&[(DELIVERY, "pigeon")]).unwrap_err();
         assert_eq!(error.to_string(), "nearpath.io/delivery: \"pigeon\" is none of ring, sockmap, poll");
     }

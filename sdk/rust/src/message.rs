@@ -1,10 +1,12 @@
 //! What is asked and what is answered.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use nearpath_domain::clock;
+use nearpath_domain::post::Caller;
 use nearpath_domain::{Answer, Incoming, Reply};
 use nearpath_types::Reason;
 
@@ -43,7 +45,8 @@ impl fmt::Display for Path {
 pub struct Request {
     pub(crate) head: Head,
     pub(crate) body: Bytes,
-    pub(crate) caller: Option<String>,
+    /// None when it came over HTTP.
+    pub(crate) caller: Option<Arc<Caller>>,
     pub(crate) event: bool,
     pub(crate) path: Path,
     pub(crate) context: Context,
@@ -56,7 +59,7 @@ impl Request {
         Self {
             head: Head::received(incoming.take_head()),
             body: std::mem::take(&mut incoming.body),
-            caller: incoming.caller.function.as_ref().map(ToString::to_string),
+            caller: Some(Arc::clone(&incoming.caller)),
             event: incoming.event,
             path: Path::Shm,
             context,
@@ -100,7 +103,7 @@ impl Request {
 
     /// The function that calls, `NAME.NAMESPACE`, as the node says; none when it is the gateway or came over HTTP.
     pub fn caller(&self) -> Option<&str> {
-        self.caller.as_deref()
+        self.caller.as_ref().and_then(|caller| caller.name())
     }
 
     /// One way: nobody waits for the answer.

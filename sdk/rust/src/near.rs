@@ -1,14 +1,20 @@
 //! Calls through shared memory.
 
+use std::time::Duration;
+
 use bytes::Bytes;
-use nearpath_domain::post::polled::Post;
-use nearpath_domain::{CallError, To};
+use nearpath_domain::clock;
+use nearpath_domain::post::polled::{Call, Post};
+use nearpath_domain::{CallError, To, Unsent};
 use nearpath_types::FunctionId;
 
 use crate::ask::Ask;
 use crate::context::Context;
 use crate::error::Error;
 use crate::message::Response;
+
+/// How long a call without a deadline waits for credit before it goes another way.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Makes a call and waits for the answer.
 pub(crate) async fn call(
@@ -19,12 +25,36 @@ pub(crate) async fn call(
     ask: &Ask,
     context: Context,
 ) -> Result<Response, Error> {
-    let sent = asking(ask, body, context, |request| post.call(To::Function(function), request));
+    let send = || asking(ask, body, context, |request| post.call(To::Function(function), request));
+    let mut sent = send();
+    if matches!(sent, Err(Unsent::NoCredit)) {
+        sent = Box::pin(with_credit(post, function, context, send)).await; // seldom, and so on the heap
+    }
     let answer = match sent {
         Ok(answer) => answer.await,
         Err(unsent) => Err(CallError::Unsent(unsent)),
     };
     answer.map_err(|error| Error::near(name, error)).and_then(|reply| Response::of_memory(name, reply))
+}
+
+/// Waits for credit: the answers that bring it are on their way, and sooner here than a call can go another way.
+async fn with_credit(
+    post: &Post,
+    function: &FunctionId,
+    context: Context,
+    mut send: impl FnMut() -> Result<Call, Unsent>,
+) -> Result<Call, Unsent> {
+    let patience = if context.deadline == 0 { PATIENCE } else { clock::until(context.deadline) };
+    let tries = async {
+        loop {
+            post.credit(function).await;
+            match send() {
+                Err(Unsent::NoCredit) => tokio::task::yield_now().await, // others were quicker
+                sent => return sent,
+            }
+        }
+    };
+    tokio::time::timeout(patience, tries).await.unwrap_or(Err(Unsent::NoCredit))
 }
 
 /// Builds the request on the stack of whoever sends it.

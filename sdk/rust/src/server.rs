@@ -3,7 +3,10 @@
 use std::cell::Cell;
 use std::future::Future;
 use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
 use std::rc::Rc;
+use std::task::{self, Poll, Waker};
 use std::time::Duration;
 
 use nearpath_domain::Answer;
@@ -136,7 +139,17 @@ async fn take<H: Handler>(post: &Post, service: &Rc<Service<H>>) {
         return eprintln!("nearpath: the node does not hear that this function is ready: {error}");
     }
     while let Some(received) = post.next().await {
-        spawn_local(attend(received, Rc::clone(service)));
+        begin(Box::pin(attend(received, Rc::clone(service))));
+    }
+}
+
+/// Runs a handler until it waits for something; only then it becomes a task. One that answers at once needs none. A panic
+/// ends its own call alone, as it would in a task.
+fn begin(mut handler: Pin<Box<impl Future<Output = ()> + 'static>>) {
+    let mut cx = task::Context::from_waker(Waker::noop()); // the task polls it once more, with a waker of its own
+    let first = catch_unwind(AssertUnwindSafe(|| handler.as_mut().poll(&mut cx)));
+    if let Ok(Poll::Pending) = first {
+        spawn_local(handler);
     }
 }
 

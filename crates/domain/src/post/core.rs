@@ -12,7 +12,7 @@ use bytes::Bytes;
 use nearpath_shm::envelope::flag;
 use nearpath_shm::{Desk, Envelope, Kind, Member, Side};
 
-use super::flow::Ticket;
+use super::flow::{Flow, Ticket};
 use super::inbox::Inbox;
 use super::join::{Joined, Settings};
 use super::link::{Came, Link, Taken, Taking};
@@ -29,6 +29,7 @@ use crate::protocol::FromParty;
 const SLOT_RETRY: Duration = Duration::from_millis(1);
 
 pub(super) type Outcome = Result<Reply, CallError>;
+type Begun = Result<Option<Flow>, Unsent>;
 
 /// See the module.
 #[derive(Debug)]
@@ -50,6 +51,9 @@ pub(super) struct Core {
     pub(super) ended: Vec<u32>,
     /// Something was sent, and its receivers have not been rung.
     pub(super) unrung: bool,
+    /// Tasks that wait for credit.
+    #[cfg(feature = "tokio")]
+    starved: Vec<(nearpath_types::FunctionId, Waker)>,
 }
 
 impl Core {
@@ -74,6 +78,8 @@ impl Core {
             hung_up: false,
             ended: Vec::new(),
             unrung: false,
+            #[cfg(feature = "tokio")]
+            starved: Vec::new(),
         }
     }
 
@@ -135,12 +141,37 @@ impl Core {
         published
     }
 
+    /// Whether a call to the function would not fail for want of credit; else `waker` is told when that has changed.
+    #[cfg(feature = "tokio")]
+    pub(super) fn has_credit(&mut self, function: &nearpath_types::FunctionId, waker: &Waker) -> bool {
+        let there = self.may_send(function);
+        if !there {
+            self.starved.push((function.clone(), waker.clone()));
+        }
+        there
+    }
+
+    #[cfg(feature = "tokio")]
+    fn may_send(&mut self, function: &nearpath_types::FunctionId) -> bool {
+        let Self { book, links, .. } = self;
+        let channels = book.channels(function);
+        channels.is_empty() || channels.iter().any(|channel| links.get_mut(channel).is_some_and(has_credit))
+    }
+
+    /// Wakes those for whom there is credit again. All of them: whoever comes too late asks once more.
+    #[cfg(feature = "tokio")]
+    fn feed(&mut self) {
+        for (function, waker) in std::mem::take(&mut self.starved) {
+            match self.may_send(&function) {
+                true => waker.wake(),
+                false => self.starved.push((function, waker)),
+            }
+        }
+    }
+
     fn choose(&mut self, to: To<'_>) -> Result<u32, Unsent> {
         let links = &mut self.links;
-        let credit = |channel| {
-            let usable = |link: &mut Link| !link.closed && link.outbox.is_empty() && link.end.credits() > 0;
-            links.get_mut(&channel).is_some_and(usable)
-        };
+        let credit = |channel| links.get_mut(&channel).is_some_and(has_credit);
         self.book.choose(to, credit).map_err(|nobody| match nobody {
             Nobody::Unknown => Unsent::NoPeer,
             Nobody::Busy => Unsent::NoCredit,
@@ -148,8 +179,11 @@ impl Core {
     }
 
     fn send(&mut self, channel: u32, envelope: Envelope, request: &Request<'_>, whole: Whole) -> Result<(), Unsent> {
-        let link = self.links.get_mut(&channel).ok_or(Unsent::NoPeer)?;
-        let flow = begin(&mut link.end, &self.member, envelope, request.fields, &request.body, whole)?;
+        let mut flow = self.begin(channel, envelope, request, whole);
+        if matches!(flow, Err(Unsent::NoSlot)) && self.collect() > 0 {
+            flow = self.begin(channel, envelope, request, whole);
+        }
+        let (flow, link) = (flow?, self.links.get_mut(&channel).ok_or(Unsent::NoPeer)?);
         if envelope.kind == Kind::Call {
             link.end.counters().opened();
         }
@@ -159,6 +193,16 @@ impl Core {
         }
         self.unrung = true;
         Ok(())
+    }
+
+    fn begin(&mut self, channel: u32, envelope: Envelope, request: &Request<'_>, whole: Whole) -> Begun {
+        let link = self.links.get_mut(&channel).ok_or(Unsent::NoPeer)?;
+        begin(&mut link.end, &self.member, envelope, request.fields, &request.body, whole)
+    }
+
+    /// In a strict domain: frees the slots of what peers have taken since the last turn. How many.
+    fn collect(&mut self) -> u32 {
+        self.links.values_mut().map(|link| link.end.collect()).sum()
     }
 
     /// The outcome of a call, once.
@@ -324,15 +368,20 @@ impl Core {
         }
         self.ring();
         self.wind_up();
+        #[cfg(feature = "tokio")]
+        self.feed();
     }
 
     fn turn_link(&mut self, channel: u32, link: &mut Link, now: Nanos) {
-        let taking = Taking { bound: self.settings.largest_body, streams: self.settings.streams };
+        // What a strict peer sends is copied at once: only a body that is put together here has a bound here.
+        let streams = self.settings.streams && !self.member.pool().is_own();
+        let taking = Taking { bound: self.settings.largest_body, streams };
         link.take(taking, |link, came| match link.side {
             Side::Caller => self.answered(channel, link, came, now),
             Side::Callee => self.called(channel, link, came, now),
         });
         if link.is_busy() {
+            link.end.collect(); // before its window is looked at
             link.pump(&self.member);
         }
         link.end.flush();
@@ -479,6 +528,10 @@ impl Core {
         let retry = short.then(|| now + SLOT_RETRY.as_nanos() as u64);
         [self.book.next_deadline(), retry].into_iter().flatten().min()
     }
+}
+
+fn has_credit(link: &mut Link) -> bool {
+    !link.closed && link.outbox.is_empty() && link.end.credits() > 0
 }
 
 fn asking(kind: Kind, call: u64, request: &Request<'_>) -> Envelope {

@@ -118,6 +118,16 @@ impl Post {
         self.shared.core.borrow().functions()
     }
 
+    /// Waits until an instance of the function has credit for another call, or there is none any more. Somebody else may
+    /// take it first.
+    pub async fn credit(&self, function: &nearpath_types::FunctionId) {
+        poll_fn(|cx| match self.shared.core.borrow_mut().has_credit(function, cx.waker()) {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        })
+        .await;
+    }
+
     /// Sends a call at once; the future is its outcome. Dropping the future cancels the call.
     pub fn call(&self, to: To<'_>, request: &Request<'_>) -> Result<Call, Unsent> {
         let call = self.shared.core.borrow_mut().call(to, request, Whole::Here, clock::now())?;

@@ -102,6 +102,20 @@ pub struct Caller {
     pub function: Option<FunctionId>,
     /// Its instance; none for the gateway.
     pub instance: Option<InstanceId>,
+    /// Written once for all its calls.
+    name: Option<Box<str>>,
+}
+
+impl Caller {
+    pub(crate) fn new(function: Option<FunctionId>, instance: Option<InstanceId>) -> Self {
+        let name = function.as_ref().map(|function| function.to_string().into());
+        Self { function, instance, name }
+    }
+
+    /// Its function as text, `NAME.NAMESPACE`; none for the gateway.
+    pub fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
 }
 
 /// A call or event that came in. A call must be answered, once.

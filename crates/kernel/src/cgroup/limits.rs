@@ -113,10 +113,7 @@ impl Usage {
     pub(super) fn read(&mut self, hierarchy: &Hierarchy, folder: &Path) -> io::Result<()> {
         let read = |name: &str| fs::read_to_string(folder.join(name)).map_err(|error| at(&folder.join(name), error));
         if hierarchy.has(Controller::CpuAccounting) {
-            self.cpu = match hierarchy.version {
-                Version::V1 => Duration::from_nanos(number(&read("cpuacct.usage")?)),
-                Version::V2 => Duration::from_micros(field(&read("cpu.stat")?, "usage_usec")),
-            };
+            self.cpu = cpu_used(hierarchy.version, folder)?;
         }
         if hierarchy.has(Controller::Memory) {
             let (current, inactive) = match hierarchy.version {
@@ -127,6 +124,15 @@ impl Usage {
         }
         Ok(())
     }
+}
+
+/// CPU time of a group and those below.
+pub(super) fn cpu_used(version: Version, folder: &Path) -> io::Result<Duration> {
+    let read = |name: &str| fs::read_to_string(folder.join(name)).map_err(|error| at(&folder.join(name), error));
+    Ok(match version {
+        Version::V1 => Duration::from_nanos(number(&read("cpuacct.usage")?)),
+        Version::V2 => Duration::from_micros(field(&read("cpu.stat")?, "usage_usec")),
+    })
 }
 
 fn number(text: &str) -> u64 {

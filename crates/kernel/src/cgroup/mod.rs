@@ -13,6 +13,7 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use nearpath_types::InstanceId;
 
@@ -119,6 +120,23 @@ impl Cgroup {
             usage.read(hierarchy, folder)?;
         }
         Ok(usage)
+    }
+
+    /// CPU time that the instance has used since its start; `None` where nobody counts.
+    pub fn cpu(&self) -> Option<Duration> {
+        let counts = |(hierarchy, _): &&(Arc<Hierarchy>, PathBuf)| hierarchy.has(Controller::CpuAccounting);
+        let (hierarchy, folder) = self.folders.iter().find(counts)?;
+        limits::cpu_used(hierarchy.version, folder).ok()
+    }
+
+    /// Moves its threads from one processor to another; `None` is every one of `all`. See [`crate::cores`]. Returns how many
+    /// were moved: none without a hierarchy.
+    ///
+    /// # Errors
+    /// When its group is gone.
+    pub fn place(&self, all: &[usize], from: Option<usize>, to: Option<usize>) -> io::Result<usize> {
+        let Some((hierarchy, folder)) = self.folders.first() else { return Ok(0) };
+        crate::cores::place(&folder.join(hierarchy.version.thread_file()), all, from, to)
     }
 
     /// Kills what is left inside and removes the groups. Quick when nothing is; else it waits for the processes' end.

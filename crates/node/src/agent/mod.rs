@@ -3,6 +3,7 @@
 //! It hears what is wanted and what happens, asks [`reconcile::plan`] for each function, publishes the outcome and only
 //! then acts on what the outcome withdraws. Everything slow happens in the instances' own tasks.
 
+mod crews;
 mod function;
 mod lots;
 mod publisher;
@@ -26,6 +27,7 @@ use crate::config::Settle;
 use crate::instance::ending::Ending;
 use crate::instance::life::{Event, StopOrder};
 use crate::metrics::Metrics;
+use crate::placement::placer::{PERIOD, Placer};
 use crate::reconcile::{self, Action};
 use publisher::Functions;
 use record::{Meter, Record};
@@ -67,6 +69,9 @@ pub(crate) struct Agent {
     /// Copies that were needed when they were last collected; `None`: not known before the first wish.
     needed: Option<BTreeSet<Key>>,
     informed: bool,
+    /// Where the chains' instances run, and when to look at that again.
+    placer: Placer,
+    next_look: tokio::time::Instant,
 }
 
 impl Agent {
@@ -82,6 +87,8 @@ impl Agent {
             waiting: Vec::new(),
             needed: None,
             informed: false,
+            placer: Placer::new(),
+            next_look: tokio::time::Instant::now() + PERIOD,
         }
     }
 
@@ -105,6 +112,10 @@ impl Agent {
                     }
                 }
                 () = sleep_until(retry_at.unwrap_or_else(Instant::now).into()), if retry_at.is_some() => {}
+                () = sleep_until(self.next_look), if self.places() => {
+                    self.next_look = tokio::time::Instant::now() + PERIOD;
+                    self.placer.look(self.crews());
+                }
             }
         }
         if let Some(done) = self.stopping.take() {
@@ -257,6 +268,9 @@ impl Agent {
         self.metrics.phase("total", now.saturating_duration_since(record.started));
         if let Some(function) = self.functions.get_mut(&record.function) {
             function.learn_ready(record);
+        }
+        if self.places() {
+            self.placer.seat(self.crews());
         }
     }
 

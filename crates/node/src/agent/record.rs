@@ -95,6 +95,11 @@ impl Meter {
         Self { process, last: Mutex::new((started, 0)) }
     }
 
+    /// What is measured.
+    pub(super) fn process(&self) -> Arc<dyn Process> {
+        Arc::clone(&self.process)
+    }
+
     /// Thousandths of a core since the last look, and bytes now. Reads files.
     pub(super) fn read(&self, now: Instant) -> Option<(f64, f64)> {
         let consumed = self.process.consumed()?;

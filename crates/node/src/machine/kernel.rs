@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -185,6 +186,14 @@ impl Process for KernelProcess {
     fn consumed(&self) -> Option<Consumed> {
         let usage = self.remains().as_ref()?.cgroup.usage().ok()?;
         Some(Consumed { cpu_nanos: usage.cpu.as_nanos() as u64, memory_bytes: usage.memory_bytes })
+    }
+
+    fn cpu(&self) -> Option<Duration> {
+        self.remains().as_ref()?.cgroup.cpu()
+    }
+
+    fn place(&self, all: &[usize], from: Option<usize>, to: Option<usize>) -> io::Result<()> {
+        self.remains().as_ref().map_or(Ok(()), |remains| remains.cgroup.place(all, from, to).map(drop))
     }
 
     fn release(&self) {

@@ -14,6 +14,7 @@ use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 use std::{fmt, io};
 
 use futures_util::future::BoxFuture;
@@ -113,6 +114,18 @@ pub trait Process: Send + Sync + 'static {
     fn exited(&self) -> BoxFuture<'_, Exit>;
     /// What it has used; `None` where nobody counts.
     fn consumed(&self) -> Option<Consumed>;
+    /// CPU time since its start; `None` where nobody counts. Cheaper than [`Process::consumed`].
+    fn cpu(&self) -> Option<Duration> {
+        self.consumed().map(|consumed| Duration::from_nanos(consumed.cpu_nanos))
+    }
+    /// Moves its threads from one processor to another; none is every one of `all`. A thread that has chosen for itself
+    /// stays. Blocks.
+    ///
+    /// # Errors
+    /// When it has ended.
+    fn place(&self, _all: &[usize], _from: Option<usize>, _to: Option<usize>) -> io::Result<()> {
+        Ok(())
+    }
     /// Takes away what the ended process leaves behind (cgroup, folders). Blocks; may be called more than once.
     fn release(&self);
 }
