@@ -54,10 +54,10 @@ async fn the_gateways_quota_follows_its_load_and_is_swept_after_kill_nine() {
     eventually("idle again", async || quota(&group) == 10_000).await;
     house.end(Signal::KILL);
     assert!(group.exists(), "nobody was left to remove it");
-    let house = House::start_in(folder.path(), &["--gateway-cpu", "500"]).await;
+    let mut house = House::start_in(folder.path(), &["--gateway-cpu", "500"]).await;
     serves(&house).await;
     assert_eq!((members(&house).unwrap().0, quota(&group)), (group.clone(), 50_000));
-    drop(house);
+    house.end(Signal::TERM);
     assert!(!group.exists(), "it goes with its house");
     let mut house = House::start_in(folder.path(), &["--gateway-cpu", "auto"]).await;
     serves(&house).await;

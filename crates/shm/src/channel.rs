@@ -219,7 +219,16 @@ impl End {
 
     /// Hands a message over. The peer is rung by the next [`End::flush`].
     pub fn send(&mut self, message: Outgoing) -> Result<(), NotSent> {
-        if let Err(why) = self.may_send() {
+        self.send_until(State::Open, message)
+    }
+
+    /// Hands over more of what is open, a part or a cancel: also when the channel is withdrawn.
+    pub fn send_more(&mut self, message: Outgoing) -> Result<(), NotSent> {
+        self.send_until(State::Withdrawn, message)
+    }
+
+    fn send_until(&mut self, last: State, message: Outgoing) -> Result<(), NotSent> {
+        if let Err(why) = self.may_send(last) {
             return Err(NotSent { why, message: Some(message) });
         }
         if self.strict.is_some() {
@@ -243,10 +252,9 @@ impl End {
         }
     }
 
-    fn may_send(&self) -> Result<(), SendFault> {
-        let state = self.channel.state();
-        let open = state == State::Open || (state == State::Withdrawn && self.side == Side::Callee);
-        if open { Ok(()) } else { Err(SendFault::Closed(state)) }
+    fn may_send(&self, last: State) -> Result<(), SendFault> {
+        let (state, last) = (self.channel.state(), if self.side == Side::Callee { State::Withdrawn } else { last });
+        if state <= last { Ok(()) } else { Err(SendFault::Closed(state)) }
     }
 
     fn not_pushed(&self, fault: NotPushed) -> SendFault {

@@ -232,7 +232,8 @@ impl Link {
                 feed.broke(why);
                 false
             }
-            partial => partial.is_some(),
+            Some(Partial::Assembly(assembly)) => assembly.first.0.kind == Kind::Call, // nobody answers an event
+            None => false,
         }
     }
 

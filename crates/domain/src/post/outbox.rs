@@ -81,7 +81,10 @@ pub(super) fn send(
     if more {
         envelope.flags |= flag::MORE;
     }
-    end.send(draft.finish(envelope)).map_err(|not| match not.why {
+    let begins = !matches!(envelope.kind, Kind::Part | Kind::Cancel);
+    let message = draft.finish(envelope);
+    let sent = if begins { end.send(message) } else { end.send_more(message) };
+    sent.map_err(|not| match not.why {
         SendFault::Full => Unsent::NoCredit,
         SendFault::Closed(state) => Unsent::Closed(state),
         SendFault::Lost(_) => Unsent::NoSlot,
