@@ -49,7 +49,7 @@ loom: setup ## every order of the steps on shared memory, by a model checker (cr
 asan: setup ## ten million forged descriptors and messages under the address sanitizer (crates/shm)
 	# No search for leaks: where a test plays a party that dies, it forgets what that party held.
 	CARGO_TARGET_DIR=$(TARGET_DIR)/asan RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=address" ASAN_OPTIONS=detect_leaks=0 NEARPATH_SHM_RANDOM=10000000 \
-	$(CARGO) test --locked --release --target "$$(rustc -vV | sed -n 's/^host: //p')" -p nearpath-shm --test random --test channel
+	$(CARGO) test --locked --release --target "$$(rustc -vV | sed -n 's/^host: //p')" -p nearpath-shm --test random --test channel --test strict
 
 test-go: ## the Go SDK; without Go it says so
 	@if command -v go >/dev/null; then cd sdk/go && go vet ./... && CGO_ENABLED=0 go test ./...; \

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const SOURCES: [&str; 1] = ["sk_msg"];
+const SOURCES: [&str; 2] = ["sk_msg", "tc_forward"];
 
 fn main() {
     println!("cargo::rustc-check-cfg=cfg(nearpath_bpf)");
@@ -13,7 +13,7 @@ fn main() {
     let compiled: Result<Vec<()>, String> = SOURCES.into_iter().map(|name| compile(name, &out)).collect();
     match compiled {
         Ok(_) => println!("cargo::rustc-cfg=nearpath_bpf"),
-        Err(why) => println!("cargo::warning=built without BPF programs, so without `sockmap`: {why}"),
+        Err(why) => println!("cargo::warning=built without BPF programs, so without `sockmap` and forwarding: {why}"),
     }
 }
 

@@ -3,10 +3,10 @@ package nearpath
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
+	"strings"
 	"sync"
-	"sync/atomic"
-	"time"
 
 	"nearpath.io/nearpath/internal/memory"
 	"nearpath.io/nearpath/internal/party"
@@ -29,6 +29,8 @@ type Client struct {
 	InPlace bool
 	// ShmOnly makes calls fail with ErrNoPeer instead of going over HTTP.
 	ShmOnly bool
+	// Idempotent says that calls may run twice: one whose instance died is made once more.
+	Idempotent bool
 }
 
 var standard Client
@@ -48,32 +50,91 @@ func Notify(ctx context.Context, name string, body []byte) error {
 	return standard.Notify(ctx, name, &Request{Body: body})
 }
 
+// Publish sends an event to one instance of each function of the domain that subscribes to the topic, and says to how many. Outside a
+// domain nobody subscribes.
+func Publish(ctx context.Context, topic string, body []byte) (Published, error) {
+	return standard.Publish(ctx, topic, &Request{Body: body})
+}
+
+// Published is what became of an event for a topic: Sent counts the functions to one of whose instances it went, Missed those whose
+// instances had no room for it.
+type Published = party.Published
+
 // Do calls a function.
 func (c *Client) Do(ctx context.Context, name string, req *Request) (*Response, error) {
-	if p := home.forCalls(ctx); p != nil && p.Reaches(name) {
+	response, err := c.attempt(ctx, name, req)
+	if err != nil && c.Idempotent && errors.Is(err, ErrDied) {
+		return c.attempt(ctx, name, req)
+	}
+	return response, err
+}
+
+func (c *Client) attempt(ctx context.Context, name string, req *Request) (*Response, error) {
+	if err := checkName(name); err != nil {
+		return nil, failed(name, "", err)
+	}
+	if p := home.forCalls(ctx); p != nil && p.Learns(ctx, name) {
 		response, err := c.overShm(ctx, p, name, req, false)
-		if !party.Unsent(err) {
-			return response, err
+		if !party.Unsent(err) || c.ShmOnly {
+			return response, failed(name, PathShm, err)
 		}
 	}
 	if c.ShmOnly {
-		return nil, ErrNoPeer
+		return nil, failed(name, "", ErrNoPeer)
 	}
-	return c.overHTTP(ctx, "/function/", name, req)
+	response, err := c.overHTTP(ctx, "/function/", name, req)
+	return response, failed(name, PathHTTP, err)
 }
 
 // Notify sends an event.
 func (c *Client) Notify(ctx context.Context, name string, req *Request) error {
-	if p := home.forCalls(ctx); p != nil && p.Reaches(name) {
-		if _, err := c.overShm(ctx, p, name, req, true); !party.Unsent(err) {
-			return err
+	if err := checkName(name); err != nil {
+		return failed(name, "", err)
+	}
+	if p := home.forCalls(ctx); p != nil && p.Learns(ctx, name) {
+		if _, err := c.overShm(ctx, p, name, req, true); !party.Unsent(err) || c.ShmOnly {
+			return failed(name, PathShm, err)
 		}
 	}
 	if c.ShmOnly {
-		return ErrNoPeer
+		return failed(name, "", ErrNoPeer)
 	}
-	_, err := c.overHTTP(ctx, "/async-function/", name, req)
-	return err
+	accepted, err := c.overHTTP(ctx, "/async-function/", name, req)
+	if err == nil && accepted.Status >= 300 {
+		err = &PlatformError{Status: accepted.Status, Text: string(accepted.Body)}
+	}
+	return failed(name, PathHTTP, err)
+}
+
+// Publish sends an event to those who subscribe.
+func (c *Client) Publish(ctx context.Context, topic string, req *Request) (Published, error) {
+	if !party.IsTopic(topic) {
+		return Published{}, failed("", "", fmt.Errorf("%w: %q is no topic: it is empty, too long or has a wildcard", errName, topic))
+	}
+	head, err := requestHead(req)
+	p := home.forCalls(ctx)
+	if err != nil || p == nil {
+		return Published{}, failed("", "", err)
+	}
+	return p.Publish(ctx, topic, c.ask(ctx, topic, req, head))
+}
+
+var errName = errors.New("nearpath: no function can have that name")
+
+const longestLabel = 63
+
+// checkName allows NAME and NAME.NAMESPACE, each of lower-case letters, digits and inner dashes, with a letter in front.
+func checkName(name string) error {
+	for label := range strings.SplitSeq(name, ".") {
+		if len(label) > longestLabel || label == "" || label[0] < 'a' || label[0] > 'z' || label[len(label)-1] == '-' ||
+			strings.Trim(label, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
+			return errName
+		}
+	}
+	if strings.Count(name, ".") > 1 {
+		return errName
+	}
+	return nil
 }
 
 // exchange is what one call needs.
@@ -91,17 +152,29 @@ func (c *Client) overShm(ctx context.Context, p *party.Party, name string, req *
 	}
 	x := exchanges.Get().(*exchange)
 	defer func() { *x = exchange{}; exchanges.Put(x) }()
-	x.ask = party.Ask{Function: name, HeadBytes: head, BodyBytes: req.Body, InPlace: c.InPlace, Event: event}
-	if deadline, ok := ctx.Deadline(); ok {
-		x.ask.Deadline = party.At(deadline)
-	}
-	if in, ok := ctx.Value(party.TraceKey{}).(*party.Incoming); ok {
-		x.ask.Trace, x.ask.Span = in.Trace, in.Span
-	}
+	c.fill(&x.ask, ctx, name, req, head)
+	x.ask.Event = event
 	if err := p.Call(ctx, &x.ask, &x.answer); err != nil || event {
 		return nil, err
 	}
 	return response(&x.answer)
+}
+
+func (c *Client) ask(ctx context.Context, name string, req *Request, head []byte) *party.Ask {
+	ask := new(party.Ask)
+	c.fill(ask, ctx, name, req, head)
+	return ask
+}
+
+// fill has the deadline and the trace go on from the request that ctx belongs to.
+func (c *Client) fill(ask *party.Ask, ctx context.Context, name string, req *Request, head []byte) {
+	*ask = party.Ask{Function: name, HeadBytes: head, BodyBytes: req.Body, InPlace: c.InPlace}
+	if deadline, ok := ctx.Deadline(); ok {
+		ask.Deadline = party.At(deadline)
+	}
+	if in, ok := ctx.Value(party.TraceKey{}).(*party.Incoming); ok {
+		ask.Trace, ask.Span = in.Trace, in.Span
+	}
 }
 
 func response(answer *party.Answer) (*Response, error) {
@@ -124,53 +197,4 @@ func response(answer *party.Answer) (*Response, error) {
 	}
 	r.Header = header
 	return r, nil
-}
-
-// home is this process in its domain: the party that serves, or else one that only calls. An instance that called before it served
-// has been two parties; the first one goes on with the calls that are open there.
-var home house
-
-type house struct {
-	current atomic.Pointer[party.Party]
-	mu      sync.Mutex
-	nextTry time.Time
-}
-
-const rejoinPause = time.Second
-
-// forCalls is the party that makes calls; nil outside a domain.
-func (h *house) forCalls(ctx context.Context) *party.Party {
-	if p := h.current.Load(); p != nil && !left(p) {
-		return p
-	}
-	socket := dispatchSocket()
-	if socket == "" {
-		return nil
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if p := h.current.Load(); p != nil && !left(p) {
-		return p
-	}
-	if time.Now().Before(h.nextTry) {
-		return nil
-	}
-	p, err := party.Join(ctx, party.Config{Socket: socket, MaxBody: DefaultMaxBody, Spin: memory.SpinBudget})
-	if err != nil {
-		if !errors.Is(err, context.Canceled) {
-			h.nextTry = time.Now().Add(rejoinPause)
-		}
-		return nil
-	}
-	h.current.Store(p)
-	return p
-}
-
-func left(p *party.Party) bool {
-	select {
-	case <-p.Left():
-		return true
-	default:
-		return false
-	}
 }

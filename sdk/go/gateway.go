@@ -38,15 +38,11 @@ var plain = sync.OnceValue(func() *http.Client {
 })
 
 func (c *Client) overHTTP(ctx context.Context, prefix, name string, req *Request) (*Response, error) {
-	out, err := c.httpRequest(ctx, prefix+name, req)
+	out, err := c.httpRequest(ctx, prefix+name, req, bytes.NewReader(req.Body))
 	if err != nil {
 		return nil, err
 	}
-	client := c.HTTP
-	if client == nil {
-		client = plain()
-	}
-	answer, err := client.Do(out)
+	answer, err := c.httpClient().Do(out)
 	if err != nil {
 		return nil, err
 	}
@@ -68,7 +64,14 @@ func (c *Client) overHTTP(ctx context.Context, prefix, name string, req *Request
 	return &Response{Status: answer.StatusCode, Header: answer.Header, Body: body, Path: PathHTTP}, nil
 }
 
-func (c *Client) httpRequest(ctx context.Context, route string, req *Request) (*http.Request, error) {
+func (c *Client) httpClient() *http.Client {
+	if c.HTTP != nil {
+		return c.HTTP
+	}
+	return plain()
+}
+
+func (c *Client) httpRequest(ctx context.Context, route string, req *Request, body io.Reader) (*http.Request, error) {
 	gateway, method, path := c.Gateway, req.Method, req.Path
 	if gateway == "" {
 		gateway = GatewayURL()
@@ -79,7 +82,7 @@ func (c *Client) httpRequest(ctx context.Context, route string, req *Request) (*
 	if path == "/" {
 		path = ""
 	}
-	out, err := http.NewRequestWithContext(ctx, method, gateway+route+path, bytes.NewReader(req.Body))
+	out, err := http.NewRequestWithContext(ctx, method, gateway+route+path, body)
 	if err != nil {
 		return nil, err
 	}

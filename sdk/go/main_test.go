@@ -36,7 +36,7 @@ func run(m *testing.M) int {
 		panic(err)
 	}
 	defer os.RemoveAll(dir)
-	edges := [][2]string{{"shop.fn", "echo.fn"}, {"shop.fn", "mortal.fn"}, {"shop.fn", "web.fn"}, {"shop.fn", "chain.fn"}, {"chain.fn", "echo.fn"}}
+	edges := [][2]string{{"shop.fn", "echo.fn"}, {"shop.fn", "mortal.fn"}, {"shop.fn", "web.fn"}, {"shop.fn", "chain.fn"}, {"chain.fn", "echo.fn"}, {"shop.fn", "flow.fn"}}
 	node, err = fakenode.Start(fakenode.Config{Dir: dir, Edges: edges})
 	if err != nil {
 		panic(err)
@@ -81,6 +81,8 @@ func play(role string) {
 			w.WriteHeader(http.StatusTeapot)
 			fmt.Fprintf(w, "%d bytes", len(body))
 		}))
+	case "flow":
+		err = nearpath.ServeHTTP(http.HandlerFunc(flow))
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -114,8 +116,11 @@ func process(t testing.TB, role string) (*exec.Cmd, io.Reader) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	for role != "mortal" {
-		if _, err := client.Do(ctx, role, &nearpath.Request{}); err != nearpath.ErrNoPeer {
+		if _, err := client.Do(ctx, role, &nearpath.Request{}); err == nil {
 			break
+		}
+		if ctx.Err() != nil {
+			t.Fatalf("%s cannot be called", role)
 		}
 		time.Sleep(time.Millisecond)
 	}
@@ -175,7 +180,7 @@ func TestAKilledCalleeEndsItsCallsAtOnce(t *testing.T) {
 		go func() {
 			for {
 				_, err := client.Do(within(t), "mortal", &nearpath.Request{Body: make([]byte, 1000)})
-				if err != nearpath.ErrNoPeer {
+				if !errors.Is(err, nearpath.ErrNoPeer) {
 					results <- err
 					return
 				}
@@ -192,7 +197,7 @@ func TestAKilledCalleeEndsItsCallsAtOnce(t *testing.T) {
 	for range open {
 		select {
 		case err := <-results:
-			if err != nearpath.ErrDied {
+			if !errors.Is(err, nearpath.ErrDied) {
 				t.Fatal(err)
 			}
 		case <-time.After(patience):

@@ -22,6 +22,10 @@ type Request struct {
 	Body []byte
 	// Caller is the function that calls, when it is known. Set by Serve.
 	Caller string
+	// Topic is that of an event which was published, or the name by which the function was called, if the caller said. Set by Serve.
+	Topic string
+	// Event says that nobody waits for an answer. Set by Serve.
+	Event bool
 }
 
 // Response is an answer.
@@ -117,6 +121,8 @@ func readHead(head []byte, req *Request) (http.Header, error) {
 			req.Method = intern(value)
 		case string(name) == ":path" && req != nil:
 			req.Path = intern(value)
+		case string(name) == ":name" && req != nil:
+			req.Topic = string(value)
 		case name[0] != ':' && !hopByHop(string(name)):
 			if header == nil {
 				header = http.Header{}

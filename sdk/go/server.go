@@ -1,6 +1,7 @@
 package nearpath
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -27,11 +28,11 @@ type Handler func(ctx context.Context, req *Request) (*Response, error)
 type Server struct {
 	// Handler answers calls. Either this or HTTP is set.
 	Handler Handler
-	// HTTP answers calls as an http.Handler; a response is buffered when the call came through shared memory.
+	// HTTP answers calls as an http.Handler: bodies of several messages are read as they come, and what is flushed is sent at once.
 	HTTP http.Handler
 	// Addr is the TCP address to listen on; empty: PORT, or 8082.
 	Addr string
-	// MaxBody is the most bytes of a request's body; 0: DefaultMaxBody.
+	// MaxBody is the most bytes of a request's body; 0: DefaultMaxBody for a Handler, any number for an http.Handler.
 	MaxBody int64
 	// InPlace leaves the body of a request that came through shared memory where it lies: nothing is copied, and Body is valid
 	// until the handler returns. The functions of the domain share that memory: one that breaks the rules can change it meanwhile.
@@ -65,7 +66,7 @@ func (s *Server) RunContext(ctx context.Context) error {
 	}
 	listener, err := net.Listen("tcp", s.address())
 	if err != nil {
-		return fmt.Errorf("nearpath: cannot listen for HTTP: set PORT: %w", err)
+		return &Error{Kind: KindListen, Err: fmt.Errorf("cannot listen for HTTP: set PORT: %w", err)}
 	}
 	server := &http.Server{Handler: s.httpHandler(), ReadHeaderTimeout: 30 * time.Second}
 	failed := make(chan error, 1)
@@ -114,63 +115,92 @@ func (s *Server) drain(server *http.Server) error {
 	return err
 }
 
-const (
-	firstRejoin = 100 * time.Millisecond
-	lastRejoin  = 5 * time.Second
-)
-
 // member keeps a party in the domain, also over restarts of the node, until the context ends.
 func (s *Server) member(ctx context.Context) {
 	socket := dispatchSocket()
-	for pause := firstRejoin; socket != "" && ctx.Err() == nil; pause = min(2*pause, lastRejoin) {
-		p, err := party.Join(ctx, party.Config{Socket: socket, Handle: s.take, MaxBody: uint64(s.maxBody()), Spin: memory.SpinBudget})
-		if err == nil {
-			home.current.Store(p)
-			s.party = p
-			if err = p.Ready(); err == nil {
-				pause = firstRejoin
-				select {
-				case <-p.Left():
-				case <-ctx.Done():
-				}
-			}
-		}
+	if socket == "" {
+		return
+	}
+	home.servers.Add(1)
+	defer home.servers.Add(-1)
+	config := party.Config{
+		Socket: socket, Handle: s.take, Streams: s.HTTP != nil, MaxBody: uint64(s.maxBody()), Spin: memory.SpinBudget,
+	}
+	for pauses := new(backoff); ctx.Err() == nil; {
+		err := s.stay(ctx, config, pauses)
 		if err != nil && ctx.Err() == nil {
 			s.log().Warn("no shared memory: calls come over HTTP only, for now", "error", err)
 		}
 		select {
-		case <-time.After(pause):
+		case <-time.After(pauses.next()):
 		case <-ctx.Done():
 		}
 	}
+}
+
+// stay joins, and returns when the node has hung up.
+func (s *Server) stay(ctx context.Context, config party.Config, pauses *backoff) error {
+	p, err := party.Join(ctx, config)
+	if err != nil {
+		return err
+	}
+	home.settle(p)
+	if s.party != nil {
+		s.party.Retire()
+	}
+	s.party = p
+	if err := p.Ready(); err != nil {
+		return err
+	}
+	pauses.joined()
+	select {
+	case <-p.Left():
+	case <-ctx.Done():
+	}
+	return nil
 }
 
 // take answers one call that came through shared memory.
 func (s *Server) take(in *party.Incoming) {
 	s.open.Add(1)
 	defer s.open.Done()
-	var reply party.Reply
-	s.answer(in, &reply)
-	if err := in.Answer(&reply); err != nil && err != party.ErrClosed {
+	var err error
+	if s.HTTP != nil {
+		err = s.takeHTTP(in)
+	} else {
+		var reply party.Reply
+		s.answer(in, &reply)
+		err = in.Answer(&reply)
+	}
+	if err != nil && err != party.ErrClosed && !errors.Is(err, party.ErrNotWanted) {
 		s.log().Warn("an answer was not sent", "error", err, "caller", in.Caller())
 	}
+}
+
+// request reads what came, but for the body; false when it is not to be handled, and how it is answered then.
+func (s *Server) request(in *party.Incoming, req *Request, reply *party.Reply) bool {
+	req.Caller, req.Event = in.Caller(), in.Kind == memory.KindEvent
+	if in.TooBig() {
+		*reply = party.Reply{Status: http.StatusRequestEntityTooLarge, Reason: reasonBodyTooLarge, Platform: true}
+		return false
+	}
+	var err error
+	if req.Header, err = readHead(in.HeadBytes(), req); err != nil {
+		*reply = party.Reply{Status: http.StatusBadRequest, Reason: reasonBadRequest, Platform: true, BodyBytes: []byte(err.Error())}
+		return false
+	}
+	return true
 }
 
 func (s *Server) answer(in *party.Incoming, reply *party.Reply) {
 	defer func() {
 		if fault := recover(); fault != nil {
 			s.log().Error("the handler panicked", "panic", fault)
-			*reply = party.Reply{Status: http.StatusInternalServerError, Reason: reasonFunctionFailed, Platform: true, BodyBytes: []byte("the handler panicked")}
+			*reply = failure("the handler panicked")
 		}
 	}()
-	req := &Request{Caller: in.Caller()}
-	var err error
-	if in.TooBig() {
-		*reply = party.Reply{Status: http.StatusRequestEntityTooLarge, Reason: reasonBodyTooLarge, Platform: true}
-		return
-	}
-	if req.Header, err = readHead(in.HeadBytes(), req); err != nil {
-		*reply = party.Reply{Status: http.StatusBadRequest, Reason: reasonBadRequest, Platform: true, BodyBytes: []byte(err.Error())}
+	req := new(Request)
+	if !s.request(in, req, reply) {
 		return
 	}
 	req.Body = in.BodyBytes(s.InPlace)
@@ -180,19 +210,79 @@ func (s *Server) answer(in *party.Incoming, reply *party.Reply) {
 		reply.Status = http.StatusOK
 	}
 	if len(response.Header) > 0 {
+		var err error
 		if reply.HeadBytes, err = appendHeader(nil, response.Header, 0); err != nil {
-			*reply = party.Reply{Status: http.StatusInternalServerError, Reason: reasonFunctionFailed, Platform: true, BodyBytes: []byte(err.Error())}
+			*reply = failure(err.Error())
 		}
 	}
+}
+
+func failure(text string) party.Reply {
+	return party.Reply{
+		Status: http.StatusInternalServerError, Reason: reasonFunctionFailed, Platform: true, BodyBytes: []byte(text),
+	}
+}
+
+// takeHTTP has the http.Handler answer.
+func (s *Server) takeHTTP(in *party.Incoming) error {
+	var req Request
+	var reply party.Reply
+	if !s.request(in, &req, &reply) {
+		return in.Answer(&reply)
+	}
+	a := &answerer{in: in, header: http.Header{}}
+	body, length := s.bodyOf(in, a)
+	out, err := httpRequest(in, &req, body, length)
+	if err != nil {
+		return in.Answer(&party.Reply{Status: http.StatusBadRequest, Reason: reasonBadRequest, Platform: true, BodyBytes: []byte(err.Error())})
+	}
+	whole := s.runHTTP(a, out)
+	a.WriteHeader(http.StatusOK)
+	if in.HasBegun() {
+		return a.end(whole)
+	}
+	if whole {
+		err = a.fill(&reply)
+	} else {
+		reply = failure("the handler panicked")
+	}
+	if err != nil {
+		reply = failure(err.Error())
+	}
+	return in.Answer(&reply)
+}
+
+// runHTTP runs the handler; false when it panicked.
+func (s *Server) runHTTP(a *answerer, r *http.Request) (whole bool) {
+	defer func() {
+		if fault := recover(); fault != nil && fault != http.ErrAbortHandler {
+			s.log().Error("the handler panicked", "panic", fault)
+		}
+	}()
+	s.HTTP.ServeHTTP(a, r)
+	return true
+}
+
+// bodyOf is a request's body: whole, or as it comes.
+func (s *Server) bodyOf(in *party.Incoming, a *answerer) (io.ReadCloser, int64) {
+	if in.Stream == nil {
+		body := in.BodyBytes(s.InPlace)
+		return io.NopCloser(bytes.NewReader(body)), int64(len(body))
+	}
+	body, length := io.NopCloser(in.Stream), int64(-1)
+	if in.Stream.Total != memory.TotalUnknown {
+		length = int64(in.Stream.Total)
+	}
+	if s.MaxBody > 0 {
+		body = http.MaxBytesReader(a, body, s.MaxBody)
+	}
+	return body, length
 }
 
 var empty = &Response{Status: http.StatusOK}
 
 // call runs the handler.
 func (s *Server) call(ctx context.Context, req *Request) *Response {
-	if s.HTTP != nil {
-		return serveRecorded(ctx, s.HTTP, req)
-	}
 	response, err := s.Handler(ctx, req)
 	switch {
 	case err != nil:

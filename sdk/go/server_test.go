@@ -72,7 +72,7 @@ func TestReasonsAreThoseOfTheContract(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	found := regexp.MustCompile(`(?m)^\[(\w+)\]\nnumber = (\d+)$`).FindAllStringSubmatch(string(text), -1)
+	found := regexp.MustCompile(`(?m)^\[(\w+)\]\nnumber = (\d+)\n.*\n.*\nretry = (\w+)$`).FindAllStringSubmatch(string(text), -1)
 	if len(found) == 0 {
 		t.Fatal("no reasons in the contract")
 	}
@@ -80,6 +80,9 @@ func TestReasonsAreThoseOfTheContract(t *testing.T) {
 		number, _ := strconv.Atoi(reason[2])
 		if got := nearpath.ReasonName(uint16(number)); got != reason[1] {
 			t.Errorf("%d is %q, not %q", number, got, reason[1])
+		}
+		if fault := (&nearpath.PlatformError{Reason: reason[1]}); fault.RetryIsSafe() != (reason[3] == "true") {
+			t.Errorf("whether a retry is safe after %s: not %s", reason[1], reason[3])
 		}
 	}
 }

@@ -2,6 +2,7 @@ package nearpath
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"net/http"
 	"net/url"
@@ -22,33 +23,48 @@ type Transport struct {
 	Gateway string
 }
 
-// mostBuffered is the longest body of unknown length that is read to find out whether it ends.
-const mostBuffered = 1 << 20
-
-// RoundTrip implements http.RoundTripper.
+// RoundTrip implements http.RoundTripper. Bodies of both directions go as they come.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	name, path := t.function(r.URL)
 	p := home.forCalls(r.Context())
-	if name == "" || p == nil || !p.Reaches(name) || r.ContentLength > DefaultMaxBody {
+	if name == "" || p == nil || !p.Learns(r.Context(), name) || r.Header.Get("Upgrade") != "" {
 		return t.base().RoundTrip(r)
 	}
-	body, whole, err := readBody(r)
+	req, body, err := requestOf(r, path)
 	if err != nil {
 		return nil, err
 	}
-	if whole {
-		call := Client{ShmOnly: true}
-		response, err := call.Do(r.Context(), name, &Request{Method: r.Method, Path: path, Header: r.Header, Body: body})
-		if platform, ok := err.(*PlatformError); ok {
-			return platform.response(r), nil
-		}
-		if err != ErrNoPeer {
-			return httpResponse(r, response, err)
-		}
+	near := Client{ShmOnly: true}
+	stream, err := near.Stream(r.Context(), name, req, body)
+	if platform := new(PlatformError); errors.As(err, &platform) {
+		return platform.response(r), nil
 	}
-	again := r.Clone(r.Context())
-	again.Body = rest(body, r.Body, whole)
-	return t.base().RoundTrip(again)
+	if KindOf(err) == KindUnsent { // and so unread
+		again := r.Clone(r.Context())
+		if body == nil {
+			again.Body = io.NopCloser(bytes.NewReader(req.Body))
+		}
+		return t.base().RoundTrip(again)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return stream.response(r), nil
+}
+
+// requestOf reads a body that is short enough to go along with the call; a longer one goes as it comes.
+func requestOf(r *http.Request, path string) (*Request, io.Reader, error) {
+	req := &Request{Method: r.Method, Path: path, Header: r.Header}
+	switch {
+	case r.Body == nil || r.Body == http.NoBody:
+		return req, nil, nil
+	case r.ContentLength <= 0 || r.ContentLength > pieceSize:
+		return req, r.Body, nil
+	}
+	defer r.Body.Close()
+	req.Body = make([]byte, r.ContentLength)
+	_, err := io.ReadFull(r.Body, req.Body)
+	return req, nil, err
 }
 
 func (t *Transport) base() http.RoundTripper {
@@ -84,56 +100,22 @@ func (t *Transport) isGateway(u *url.URL) bool {
 	return err == nil && parsed.Host == u.Host
 }
 
-// readBody reads a body that is known to end soon; false when it does not.
-func readBody(r *http.Request) ([]byte, bool, error) {
-	if r.Body == nil || r.Body == http.NoBody {
-		return nil, true, nil
+func (s *Stream) response(r *http.Request) *http.Response {
+	if s.Header == nil {
+		s.Header = http.Header{}
 	}
-	if r.ContentLength > 0 {
-		body := make([]byte, r.ContentLength)
-		_, err := io.ReadFull(r.Body, body)
-		_ = r.Body.Close()
-		return body, true, err
-	}
-	body, err := io.ReadAll(io.LimitReader(r.Body, mostBuffered))
-	whole := len(body) < mostBuffered
-	if whole || err != nil {
-		_ = r.Body.Close()
-	}
-	return body, whole, err
-}
-
-func rest(read []byte, body io.ReadCloser, whole bool) io.ReadCloser {
-	if whole {
-		return io.NopCloser(bytes.NewReader(read))
-	}
-	return struct {
-		io.Reader
-		io.Closer
-	}{io.MultiReader(bytes.NewReader(read), body), body}
-}
-
-func httpResponse(r *http.Request, response *Response, err error) (*http.Response, error) {
-	if err != nil {
-		return nil, err
-	}
-	header := response.Header
-	if header == nil {
-		header = http.Header{}
-	}
-	header.Set("X-Nearpath-Path", string(PathShm))
-	return madeResponse(r, response.Status, header, response.Body), nil
+	s.Header.Set("X-Nearpath-Path", string(PathShm))
+	return madeResponse(r, s.Status, s.Header, s.Body, -1)
 }
 
 func (e *PlatformError) response(r *http.Request) *http.Response {
 	header := http.Header{"X-Nearpath-Reason": {e.Reason}, "Content-Type": {"text/plain"}, "X-Nearpath-Path": {string(PathShm)}}
-	return madeResponse(r, e.Status, header, []byte(e.Text))
+	return madeResponse(r, e.Status, header, io.NopCloser(strings.NewReader(e.Text)), int64(len(e.Text)))
 }
 
-func madeResponse(r *http.Request, status int, header http.Header, body []byte) *http.Response {
+func madeResponse(r *http.Request, status int, header http.Header, body io.ReadCloser, length int64) *http.Response {
 	return &http.Response{
 		Status: strconv.Itoa(status) + " " + http.StatusText(status), StatusCode: status,
-		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-		Header: header, Body: io.NopCloser(bytes.NewReader(body)), ContentLength: int64(len(body)), Request: r,
+		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: header, Body: body, ContentLength: length, Request: r,
 	}
 }

@@ -43,7 +43,7 @@ fn run(plan: Plan, variant: Variant) -> io::Result<Sample> {
     let circle = Circle::create(plan.parties, variant)?;
     let mut others = (1..plan.parties).map(|k| spawn(&circle, k, plan, variant)).collect::<io::Result<Vec<_>>>()?;
     let mut fds = circle.fds(0).into_iter().map(|fd| fd.try_clone_to_owned()).collect::<io::Result<Vec<_>>>()?;
-    let seat = Seat::open(&mut fds.drain(..), 0, plan.parties, variant.bell())?;
+    let seat = Seat::open(&mut fds.drain(..), 0, plan.parties, variant)?;
     let sample = match variant {
         Variant::Bare => drive(Bare::new(&seat)?, seat, plan),
         Variant::Sockmap => drive(Carried::new(&seat)?, seat, plan),

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use nearpath_shm::{Draft, End, Envelope, Kind, Member, Message, Record, Side, Wire};
+use nearpath_shm::{Draft, End, Envelope, Kind, Member, Message, Outgoing, Record, Side, Wire};
 
 use super::{Lane, Seat};
 
@@ -20,12 +20,13 @@ impl Messages {
     pub(super) fn new(seat: &Seat) -> Self {
         let member = seat.member();
         let [before, _, after] = seat.numbers;
-        Self {
-            before: seat.before.0.end(Side::Callee, Arc::clone(&member), before, seat.before.2.clone()),
-            after: seat.after.0.end(Side::Caller, Arc::clone(&member), after, seat.after.2.clone()),
-            member,
-            body: Vec::new(),
+        let mut before = seat.before.0.end(Side::Callee, Arc::clone(&member), before, seat.before.2.clone());
+        let mut after = seat.after.0.end(Side::Caller, Arc::clone(&member), after, seat.after.2.clone());
+        if let Some([first, second]) = &seat.foreign {
+            before = before.strictly(first.clone());
+            after = after.strictly(second.clone());
         }
+        Self { before, after, member, body: Vec::new() }
     }
 
     /// The same over the seat's socket.
@@ -33,6 +34,15 @@ impl Messages {
         let Self { before, after, member, body } = Self::new(seat);
         let [first, second] = seat.channels;
         Self { before: before.over(wire.clone(), first), after: after.over(wire.clone(), second), member, body }
+    }
+
+    /// A new message with the body at hand.
+    fn write(&self, envelope: Envelope) -> io::Result<Outgoing> {
+        let mut draft = Draft::new(self.member.claim(256).map_err(io::Error::other)?);
+        draft.field(":method", b"POST").map_err(io::Error::other)?;
+        draft.field(":path", b"/function/echo").map_err(io::Error::other)?;
+        draft.body(&self.body).map_err(io::Error::other)?;
+        Ok(draft.finish(envelope))
     }
 
     /// Before the socket is read.
@@ -58,15 +68,17 @@ impl Lane for Messages {
         item.copy_body(&mut self.body);
         let worked = item.envelope().status + 1;
         let envelope = Envelope { status: worked, ..*item.envelope() };
-        self.after.send(item.forward(envelope)).map_err(|fault| io::Error::other(fault.why))
+        let message = match item.forward(envelope) {
+            Some(message) => message,
+            None => self.write(envelope)?, // a copy has no slot to go on in
+        };
+        self.after.send(message).map_err(|fault| io::Error::other(fault.why))
     }
 
     fn make(&mut self, number: u64) -> io::Result<()> {
-        let mut draft = Draft::new(self.member.claim(256).map_err(io::Error::other)?);
-        draft.field(":method", b"POST").map_err(io::Error::other)?;
-        draft.field(":path", b"/function/echo").map_err(io::Error::other)?;
-        draft.body(&BODY).map_err(io::Error::other)?;
-        let message = draft.finish(Envelope::new(Kind::Event, number));
+        self.body.clear();
+        self.body.extend_from_slice(&BODY);
+        let message = self.write(Envelope::new(Kind::Event, number))?;
         self.after.send(message).map_err(|fault| io::Error::other(fault.why))
     }
 

@@ -9,6 +9,7 @@ mod carried;
 mod drive;
 mod message;
 mod party;
+mod strict;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -20,7 +21,7 @@ use nearpath_shm::geometry::Size;
 use nearpath_shm::region::{Access, Pages, Region};
 use nearpath_shm::spin::Spin;
 use nearpath_shm::wire::RECORD;
-use nearpath_shm::{Channel, Desk, Geometry, Knocker, Member, Party, Pool, Wire, desk};
+use nearpath_shm::{Channel, Desk, Foreign, Geometry, Knocker, Member, Party, Pool, Wire, desk};
 
 pub(crate) use drive::{Plan, measure};
 pub(crate) use party::{Args, serve};
@@ -39,6 +40,8 @@ pub(crate) enum Variant {
     Futex,
     /// Messages, woken by eventfd
     Eventfd,
+    /// Messages between pools that only their makers can write, woken by futex
+    Strict,
     /// Messages whose descriptors the kernel carries, asleep in a read
     Sockmap,
     /// Messages, never sleeping
@@ -48,7 +51,7 @@ pub(crate) enum Variant {
 impl Variant {
     fn bell(self) -> desk::Kind {
         match self {
-            Self::Bare | Self::Futex => desk::Kind::Futex,
+            Self::Bare | Self::Futex | Self::Strict => desk::Kind::Futex,
             Self::Eventfd => desk::Kind::Event,
             Self::Sockmap | Self::Poll => desk::Kind::None,
         }
@@ -87,6 +90,8 @@ struct Circle {
     bare: Vec<Arc<Region>>,
     /// With `sockmap`: who carries, and the sockets in the order of the seats.
     carrier: Option<(Exchange, Vec<bpf::Seat>)>,
+    /// With `strict`: over which neighbours give each other their pools, by the number of the one before.
+    introductions: Vec<(OwnedFd, OwnedFd)>,
 }
 
 /// The desk of a party as its neighbours see it, and what else it needs of the circle.
@@ -99,6 +104,8 @@ struct Seat {
     /// The number of the channel to the party before, and to the one after.
     channels: [u32; 2],
     wire: Option<Wire>,
+    /// The pools of the party before and of the one after, where each has its own.
+    foreign: Option<[Foreign; 2]>,
 }
 
 /// What carries in a circle: seat `k` sends on channel `k + 1`, and hears on that of the seat before.
@@ -117,8 +124,10 @@ impl Circle {
     fn create(parties: u16, variant: Variant) -> io::Result<Self> {
         let bell = variant.bell();
         let carrier = (variant == Variant::Sockmap).then(|| carrier(parties)).transpose()?;
+        let strict = if variant == Variant::Strict { parties } else { 0 };
         Ok(Self {
             carrier,
+            introductions: (0..strict).map(|_| strict::pair()).collect::<io::Result<_>>()?,
             pool: Arc::new(Pool::create(&SIZES, Pages::Small)?),
             desks: (0..parties).map(|_| Desk::create(bell, Spin::default())).collect::<io::Result<_>>()?,
             channels: (0..parties).map(|_| Channel::create(CAPACITY)).collect::<io::Result<_>>()?,
@@ -139,6 +148,9 @@ impl Circle {
         }
         fds.extend([before, seat].iter().flat_map(|&k| [self.channels[k].as_fd(), self.bare[k].as_fd()]));
         fds.extend(self.carrier.iter().map(|(_, seats)| seats[seat].party.as_fd()));
+        if !self.introductions.is_empty() {
+            fds.extend([self.introductions[before].1.as_fd(), self.introductions[seat].0.as_fd()]);
+        }
         fds
     }
 
@@ -158,13 +170,14 @@ impl Circle {
 }
 
 impl Seat {
-    fn open(fds: &mut impl Iterator<Item = OwnedFd>, seat: u16, of: u16, bell: desk::Kind) -> io::Result<Self> {
+    fn open(fds: &mut impl Iterator<Item = OwnedFd>, seat: u16, of: u16, variant: Variant) -> io::Result<Self> {
+        let bell = variant.bell();
         let mut next = || fds.next().ok_or_else(|| io::Error::other("too few descriptors"));
         let event = |next: &mut dyn FnMut() -> io::Result<OwnedFd>| -> io::Result<Option<OwnedFd>> {
             if bell == desk::Kind::Event { next().map(Some) } else { Ok(None) }
         };
         let geometry = Geometry::new(&SIZES).map_err(io::Error::other)?;
-        let pool = Arc::new(Pool::open(next()?, geometry.bytes() as usize)?);
+        let mut pool = Pool::open(next()?, geometry.bytes() as usize)?;
         let desk = Desk::open(next()?, event(&mut next)?, Spin::default())?;
         let knocker_before = Knocker::open(next()?, event(&mut next)?)?;
         let knocker_after = Knocker::open(next()?, event(&mut next)?)?;
@@ -172,11 +185,17 @@ impl Seat {
             Ok((Channel::open(next()?, CAPACITY)?, Region::open(next()?, BARE_BYTES, Access::Write)?))
         };
         let (before, after) = (edge()?, edge()?);
+        let mut foreign = None;
+        if variant == Variant::Strict {
+            pool = Pool::create_own(&SIZES)?;
+            foreign = Some(strict::introduce(&pool, [next()?, next()?])?);
+        }
         let wire = next().ok().map(|socket| Wire::new(socket, Duration::from_secs(5))).transpose()?;
         let channels = [(seat + of - 1) % of, seat].map(|before| u32::from(before) + 1);
         let number = |k: u16| Party::new(k % of + 1).expect("one more than something");
         Ok(Self {
-            pool,
+            pool: Arc::new(pool),
+            foreign,
             desk,
             before: (before.0, before.1, knocker_before),
             after: (after.0, after.1, knocker_after),

@@ -30,7 +30,7 @@ pub(crate) struct Args {
 pub(crate) fn serve(args: &Args) -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     pin(&[args.core])?;
-    let seat = Seat::open(&mut inherited(&args.fds).into_iter(), args.seat, args.of, args.variant.bell())?;
+    let seat = Seat::open(&mut inherited(&args.fds).into_iter(), args.seat, args.of, args.variant)?;
     match args.variant {
         Variant::Bare => hand_on(Bare::new(&seat)?, seat),
         Variant::Sockmap => hand_on(Carried::new(&seat)?, seat),

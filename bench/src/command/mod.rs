@@ -4,7 +4,9 @@ mod audit;
 mod boutique;
 mod chaos;
 mod customers;
+mod echo;
 mod edge;
+mod eproxy;
 mod gateway;
 mod handler;
 mod idle;
@@ -38,6 +40,8 @@ pub(crate) enum Command {
     Boutique(boutique::Args),
     /// Compare nearpath's gateway with nginx as a reverse proxy
     Edge(edge::Args),
+    /// From gateway to instance and back, by the ways to put a network between them; needs root
+    Eproxy(eproxy::Args),
     /// How long instances take to start, and where the time goes; needs `nearpath` in PATH
     Start(start::Args),
     /// Constant load while instances are scaled and killed and nearpath restarts; needs `nearpath` in PATH
@@ -57,6 +61,8 @@ pub(crate) enum Command {
     /// Count by tracing what a request makes the kernel do, and write docs/reference/audit.md; needs bpftrace and root
     Audit(audit::Args),
     #[command(hide = true)]
+    Echo(echo::Args),
+    #[command(hide = true)]
     RingParty(crate::circle::Args),
     /// A plain HTTP handler with a small fixed response
     Handler(handler::Args),
@@ -72,6 +78,8 @@ pub(crate) fn run(command: Command) -> Outcome {
         Command::Customers(args) => on_one_thread(customers::run(args)),
         Command::Boutique(args) => on_one_thread(boutique::run(args)),
         Command::Edge(args) => on_one_thread(edge::run(args)),
+        Command::Eproxy(args) => eproxy::run(&args),
+        Command::Echo(args) => Ok(echo::serve(&args).map(|()| ExitCode::SUCCESS)?),
         Command::Start(args) => on_one_thread(start::run(args)),
         Command::Chaos(args) => on_one_thread(chaos::run(args)),
         Command::Ring(args) => on_one_thread(ring::run(args)),

@@ -11,10 +11,11 @@ use super::{Outcome, seconds};
 use crate::circle::{self, Plan, Variant};
 use crate::compare::{Better, Comparison, Goal, ROUNDS, Ratio};
 
-const VARIANTS: [(&str, Variant); 5] = [
+const VARIANTS: [(&str, Variant); 6] = [
     ("bare", Variant::Bare),
     ("futex", Variant::Futex),
     ("eventfd", Variant::Eventfd),
+    ("strict", Variant::Strict),
     ("sockmap", Variant::Sockmap),
     ("poll", Variant::Poll),
 ];

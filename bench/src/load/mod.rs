@@ -51,6 +51,20 @@ impl Template {
         request.headers_mut().extend(self.headers.iter().cloned());
         request
     }
+
+    /// The same as bytes of HTTP/1.1.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        let mut bytes = format!("{} {} HTTP/1.1\r\n", self.method, self.path).into_bytes();
+        for (name, value) in &self.headers {
+            bytes.extend([name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"].concat());
+        }
+        if !self.body.is_empty() {
+            bytes.extend(format!("content-length: {}\r\n", self.body.len()).as_bytes());
+        }
+        bytes.extend(b"\r\n");
+        bytes.extend(&self.body);
+        bytes
+    }
 }
 
 /// The time in which requests are counted. What ends before it warms up, what ends after it is not counted.

@@ -1,6 +1,7 @@
 //! What is measured: child processes on free loopback ports, ended by their own process id.
 
 pub(crate) mod chain;
+pub(crate) mod hop;
 pub(crate) mod house;
 pub(crate) mod many;
 pub(crate) mod nginx;

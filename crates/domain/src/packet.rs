@@ -16,9 +16,9 @@ use serde::Serialize;
 use crate::protocol::MAX_PACKET;
 
 /// Most descriptors of a packet.
-pub const MAX_DESCRIPTORS: usize = 3;
+pub const MAX_DESCRIPTORS: usize = 4;
 /// Room for one more than is allowed, so that too many are seen as such.
-const SPACE: usize = rustix::cmsg_space!(ScmRights(4));
+const SPACE: usize = rustix::cmsg_space!(ScmRights(5));
 
 /// A packet as it came.
 #[derive(Debug)]
@@ -115,9 +115,9 @@ mod tests {
         let (a, b) = pair().unwrap();
         send_bytes(&a, &[b'x'; MAX_PACKET + 1], &[]).unwrap();
         assert_eq!(receive(&b).unwrap_err().kind(), io::ErrorKind::InvalidData);
-        send_bytes(&a, b"four", &[a.as_fd(); 4]).unwrap();
+        send_bytes(&a, b"five", &[a.as_fd(); 5]).unwrap();
         assert_eq!(receive(&b).unwrap_err().kind(), io::ErrorKind::InvalidData);
-        send_bytes(&a, b"fine", &[a.as_fd(); 3]).unwrap();
-        assert_eq!(receive(&b).unwrap().unwrap().descriptors.len(), 3);
+        send_bytes(&a, b"fine", &[a.as_fd(); 4]).unwrap();
+        assert_eq!(receive(&b).unwrap().unwrap().descriptors.len(), 4);
     }
 }

@@ -45,6 +45,27 @@ impl Mode {
     }
 }
 
+/// Who can write where in a domain's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Isolation {
+    /// Everybody in one pool.
+    #[default]
+    Shared,
+    /// Every party in a pool of its own, which the others can read.
+    Strict,
+    /// One that this version does not know.
+    #[serde(other)]
+    Unknown,
+}
+
+impl Isolation {
+    /// For leaving out what goes without saying.
+    fn is_shared(&self) -> bool {
+        *self == Self::Shared
+    }
+}
+
 /// What became of a channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -81,10 +102,13 @@ pub struct Hello {
     /// The modes that it can do; none: only [`Mode::Ring`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub delivery: Vec<Mode>,
+    /// The kinds of domain that it can be a party of; none: only [`Isolation::Shared`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub isolation: Vec<Isolation>,
 }
 
-/// The node's answer to [`Hello`]. Descriptors: pool, desk, then the event (of an `eventfd` bell) or the party's socket
-/// ([`Mode::Sockmap`]).
+/// The node's answer to [`Hello`]. Descriptors: pool (not in a strict domain), desk, then the event (of an `eventfd` bell) or the
+/// party's socket ([`Mode::Sockmap`]).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Welcome {
     /// Name of the domain, for people.
@@ -97,7 +121,7 @@ pub struct Welcome {
     /// Its instance; none for the gateway.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance: Option<InstanceId>,
-    /// Bytes of the pool's region.
+    /// Bytes of the pool's region; in a strict domain, of the one that the party makes.
     pub pool: u64,
     /// Bytes of slots that it may hold.
     pub bound: u64,
@@ -106,9 +130,22 @@ pub struct Welcome {
     /// How descriptors go.
     #[serde(default, skip_serializing_if = "Mode::is_ring")]
     pub delivery: Mode,
+    /// Who can write where.
+    #[serde(default, skip_serializing_if = "Isolation::is_shared")]
+    pub isolation: Isolation,
+    /// In a strict domain: size and count of each class of the party's own pool.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub classes: Vec<[u32; 2]>,
 }
 
-/// An edge. Descriptors: channel, the peer's desk, its event (if it has one).
+/// A strict party's own pool. Descriptor: its region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OwnPool {
+    /// Bytes of the region.
+    pub bytes: u64,
+}
+
+/// An edge. Descriptors: channel, the peer's pool (in a strict domain), its desk, its event (if it has one).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Peer {
     /// The channel's number: never given twice in a domain.
@@ -125,6 +162,9 @@ pub struct Peer {
     pub instance: Option<InstanceId>,
     /// Descriptors in each ring.
     pub capacity: u32,
+    /// Bytes of the peer's pool, in a strict domain.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<u64>,
     /// What the edge is good for.
     #[serde(flatten)]
     pub terms: Terms,
@@ -175,6 +215,8 @@ pub enum FromParty {
     Hello(Hello),
     /// It takes calls from now on.
     Ready {},
+    /// See [`OwnPool`].
+    Pool(OwnPool),
     /// See [`Drained`].
     Drained(Drained),
 }
@@ -211,10 +253,11 @@ impl FromParty {
         struct Known {
             hello: Option<Hello>,
             ready: Option<serde::de::IgnoredAny>,
+            pool: Option<OwnPool>,
             drained: Option<Drained>,
         }
-        let Known { hello, ready, drained } = serde_json::from_slice(packet)?;
-        only([hello.map(Self::Hello), ready.map(|_| Self::Ready {}), drained.map(Self::Drained)])
+        let Known { hello, ready, pool, drained } = serde_json::from_slice(packet)?;
+        only([hello.map(Self::Hello), ready.map(|_| Self::Ready {}), pool.map(Self::Pool), drained.map(Self::Drained)])
     }
 }
 
@@ -252,6 +295,14 @@ mod tests {
         prop_oneof![Just(Mode::Ring), Just(Mode::Sockmap), Just(Mode::Poll)]
     }
 
+    fn isolation() -> impl Strategy<Value = Isolation> {
+        prop_oneof![Just(Isolation::Shared), Just(Isolation::Strict)]
+    }
+
+    fn classes() -> impl Strategy<Value = Vec<[u32; 2]>> {
+        proptest::collection::vec(any::<[u32; 2]>(), 0..=15)
+    }
+
     fn terms() -> impl Strategy<Value = Terms> {
         let aliases = proptest::collection::vec(function().prop_filter_map("a name", |name| name), 0..3);
         let topics = proptest::collection::vec("[a-z+/#]{1,20}", 0..3);
@@ -267,14 +318,33 @@ mod tests {
         let end = || prop_oneof![Just(End::Withdrawn), Just(End::Dead)];
         let role = prop_oneof![Just(Role::Caller), Just(Role::Callee)];
         prop_oneof![
-            (".{0,80}", any::<u16>(), function(), instance(), any::<(u64, u64, u32)>(), mode()).prop_map(
-                |(domain, party, function, instance, (pool, bound, capacity), delivery)| {
-                    FromNode::Welcome(Welcome { domain, party, function, instance, pool, bound, capacity, delivery })
-                }
-            ),
-            (any::<(u32, u16, u32)>(), role, function(), instance(), terms()).prop_map(
-                |((channel, party, capacity), side, function, instance, terms)| {
-                    FromNode::Peer(Peer { channel, side, party, function, instance, capacity, terms })
+            (
+                ".{0,80}",
+                any::<u16>(),
+                function(),
+                instance(),
+                any::<(u64, u64, u32)>(),
+                (mode(), isolation(), classes())
+            )
+                .prop_map(
+                    |(domain, party, function, instance, (pool, bound, capacity), (delivery, isolation, classes))| {
+                        FromNode::Welcome(Welcome {
+                            domain,
+                            party,
+                            function,
+                            instance,
+                            pool,
+                            bound,
+                            capacity,
+                            delivery,
+                            isolation,
+                            classes,
+                        })
+                    }
+                ),
+            (any::<(u32, u16, u32, Option<u64>)>(), role, function(), instance(), terms()).prop_map(
+                |((channel, party, capacity, pool), side, function, instance, terms)| {
+                    FromNode::Peer(Peer { channel, side, party, function, instance, capacity, pool, terms })
                 }
             ),
             (any::<u32>(), end()).prop_map(|(channel, state)| FromNode::Gone(Gone { channel, state })),
@@ -282,15 +352,20 @@ mod tests {
         ]
     }
 
+    fn several<T: Strategy>(one: T) -> impl Strategy<Value = Vec<T::Value>> {
+        proptest::collection::vec(one, 0..4)
+    }
+
     fn from_party() -> impl Strategy<Value = FromParty> {
         let bell = prop_oneof![Just(Bell::Futex), Just(Bell::Eventfd), Just(Bell::None)];
         prop_oneof![
-            (any::<u32>(), any::<[bool; 2]>(), bell, proptest::collection::vec(mode(), 0..4)).prop_map(
-                |(version, [serves, stands_in], bell, delivery)| {
-                    FromParty::Hello(Hello { version, serves, stands_in, bell, delivery })
+            (any::<u32>(), any::<[bool; 2]>(), bell, several(mode()), several(isolation())).prop_map(
+                |(version, [serves, stands_in], bell, delivery, isolation)| {
+                    FromParty::Hello(Hello { version, serves, stands_in, bell, delivery, isolation })
                 }
             ),
             Just(FromParty::Ready {}),
+            any::<u64>().prop_map(|bytes| FromParty::Pool(OwnPool { bytes })),
             any::<u32>().prop_map(|channel| FromParty::Drained(Drained { channel })),
         ]
     }
@@ -320,15 +395,20 @@ mod tests {
             stands_in: false,
             bell: Bell::Eventfd,
             delivery: vec![],
+            isolation: vec![],
         });
         assert_eq!(FromParty::read(hello).unwrap(), Some(expected));
-        let hello = br#"{"hello":{"version":1,"bell":"none","delivery":["ring","sockmap","pigeon"]}}"#;
+        let hello = br#"{"hello":{"version":1,"bell":"none","delivery":["ring","sockmap","pigeon"],"isolation":["strict","x"]}}"#;
         let delivery = vec![Mode::Ring, Mode::Sockmap, Mode::Unknown];
-        let expected =
-            FromParty::Hello(Hello { version: 1, serves: false, stands_in: false, bell: Bell::None, delivery });
+        let isolation = vec![Isolation::Strict, Isolation::Unknown];
+        let hello_in_full =
+            Hello { version: 1, serves: false, stands_in: false, bell: Bell::None, delivery, isolation };
+        let expected = FromParty::Hello(hello_in_full);
         assert_eq!(FromParty::read(hello).unwrap(), Some(expected));
         assert_eq!(FromParty::read(br#"{"ready":{}}"#).unwrap(), Some(FromParty::Ready {}));
         assert_eq!(serde_json::to_string(&FromParty::Ready {}).unwrap(), r#"{"ready":{}}"#);
+        let pool = FromParty::read(br#"{"pool":{"bytes":4096}}"#).unwrap();
+        assert_eq!(pool, Some(FromParty::Pool(OwnPool { bytes: 4096 })));
         let gone = FromNode::read(br#"{"gone":{"channel":12,"state":"withdrawn"}}"#).unwrap();
         assert_eq!(gone, Some(FromNode::Gone(Gone { channel: 12, state: End::Withdrawn })));
     }

@@ -107,6 +107,8 @@ struct Member {
     serves: bool,
     stands_in: bool,
     ready: bool,
+    /// It has all that its peers have to be given.
+    furnished: bool,
 }
 
 #[derive(Debug)]
@@ -149,10 +151,25 @@ impl Registrar {
 
     /// A party has come: its number, unless all are taken.
     pub fn arrive(&mut self, who: Who, serves: bool) -> Option<(Party, Vec<Action>)> {
+        let party = self.expect(who, serves)?;
+        Some((party, self.furnished(party)))
+    }
+
+    /// A party has come that owes its peers something: it has a number, and no channels before [`Registrar::furnished`].
+    pub fn expect(&mut self, who: Who, serves: bool) -> Option<Party> {
         let party = self.number()?;
         let serves = serves && who != Who::Gateway;
-        self.members.insert(party, Member { who, serves, stands_in: false, ready: false });
-        Some((party, self.connect()))
+        self.members.insert(party, Member { who, serves, stands_in: false, ready: false, furnished: false });
+        Some(party)
+    }
+
+    /// A party has given what it owed.
+    pub fn furnished(&mut self, party: Party) -> Vec<Action> {
+        match self.members.get_mut(&party) {
+            Some(member) => member.furnished = true,
+            None => return Vec::new(),
+        }
+        self.connect()
     }
 
     /// A party that has just come takes calls only while no other party of its instance does.
@@ -362,7 +379,8 @@ impl Registrar {
     fn wanted(&self, caller: Party, callee: Party) -> bool {
         let (Some(p), Some(q)) = (self.members.get(&caller), self.members.get(&callee)) else { return false };
         let Who::Instance(instance, function) = &q.who else { return false };
-        let called = q.serves && q.ready && caller != callee && !self.withdrawn.contains(instance);
+        let ready = p.furnished && q.furnished && q.serves && q.ready;
+        let called = ready && caller != callee && !self.withdrawn.contains(instance);
         let edge = || p.who.function().is_none_or(|by| self.edges.contains(&(by.clone(), function.clone())));
         called && edge() && !(q.stands_in && self.is_served(*instance))
     }
@@ -370,7 +388,7 @@ impl Registrar {
     /// Whether the instance has a party of its own that takes calls.
     fn is_served(&self, instance: InstanceId) -> bool {
         let mut own = self.members.values().filter(|member| member.who.instance() == Some(instance));
-        own.any(|member| member.serves && member.ready && !member.stands_in)
+        own.any(|member| member.serves && member.ready && member.furnished && !member.stands_in)
     }
 
     fn lines_of(&self, party: Party) -> Vec<Channel> {

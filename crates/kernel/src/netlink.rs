@@ -49,7 +49,12 @@ pub(crate) struct Veth<'a> {
     pub(crate) far_index: u32,
     /// The far end's namespace.
     pub(crate) far_namespace: BorrowedFd<'a>,
+    /// The Ethernet addresses of the near and the far end.
+    pub(crate) macs: [Mac; 2],
 }
+
+/// An Ethernet address.
+pub(crate) type Mac = [u8; 6];
 
 impl Rtnl {
     /// Opens a socket in the calling thread's network namespace.
@@ -105,13 +110,17 @@ impl Rtnl {
     pub(crate) fn veth(&mut self, veth: &Veth<'_>) -> io::Result<()> {
         let mut far = LinkMessage::default();
         far.header.index = veth.far_index;
-        far.attributes =
-            vec![LinkAttribute::IfName(veth.far.to_owned()), LinkAttribute::NetNsFd(veth.far_namespace.as_raw_fd())];
+        far.attributes = vec![
+            LinkAttribute::IfName(veth.far.to_owned()),
+            LinkAttribute::NetNsFd(veth.far_namespace.as_raw_fd()),
+            LinkAttribute::Address(veth.macs[1].to_vec()),
+        ];
         let mut near = LinkMessage::default();
         near.header.flags = LinkFlags::Up;
         near.header.change_mask = LinkFlags::Up;
         near.attributes = vec![
             LinkAttribute::IfName(veth.near.to_owned()),
+            LinkAttribute::Address(veth.macs[0].to_vec()),
             LinkAttribute::LinkInfo(vec![
                 LinkInfo::Kind(InfoKind::Veth),
                 LinkInfo::Data(InfoData::Veth(InfoVeth::Peer(far))),

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use nearpath_domain::hub::{self, Door, Fault, Hub, Settings};
-use nearpath_types::policy::{Delivery, Pages};
+use nearpath_types::policy::{Delivery, Isolation, Pages};
 use nearpath_types::{FunctionId, InstanceId, Policy};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 use tokio::sync::mpsc;
@@ -50,6 +50,19 @@ struct Made {
     huge: bool,
 }
 
+/// What all functions of a domain agree on.
+#[derive(Default, Clone, Copy)]
+struct Ways {
+    delivery: Delivery,
+    isolation: Isolation,
+}
+
+impl Ways {
+    fn of(policy: &Policy) -> Self {
+        Self { delivery: policy.delivery, isolation: policy.isolation }
+    }
+}
+
 impl Domains {
     /// None yet. `folder` is emptied: its doors led into an earlier run.
     pub(crate) fn new(folder: PathBuf, books: Books, exchanges: Exchanges) -> Self {
@@ -69,8 +82,8 @@ impl Domains {
     pub(crate) fn declare<'a>(&mut self, functions: impl Iterator<Item = (&'a FunctionId, &'a Policy)>) {
         let all: Vec<_> = functions.filter(|(_, policy)| policy.chain.is_some()).collect();
         self.at_odds = at_odds(all.iter().copied(), &self.at_odds);
-        let deliveries: HashMap<_, _> =
-            all.iter().filter_map(|(id, policy)| Some((policy.domain(id)?, policy.delivery))).collect();
+        let ways: HashMap<_, _> =
+            all.iter().filter_map(|(id, policy)| Some((policy.domain(id)?, Ways::of(policy)))).collect();
         let paged: Vec<_> = all.iter().filter_map(|(id, policy)| Some((policy.domain(id)?, policy.pages))).collect();
         self.pages = pages::by_domain(paged.iter().map(|(domain, pages)| (domain.as_str(), *pages)));
         let edges = edges::of(all.into_iter());
@@ -78,22 +91,26 @@ impl Domains {
             self.members.values().map(String::as_str).chain(edges.keys().map(String::as_str)).collect();
         self.hubs.retain(|name, _| named.contains(name.as_str()));
         for (domain, edges) in edges {
-            match self.hub(&domain, deliveries.get(&domain).copied().unwrap_or_default()) {
+            match self.hub(&domain, ways.get(&domain).copied().unwrap_or_default()) {
                 Ok(made) => made.hub.declare_with(edges),
                 Err(error) => tracing::warn!(domain, %error, "no shared memory for this chain; its calls go over HTTP"),
             }
         }
     }
 
-    fn hub(&mut self, domain: &str, delivery: Delivery) -> io::Result<&Made> {
+    fn hub(&mut self, domain: &str, ways: Ways) -> io::Result<&Made> {
         let wanted = self.pages.get(domain).copied().unwrap_or_default();
         if !self.hubs.contains_key(domain) {
-            let delivery = match delivery {
+            let delivery = match ways.delivery {
                 Delivery::Ring => hub::Delivery::Ring,
                 Delivery::Poll => hub::Delivery::Poll,
                 Delivery::Sockmap => hub::Delivery::Sockmap(self.exchanges.open()?),
             };
-            let (ledger, settings) = (self.books.of(domain), Settings { delivery, ..Settings::named(domain) });
+            let settings = match ways.isolation {
+                Isolation::Shared => Settings::named(domain),
+                Isolation::Strict => Settings::named(domain).strict(),
+            };
+            let (ledger, settings) = (self.books.of(domain), Settings { delivery, ..settings });
             let (hub, faults) = Hub::start_with(pages::chosen(settings, wanted), &ledger)?;
             let huge = pages::are_huge(domain, wanted, &ledger);
             tokio::spawn(complain(domain.to_owned(), faults));
@@ -119,14 +136,14 @@ impl Domains {
         policy: &Policy,
     ) -> io::Result<Option<PathBuf>> {
         let Some(domain) = policy.domain(function) else { return Ok(None) };
-        if self.hub(&domain, policy.delivery)?.huge && policy.pages == Pages::Small {
+        if self.hub(&domain, Ways::of(policy))?.huge && policy.pages == Pages::Small {
             let why = "the chain's memory has huge pages, to which it did not agree (nearpath.io/pages)";
             tracing::warn!(%function, domain, "it is called over HTTP: {why}");
             return Ok(None);
         }
         let path = self.folder.join(instance.to_string());
         let door = door(&self.folder, &path)?;
-        self.hub(&domain, policy.delivery)?.hub.admit(instance, function.clone(), Door::Listening(door));
+        self.hub(&domain, Ways::of(policy))?.hub.admit(instance, function.clone(), Door::Listening(door));
         self.members.insert(instance, domain);
         Ok(Some(path))
     }
@@ -160,7 +177,7 @@ impl Domains {
     }
 }
 
-/// Chains whose functions do not agree on delivery, with a word about those that are new. A stack is deployed one function
+/// Chains whose functions do not agree on delivery and isolation, with a word about those that are new. A stack is deployed one function
 /// after another, so this is no reason to refuse one: it passes when the last has come.
 fn at_odds<'a>(
     functions: impl Iterator<Item = (&'a FunctionId, &'a Policy)>,
@@ -170,14 +187,14 @@ fn at_odds<'a>(
     for (id, policy) in functions {
         let chain = format!("{}.{}", policy.chain.as_deref().unwrap_or_default(), id.namespace);
         let ways = chains.entry(chain).or_default();
-        ways.entry(policy.delivery.to_string()).or_default().push(id.name.to_string());
+        ways.entry(format!("{}, {}", policy.delivery, policy.isolation)).or_default().push(id.name.to_string());
     }
     chains.retain(|_, ways| ways.len() > 1);
     for (chain, ways) in chains.iter().filter(|(chain, _)| !known.contains(*chain)) {
         let who = ways.iter().map(|(way, names)| format!("{way}: {}", names.join(", "))).collect::<Vec<_>>().join("; ");
         tracing::warn!(
             chain,
-            "functions do not agree on nearpath.io/delivery ({who}): between them calls go over HTTP"
+            "functions do not agree on nearpath.io/delivery and nearpath.io/isolation ({who}): between them calls go over HTTP"
         );
     }
     chains.into_keys().collect()
@@ -222,5 +239,7 @@ mod tests {
         let half = at_odds([(&a, &ring), (&b, &sockmap)].into_iter(), &none);
         assert_eq!(half, BTreeSet::from(["shop.openfaas-fn".to_owned()]));
         assert_eq!(at_odds([(&a, &sockmap), (&b, &sockmap)].into_iter(), &half), none);
+        let strict = Policy { isolation: Isolation::Strict, ..ring.clone() };
+        assert_eq!(at_odds([(&a, &ring), (&b, &strict)].into_iter(), &none), half);
     }
 }

@@ -3,6 +3,8 @@
 //! An [`End`] does one after the other what the contract asks for: offer the slot, push the descriptor; pop, check, accept,
 //! commit. [`End::flush`] makes the one fence of a batch, rings the peer, and takes back what a dead peer will not take.
 
+mod strict;
+
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -20,6 +22,7 @@ use crate::shared::Shared;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::wire::{Line, Record, Wire};
 use crate::word::Party;
+use strict::Strict;
 
 /// First bytes of a channel.
 pub const MAGIC: [u8; 8] = *b"NPCHAN01";
@@ -173,6 +176,7 @@ impl Channel {
             member,
             peer,
             desk,
+            strict: None,
             line: None,
             pushed: false,
             popped: false,
@@ -197,6 +201,8 @@ pub struct End {
     peer: Party,
     desk: Knocker,
     counters: Counters,
+    /// There when the domain is strict.
+    strict: Option<Strict>,
     /// There when the kernel carries the descriptors.
     line: Option<Line>,
     pushed: bool,
@@ -215,6 +221,9 @@ impl End {
     pub fn send(&mut self, message: Outgoing) -> Result<(), NotSent> {
         if let Err(why) = self.may_send() {
             return Err(NotSent { why, message: Some(message) });
+        }
+        if self.strict.is_some() {
+            return self.send_own(message);
         }
         let Outgoing { lease, offset, length } = message;
         let offer = lease.offer(self.peer).map_err(|lost| NotSent { why: lost.into(), message: None })?;
@@ -259,6 +268,7 @@ impl End {
         match self.take() {
             Ok(None) if complete > State::Withdrawn => Err(ReceiveFault::Closed(state)),
             Ok(message) => Ok(message),
+            Err(ReceiveFault::Closed(state)) => Err(ReceiveFault::Closed(state)),
             // A dead peer's last offer may have been reclaimed before it was read: that is nobody's fault.
             Err(ReceiveFault::Refused(NotAccepted::NotOffered)) if state > State::Withdrawn => {
                 Err(ReceiveFault::Closed(state))
@@ -319,6 +329,10 @@ impl End {
 
     fn take(&mut self) -> Result<Option<Message>, ReceiveFault> {
         let Some(descriptor) = self.pop()? else { return Ok(None) };
+        if let Some(strict) = &self.strict {
+            let copy = strict.source.copy(&descriptor);
+            return self.taken(copy);
+        }
         let lease = self.member.accept(&descriptor, self.peer);
         self.consumer.commit(); // only now: see `ring`
         self.popped = true;
@@ -344,14 +358,18 @@ impl End {
         if self.pushed || fed {
             self.ring();
         }
-        if self.channel.state() > State::Withdrawn {
+        if self.channel.state() > State::Withdrawn || self.strict.is_some() {
             self.recall();
         }
         (self.pushed, self.popped) = (false, false);
     }
 
-    /// Frees what was sent and not taken; returns how many. By itself only after the peer's death.
+    /// Frees what was sent and not taken; returns how many. By itself only after the peer's death. In a strict domain: frees what
+    /// the peer will not look at any more.
     pub fn recall(&mut self) -> u32 {
+        if self.strict.is_some() {
+            return self.recall_own();
+        }
         let (member, peer) = (&self.member, self.peer);
         self.producer.unconsumed().filter(|descriptor| member.recall(descriptor, peer)).count() as u32
     }

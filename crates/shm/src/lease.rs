@@ -43,6 +43,14 @@ impl Lease {
         self.inner.member.pool().write(self.inner.slot, offset, bytes)
     }
 
+    /// Writes zeros; false, and nothing written, when they would end outside the slot.
+    pub fn clear(&mut self, offset: u32, bytes: u32) -> bool {
+        let Some(place) = self.place(offset, bytes as usize) else { return false };
+        // SAFETY: within the slot, whose pool this party has mapped for writing: it claimed or accepted the slot there.
+        unsafe { std::ptr::write_bytes(place.as_ptr(), 0, bytes as usize) };
+        true
+    }
+
     /// Copies bytes out; false, and nothing copied, when they would lie outside the slot.
     pub fn read(&self, offset: u32, into: &mut [u8]) -> bool {
         self.inner.member.pool().read(self.inner.slot, offset, into)

@@ -21,7 +21,7 @@ impl Leases {
         Self { words, hints }
     }
 
-    /// All free, on the heap: for tests.
+    /// All free, in private memory: those of a strict party's own pool, and of tests.
     pub fn in_memory(count: usize) -> Self {
         let zeros = |n: usize| Shared::own((0..n).map(|_| AtomicU64::new(0)).collect());
         let leases = Self::new(zeros(count), zeros(count.div_ceil(64)));

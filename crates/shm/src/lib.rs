@@ -3,7 +3,8 @@
 //! A [`pool`] holds the slots of one security domain. A [`Member`] is one thread that sends and receives there: it claims a
 //! slot as a [`Lease`], fills it with a [`Draft`] and sends it over the [`End`] of a [`channel`]; only a 16-byte
 //! [`Descriptor`] moves, and the lease word of the slot says at every moment who may touch it. A [`Desk`] is where a member
-//! sleeps and is woken. The node makes all of it and, when a process has died, gives its slots back ([`reclaim`]).
+//! sleeps and is woken. In a strict domain every member has a pool of its own that others can only read ([`Foreign`]), and what
+//! comes is copied before it is looked at. The node makes all of it and, when a process has died, gives its slots back ([`reclaim`]).
 //!
 //! Three layers, so that each can be tested by its own means. Pure: [`word`], [`descriptor`], [`geometry`], [`envelope`],
 //! [`head`], [`spin`]. Shared words without the bytes behind them, model-checked with `make loom`: [`leases`], [`ring`],
@@ -23,11 +24,15 @@ pub mod descriptor;
 #[cfg(not(loom))]
 pub mod desk;
 pub mod envelope;
+#[cfg(not(loom))]
+pub mod foreign;
 pub mod geometry;
 pub mod head;
 #[cfg(not(loom))]
 pub mod lease;
 pub mod leases;
+#[cfg(not(loom))]
+mod ledger;
 #[cfg(not(loom))]
 pub mod member;
 #[cfg(not(loom))]
@@ -54,6 +59,8 @@ pub use descriptor::{Descriptor, Slot};
 #[cfg(not(loom))]
 pub use desk::{Desk, Knocker};
 pub use envelope::{Envelope, Kind};
+#[cfg(not(loom))]
+pub use foreign::Foreign;
 pub use geometry::Geometry;
 #[cfg(not(loom))]
 pub use lease::Lease;

@@ -1,5 +1,6 @@
 //! Messages in slots: written once, read by copying first and checking the copy.
 
+use std::fmt;
 use std::ptr::NonNull;
 
 use crate::descriptor::Descriptor;
@@ -112,24 +113,64 @@ pub struct Outgoing {
     pub length: u32,
 }
 
-/// A message that this party received: its lease, and a private copy of its envelope, checked.
+/// A message that this party received: where it is, and a private copy of its envelope, checked.
 #[derive(Debug)]
 pub struct Message {
-    lease: Lease,
+    content: Content,
     offset: u32,
     length: u32,
     envelope: Envelope,
 }
 
+/// Where a message is.
+enum Content {
+    /// In a slot of the domain's pool that this party holds.
+    Slot(Lease),
+    /// In private memory: what came from a strict peer.
+    Copy(Vec<u8>),
+}
+
+impl fmt::Debug for Content {
+    /// Whose bytes they are, but not what: logs are no place for them.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Slot(lease) => f.debug_tuple("Slot").field(&lease.slot()).finish(),
+            Self::Copy(bytes) => write!(f, "Copy({} bytes)", bytes.len()),
+        }
+    }
+}
+
+impl Content {
+    fn read(&self, offset: u32, into: &mut [u8]) -> bool {
+        match self {
+            Self::Slot(lease) => lease.read(offset, into),
+            Self::Copy(bytes) => {
+                let there = bytes.get(offset as usize..).and_then(|rest| rest.get(..into.len()));
+                there.inspect(|there| into.copy_from_slice(there)).is_some()
+            }
+        }
+    }
+}
+
 impl Message {
     /// Reads the envelope of what `descriptor` names; `lease` is that of its slot.
     pub fn read(lease: Lease, descriptor: &Descriptor) -> Result<Self, BadEnvelope> {
+        Self::of(Content::Slot(lease), descriptor.offset, descriptor.length)
+    }
+
+    /// Reads the envelope of a message that was copied out of a strict peer's pool.
+    pub fn copied(bytes: Vec<u8>) -> Result<Self, BadEnvelope> {
+        let length = u32::try_from(bytes.len()).map_err(|_| BadEnvelope::Length)?;
+        Self::of(Content::Copy(bytes), 0, length)
+    }
+
+    fn of(content: Content, offset: u32, length: u32) -> Result<Self, BadEnvelope> {
         let mut copy = [0; envelope::SIZE];
-        if !lease.read(descriptor.offset, &mut copy) {
+        if !content.read(offset, &mut copy) {
             return Err(BadEnvelope::Length);
         }
-        let envelope = Envelope::from_bytes(&copy, descriptor.length)?;
-        Ok(Self { lease, offset: descriptor.offset, length: descriptor.length, envelope })
+        let envelope = Envelope::from_bytes(&copy, length)?;
+        Ok(Self { content, offset, length, envelope })
     }
 
     /// The envelope as it was when the message was received.
@@ -140,7 +181,7 @@ impl Message {
     /// Copies the head and reads the copy. `into` is only memory to use again: no allocation once it is large enough.
     pub fn head<'a>(&self, into: &'a mut Vec<u8>) -> Result<Fields<'a>, BadHead> {
         into.resize(self.envelope.head as usize, 0);
-        if !self.lease.read(self.offset + envelope::SIZE as u32, into) {
+        if !self.content.read(self.offset + envelope::SIZE as u32, into) {
             return Err(BadHead::Cut);
         }
         let fields = Fields::new(into);
@@ -155,7 +196,7 @@ impl Message {
 
     /// Copies the body out; `into` has [`Message::body_len`] bytes. False when it has another length.
     pub fn copy_body(&self, into: &mut [u8]) -> bool {
-        into.len() == self.envelope.body as usize && self.lease.read(self.body_at(), into)
+        into.len() == self.envelope.body as usize && self.content.read(self.body_at(), into)
     }
 
     /// The body as a copy.
@@ -169,25 +210,36 @@ impl Message {
     ///
     /// # Safety
     /// Every party of the domain keeps to the leases: nobody writes in the slot while the slice lives. Where they are not
-    /// trusted so far, copy the body.
+    /// trusted so far, copy the body. Of a private copy, which came from a strict peer, nobody else knows.
     pub unsafe fn body_in_place(&self) -> &[u8] {
         let bytes = self.envelope.body as usize;
-        let place = self.lease.place(self.body_at(), bytes).unwrap_or(NonNull::dangling());
-        // SAFETY: `place` lies within the slot, as the envelope's check against the descriptor's length says, and the
-        // lease keeps it mapped; the caller answers for nobody writing there.
-        unsafe { std::slice::from_raw_parts(place.as_ptr(), bytes) }
+        match &self.content {
+            Content::Slot(lease) => {
+                let place = lease.place(self.body_at(), bytes).unwrap_or(NonNull::dangling());
+                // SAFETY: `place` lies within the slot, as the envelope's check against the descriptor's length says, and
+                // the lease keeps it mapped; the caller answers for nobody writing there.
+                unsafe { std::slice::from_raw_parts(place.as_ptr(), bytes) }
+            }
+            Content::Copy(copy) => copy.get(self.body_at() as usize..).and_then(|b| b.get(..bytes)).unwrap_or_default(),
+        }
     }
 
-    /// The slot, to write another message there.
-    pub fn into_lease(self) -> Lease {
-        self.lease
+    /// The slot, to write another message there; a private copy has none.
+    pub fn into_lease(self) -> Option<Lease> {
+        match self.content {
+            Content::Slot(lease) => Some(lease),
+            Content::Copy(_) => None,
+        }
     }
 
-    /// The same head and body under another envelope, without a copy. `head`, `body` and `total` stay as they are.
-    pub fn forward(mut self, mut envelope: Envelope) -> Outgoing {
+    /// The same head and body under another envelope, without a copy; of a private copy there is nothing to send on. `head`,
+    /// `body` and `total` stay as they are.
+    pub fn forward(self, mut envelope: Envelope) -> Option<Outgoing> {
         (envelope.head, envelope.body, envelope.total) = (self.envelope.head, self.envelope.body, self.envelope.total);
-        self.lease.write(self.offset, &envelope.to_bytes());
-        Outgoing { lease: self.lease, offset: self.offset, length: self.length }
+        let (offset, length) = (self.offset, self.length);
+        let mut lease = self.into_lease()?;
+        lease.write(offset, &envelope.to_bytes());
+        Some(Outgoing { lease, offset, length })
     }
 
     fn body_at(&self) -> u32 {

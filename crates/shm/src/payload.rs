@@ -2,7 +2,8 @@
 //!
 //! For what passes bodies on as bytes: a socket, a hash, another slot. Dropping it releases the slot. A party that breaks the
 //! rules of the leases can change the bytes while they are read; so nothing may be concluded from them and believed at a
-//! second look. Who must look twice, or does not trust the domain, copies first ([`Message::body`]).
+//! second look. Who must look twice, or does not trust the domain, copies first ([`Message::body`]). What came from a strict
+//! peer is a copy already.
 
 use std::sync::atomic::{Ordering, fence};
 

@@ -1,4 +1,4 @@
-//! The slots of one security domain.
+//! The slots of one security domain, or of one strict party.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,6 +16,7 @@ pub struct Pool {
     region: Arc<Region>,
     geometry: Geometry,
     classes: Vec<Leases>,
+    own: bool,
 }
 
 impl Pool {
@@ -32,13 +33,21 @@ impl Pool {
         Ok(pool)
     }
 
+    /// Makes one in which nobody else can write, all slots free: a strict party's own. Its words are private memory; where they
+    /// would lie in the region there are zeros.
+    pub fn create_own(sizes: &[Size]) -> io::Result<Self> {
+        let geometry = Geometry::new(sizes).map_err(|fault| io::Error::new(io::ErrorKind::InvalidInput, fault))?;
+        let bytes = usize::try_from(geometry.bytes()).map_err(io::Error::other)?;
+        let region = Region::create_read_only_for_others("nearpath-own", bytes)?;
+        region.write(0, &geometry.to_bytes());
+        let classes = geometry.classes().iter().map(|class| Leases::in_memory(class.count as usize)).collect();
+        Ok(Self { region, geometry, classes, own: true })
+    }
+
     /// Maps one that the node made, of `bytes` bytes as the node told.
     pub fn open(fd: OwnedFd, bytes: usize) -> io::Result<Self> {
         let region = Region::open(fd, bytes, Access::Write)?;
-        let mut header = [0; 32 + 32 * geometry::MAX_CLASSES];
-        region.read(0, &mut header);
-        let geometry = Geometry::from_bytes(&header, region.len() as u64)
-            .map_err(|fault| io::Error::new(io::ErrorKind::InvalidData, fault))?;
+        let geometry = read_geometry(&region)?;
         Self::with(region, geometry)
     }
 
@@ -49,7 +58,12 @@ impl Pool {
         };
         let classes: Option<Vec<Leases>> = geometry.classes().iter().map(leases).collect();
         let classes = classes.ok_or_else(|| io::Error::other("the pool is larger than its region"))?;
-        Ok(Self { region, geometry, classes })
+        Ok(Self { region, geometry, classes, own: false })
+    }
+
+    /// Whether it was made with [`Pool::create_own`].
+    pub fn is_own(&self) -> bool {
+        self.own
     }
 
     /// Where everything lies.
@@ -102,6 +116,14 @@ impl Pool {
         let fits = end <= u64::from(self.geometry.slot_size(slot)?);
         fits.then_some(self.geometry.slot_offset(slot)? + u64::from(offset))
     }
+}
+
+/// Reads the header of a pool once and checks the copy.
+pub(crate) fn read_geometry(region: &Region) -> io::Result<Geometry> {
+    let mut header = [0; 32 + 32 * geometry::MAX_CLASSES];
+    region.read(0, &mut header);
+    Geometry::from_bytes(&header, region.len() as u64)
+        .map_err(|fault| io::Error::new(io::ErrorKind::InvalidData, fault))
 }
 
 impl AsFd for Pool {

@@ -8,8 +8,9 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, compiler_fence};
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate, memfd_create};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 use crate::shared::Shared;
@@ -37,6 +38,10 @@ pub enum Access {
 const HUGE_PAGE: usize = 2 << 20;
 /// Without these a region is refused.
 const NEEDED: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+/// With it nobody writes but through the mappings that were there before; it forbids punching holes, too.
+const READ_ONLY: SealFlags = NEEDED.union(SealFlags::FUTURE_WRITE);
+/// What a memfd of small pages lies on (`linux/magic.h`, tmpfs).
+const SMALL_PAGES: u64 = 0x0102_1994;
 
 /// A mapped region. Kept alive by everything that points into it.
 #[derive(Debug)]
@@ -75,15 +80,14 @@ impl Region {
     /// Maps a region that somebody else made and that should have `bytes` bytes. Refuses one that could change its size
     /// with `InvalidData`.
     pub fn open(fd: OwnedFd, bytes: usize, access: Access) -> io::Result<Arc<Self>> {
-        let refused = |why: &str| io::Error::new(io::ErrorKind::InvalidData, why);
-        let seals = fcntl_get_seals(&fd).map_err(|_| refused("the descriptor is no memfd"))?;
-        if !seals.contains(NEEDED) {
-            return Err(refused("the region is not sealed against shrinking, growing and further seals"));
-        }
-        if u64::try_from(fstat(&fd)?.st_size) != Ok(bytes as u64) {
-            return Err(refused("the region has another size than was told"));
-        }
+        vet(&fd, bytes, NEEDED)?;
         Ok(Arc::new(Self::map(fd, bytes, access)?))
+    }
+
+    /// Maps, for reading, a region that its maker alone can write; see [`vet_read_only`].
+    pub fn open_read_only(fd: OwnedFd, bytes: usize) -> io::Result<Arc<Self>> {
+        vet_read_only(&fd, bytes)?;
+        Ok(Arc::new(Self::map(fd, bytes, Access::Read)?))
     }
 
     /// A memfd with these bytes that its maker alone can write: who gets the descriptor can map it only for reading. The
@@ -93,7 +97,7 @@ impl Region {
         let bytes = bytes.next_multiple_of(4096);
         ftruncate(&fd, bytes as u64)?;
         let region = Self::map(fd, bytes, Access::Write)?; // first mapped, then sealed
-        fcntl_add_seals(&region.fd, NEEDED | SealFlags::FUTURE_WRITE)?;
+        fcntl_add_seals(&region.fd, READ_ONLY)?;
         Ok(Arc::new(region))
     }
 
@@ -158,7 +162,21 @@ impl Region {
         // SAFETY: both ranges are valid for `into.len()` bytes and apart: nobody has a `&mut` of the mapping. Another process
         // may write meanwhile; then the copy is any mixture of bytes, which callers check like all foreign data.
         unsafe { std::ptr::copy_nonoverlapping(place.as_ptr(), into.as_mut_ptr(), into.len()) };
+        compiler_fence(Ordering::SeqCst); // or the compiler may look at the mapping again, where it is asked for the copy
         true
+    }
+
+    /// Bytes as a copy; nothing when they would lie outside.
+    pub fn copy(&self, offset: u64, bytes: usize) -> Option<Vec<u8>> {
+        let place = self.place(offset, bytes)?;
+        let mut copy = Vec::with_capacity(bytes);
+        // SAFETY: as in `read`; afterwards the first `bytes` bytes of the vector, which has room for them, are written.
+        unsafe {
+            std::ptr::copy_nonoverlapping(place.as_ptr(), copy.as_mut_ptr(), bytes);
+            copy.set_len(bytes);
+        }
+        compiler_fence(Ordering::SeqCst); // as in `read`
+        Some(copy)
     }
 
     /// Copies bytes in. False, and nothing copied, when they would lie outside or the mapping is read-only.
@@ -182,6 +200,40 @@ impl Drop for Region {
         // SAFETY: this is the mapping made in `map`; everything that points into it kept an Arc, so nothing is left.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.length) };
     }
+}
+
+fn refused(why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why)
+}
+
+/// Whether `fd` is a memfd with these seals and of this size: `InvalidData` when not.
+fn vet(fd: impl AsFd, bytes: usize, seals: SealFlags) -> io::Result<()> {
+    let there = fcntl_get_seals(&fd).map_err(|_| refused("the descriptor is no memfd"))?;
+    if !there.contains(NEEDED) {
+        return Err(refused("the region is not sealed against shrinking, growing and further seals"));
+    }
+    if !there.contains(seals) {
+        return Err(refused("the region is not sealed against writing"));
+    }
+    if u64::try_from(fstat(&fd)?.st_size) != Ok(bytes as u64) {
+        return Err(refused("the region has another size than was told"));
+    }
+    Ok(())
+}
+
+/// Whether nobody but its maker can write in what `fd` names, and nobody can take pages from its readers: `InvalidData`
+/// when not. Huge pages are refused, too: one that was never filled ends its reader with SIGBUS where none is left.
+pub fn vet_read_only(fd: impl AsFd, bytes: usize) -> io::Result<()> {
+    vet(&fd, bytes, READ_ONLY)?;
+    if fstatfs(&fd)?.f_type as u64 != SMALL_PAGES {
+        return Err(refused("the region has huge pages"));
+    }
+    Ok(())
+}
+
+/// Bytes of memory behind a memfd at this moment.
+pub fn backed(fd: impl AsFd) -> io::Result<u64> {
+    Ok(u64::try_from(fstat(fd)?.st_blocks).unwrap_or(0) * 512)
 }
 
 /// What a place in a region can be seen as: atomics, for which any bits are a value.

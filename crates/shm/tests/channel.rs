@@ -65,7 +65,7 @@ fn a_call_and_its_answer() {
     assert_eq!(in_place, b"how far?");
     assert_eq!(pair.members[0].held(), 0, "the slot is the callee's now");
 
-    let mut answer = Draft::new(call.into_lease());
+    let mut answer = Draft::new(call.into_lease().unwrap());
     answer.body(b"near").unwrap();
     pair.callee.send(answer.finish(Envelope { status: 200, ..Envelope::new(Kind::Answer, 7) })).unwrap();
     pair.callee.flush();
@@ -81,13 +81,13 @@ fn a_body_goes_on_without_a_copy() {
     let mut pair = pair();
     pair.caller.send(message(&pair.members[0], Kind::Call, 1, b"body")).unwrap();
     let call = pair.callee.receive().unwrap().unwrap();
-    let slot = call.into_lease().slot();
+    let slot = call.into_lease().unwrap().slot();
     pair.caller.send(message(&pair.members[0], Kind::Call, 2, b"body")).unwrap();
     let call = pair.callee.receive().unwrap().unwrap();
-    pair.callee.send(call.forward(Envelope { status: 201, ..Envelope::new(Kind::Answer, 2) })).unwrap();
+    pair.callee.send(call.forward(Envelope { status: 201, ..Envelope::new(Kind::Answer, 2) }).unwrap()).unwrap();
     let answer = pair.caller.receive().unwrap().unwrap();
     assert_eq!((answer.envelope().call, answer.body()), (2, b"body".to_vec()));
-    assert_eq!(answer.into_lease().slot(), slot, "the slot used last is used first");
+    assert_eq!(answer.into_lease().unwrap().slot(), slot, "the slot used last is used first");
 }
 
 #[test]

@@ -172,7 +172,7 @@ fn echo(mut visitor: Visitor) {
             match visitor.end.receive() {
                 Ok(Some(call)) => {
                     let answer = Envelope { status: 200, ..Envelope::new(Kind::Answer, call.envelope().call) };
-                    visitor.end.send(call.forward(answer)).unwrap();
+                    visitor.end.send(call.forward(answer).unwrap()).unwrap();
                 }
                 Ok(None) => break,
                 Err(_) => return,

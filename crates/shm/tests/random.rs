@@ -1,4 +1,4 @@
-//! A million descriptors and messages, random and nearly right, against a pool. `NEARPATH_SHM_RANDOM` is another number of
+//! A million descriptors and messages, random and nearly right, against a pool, shared or strict. `NEARPATH_SHM_RANDOM` is another number of
 //! them; `make asan` runs ten million under the address sanitizer.
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used)]
@@ -10,7 +10,7 @@ use nearpath_shm::geometry::Size;
 use nearpath_shm::reclaim;
 use nearpath_shm::region::{Access, Pages, Region};
 use nearpath_shm::word::Word;
-use nearpath_shm::{Descriptor, Envelope, Kind, Lease, Member, Message, Party, Pool, Slot};
+use nearpath_shm::{Descriptor, Envelope, Foreign, Kind, Lease, Member, Message, Party, Payload, Pool, Slot};
 use proptest::test_runner::{RngAlgorithm, TestRng};
 
 const SLOT: u32 = 256;
@@ -107,9 +107,13 @@ impl Scene {
     }
 }
 
+fn rounds() -> u64 {
+    std::env::var("NEARPATH_SHM_RANDOM").map_or(1_000_000, |text| text.parse().unwrap())
+}
+
 #[test]
 fn random_messages_do_no_harm() {
-    let rounds: u64 = std::env::var("NEARPATH_SHM_RANDOM").map_or(1_000_000, |text| text.parse().unwrap());
+    let rounds = rounds();
     let mut dice = Dice(TestRng::deterministic_rng(RngAlgorithm::ChaCha));
     let scene = Scene::new();
     let (mut accepted, mut read) = (0, 0);
@@ -124,4 +128,31 @@ fn random_messages_do_no_harm() {
     }
     scene.check();
     assert!(read > rounds / 20 && read < accepted && accepted < rounds / 2, "{read} read, {accepted} accepted");
+}
+
+/// What a strict receiver copies is one of the sender's slots or a part of one, and all that it says is about the copy.
+#[test]
+fn random_messages_of_a_strict_peer_do_no_harm() {
+    let rounds = rounds();
+    let mut dice = Dice(TestRng::deterministic_rng(RngAlgorithm::ChaCha));
+    let pool = Arc::new(Pool::create_own(&[Size { size: SLOT, count: 3 }]).unwrap());
+    let foreign = Foreign::open(pool.as_fd().try_clone_to_owned().unwrap(), pool.bytes()).unwrap();
+    let sender = Member::new(pool, Party::new(1).unwrap(), u64::MAX);
+    let (mut copied, mut read) = (0, 0);
+    for _ in 0..rounds {
+        let mut lease = sender.claim(SLOT).unwrap();
+        lease.write(0, &dice.content());
+        let right = Descriptor { slot: lease.slot(), generation: lease.generation(), offset: 0, length: SLOT };
+        let descriptor = dice.descriptor(right);
+        let Ok(copy) = foreign.copy(&descriptor) else { continue };
+        assert!(descriptor.slot.index() < 3 && descriptor.offset + descriptor.length <= SLOT);
+        assert_eq!(copy.len(), descriptor.length as usize);
+        copied += 1;
+        let Ok(message) = Message::copied(copy) else { continue };
+        read += u64::from(message.head(&mut Vec::new()).map(Iterator::count).is_ok());
+        assert_eq!(message.body().len(), message.body_len() as usize);
+        let body = message.body();
+        assert_eq!(Payload::new(message).as_ref(), body);
+    }
+    assert!(read > rounds / 20 && read < copied && copied < rounds, "{read} read, {copied} copied");
 }

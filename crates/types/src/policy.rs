@@ -19,6 +19,8 @@ pub const CHAIN: &str = "nearpath.io/chain";
 pub const CALLS: &str = "nearpath.io/calls";
 /// Annotation: how descriptors go between the functions of the chain: `ring`, `sockmap` or `poll`.
 pub const DELIVERY: &str = "nearpath.io/delivery";
+/// Annotation: who can write where in the chain's memory: `shared` or `strict`.
+pub const ISOLATION: &str = "nearpath.io/isolation";
 /// Annotation: on which processors the functions of the chain run, see [`Placement`].
 pub const PLACEMENT: &str = "nearpath.io/placement";
 /// Annotation: pages of the chain's shared memory, see [`Pages`]. Every function of the chain has to ask for huge ones.
@@ -88,8 +90,10 @@ impl fmt::Display for Delivery {
         })
     }
 }
+
 /// Most bytes of a function's aliases, and of its topics: the node tells peers of them in one packet.
 const MOST_TOLD: usize = 1024;
+
 /// What the pages of a chain's shared memory are. Huge ones are for functions that trust each other not to end each other:
 /// one that punches a hole where the machine has no huge page left lets the next access end in SIGBUS
 /// (`contract/memory.md`). So they are never a default.
@@ -115,6 +119,38 @@ impl FromStr for Pages {
             "huge" => Ok(Self::Huge),
             other => Err(format!("{other:?} is not small, huge or auto")),
         }
+    }
+}
+
+/// Who can write where in the memory of a chain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Isolation {
+    /// One pool, in which every function of the chain can write.
+    #[default]
+    Shared,
+    /// A pool for each thread of each function, in which the others can only read.
+    Strict,
+}
+
+impl FromStr for Isolation {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "shared" => Ok(Self::Shared),
+            "strict" => Ok(Self::Strict),
+            _ => Err(format!("{text:?} is none of shared, strict")),
+        }
+    }
+}
+
+impl fmt::Display for Isolation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Shared => "shared",
+            Self::Strict => "strict",
+        })
     }
 }
 
@@ -172,6 +208,8 @@ pub struct Policy {
     pub chain: Option<String>,
     /// See [`DELIVERY`].
     pub delivery: Delivery,
+    /// See [`ISOLATION`].
+    pub isolation: Isolation,
     /// Pages of the chain's memory, as far as this function is concerned.
     pub pages: Pages,
     /// Processors of the chain, as far as this function is concerned.
@@ -207,6 +245,7 @@ impl Default for Policy {
             scale_max: 20,
             chain: None,
             delivery: Delivery::Ring,
+            isolation: Isolation::Shared,
             pages: Pages::Small,
             placement: Placement::Auto,
             calls: Vec::new(),
@@ -253,6 +292,7 @@ impl Policy {
             scale_min,
             scale_max,
             delivery: note(DELIVERY).read(str::parse)?.unwrap_or_default(),
+            isolation: note(ISOLATION).read(str::parse)?.unwrap_or_default(),
             calls,
             aliases,
             publishes: note(PUBLISHES).read(told_topics)?.unwrap_or_default(),
@@ -265,13 +305,18 @@ impl Policy {
     }
 
     /// The security domain of the function that has these settings: its chain, in its namespace, and how descriptors go there
-    /// unless by rings. Functions of no chain share nothing, nor do those of a chain that do not agree on the last.
+    /// unless by rings, and that it is strict, if it is. Functions of no chain share nothing, nor do those of a chain that do
+    /// not agree on the last two.
     pub fn domain(&self, function: &FunctionId) -> Option<String> {
         let chain = self.chain.as_ref()?;
-        Some(match self.delivery {
-            Delivery::Ring => format!("{chain}.{}", function.namespace),
-            other => format!("{chain}.{}:{other}", function.namespace),
-        })
+        let mut domain = format!("{chain}.{}", function.namespace);
+        if self.delivery != Delivery::Ring {
+            domain.push_str(&format!(":{}", self.delivery));
+        }
+        if self.isolation != Isolation::Shared {
+            domain.push_str(&format!(":{}", self.isolation));
+        }
+        Some(domain)
     }
 
     /// Whether an edge to `callee` is declared.
@@ -394,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn functions_that_agree_on_delivery_share_a_domain() {
+    fn functions_that_agree_on_delivery_and_isolation_share_a_domain() {
         let domain = |delivery: &[(&str, &str)]| {
             let spec = spec(&[&[(CHAIN, "shop")], delivery].concat());
             Policy::of(&spec).map(|policy| policy.domain(&spec.id()).unwrap())
@@ -402,6 +447,11 @@ mod tests {
         assert_eq!(domain(&[]).unwrap(), domain(&[(DELIVERY, "ring")]).unwrap());
         assert_eq!(domain(&[]).unwrap(), "shop.openfaas-fn");
         assert_eq!(domain(&[(DELIVERY, "sockmap")]).unwrap(), "shop.openfaas-fn:sockmap");
+        assert_eq!(domain(&[(ISOLATION, "shared")]).unwrap(), "shop.openfaas-fn");
+        assert_eq!(domain(&[(ISOLATION, "strict")]).unwrap(), "shop.openfaas-fn:strict");
+        assert_eq!(domain(&[(DELIVERY, "poll"), (ISOLATION, "strict")]).unwrap(), "shop.openfaas-fn:poll:strict");
+        let error = domain(&[(ISOLATION, "loose")]).unwrap_err();
+        assert_eq!(error.to_string(), "nearpath.io/isolation: \"loose\" is none of shared, strict");
         let error = domain(&[(DELIVERY, "pigeon")]).unwrap_err();
         assert_eq!(error.to_string(), "nearpath.io/delivery: \"pigeon\" is none of ring, sockmap, poll");
     }

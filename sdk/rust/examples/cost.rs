@@ -1,7 +1,7 @@
 //! What a call costs its caller and its callee in CPU time: `cost [CALLS] [AT ONCE]`. Two threads, one domain, no node.
 
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use nearpath::{Ask, Environment, Request, Server};
@@ -41,7 +41,7 @@ fn main() -> Outcome<()> {
     let served = serving.join().expect("it does not panic")?;
     let each = |time: Duration| time.as_nanos() as f64 / 1e3 / calls as f64;
     println!("caller {:.3} µs, callee {:.3} µs of CPU a call, {at_once} at once", each(asked), each(served));
-    Ok(std::fs::remove_dir_all(PathBuf::from(folder))?)
+    Ok(std::fs::remove_dir_all(folder)?)
 }
 
 async fn ask(calls: usize, at_once: usize) {

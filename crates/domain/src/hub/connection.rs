@@ -33,8 +33,8 @@ pub(super) struct Letter {
 pub(super) enum News {
     /// Somebody connected at a door.
     Came(Key, OwnedFd),
-    /// A party speaks.
-    Said(Key, FromParty),
+    /// A party speaks, and sends descriptors with it.
+    Said(Key, FromParty, Vec<OwnedFd>),
     /// A party sent on its socket what it may not send.
     Tried(Key, Vec<u8>),
     /// A party hung up; why, if it broke the protocol.
@@ -86,7 +86,7 @@ async fn talk(
                 let Some(packet) = packet? else { return Ok(()) };
                 let said = FromParty::read(&packet.bytes);
                 let said = said.map_err(|fault| io::Error::new(io::ErrorKind::InvalidData, fault))?;
-                if let Some(said) = said && news.send(News::Said(key, said)).await.is_err() {
+                if let Some(said) = said && news.send(News::Said(key, said, packet.descriptors)).await.is_err() {
                     return Ok(());
                 }
             }

@@ -3,12 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 use std::time::Duration;
 
 use nearpath_shm::channel::State;
 use nearpath_shm::wire::RECORD;
-use nearpath_shm::{Channel, Party, Pool, Record, Side, reclaim};
+use nearpath_shm::{Channel, Party, Record, Side, reclaim};
 use nearpath_types::InstanceId;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
@@ -16,11 +15,12 @@ use tokio::task::AbortHandle;
 use super::connection::{self, Key, LETTERS, Letter, News};
 use super::edges;
 use super::ledger::Writer;
+use super::pools::Pools;
 use super::seat::{self, Seat};
 use super::{Delivery, Door, Exchange, Fault, Order, Settings, Usage};
 use crate::clock;
 use crate::packet;
-use crate::protocol::{FromNode, FromParty, Gone, Hello, Peer, Refused, Role, Terms, VERSION, Welcome};
+use crate::protocol::{FromNode, FromParty, Gone, Hello, Isolation, Peer, Refused, Role, Terms, VERSION, Welcome};
 use crate::registrar::{Action, Closing, Edge, Registrar, Who};
 
 /// A socket, and the party that speaks on it.
@@ -52,7 +52,7 @@ struct Line {
 #[derive(Debug)]
 pub(super) struct House {
     settings: Settings,
-    pool: Arc<Pool>,
+    pools: Pools,
     ledger: Writer,
     registrar: Registrar,
     guests: HashMap<Key, Guest>,
@@ -71,16 +71,11 @@ pub(super) struct House {
 }
 
 impl House {
-    pub(super) fn new(
-        settings: Settings,
-        pool: Arc<Pool>,
-        ledger: Writer,
-        faults: mpsc::UnboundedSender<Fault>,
-    ) -> Self {
+    pub(super) fn new(settings: Settings, pools: Pools, ledger: Writer, faults: mpsc::UnboundedSender<Fault>) -> Self {
         let (news, inbox) = mpsc::channel(256);
         Self {
             settings,
-            pool,
+            pools,
             ledger,
             registrar: Registrar::new(),
             guests: HashMap::new(),
@@ -185,8 +180,8 @@ impl House {
                     self.welcome_in(who, socket);
                 }
             }
-            News::Said(key, said) => {
-                if let Err(what) = self.said(key, said) {
+            News::Said(key, said, descriptors) => {
+                if let Err(what) = self.said(key, said, descriptors) {
                     self.expel(key, what);
                 }
             }
@@ -196,13 +191,17 @@ impl House {
         }
     }
 
-    fn said(&mut self, key: Key, said: FromParty) -> Result<(), String> {
+    fn said(&mut self, key: Key, said: FromParty, descriptors: Vec<OwnedFd>) -> Result<(), String> {
         let Some(guest) = self.guests.get(&key) else { return Ok(()) };
         let actions = match (said, guest.party) {
             (FromParty::Hello(hello), None) => return self.hello(key, &hello),
             (FromParty::Hello(_), Some(_)) => return Err("a second hello".into()),
             (_, None) => return Err("it spoke before its hello".into()),
             (FromParty::Ready {}, Some(party)) => self.registrar.ready(party),
+            (FromParty::Pool(own), Some(party)) => {
+                self.pools.take(party, own, descriptors)?;
+                self.registrar.furnished(party)
+            }
             (FromParty::Drained(drained), Some(party)) => {
                 self.registrar.drained(party, drained.channel, clock::now()).map_err(|fault| fault.to_string())?
             }
@@ -213,7 +212,7 @@ impl House {
 
     fn hello(&mut self, key: Key, hello: &Hello) -> Result<(), String> {
         let unfit = match hello.version {
-            VERSION => seat::unfit(&self.settings.delivery, hello),
+            VERSION => seat::unfit(&self.settings, hello),
             _ => Some(format!("this node speaks version {VERSION} of the dispatch protocol")),
         };
         if let Some(why) = unfit {
@@ -221,7 +220,12 @@ impl House {
             return Err(why);
         }
         let Some(who) = self.guests.get(&key).map(|guest| guest.who.clone()) else { return Ok(()) };
-        let Some((party, actions)) = self.registrar.arrive(who.clone(), hello.serves) else {
+        // A strict party has no channels before its peers can be given its pool.
+        let arrived = match self.settings.isolation {
+            Isolation::Strict => self.registrar.expect(who.clone(), hello.serves).map(|party| (party, Vec::new())),
+            _ => self.registrar.arrive(who.clone(), hello.serves),
+        };
+        let Some((party, actions)) = arrived else {
             return Err("the domain has no number left for another party".into());
         };
         if hello.stands_in {
@@ -237,17 +241,19 @@ impl House {
 
     fn enter(&mut self, key: Key, party: Party, who: &Who, hello: &Hello) -> io::Result<()> {
         let (seat, seated) = Seat::make(&self.settings.delivery, (key, party), hello, &self.news)?;
-        let mut descriptors = vec![self.pool.as_fd().try_clone_to_owned()?];
-        descriptors.extend(seated);
+        let (pool, classes) = self.pools.for_newcomer()?;
+        let descriptors = pool.into_iter().chain(seated).collect();
         let welcome = Welcome {
             domain: self.settings.name.clone(),
             party: party.get(),
             function: who.function().cloned(),
             instance: who.instance(),
-            pool: self.pool.bytes() as u64,
+            pool: self.pools.bytes(),
             bound: self.settings.bound,
             capacity: self.settings.capacity,
             delivery: self.settings.delivery.mode(),
+            isolation: self.settings.isolation,
+            classes,
         };
         self.ledger.came(party, who.clone());
         self.seats.insert(party, seat);
@@ -309,6 +315,7 @@ impl House {
                 exchange.revoke(party, 0);
             }
             self.seats.remove(&party);
+            self.pools.left(party);
             self.ledger.left(party);
             let actions = self.registrar.left(party, clock::now());
             self.act(actions);
@@ -382,7 +389,10 @@ impl House {
 
     fn introduce(&mut self, number: u32, channel: &Channel, to: Party, peer: Party, side: Role) -> io::Result<()> {
         let (Some(seat), Some(who)) = (self.seats.get(&peer), self.registrar.who(peer)) else { return Ok(()) };
+        let pool = self.pools.of(peer)?;
+        let told = pool.as_ref().map(|_| self.pools.bytes());
         let mut descriptors = vec![channel.as_fd().try_clone_to_owned()?];
+        descriptors.extend(pool);
         descriptors.extend(seat.descriptors()?);
         let message = Peer {
             channel: number,
@@ -391,6 +401,7 @@ impl House {
             function: who.function().cloned(),
             instance: who.instance(),
             capacity: channel.capacity(),
+            pool: told,
             terms: self.terms(to, peer, side),
         };
         if let Some(guest) = self.seats.get(&to).and_then(|seat| self.guests.get_mut(&seat.key)) {
@@ -439,9 +450,11 @@ impl House {
                     || (line.callee, line.caller) == (from, to) && held(Side::Callee)
             })
         };
-        let swept = reclaim::sweep(&self.pool, |party| self.registrar.lives(party), in_ring);
-        tracing::debug!(?swept, domain = %self.settings.name, "swept");
-        let free = |party: &Party| !reclaim::bears(&self.pool, *party);
+        if let Pools::Shared(pool) = &self.pools {
+            let swept = reclaim::sweep(pool, |party| self.registrar.lives(party), in_ring);
+            tracing::debug!(?swept, domain = %self.settings.name, "swept");
+        }
+        let free = |party: &Party| !self.pools.bear(*party);
         let rested: Vec<Party> = self.registrar.resting().filter(free).collect();
         rested.into_iter().for_each(|party| self.registrar.rested(party));
     }
@@ -452,10 +465,7 @@ impl House {
 
     fn usage(&self) -> Usage {
         let mut usage = Usage { parties: self.seats.len(), channels: self.lines.len(), ..Usage::default() };
-        for held in reclaim::usage(&self.pool).into_values() {
-            usage.slots += held.slots;
-            usage.bytes += held.bytes;
-        }
+        self.pools.add_to(&mut usage);
         usage
     }
 

@@ -8,10 +8,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nearpath_shm::region::Pages;
-use nearpath_shm::{Channel, Party, Pool, reclaim};
+use nearpath_shm::{Channel, Party, reclaim};
 use nearpath_types::FunctionId;
 
 use super::edges::{EdgeCounters, Key, Line, Past};
+use super::pools::Pools;
 use crate::clock::{self, Nanos};
 use crate::registrar::Who;
 
@@ -29,7 +30,7 @@ struct Book {
 /// What one house writes.
 #[derive(Debug)]
 struct Volume {
-    pool: Arc<Pool>,
+    pools: Pools,
     asked: Pages,
     bound: u64,
     parties: BTreeMap<Party, Who>,
@@ -83,7 +84,8 @@ impl Ledger {
     }
 
     /// What the pool holds at this moment: looks at every slot's word (about 10⁴, some 10 µs). The words are the parties' to
-    /// write: in a domain with a hostile one they are its word, but never more than the pool has.
+    /// write: in a domain with a hostile one they are its word, but never more than the pool has. In a strict domain there is a
+    /// pool for each party, and its use is the kernel's word: the memory behind it.
     pub fn holdings(&self) -> Option<Holdings> {
         let book = self.book();
         book.volumes.last_key_value().map(|(_, volume)| volume.holdings())
@@ -104,11 +106,11 @@ impl Ledger {
     }
 
     /// For the house: begins a volume.
-    pub(super) fn begin(&self, pool: Arc<Pool>, asked: Pages, bound: u64) -> Writer {
+    pub(super) fn begin(&self, pools: Pools, asked: Pages, bound: u64) -> Writer {
         let mut book = self.book();
         book.last += 1;
         let number = book.last;
-        let volume = Volume { pool, asked, bound, parties: BTreeMap::new(), lines: BTreeMap::new() };
+        let volume = Volume { pools, asked, bound, parties: BTreeMap::new(), lines: BTreeMap::new() };
         book.volumes.insert(number, volume);
         Writer { ledger: self.clone(), number }
     }
@@ -120,25 +122,47 @@ impl Ledger {
 
 impl Volume {
     fn holdings(&self) -> Holdings {
-        let mut all = Holdings { page: self.pool.page_size(), ..Holdings::default() };
-        all.missed_huge = self.asked == Pages::HugeIfThere && all.page <= 4096;
-        all.size = self.pool.classes().map(|(size, leases)| u64::from(size) * u64::from(leases.count())).sum();
+        let mut all = self.pool();
         for who in self.parties.values() {
             let held = all.holders.entry(who.function().cloned()).or_default();
             held.parties += 1;
             held.bound += self.bound;
         }
-        for (party, usage) in reclaim::usage(&self.pool) {
-            all.used += usage.bytes;
+        for (party, slots, bytes) in self.used() {
+            all.used += bytes;
             match self.parties.get(&party).and_then(|who| all.holders.get_mut(&who.function().cloned())) {
                 Some(held) => {
-                    held.slots += u64::from(usage.slots);
-                    held.bytes += usage.bytes;
+                    held.slots += slots;
+                    held.bytes += bytes;
                 }
-                None => all.dead += usage.bytes,
+                None => all.dead += bytes,
             }
         }
         all
+    }
+
+    fn pool(&self) -> Holdings {
+        let (page, size) = match &self.pools {
+            Pools::Shared(pool) => {
+                let slots = pool.classes().map(|(size, leases)| u64::from(size) * u64::from(leases.count()));
+                (pool.page_size(), slots.sum())
+            }
+            Pools::Own(given) => (4096, given.slots() * self.parties.len() as u64),
+        };
+        let shared = matches!(self.pools, Pools::Shared(_)); // a strict domain takes none
+        let missed_huge = shared && self.asked == Pages::HugeIfThere && page <= 4096;
+        Holdings { page, size, missed_huge, ..Holdings::default() }
+    }
+
+    /// Slots and bytes by party. In a strict domain the slots are the party's secret, and the bytes all that it ever used.
+    fn used(&self) -> Vec<(Party, u64, u64)> {
+        match &self.pools {
+            Pools::Shared(pool) => {
+                let all = reclaim::usage(pool).into_iter();
+                all.map(|(party, usage)| (party, u64::from(usage.slots), usage.bytes)).collect()
+            }
+            Pools::Own(given) => given.backed().into_iter().map(|(party, bytes)| (party, 0, bytes)).collect(),
+        }
     }
 }
 

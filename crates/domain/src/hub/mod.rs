@@ -8,13 +8,12 @@ mod delivery;
 mod edges;
 mod house;
 mod ledger;
+mod pools;
 mod seat;
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 
-use nearpath_shm::Pool;
 use nearpath_shm::geometry::Size;
 use nearpath_types::{FunctionId, InstanceId};
 use tokio::sync::{mpsc, oneshot};
@@ -26,17 +25,20 @@ pub use nearpath_shm::Party;
 pub use nearpath_shm::counters::{BUCKETS, Reading};
 pub use nearpath_shm::region::Pages;
 
+pub use crate::protocol::Isolation;
+
 use crate::packet;
 use crate::protocol::Terms;
 use crate::registrar::{Edge, Who};
 use house::House;
+use pools::Pools;
 
 /// What a domain is made of.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Its name, for people.
     pub name: String,
-    /// Size classes of the pool.
+    /// Size classes of the pool; in a strict domain, of each party's own.
     pub sizes: Vec<Size>,
     /// Pages of the pool.
     pub pages: Pages,
@@ -48,6 +50,8 @@ pub struct Settings {
     pub parties: usize,
     /// How descriptors go.
     pub delivery: Delivery,
+    /// Who can write where.
+    pub isolation: Isolation,
 }
 
 impl Settings {
@@ -64,7 +68,14 @@ impl Settings {
             capacity: 256,
             parties: 64,
             delivery: Delivery::Ring,
+            isolation: Isolation::Shared,
         }
+    }
+
+    /// The same, strict: a pool for each party, a quarter as large.
+    pub fn strict(self) -> Self {
+        let quarter = |size: &Size| Size { count: (size.count / 4).max(1), ..*size };
+        Self { sizes: self.sizes.iter().map(quarter).collect(), isolation: Isolation::Strict, ..self }
     }
 }
 
@@ -123,11 +134,11 @@ impl Hub {
 
     /// The same, written down in a ledger that the caller can read, and that may hold an earlier domain of that name.
     pub fn start_with(settings: Settings, ledger: &Ledger) -> io::Result<(Self, mpsc::UnboundedReceiver<Fault>)> {
-        let pool = Arc::new(Pool::create(&settings.sizes, settings.pages)?);
-        let writer = ledger.begin(pool.clone(), settings.pages, settings.bound);
+        let pools = Pools::new(&settings)?;
+        let writer = ledger.begin(pools.clone(), settings.pages, settings.bound);
         let (orders, inbox) = mpsc::unbounded_channel();
         let (faults, told) = mpsc::unbounded_channel();
-        tokio::spawn(House::new(settings, pool, writer, faults).run(inbox));
+        tokio::spawn(House::new(settings, pools, writer, faults).run(inbox));
         Ok((Self { orders }, told))
     }
 

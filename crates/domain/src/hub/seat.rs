@@ -13,9 +13,9 @@ use tokio::io::Interest;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
-use super::Delivery;
 use super::connection::{Key, News, readiness};
-use crate::protocol::{Bell, Hello, Mode};
+use super::{Delivery, Settings};
+use crate::protocol::{Bell, Hello, Isolation, Mode};
 
 /// See the module.
 #[derive(Debug)]
@@ -66,9 +66,15 @@ impl Doorbell {
 }
 
 /// Why a party cannot be one here; for itself.
-pub(super) fn unfit(delivery: &Delivery, hello: &Hello) -> Option<String> {
-    let fit = !matches!(delivery, Delivery::Sockmap(_)) || hello.delivery.contains(&Mode::Sockmap);
-    (!fit).then(|| "this chain has nearpath.io/delivery: sockmap, which this program's library cannot do".into())
+pub(super) fn unfit(settings: &Settings, hello: &Hello) -> Option<String> {
+    let carried = matches!(settings.delivery, Delivery::Sockmap(_)) && !hello.delivery.contains(&Mode::Sockmap);
+    let strict = settings.isolation == Isolation::Strict && !hello.isolation.contains(&Isolation::Strict);
+    let what = match (carried, strict) {
+        (true, _) => "delivery: sockmap",
+        (_, true) => "isolation: strict",
+        _ => return None,
+    };
+    Some(format!("this chain has nearpath.io/{what}, which this program's library cannot do"))
 }
 
 impl Seat {

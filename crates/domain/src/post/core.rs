@@ -12,7 +12,7 @@ use bytes::Bytes;
 use nearpath_shm::envelope::flag;
 use nearpath_shm::{Desk, Envelope, Kind, Member, Side};
 
-use super::flow::Ticket;
+use super::flow::{Flow, Ticket};
 use super::inbox::Inbox;
 use super::join::{Joined, Settings};
 use super::link::{Came, Link, Taken, Taking};
@@ -29,6 +29,7 @@ use crate::protocol::FromParty;
 const SLOT_RETRY: Duration = Duration::from_millis(1);
 
 pub(super) type Outcome = Result<Reply, CallError>;
+type Begun = Result<Option<Flow>, Unsent>;
 
 /// See the module.
 #[derive(Debug)]
@@ -178,8 +179,11 @@ impl Core {
     }
 
     fn send(&mut self, channel: u32, envelope: Envelope, request: &Request<'_>, whole: Whole) -> Result<(), Unsent> {
-        let link = self.links.get_mut(&channel).ok_or(Unsent::NoPeer)?;
-        let flow = begin(&mut link.end, &self.member, envelope, request.fields, &request.body, whole)?;
+        let mut flow = self.begin(channel, envelope, request, whole);
+        if matches!(flow, Err(Unsent::NoSlot)) && self.collect() > 0 {
+            flow = self.begin(channel, envelope, request, whole);
+        }
+        let (flow, link) = (flow?, self.links.get_mut(&channel).ok_or(Unsent::NoPeer)?);
         if envelope.kind == Kind::Call {
             link.end.counters().opened();
         }
@@ -189,6 +193,16 @@ impl Core {
         }
         self.unrung = true;
         Ok(())
+    }
+
+    fn begin(&mut self, channel: u32, envelope: Envelope, request: &Request<'_>, whole: Whole) -> Begun {
+        let link = self.links.get_mut(&channel).ok_or(Unsent::NoPeer)?;
+        begin(&mut link.end, &self.member, envelope, request.fields, &request.body, whole)
+    }
+
+    /// In a strict domain: frees the slots of what peers have taken since the last turn. How many.
+    fn collect(&mut self) -> u32 {
+        self.links.values_mut().map(|link| link.end.collect()).sum()
     }
 
     /// The outcome of a call, once.
@@ -359,12 +373,15 @@ impl Core {
     }
 
     fn turn_link(&mut self, channel: u32, link: &mut Link, now: Nanos) {
-        let taking = Taking { bound: self.settings.largest_body, streams: self.settings.streams };
+        // What a strict peer sends is copied at once: only a body that is put together here has a bound here.
+        let streams = self.settings.streams && !self.member.pool().is_own();
+        let taking = Taking { bound: self.settings.largest_body, streams };
         link.take(taking, |link, came| match link.side {
             Side::Caller => self.answered(channel, link, came, now),
             Side::Callee => self.called(channel, link, came, now),
         });
         if link.is_busy() {
+            link.end.collect(); // before its window is looked at
             link.pump(&self.member);
         }
         link.end.flush();

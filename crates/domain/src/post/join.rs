@@ -1,11 +1,12 @@
 //! Becoming a party: hello, welcome, the pool and the desk.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nearpath_shm::geometry::Size;
 use nearpath_shm::spin::Spin;
 use nearpath_shm::{Desk, Member, Party, Pool, Wire};
 use nearpath_types::{FunctionId, InstanceId};
@@ -15,7 +16,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 use super::inbox::Inbox;
 use crate::clock;
 use crate::packet::{self, Packet};
-use crate::protocol::{Bell, FromNode, FromParty, Hello, Mode, VERSION, Welcome};
+use crate::protocol::{Bell, FromNode, FromParty, Hello, Isolation, Mode, OwnPool, VERSION, Welcome};
 
 /// After so long a sleep a party looks at its socket: a node that was killed rings no bell.
 pub(super) const HEARTBEAT: Duration = Duration::from_secs(10);
@@ -108,7 +109,9 @@ pub(super) fn hello(socket: &OwnedFd, bell: Bell, settings: &Settings) -> io::Re
     rustix::io::ioctl_fionbio(socket, true)?;
     let Settings { serves, stands_in, .. } = *settings;
     let delivery = vec![Mode::Ring, Mode::Sockmap, Mode::Poll];
-    packet::send(socket, &FromParty::Hello(Hello { version: VERSION, serves, stands_in, bell, delivery }), &[])
+    let isolation = vec![Isolation::Shared, Isolation::Strict];
+    let hello = Hello { version: VERSION, serves, stands_in, bell, delivery, isolation };
+    packet::send(socket, &FromParty::Hello(hello), &[])
 }
 
 /// Says hello and waits for the answer; the socket does not block afterwards.
@@ -156,8 +159,14 @@ pub(super) fn enter(
     let mut descriptors = descriptors.into_iter();
     let missing = || JoinError::Nonsense("a descriptor is missing".into());
     let party = Party::new(welcome.party).ok_or_else(|| JoinError::Nonsense("party 0".into()))?;
-    let bytes = usize::try_from(welcome.pool).map_err(|_| JoinError::Nonsense("the pool's size".into()))?;
-    let pool = Pool::open(descriptors.next().ok_or_else(missing)?, bytes)?;
+    let pool = match welcome.isolation {
+        Isolation::Shared => {
+            let bytes = usize::try_from(welcome.pool).map_err(|_| JoinError::Nonsense("the pool's size".into()))?;
+            Pool::open(descriptors.next().ok_or_else(missing)?, bytes)?
+        }
+        Isolation::Strict => furnish(&socket, &welcome)?,
+        Isolation::Unknown => return Err(JoinError::Nonsense("a kind of domain that was not offered".into())),
+    };
     let desk = descriptors.next().ok_or_else(missing)?;
     let (event, wire) = match welcome.delivery {
         Mode::Ring | Mode::Poll => (descriptors.next(), None),
@@ -169,4 +178,13 @@ pub(super) fn enter(
     let inbox = wire.map(|wire| Inbox::new(wire, HEARTBEAT));
     let Welcome { domain, function, instance, .. } = welcome;
     Ok(Joined { socket, desk, member, inbox, place: Place { domain, party, function, instance } })
+}
+
+/// Makes the party's own pool and hands it to the node, which gives it to the peers.
+fn furnish(socket: &OwnedFd, welcome: &Welcome) -> Result<Pool, JoinError> {
+    let sizes: Vec<Size> = welcome.classes.iter().map(|&[size, count]| Size { size, count }).collect();
+    let pool = Pool::create_own(&sizes)?;
+    let own = OwnPool { bytes: pool.bytes() as u64 };
+    packet::send(socket, &FromParty::Pool(own), &[pool.as_fd()])?;
+    Ok(pool)
 }

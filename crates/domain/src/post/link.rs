@@ -369,6 +369,7 @@ impl Link {
     }
 
     fn may_go(&mut self, member: &Arc<Member>) -> bool {
+        self.end.collect(); // what a strict peer has taken is no longer with it
         if !self.outbox.is_empty() && has_room(&mut self.end, false) {
             return true;
         }

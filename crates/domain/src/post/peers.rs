@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use nearpath_shm::channel::State;
-use nearpath_shm::{Channel, Knocker, Party, Side};
+use nearpath_shm::{Channel, Foreign, Knocker, Party, Side};
 use nearpath_types::InstanceId;
 
 use super::core::{Core, Outcome};
@@ -19,15 +19,18 @@ use crate::protocol::{self, Drained, FromNode, FromParty, Gone, Peer, Role};
 impl Core {
     /// Ends links that are closed, or withdrawn and done.
     pub(super) fn wind_up(&mut self) {
-        let over = |link: &Link, book: &Book<Outcome>, channel| {
-            let done = || link.side == Side::Caller && link.is_idle() && book.in_flight(channel) == 0;
-            link.closed || link.withdrawn && done() // asked for every link at every turn: the book only when it matters
+        let over = |link: &mut Link, book: &Book<Outcome>, channel| {
+            let done = |link: &mut Link| {
+                let idle = link.side == Side::Caller && link.is_idle() && book.in_flight(channel) == 0;
+                idle && link.end.settled()
+            };
+            link.closed || link.withdrawn && done(link) // asked for every link at every turn: the rest only when it matters
         };
-        if !self.links.iter().any(|(&channel, link)| over(link, &self.book, channel)) {
+        if !self.links.iter_mut().any(|(&channel, link)| over(link, &self.book, channel)) {
             return;
         }
         let book = &self.book;
-        let ended: Vec<u32> = self.links.iter().filter(|(c, link)| over(link, book, **c)).map(|(&c, _)| c).collect();
+        let ended: Vec<u32> = self.links.iter_mut().filter_map(|(&c, link)| over(link, book, c).then_some(c)).collect();
         for channel in ended {
             self.end_link(channel);
         }
@@ -106,10 +109,21 @@ impl Core {
         let mut descriptors = descriptors.into_iter();
         let mut next = || descriptors.next().ok_or_else(invalid);
         let channel = Channel::open(next()?, peer.capacity)?;
+        let pool = peer.pool.map(|bytes| Ok::<_, io::Error>((next()?, bytes))).transpose()?;
         let knocker = Knocker::open(next()?, descriptors.next())?;
         let party = Party::new(peer.party).ok_or_else(invalid)?;
         let side = if peer.side == Role::Caller { Side::Caller } else { Side::Callee };
         let mut end = channel.end(side, Arc::clone(&self.member), party, knocker);
+        if self.member.pool().is_own() {
+            let (pool, bytes) = pool.ok_or_else(invalid)?;
+            match Foreign::open(pool, usize::try_from(bytes).map_err(|_| invalid())?) {
+                Ok(source) => end = end.strictly(source),
+                Err(error) => {
+                    end.break_off(); // the peer has made something that is no pool: it shall hear of it
+                    return Err(error);
+                }
+            }
+        }
         if let Some(inbox) = &mut self.inbox {
             end = end.over(inbox.wire.clone(), peer.channel);
             inbox.strays_of(peer.channel).iter().for_each(|record| end.deliver(record));

@@ -80,8 +80,8 @@ impl Reply {
     /// Whether the callee's platform says that its code has not seen the call, because it is full or stops: the call may go
     /// another way.
     pub fn did_not_run(&self) -> bool {
-        let reason = Reason::ALL.iter().find(|reason| **reason as u16 == self.reason);
-        self.platform && reason.is_some_and(|reason| reason.retry_is_safe())
+        let reason = || Reason::ALL.iter().find(|reason| **reason as u16 == self.reason);
+        self.platform && reason().is_some_and(|reason| reason.retry_is_safe())
     }
 
     /// The head's fields, checked when they came.

@@ -37,7 +37,8 @@ pub(crate) fn a_library_that_cannot_is_refused(mode: Mode) {
     for delivery in [vec![], vec![Mode::Ring, Mode::Poll]] {
         let socket = node.socket(1, "f");
         rustix::io::ioctl_fionbio(&socket, false).unwrap();
-        let hello = Hello { version: 1, serves: true, stands_in: false, bell: Bell::Futex, delivery };
+        let hello =
+            Hello { version: 1, serves: true, stands_in: false, bell: Bell::Futex, delivery, isolation: vec![] };
         packet::send(&socket, &FromParty::Hello(hello), &[]).unwrap();
         let packet = packet::receive(&socket).unwrap().unwrap();
         let Ok(Some(FromNode::Refused(refused))) = FromNode::read(&packet.bytes) else { panic!("not refused") };

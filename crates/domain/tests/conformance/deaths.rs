@@ -118,7 +118,14 @@ pub(crate) fn fault(node: &mut Node) -> Fault {
 pub(crate) fn nonsense_is_disconnected(mode: Mode) {
     let mut node = Node::new(mode);
     let hello = |version| {
-        FromParty::Hello(Hello { version, serves: true, stands_in: false, bell: Bell::None, delivery: vec![mode] })
+        FromParty::Hello(Hello {
+            version,
+            serves: true,
+            stands_in: false,
+            bell: Bell::None,
+            delivery: vec![mode],
+            isolation: vec![],
+        })
     };
     let spoken: [&dyn Fn(&std::os::fd::OwnedFd); 5] = [
         &|socket| packet::send_bytes(socket, b"GET / HTTP/1.1", &[]).unwrap(),

@@ -12,6 +12,7 @@ mod node;
 mod pages;
 mod stranger;
 mod streams;
+mod strict;
 mod talk;
 
 /// Makes a test of each case in each mode; a mode that this machine cannot do is skipped, and says why.
@@ -61,6 +62,49 @@ conformance! { Ring = ring, Sockmap = sockmap, Poll = poll: {
     limits:
         backpressure_never_loses, a_death_between_push_and_send_gives_slots_back;
 }}
+
+/// The same in a strict domain, where bodies are put together before they are handed over.
+macro_rules! strictly {
+    (@ $mode:ident { $($file:ident: $($case:ident),*;)* }) => {
+        use crate::node::{Mode, strictly, trouble};
+        $($(
+            #[test]
+            fn $case() {
+                match trouble(Mode::$mode) {
+                    Some(why) => nearpath_testkit::skip!("{why}"),
+                    None => strictly(|| crate::$file::$case(Mode::$mode)),
+                }
+            }
+        )*)*
+    };
+    ($($mode:ident = $name:ident),*: $cases:tt) => {
+        $(mod $name {
+            strictly! { @ $mode $cases }
+        })*
+    };
+}
+
+mod strict_domains {
+    strictly! { Ring = ring, Sockmap = sockmap, Poll = poll: {
+        talk:
+            a_chain_of_two, what_is_not_declared_does_not_exist, ten_megabytes_both_ways,
+            thousands_at_once_over_two_instances, who_waits_receives_for_others, events_go_one_way,
+            a_deadline_ends_the_wait_and_tells_the_peer, more_calls_than_credits_are_not_sent,
+            a_withdrawn_instance_finishes_what_it_has, an_answer_that_cannot_be_written_is_an_error, too_large_is_said;
+        deaths:
+            callers_of_the_dead_hear_of_it_at_once, a_gateways_calls_end_too_and_the_other_instance_goes_on;
+        ledger:
+            counters_are_exact_and_outlive_their_channels_and_their_domain, the_roll_says_who_reaches_whom;
+        fans:
+            the_first_answer_of_a_fan_is_had_while_others_are_waited_for,
+            a_topic_reaches_each_subscriber_once_and_nobody_else, an_alias_is_a_name_of_one_caller;
+        limits:
+            backpressure_never_loses;
+        strict:
+            who_cannot_is_refused, only_a_sealed_pool_is_taken, nobody_is_introduced_without_a_pool,
+            events_are_read_before_a_channel_ends;
+    }}
+}
 
 mod who_sleeps {
     mod ring {

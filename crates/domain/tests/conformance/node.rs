@@ -1,5 +1,6 @@
 //! A domain in a runtime of its own, in one of the modes, and parties of all sorts.
 
+use std::cell::Cell;
 use std::future::Future;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -61,6 +62,17 @@ impl hub::Exchange for Kernel {
     }
 }
 
+thread_local! {
+    /// Whether domains that this thread makes are strict.
+    static STRICT: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs a case whose domains are strict.
+pub(crate) fn strictly(case: impl FnOnce()) {
+    STRICT.set(true);
+    case();
+}
+
 pub(crate) fn function(name: &str) -> FunctionId {
     name.parse().unwrap()
 }
@@ -78,6 +90,7 @@ impl Node {
     }
 
     pub(crate) fn with(mode: Mode, settings: Settings) -> Self {
+        let settings = if STRICT.get() { settings.strict() } else { settings };
         let settings = Settings { delivery: delivery(mode), ..settings };
         Self::started(|| Hub::start(settings))
     }

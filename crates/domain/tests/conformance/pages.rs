@@ -1,5 +1,7 @@
 //! A domain on huge pages, and without them when there are too few. Reserves some, and gives them back.
+
 use std::fs;
+use std::sync::{Mutex, PoisonError};
 
 use super::node::{Mode, Node, function, knows};
 use nearpath_domain::hub::{Hub, Ledger, Pages, Settings};
@@ -11,6 +13,9 @@ const FREE: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";
 fn number(file: &str) -> u64 {
     fs::read_to_string(file).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
 }
+
+/// The machine has one reserve: one test at a time.
+static ALONE: Mutex<()> = Mutex::new(());
 
 /// Huge pages of this test's own.
 struct Reserve(u64);
@@ -46,6 +51,7 @@ fn call(ledger: &Ledger, settings: Settings) -> Node {
 }
 
 pub(crate) fn huge_pages_are_taken_where_they_are_and_done_without_where_not(_: Mode) {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let ledger = Ledger::default();
     let mut large = Settings::named("large");
     large.sizes.last_mut().unwrap().count = 2 * (number(FREE) as u32 + 64); // never enough for these

@@ -22,7 +22,14 @@ impl Stranger {
     pub(crate) fn join(node: &Node, mode: Mode, instance: u64, name: &str) -> Self {
         let socket = node.socket(instance, name);
         rustix::io::ioctl_fionbio(&socket, false).unwrap();
-        let hello = Hello { version: 1, serves: true, stands_in: false, bell: Bell::None, delivery: vec![mode] };
+        let hello = Hello {
+            version: 1,
+            serves: true,
+            stands_in: false,
+            bell: Bell::None,
+            delivery: vec![mode],
+            isolation: vec![],
+        };
         packet::send(&socket, &FromParty::Hello(hello), &[]).unwrap();
         packet::send(&socket, &FromParty::Ready {}, &[]).unwrap();
         let (FromNode::Welcome(welcome), mut fds) = next(&socket) else { panic!("no welcome") };

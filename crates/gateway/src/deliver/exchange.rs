@@ -58,7 +58,7 @@ pub(super) async fn attempt(call: &mut Call, endpoint: &Arc<Endpoint>, post: Pos
             None => Attempt::Answered(response(reply), None),
             Some(body) => {
                 call.request = Some(Request::from_parts(head, body.with_first(first)));
-                Attempt::Refused(String::from_utf8_lossy(&reply.body).trim_end().to_owned())
+                Attempt::Refused(words(&reply))
             }
         }),
         Ok(Err(CallError::Timeout)) => Err(too_late(call, endpoint, Reason::TotalTimeout)),
@@ -68,6 +68,11 @@ pub(super) async fn attempt(call: &mut Call, endpoint: &Arc<Endpoint>, post: Pos
         Ok(Err(error)) => Err(lost(call, endpoint, error)),
         Err(reason) => Err(too_late(call, endpoint, reason)),
     }
+}
+
+/// What a platform's answer says.
+pub(super) fn words(reply: &Reply) -> String {
+    String::from_utf8_lossy(&reply.body).trim_end().to_owned()
 }
 
 /// All of a small body; else what is there of it, maybe nothing. What went wrong is in the call's flow.

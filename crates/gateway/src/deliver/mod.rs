@@ -52,17 +52,29 @@ pub(crate) struct Answer {
 ///
 /// # Errors
 /// Why there is none; see the reasons 12 to 16 of `contract/reasons.toml`.
-pub(crate) async fn send(call: &mut Call, mut permit: Permit) -> Result<Answer, PlatformError> {
+pub(crate) async fn send(call: &mut Call, permit: Permit) -> Result<Answer, PlatformError> {
     let upgrade = call.request.as_mut().filter(|_| call.asked.upgrade);
     let caller = upgrade.map(hyper::upgrade::on);
     outgoing::prepare(call)?;
+    let answer = send_after(call, permit, Failures::default()).await?;
+    Ok(Answer { caller, ..answer })
+}
+
+/// Goes on with a request that one instance would not run, as [`send`] does after the first.
+async fn send_elsewhere(call: &mut Call, refused: Place, why: String) -> Result<Answer, PlatformError> {
+    outgoing::prepare(call)?;
     let mut failures = Failures::default();
+    let permit = failures.next(call, refused, why).await?;
+    send_after(call, permit, failures).await
+}
+
+async fn send_after(call: &mut Call, mut permit: Permit, mut failures: Failures) -> Result<Answer, PlatformError> {
     loop {
         let place = find_place(call, permit, &failures).await?;
         call.record.instance = Some(place.endpoint.id);
         match attempt(call, &place.endpoint).await? {
             Attempt::Answered(response, line) => {
-                return Ok(Answer { response, held: Held { place, line }, caller });
+                return Ok(Answer { response, held: Held { place, line }, caller: None });
             }
             Attempt::Unsent(error) | Attempt::Refused(error) => {
                 permit = Box::pin(failures.next(call, place, error)).await?

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
-use http::{HeaderValue, Response};
+use http::{HeaderValue, Request, Response};
 use nearpath_domain::post::polled;
 use nearpath_domain::trace::{TRACEPARENT, Trace};
 use nearpath_domain::{CallError, Reply, To, clock};
@@ -17,10 +17,10 @@ use nearpath_types::Reason;
 
 use super::open::Held;
 use super::pick::{self, Place};
-use super::{Answer, Content, attempt, exchange, reply};
+use super::{Answer, Content, attempt, exchange, reply, send_elsewhere};
 use crate::Zone;
 use crate::admit::Entry;
-use crate::call::{Asked, Call, CallId, Clock, Peer, StartTime};
+use crate::call::{Asked, Call, CallId, Clock, Peer, StartTime, Upload};
 use crate::lane::Lane;
 use crate::listen::whole::Whole;
 use crate::record::Completion;
@@ -116,6 +116,13 @@ fn traced(fields: &[(&str, &[u8])]) -> ([u8; 16], [u8; 8]) {
     trace.map_or_else(Default::default, |trace| (trace.id, trace.span))
 }
 
+impl Answer {
+    /// One that came through memory.
+    fn of(answer: Reply, place: Place) -> Self {
+        Self { response: exchange::response(answer), held: Held { place, line: None }, caller: None }
+    }
+}
+
 impl Sent {
     /// The answer is complete: its place is free, and so it stands in the record.
     pub(crate) fn complete(mut self, status: u16, bytes: u64) {
@@ -133,8 +140,27 @@ impl Sent {
         answer: Reply,
     ) -> Response<Content> {
         let (call, place) = self.into_call(lane, peer, whole);
-        let (response, held) = (exchange::response(answer), Held { place, line: None });
-        reply(call, Answer { response, held, caller: None })
+        reply(call, Answer::of(answer, place))
+    }
+
+    /// The instance would not run it, because it is full or stops: the request goes the long way from there.
+    pub(crate) async fn go_on(
+        self,
+        lane: Rc<Lane>,
+        peer: Rc<Peer>,
+        whole: &Whole,
+        refused: Reply,
+    ) -> Response<Content> {
+        let (mut call, place) = self.into_call(&lane, &peer, whole);
+        let Some(request) = whole.request() else { return reply(call, Answer::of(refused, place)) };
+        let (head, body) = request.into_parts();
+        let (upload, flow) = Upload::whole(body);
+        call.record.count_in(flow.clone());
+        (call.request, call.flow) = (Some(Request::from_parts(head, upload)), flow);
+        match send_elsewhere(&mut call, place, exchange::words(&refused)).await {
+            Ok(answer) => reply(call, answer),
+            Err(error) => refusal::of_call(*call, &error).map(Content::Own),
+        }
     }
 
     /// There is no answer.

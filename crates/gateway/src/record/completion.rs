@@ -119,7 +119,7 @@ impl Completion {
 
     /// Where the request body's bytes are counted.
     pub(crate) fn count_in(&mut self, body: Option<Rc<Flow>>) {
-        self.body = body;
+        (self.body, self.bytes_in) = (body, 0);
     }
 
     /// Which path it takes to the instance.

@@ -35,7 +35,11 @@ const NOWHERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4A
 
 impl Chain {
     async fn with<F: Future<Output = ()>>(handler: impl Fn(Received) -> F + Send + 'static) -> Self {
-        let (hub, _faults) = Hub::start(Settings::named("shop.openfaas-fn")).unwrap();
+        Self::of(Settings::named("shop.openfaas-fn"), handler).await
+    }
+
+    async fn of<F: Future<Output = ()>>(settings: Settings, handler: impl Fn(Received) -> F + Send + 'static) -> Self {
+        let (hub, _faults) = Hub::start(settings).unwrap();
         let (ours, theirs) = packet::pair().unwrap();
         hub.admit(InstanceId(1), "f".parse().unwrap(), Door::Connected(ours));
         let function = std::thread::spawn(|| serve(theirs, handler));
@@ -311,4 +315,41 @@ async fn the_shortest_way_tells_what_the_long_way_tells() {
         assert_eq!(told(&short.1), told(&long.1), "what the function is told");
     }
     chain.until_all_slots_are_back().await;
+}
+
+/// In a strict chain the gateway is a party like the others: it reads what it is answered out of the function's own pool.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_strict_chain_is_called_through_memory() {
+    let chain = Chain::of(Settings::named("shop.openfaas-fn").strict(), echo).await;
+    for bytes in [0, 5, 3000, 2 << 20] {
+        let body: Vec<u8> = (0..bytes).map(|n| n as u8).collect();
+        let answer = chain.ask("/", full(body.clone())).await;
+        assert_eq!(answer.status(), 200);
+        let answered = within(answer.into_body().collect()).await.unwrap().to_bytes();
+        assert!(answered == body, "{bytes} bytes came back as {}", answered.len());
+    }
+}
+
+/// A watchdog refuses so when its instance is full.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_that_an_instance_would_not_run_is_not_the_callers_to_repeat() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = asked.clone();
+    let refusing = move |received: Received| {
+        let first = count.fetch_add(1, Ordering::Relaxed) == 0;
+        async move {
+            let body = received.body.clone();
+            let reason = nearpath_types::Reason::Overload as u16;
+            received.answer(match first {
+                true => Answer { reason, ..Answer::platform(429, "full\n") },
+                false => Answer::ok(body),
+            });
+        }
+    };
+    let chain = Chain::with(refusing).await;
+    let answer = crate::house::finish(chain.ask("/", full("hello")).await).await;
+    assert_eq!((answer.status, answer.body.as_str()), (200, "hello"));
+    assert_eq!(asked.load(Ordering::Relaxed), 2);
+    let told = || chain.house.log.all().into_iter().filter(|line| line["bytes_in"] == 5).collect::<Vec<_>>();
+    eventually("one record", async || told().len() == 1 && told()[0]["status"] == 200).await;
 }

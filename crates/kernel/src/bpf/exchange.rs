@@ -3,12 +3,13 @@
 use std::fmt;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use aya::Ebpf;
 use aya::maps::{HashMap, MapData, MapError, PerCpuArray, SkStorage, SockHash};
 use aya::programs::SkMsg;
-use aya::{Ebpf, EbpfLoader};
 
+use super::object::{self, load, refused};
 use super::sockets::Yard;
 
 /// Who sends, and on which channel: `struct way`.
@@ -81,7 +82,7 @@ impl Exchange {
     /// # Errors
     /// Without the programs in this build, or without `CAP_BPF`, `CAP_NET_ADMIN` and `CAP_SYS_ADMIN`.
     pub fn create() -> io::Result<Self> {
-        let object = super::sk_msg()?;
+        let object = object::sk_msg()?;
         let mut loaded = load(object).map_err(|error| refused(&error))?;
         let maps = Maps::of(&mut loaded)?;
         let program: &mut SkMsg = loaded
@@ -166,30 +167,4 @@ impl Maps {
             counts: take("counts")?.try_into().map_err(bad)?,
         })
     }
-}
-
-/// Loads without the kernel's own types, which no program of ours asks for: aya would read all of them each time.
-fn load(object: &[u8]) -> Result<Ebpf, aya::EbpfError> {
-    static LOADER: LazyLock<Mutex<EbpfLoader<'static>>> = LazyLock::new(|| {
-        let mut loader = EbpfLoader::new();
-        loader.btf(None);
-        Mutex::new(loader)
-    });
-    LOADER.lock().unwrap_or_else(PoisonError::into_inner).load(object)
-}
-
-/// An error of aya's with its causes; one of the kernel's keeps its kind, so that `EPERM` can be told apart.
-fn refused(error: &(dyn std::error::Error + 'static)) -> io::Error {
-    let mut text = error.to_string();
-    let mut kind = io::ErrorKind::Other;
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        text = format!("{text}: {inner}");
-        kind = inner.downcast_ref::<io::Error>().map_or(kind, io::Error::kind);
-        cause = inner.source();
-    }
-    if kind == io::ErrorKind::PermissionDenied {
-        text.push_str("; run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_SYS_ADMIN");
-    }
-    io::Error::new(kind, text)
 }

@@ -10,6 +10,7 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 
 use super::spec::Network;
 use crate::netlink::{LOOPBACK, Route, Rtnl, Veth};
+use crate::station::macs;
 use crate::switch::write_settings;
 
 /// `eth0`: the second device, after `lo`.
@@ -43,7 +44,7 @@ pub(super) fn connect(instance: InstanceId, network: &Network, switch: &mut Rtnl
     write_settings(SETTINGS)?;
     let here = File::open("/proc/self/ns/net")?;
     let near = device_name(instance);
-    let veth = Veth { near: &near, far: "eth0", far_index: ETH0, far_namespace: here.as_fd() };
+    let veth = Veth { near: &near, far: "eth0", far_index: ETH0, far_namespace: here.as_fd(), macs: macs(network.eip) };
     switch.veth(&veth)?;
     let device = switch.index(&near)?;
     let (eip, gateway) = (network.eip.0, network.gateway);

@@ -6,6 +6,7 @@
 //!     edges: { frontend: [cart, ads, rates=currency], cart: [store] }
 //!     topics: { order/placed: { from: [cart], to: [mail, audit] } }
 //!     delivery: ring
+//!     isolation: shared
 //!   news: ["front -> feed -> store", "front -> ads"]
 //! ```
 //!
@@ -25,10 +26,12 @@ use crate::text::Place;
 use crate::yaml::shape::{Text, brief};
 use crate::yaml::{Entry, Kind, Node};
 
-const KEYS: &[&str] = &["edges", "topics", "delivery"];
-/// How descriptors move between the functions of a chain.
-const DELIVERY: &str = "nearpath.io/delivery";
-const DELIVERIES: &[&str] = &["ring", "sockmap", "poll"];
+const KEYS: &[&str] = &["edges", "topics", "delivery", "isolation"];
+/// What holds for all functions of a chain: key, annotation, values.
+const WAYS: &[(&str, &str, &[&str])] = &[
+    ("delivery", policy::DELIVERY, &["ring", "sockmap", "poll"]),
+    ("isolation", policy::ISOLATION, &["shared", "strict"]),
+];
 
 /// Caller → callee, as written.
 struct Edge {
@@ -61,7 +64,8 @@ pub(crate) struct Chain {
     name: Text,
     edges: Vec<Edge>,
     topics: Vec<topic::Topic>,
-    delivery: Option<String>,
+    /// Annotations of all its functions.
+    ways: Vec<(&'static str, String)>,
 }
 
 /// Reads the edges of one chain, in the long or the short form.
@@ -72,7 +76,7 @@ pub(crate) fn read(entry: &Entry, problems: &mut Problems<'_>) -> Chain {
         problems.error(name.place, text).help("lower-case letters, digits and `-`, starts with a letter, at most 63");
     }
     let home = format!("chain {}", brief(&name.text));
-    let mut chain = Chain { name, edges: Vec::new(), topics: Vec::new(), delivery: None };
+    let mut chain = Chain { name, edges: Vec::new(), topics: Vec::new(), ways: Vec::new() };
     if let Kind::List(_) = &entry.value.kind {
         arrows(&entry.value, &mut chain.edges, problems);
         return chain;
@@ -84,20 +88,26 @@ pub(crate) fn read(entry: &Entry, problems: &mut Problems<'_>) -> Chain {
                 let entries = problems.map(&field.value, "topics").iter();
                 chain.topics = entries.map(|entry| topic::read(entry, problems)).collect();
             }
-            "delivery" => chain.delivery = read_delivery(&field.value, problems),
-            _ => problems.unknown(field, &home, KEYS),
+            key => match WAYS.iter().find(|(way, ..)| *way == key) {
+                Some(way) => chain.ways.extend(read_way(way, &field.value, problems)),
+                None => problems.unknown(field, &home, KEYS),
+            },
         }
     }
     chain
 }
 
-fn read_delivery(node: &Node, problems: &mut Problems<'_>) -> Option<String> {
-    let text = problems.text(node, "delivery")?;
-    if DELIVERIES.contains(&text.text.as_str()) {
-        return Some(text.text);
+fn read_way(
+    (key, annotation, values): &(&str, &'static str, &[&str]),
+    node: &Node,
+    problems: &mut Problems<'_>,
+) -> Option<(&'static str, String)> {
+    let text = problems.text(node, key)?;
+    if values.contains(&text.text.as_str()) {
+        return Some((annotation, text.text));
     }
-    let problem = problems.error(text.place, format!("unknown delivery `{}`", brief(&text.text)));
-    problem.help(format!("one of {}", DELIVERIES.join(", ")));
+    let problem = problems.error(text.place, format!("unknown {key} `{}`", brief(&text.text)));
+    problem.help(format!("one of {}", values.join(", ")));
     None
 }
 
@@ -314,10 +324,11 @@ impl Homes {
             drafts[caller].spec.annotations.entry(policy::CHAIN.to_owned()).or_insert(chain);
         }
         for chain in chains {
-            let Some(delivery) = &chain.delivery else { continue };
             let of_chain = |draft: &&mut Draft| draft.spec.annotations.get(policy::CHAIN) == Some(&chain.name.text);
             for draft in drafts.iter_mut().filter(of_chain) {
-                draft.spec.annotations.entry(DELIVERY.to_owned()).or_insert_with(|| delivery.clone());
+                for (annotation, value) in &chain.ways {
+                    draft.spec.annotations.entry((*annotation).to_owned()).or_insert_with(|| value.clone());
+                }
             }
         }
     }

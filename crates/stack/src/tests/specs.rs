@@ -92,15 +92,16 @@ fn edges_know_namespaces_and_add_to_what_is_annotated() {
 }
 
 #[test]
-fn aliases_topics_and_delivery_become_annotations() {
+fn aliases_topics_delivery_and_isolation_become_annotations() {
     let stack = good(&abc(
-        "chains:\n  shop:\n    edges: {a: [rates=b]}\n    topics:\n      order/placed: {from: a, to: [c]}\n      stock/+: {from: [b, c], to: c}\n    delivery: poll\n",
+        "chains:\n  shop:\n    edges: {a: [rates=b]}\n    topics:\n      order/placed: {from: a, to: [c]}\n      stock/+: {from: [b, c], to: c}\n    delivery: poll\n    isolation: strict\n",
     ));
     let of = |key| ["a", "b", "c"].map(|name| annotation(&stack, name, key));
     assert_eq!(of("calls"), [Some("rates=b"), None, None]);
     assert_eq!(of("publishes"), [Some("order/placed"), Some("stock/+"), Some("stock/+")]);
     assert_eq!(of("subscribes"), [None, None, Some("order/placed,stock/+")]);
     assert_eq!((of("chain"), of("delivery")), ([Some("shop"); 3], [Some("poll"); 3]));
+    assert_eq!(of("isolation"), [Some("strict"); 3]);
     let policy = Policy::of(&stack.functions[0]).unwrap();
     assert_eq!(policy.alias(&"rates".parse().unwrap()), Some(&"b".parse().unwrap()));
     let walk = good(&abc("chains:\n  shop: [a -> rates=b -> c]\n"));

@@ -65,6 +65,7 @@ fn edges_are_checked() {
         ("chains:\n  k: [a -> c=b]\n", "6:7: error: alias `c` is a function's name"),
         ("chains:\n  k: [a -> x=b, a -> x=c]\n", "6:7: error: nearpath.io/calls: `x` stands for two functions"),
         ("chains:\n  k:\n    delivery: pigeon\n", "7:15: error: unknown delivery `pigeon`"),
+        ("chains:\n  k:\n    isolation: loose\n", "7:16: error: unknown isolation `loose`"),
         ("chains:\n  k:\n    topics: {t: {from: a, to: [d]}}\n", "7:32: error: function `d` is not below `functions:`"),
         ("chains:\n  k:\n    topics: {t: {from: a}}\n", "7:14: error: topic t has nobody in `to`"),
         ("chains:\n  k:\n    topics: {'t/#/u': {from: a, to: b}}\n", "7:14: error: \"t/#/u\" is no topic filter"),

@@ -20,6 +20,8 @@ type Config struct {
 	Dir string
 	// Edges are the declared ones, caller and callee.
 	Edges [][2]string
+	// Terms of edges: aliases, topics, events only; by caller and callee.
+	Terms map[[2]string]party.Peer
 	// Sizes of the pool's classes; nil: some of each.
 	Sizes []memory.Size
 	// Capacity of a ring; 0: 256.
@@ -51,7 +53,7 @@ type Member struct {
 	deskFile *os.File
 	desk     *memory.Desk
 	event    int
-	serves   bool
+	Hello    party.Hello
 	ready    bool
 	dead     bool
 }
@@ -163,7 +165,7 @@ func (n *Node) welcome(conn *net.UnixConn, function string, instance uint64, hel
 	n.last++
 	m := &Member{
 		Number: uint16(n.last), Function: function, Instance: instance, conn: conn, deskFile: file, desk: desk,
-		event: int(event), serves: hello.Serves,
+		event: int(event), Hello: *hello,
 	}
 	n.parties[m.Number] = m
 	err = party.Send(conn, party.In{Welcome: &party.Welcome{
@@ -217,9 +219,10 @@ func (n *Node) open(caller, callee *Member) {
 	number := uint64(len(n.channels) + 1)
 	n.channels[number] = &edge{number, caller, callee, channel, map[uint16]bool{}}
 	tell := func(to, peer *Member, side string) {
-		_ = party.Send(to.conn, party.In{Peer: &party.Peer{
-			Channel: number, Side: side, Party: peer.Number, Function: peer.Function, Instance: peer.Instance, Capacity: n.config.Capacity,
-		}}, int(file.Fd()), int(peer.deskFile.Fd()), peer.event)
+		told := n.config.Terms[[2]string{caller.Function, callee.Function}]
+		told.Channel, told.Side, told.Party, told.Capacity = number, side, peer.Number, n.config.Capacity
+		told.Function, told.Instance = peer.Function, peer.Instance
+		_ = party.Send(to.conn, party.In{Peer: &told}, int(file.Fd()), int(peer.deskFile.Fd()), peer.event)
 	}
 	tell(callee, caller, "callee")
 	tell(caller, callee, "caller")
@@ -280,6 +283,17 @@ func (n *Node) sweep() {
 	})
 }
 
+// HangUp closes the sockets of a function's parties, as a node does that restarts; their doors stay open.
+func (n *Node) HangUp(function string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, m := range n.parties {
+		if m.Function == function {
+			_ = m.conn.Close()
+		}
+	}
+}
+
 // Sweep gives back what the dead hold.
 func (n *Node) Sweep() {
 	n.mu.Lock()
@@ -313,6 +327,16 @@ func (v *View) Drained() bool {
 
 // Channels is how many were opened.
 func (v *View) Channels() int { return len(v.node.channels) }
+
+// Alive are the parties of a function.
+func (v *View) Alive(function string) (alive []*Member) {
+	for _, m := range v.node.parties {
+		if m.Function == function && !m.dead {
+			alive = append(alive, m)
+		}
+	}
+	return alive
+}
 
 // Dead is how many parties have died.
 func (v *View) Dead() (dead int) {

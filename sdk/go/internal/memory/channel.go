@@ -113,9 +113,10 @@ func (c *Channel) ring(by Side) ring {
 const ErrClosed = Fault("the channel is closed")
 
 // Send hands the message over that lies at the start of a slot. Knock at the peer's desk after the batch. Unless it succeeds
-// the lease stays the caller's.
-func (e *End) Send(lease *Lease, length uint32) error {
-	if state := e.State(); state != Open && (state != Withdrawn || e.side == Caller) {
+// the lease stays the caller's. begins says that a caller makes a new call or event of it: a withdrawn channel takes none, but
+// still what belongs to the calls that are open.
+func (e *End) Send(lease *Lease, length uint32, begins bool) error {
+	if state := e.State(); state > Withdrawn || (state == Withdrawn && begins && e.side == Caller) {
 		return ErrClosed
 	}
 	if !lease.offer(e.peer) {
@@ -143,6 +144,9 @@ func (e *End) Credits() uint32 {
 	}
 	return room
 }
+
+// Underway is how many messages lie in the ring, not yet taken.
+func (e *End) Underway() uint32 { return e.capacity - e.Credits() }
 
 // Starve asks the peer to knock when the ring has room again; true when it has already.
 func (e *End) Starve() bool { return e.out.Starve() }

@@ -68,8 +68,11 @@ func (d *Desk) Announce() { d.asleep.Store(1) }
 func (d *Desk) Awake() { d.asleep.Store(0) }
 
 // NoteCore tells peers on which processor the party runs, so that they know whether to spin.
-func (d *Desk) NoteCore() {
-	if core := OwnCore(); d.core.Load() != core {
+func (d *Desk) NoteCore() { d.SetCore(OwnCore()) }
+
+// SetCore is NoteCore for who has asked already.
+func (d *Desk) SetCore(core uint32) {
+	if d.core.Load() != core {
 		d.core.Store(core)
 	}
 }

@@ -85,6 +85,21 @@ func (m *Member) Accept(d Descriptor, from Party) (Lease, error) {
 // Bytes are the slot's, valid while the lease is held. A party that breaks the rules can change them at any time.
 func (l *Lease) Bytes() []byte { return l.mem }
 
+// Ticket names a message that was handed over, for its sender to see when the receiver has let it go.
+type Ticket struct {
+	slot       Slot
+	generation uint32
+}
+
+// Ticket is that of this slot in its present life; take it before sending.
+func (l *Lease) Ticket() Ticket { return Ticket{l.slot, l.generation} }
+
+// Unread says whether a message that was handed over is still with its receiver.
+func (m *Member) Unread(t Ticket) bool {
+	word := m.Pool.Word(t.slot)
+	return word.Generation() == t.generation && !word.IsFree()
+}
+
 // Held says whether there is a slot.
 func (l *Lease) Held() bool { return l.member != nil }
 

@@ -17,13 +17,24 @@ type call struct {
 	done    chan error // room for one
 	message memory.Message
 	parted  bool
-	left    bool // nobody waits for it
+	left    bool            // nobody waits for it
+	streams context.Context // set: an answer in parts is read as it comes, until this ends
+	stream  *Inflow         // such an answer, once it has begun
 	limit   uint64
 	head    []byte // of an answer in parts
 	body    []byte
 }
 
 var calls = sync.Pool{New: func() any { return &call{done: make(chan error, 1)} }}
+
+// end is finish for what may have begun.
+func (c *call) end(err error) {
+	if c.stream == nil {
+		c.finish(err)
+	} else if err != nil {
+		c.stream.broke(err)
+	}
+}
 
 // finish wakes who waits; the call is theirs then.
 func (c *call) finish(err error) {
@@ -63,6 +74,17 @@ type Ask struct {
 	Event     bool // nobody waits for an answer
 }
 
+func (ask *Ask) envelope(kind memory.Kind) memory.Envelope {
+	e := memory.Envelope{Kind: kind, Deadline: ask.Deadline, Trace: ask.Trace, Span: ask.Span}
+	if kind == memory.KindCall {
+		e.Flags = memory.FlagParts
+	}
+	return e
+}
+
+// eventBit sets the numbers of events apart from those of calls.
+const eventBit = 1 << 63
+
 // Unsent says that nothing of a call has left this process: another way may be tried.
 func Unsent(err error) bool {
 	return err == ErrNoPeer || err == ErrClosed || err == memory.ErrExhausted || err == memory.ErrBound ||
@@ -78,15 +100,12 @@ func (p *Party) Call(ctx context.Context, ask *Ask, answer *Answer) error {
 	if e == nil {
 		return ErrNoPeer
 	}
-	envelope := memory.Envelope{Kind: memory.KindCall, Flags: memory.FlagParts, Deadline: ask.Deadline, Trace: ask.Trace, Span: ask.Span}
 	if ask.Event {
-		envelope.Kind, envelope.Flags = memory.KindEvent, 0
-		envelope.Call = rand.Uint64() | 1<<63
-		return e.transmit(ctx, envelope, ask.HeadBytes, ask.BodyBytes, nil)
+		return e.notify(ctx, ask)
 	}
 	c := calls.Get().(*call)
 	c.started, c.limit = now(), p.config.MaxBody
-	err := e.transmit(ctx, envelope, ask.HeadBytes, ask.BodyBytes, c)
+	err := e.transmit(ctx, ctx, ask.envelope(memory.KindCall), ask.HeadBytes, ask.BodyBytes, c)
 	if err != nil && !errors.As(err, new(errBrokenOff)) {
 		return err
 	}
@@ -101,6 +120,16 @@ func (p *Party) Call(ctx context.Context, ask *Ask, answer *Answer) error {
 		return ctx.Err()
 	}
 	return ErrDied
+}
+
+func (e *end) notify(ctx context.Context, ask *Ask) error {
+	envelope := ask.envelope(memory.KindEvent)
+	envelope.Call = rand.Uint64() | eventBit
+	err := e.transmit(ctx, ctx, envelope, ask.HeadBytes, ask.BodyBytes, nil)
+	if errors.As(err, new(errBrokenOff)) {
+		e.cancel(envelope.Call)
+	}
+	return err
 }
 
 func (e *end) await(ctx context.Context, c *call, ask *Ask, answer *Answer) error {
@@ -148,20 +177,40 @@ func (e *end) abandon(c *call) {
 		c.message.Lease.Release()
 		return
 	}
+	e.cancel(id)
+}
+
+// cancel says that nobody wants a call any more, or that its answer ends here; as soon as there is a slot and room.
+func (e *end) cancel(id uint64) {
+	if !e.tryCancel(id) {
+		go func() {
+			for !e.tryCancel(id) {
+				time.Sleep(lastPause) // nobody rings for a free slot
+			}
+		}()
+	}
+}
+
+// tryCancel is false when it should be tried again.
+func (e *end) tryCancel(id uint64) bool {
 	envelope := memory.Envelope{Kind: memory.KindCancel, Call: id}
 	lease, err := e.party.member.Claim(memory.EnvelopeSize)
-	if err != nil {
-		return // the callee works in vain; its answer is dropped
+	if err == nil {
+		err = e.push(&envelope, &lease, memory.EnvelopeSize, nil)
 	}
-	envelope.Put(lease.Bytes())
-	if err := e.push(&envelope, &lease, memory.EnvelopeSize, nil); err != nil {
+	if err != nil {
 		lease.Release()
 	}
+	return err == nil || e.State() > memory.Withdrawn
 }
 
 // choose takes the instance with the fewest open calls of two.
 func (p *Party) choose(function string) *end {
-	ends := (*p.routes.Load())[function]
+	return lighter((*p.routes.Load())[function])
+}
+
+// lighter takes the end with fewer open calls of two drawn at random; one without credits is passed over.
+func lighter(ends []*end) *end {
 	switch len(ends) {
 	case 0:
 		return nil
@@ -173,10 +222,14 @@ func (p *Party) choose(function string) *end {
 	if second >= first {
 		second++
 	}
-	if ends[second].inFlight.Load() < ends[first].inFlight.Load() {
-		return ends[second]
+	better, other := ends[first], ends[second]
+	if other.inFlight.Load() < better.inFlight.Load() {
+		better, other = other, better
 	}
-	return ends[first]
+	if uint32(better.inFlight.Load()) >= better.End.Capacity() || better.State() != memory.Open {
+		return other
+	}
+	return better
 }
 
 // takeAnswer is the receiver's part: the first message of an answer.
@@ -194,6 +247,10 @@ func (e *end) takeAnswer(m *memory.Message) {
 		e.finish(c, nil)
 		return
 	}
+	if c.streams != nil && !c.left {
+		e.begun(c, m)
+		return
+	}
 	c.parted, c.message.Envelope = true, m.Envelope
 	c.head, c.body = copyOf(m.Head()), make([]byte, 0, min(m.Total, firstRoom))
 	e.mu.Unlock()
@@ -203,6 +260,9 @@ func (e *end) takeAnswer(m *memory.Message) {
 // close ends an open call; under mu.
 func (e *end) close(c *call, failed bool) {
 	e.open.remove(c)
+	for _, w := range e.stalled {
+		w.wake() // what is left of the call's body is not wanted
+	}
 	e.inFlight.Add(-1)
 	e.counters.Closed(now()-c.started, failed)
 }
@@ -211,13 +271,25 @@ func (e *end) close(c *call, failed bool) {
 func (e *end) finish(c *call, err error) {
 	last := e.finished()
 	e.mu.Unlock()
-	c.finish(err)
+	if c.stream == nil {
+		c.finish(err)
+	}
 	if e.waiting.Load() > 0 {
 		e.wakeOne()
 	}
 	if last {
 		e.drained()
 	}
+}
+
+// begun hands an answer over of which more will come; it lets go of mu.
+func (e *end) begun(c *call, m *memory.Message) {
+	c.parted, c.message.Envelope, c.head = true, m.Envelope, copyOf(m.Head())
+	c.stream = newInflow(c.streams, e.desk, m.Total)
+	stream := c.stream
+	e.mu.Unlock()
+	stream.came(m, false)
+	c.done <- nil
 }
 
 // takeAnswerPart adds to the body of an answer.
@@ -229,8 +301,13 @@ func (e *end) takeAnswerPart(m *memory.Message) {
 		m.Lease.Release()
 		return
 	}
-	more, tooBig := m.Has(memory.FlagMore), uint64(len(c.body))+uint64(len(m.Body())) > c.limit
-	if !tooBig {
+	more := m.Has(memory.FlagMore)
+	if c.stream != nil {
+		e.streamPart(c, m, more)
+		return
+	}
+	tooBig := uint64(len(c.body))+uint64(len(m.Body())) > c.limit
+	if !tooBig && !c.left {
 		c.body = append(c.body, m.Body()...)
 	}
 	m.Lease.Release()
@@ -246,10 +323,29 @@ func (e *end) takeAnswerPart(m *memory.Message) {
 	}
 }
 
+// streamPart hands the next part of an answer to its reader; it lets go of mu.
+func (e *end) streamPart(c *call, m *memory.Message, more bool) {
+	stream, last := c.stream, false
+	if !more {
+		e.close(c, c.message.Status >= 500)
+		last = e.finished()
+	}
+	e.mu.Unlock()
+	if !stream.came(m, !more) {
+		e.Close(memory.Broken)
+	}
+	if last {
+		e.drained()
+	}
+}
+
 func (e *end) cutAnswer(id uint64) {
 	e.mu.Lock()
 	if c := e.open.get(id); c != nil {
 		e.close(c, true)
+		if c.stream != nil {
+			c.stream.broke(ErrCut)
+		}
 		e.finish(c, ErrCut)
 		return
 	}

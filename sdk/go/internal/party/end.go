@@ -29,9 +29,12 @@ type end struct {
 	starving atomic.Bool   // the ring was full: the peer rings when it has room
 	room     chan struct{} // wakes one of them
 
-	// With receive held:
-	bodies map[uint64]*Incoming // calls whose bodies still arrive
-	failed bool
+	flows   int          // bodies that go out in parts; under mu
+	stalled []*Writer    // those that wait for the receiver; under mu
+	stalls  atomic.Int32 // their number
+
+	bodies map[uint64]*Incoming // calls and events whose bodies still arrive; under mu
+	failed bool                 // with receive held
 }
 
 // open maps what came with a peer message.

@@ -2,6 +2,7 @@ package party
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -18,6 +19,10 @@ type Incoming struct {
 	body    []byte
 	started time.Duration
 	tooBig  bool
+	writer  *Writer // of an answer that has begun
+
+	// Stream is a body of several messages, when the party reads those as they come; then BodyBytes has nothing.
+	Stream *Inflow
 
 	mu    sync.Mutex
 	done  chan struct{}
@@ -44,6 +49,9 @@ func (in *Incoming) HeadBytes() []byte {
 
 // BodyBytes is the body: a private copy, or where it lies, valid until the answer.
 func (in *Incoming) BodyBytes(inPlace bool) []byte {
+	if in.Stream != nil {
+		return nil
+	}
 	if !in.message.Lease.Held() {
 		return in.body
 	}
@@ -130,46 +138,125 @@ func (in *Incoming) Answer(reply *Reply) error {
 	if in.Kind == memory.KindCall {
 		err = in.reply(reply)
 	}
-	in.message.Lease.Release() // only now: the answer may be made of the request in its slot
-	in.Cancel()
-	e := in.end
-	e.mu.Lock()
-	delete(e.taken, in.Call)
-	e.counters.Closed(now()-in.started, reply.Status >= 500 || err != nil)
-	last := e.finished()
-	e.mu.Unlock()
-	if last {
-		e.drained()
-	}
+	in.settle(reply.Status >= 500 || err != nil)
 	return err
 }
 
+// settle ends the call on this side.
+func (in *Incoming) settle(failed bool) {
+	in.message.Lease.Release() // only now: the answer may be made of the request in its slot
+	in.Cancel()
+	e := in.end
+	var last bool
+	if in.Kind == memory.KindCall {
+		e.mu.Lock()
+		delete(e.taken, in.Call)
+		delete(e.bodies, in.Call) // the rest of the request is not wanted
+		e.counters.Closed(now()-in.started, failed)
+		last = e.finished()
+		e.mu.Unlock()
+	}
+	if in.Stream != nil {
+		in.Stream.Leave()
+	}
+	if last {
+		e.drained()
+	}
+}
+
 func (in *Incoming) reply(reply *Reply) error {
+	if in.isGivenUp() { // its answer is not sent on, but gives the caller its credit back
+		reply = &Reply{Status: 499, Reason: callerGone, Platform: true}
+	}
+	envelope := in.answer(reply)
+	ctx := context.Background() // a caller that left still gets its answer: that gives its credit back
+	for {
+		err := in.end.transmit(ctx, in, envelope, reply.HeadBytes, reply.BodyBytes, nil)
+		if errors.As(err, new(errBrokenOff)) {
+			in.end.cancel(in.Call)
+			return nil
+		}
+		if !isShort(err) {
+			return err
+		}
+		if err := in.awaitSlot(reply); err != nil {
+			return err
+		}
+	}
+}
+
+func (in *Incoming) answer(reply *Reply) memory.Envelope {
 	envelope := memory.Envelope{
 		Kind: memory.KindAnswer, Status: reply.Status, Reason: reply.Reason, Call: in.Call, Trace: in.Trace, Span: in.Span,
 	}
-	in.mu.Lock()
-	gone := in.err == context.Canceled
-	in.mu.Unlock()
-	if gone { // its answer is not sent on, but gives the caller its credit back
-		reply = &Reply{Status: 499, Reason: callerGone, Platform: true}
-		envelope.Status, envelope.Reason = reply.Status, reply.Reason
-	}
 	if reply.Platform {
-		envelope.Flags |= memory.FlagPlatform
+		envelope.Flags = memory.FlagPlatform
 	}
-	ctx := context.Background() // a caller that left still gets its answer: that gives its credit back
+	return envelope
+}
+
+func (in *Incoming) isGivenUp() bool {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.err == context.Canceled
+}
+
+// isShort says that there is no slot now.
+func isShort(err error) bool { return err == memory.ErrExhausted || err == memory.ErrBound }
+
+func (in *Incoming) awaitSlot(reply *Reply) error {
+	in.letGo(reply)
+	time.Sleep(lastPause) // nobody rings for a free slot
+	if in.end.State() > memory.Withdrawn {
+		return ErrClosed
+	}
+	return nil
+}
+
+// Begin sends the beginning of an answer whose body is written as it comes; total is its bytes, or memory.TotalUnknown. Then
+// Write, and End. When it fails nothing was sent, and Answer is still owed.
+func (in *Incoming) Begin(reply *Reply, total uint64) error {
+	if in.Kind != memory.KindCall {
+		return ErrNotWanted
+	}
 	for {
-		err := in.end.transmit(ctx, envelope, reply.HeadBytes, reply.BodyBytes, nil)
-		if err != memory.ErrExhausted && err != memory.ErrBound {
+		if err := in.Err(); err != nil {
 			return err
 		}
-		in.letGo(reply)
-		time.Sleep(lastPause) // nobody rings for a free slot
-		if in.end.State() > memory.Withdrawn {
-			return ErrClosed
+		envelope := in.answer(reply)
+		envelope.Total = total
+		w, sent, err := in.end.begin(in, &envelope, reply.HeadBytes, reply.BodyBytes, true, nil)
+		if err == nil {
+			in.writer = w
+			return w.Write(in, reply.BodyBytes[sent:], false)
+		}
+		if !isShort(err) {
+			return err
+		}
+		if err := in.awaitSlot(reply); err != nil {
+			return err
 		}
 	}
+}
+
+// HasBegun says whether Begin has sent something: then End is owed, not Answer.
+func (in *Incoming) HasBegun() bool { return in.writer != nil }
+
+// Write sends more of the answer, and waits while its reader is behind.
+func (in *Incoming) Write(body []byte) error { return in.writer.Write(in, body, false) }
+
+// End ends an answer that has begun: whole, or broken off.
+func (in *Incoming) End(whole bool) error {
+	var err error
+	if whole {
+		err = in.writer.Write(in, nil, true)
+	}
+	if !whole || err != nil {
+		in.writer.Leave()
+		in.end.cancel(in.Call)
+	}
+	in.settle(!whole || err != nil)
+	return err
 }
 
 // letGo releases the request's slot before an answer waits for another: else as many calls as there are slots would wait for each
@@ -184,23 +271,50 @@ func (in *Incoming) letGo(reply *Reply) {
 // takeCall is the receiver's part: the first message of a call or event.
 func (e *end) takeCall(m *memory.Message) {
 	in := &Incoming{Envelope: m.Envelope, end: e, started: now()}
-	e.mu.Lock()
-	if _, twice := e.taken[m.Call]; twice || e.party.config.Handle == nil {
-		e.mu.Unlock()
+	if e.party.config.Handle == nil {
 		m.Lease.Release()
 		return
 	}
-	e.taken[m.Call] = in
-	e.counters.Opened()
-	e.mu.Unlock()
-	if m.Has(memory.FlagMore) {
-		in.head, in.body = copyOf(m.Head()), make([]byte, 0, min(m.Total, firstRoom))
-		e.bodies[m.Call] = in
+	if !e.note(in, m.Has(memory.FlagMore)) {
+		m.Lease.Release()
+		e.Close(memory.Broken)
+		return
+	}
+	if !m.Has(memory.FlagMore) {
+		in.message = *m
+		e.party.work(in)
+		return
+	}
+	in.head = copyOf(m.Head())
+	if in.Stream == nil {
+		in.body = make([]byte, 0, min(m.Total, firstRoom))
 		e.takePart(m)
 		return
 	}
-	in.message = *m
+	in.Stream.came(m, false)
 	e.party.work(in)
+}
+
+// note keeps a call that was taken; false when its number is that of another one.
+func (e *end) note(in *Incoming, parts bool) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	_, twice := e.taken[in.Call]
+	_, arriving := e.bodies[in.Call]
+	if twice || arriving || (parts && len(e.bodies) >= int(e.End.Capacity())) {
+		return false
+	}
+	if in.Kind == memory.KindCall {
+		e.taken[in.Call] = in
+		e.counters.Opened()
+	}
+	if parts {
+		e.bodies[in.Call] = in
+		if e.party.config.Streams && in.Kind == memory.KindCall {
+			in.Stream = newInflow(in, e.desk, in.Total)
+		}
+	}
+	return true
 }
 
 // takePart adds to a body that arrives, of a call or an answer.
@@ -209,20 +323,36 @@ func (e *end) takePart(m *memory.Message) {
 		e.takeAnswerPart(m)
 		return
 	}
+	more := m.Has(memory.FlagMore)
+	e.mu.Lock()
 	in := e.bodies[m.Call]
-	if in == nil {
-		m.Lease.Release()
-		return
+	if in != nil && !more {
+		delete(e.bodies, m.Call)
 	}
+	e.mu.Unlock()
+	switch {
+	case in == nil: // of what was given up
+		m.Lease.Release()
+	case in.Stream == nil:
+		in.assemble(m, more)
+	case !in.Stream.came(m, !more):
+		e.Close(memory.Broken)
+	}
+}
+
+// assemble puts a body together; the last part, or the one that is too much, hands the call to its handler.
+func (in *Incoming) assemble(m *memory.Message, more bool) {
+	e := in.end
 	if body := m.Body(); uint64(len(in.body))+uint64(len(body)) > e.party.config.MaxBody {
 		in.tooBig, in.body = true, nil
+		e.mu.Lock()
+		delete(e.bodies, m.Call)
+		e.mu.Unlock()
 	} else {
 		in.body = append(in.body, body...)
 	}
-	more := m.Has(memory.FlagMore)
 	m.Lease.Release()
 	if !more || in.tooBig {
-		delete(e.bodies, m.Call)
 		e.party.work(in)
 	}
 }
@@ -235,16 +365,20 @@ func (e *end) takeCancel(m *memory.Message) {
 		e.cutAnswer(id)
 		return
 	}
-	if in := e.bodies[id]; in != nil { // the rest of its body will not come
-		delete(e.bodies, id)
-		go func() { _ = in.Answer(&Reply{Status: 499, Platform: true, Reason: callerGone}) }()
-		return
-	}
 	e.mu.Lock()
-	in := e.taken[id]
+	in, arriving := e.taken[id], e.bodies[id]
+	delete(e.bodies, id) // the rest of its body will not come
 	e.mu.Unlock()
-	if in != nil {
+	switch {
+	case in == nil: // an event, or answered meanwhile
+	case arriving != nil && in.Stream == nil: // no handler knows of it
 		in.Cancel()
+		go func() { _ = in.Answer(&Reply{Status: 499}) }()
+	default:
+		in.Cancel()
+		if in.Stream != nil {
+			in.Stream.broke(context.Canceled)
+		}
 	}
 }
 
@@ -252,6 +386,10 @@ const callerGone = 18
 
 // work hands a call to a worker that is idle, or to a new one.
 func (p *Party) work(in *Incoming) {
+	if p.catcher != nil && *p.catcher == nil {
+		*p.catcher = in
+		return
+	}
 	select {
 	case p.workers <- in:
 	default:
@@ -264,7 +402,11 @@ const mostIdle = 64
 
 func (p *Party) worker(in *Incoming) {
 	for {
+		from := in.end
 		p.config.Handle(in)
+		if in = p.next(from); in != nil {
+			continue
+		}
 		if p.idle.Add(1) > mostIdle {
 			p.idle.Add(-1)
 			return

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -38,9 +39,11 @@ type Config struct {
 	Socket string
 	// Handle takes calls; nil: the party only makes them. It is called on a goroutine of its own.
 	Handle func(*Incoming)
-	// MaxBody is the most bytes of a body that arrives in parts.
+	// Streams hands calls over when their first message has come: what follows is in Incoming.Stream.
+	Streams bool
+	// MaxBody is the most bytes of a body that arrives in parts and is put together.
 	MaxBody uint64
-	// Spin is the longest time that a caller looks for its answer before it sleeps; 0: never.
+	// Spin is the longest time that a caller looks for its answer, or a worker for its next call, before it sleeps; 0: never.
 	Spin time.Duration
 }
 
@@ -54,15 +57,21 @@ type Party struct {
 	desk      *memory.Desk
 	event     *os.File
 
-	// ends is every end, for who receives; routes those that can be called, by function. Both are replaced, never changed.
-	ends   atomic.Pointer[[]*end]
-	routes atomic.Pointer[map[string][]*end]
-	change sync.Mutex // of the two, and of byNumber
-	byNum  map[uint64]*end
+	// ends is every end, for who receives; routes those that can be called, by name; subscribers those that want events, by function.
+	// All are replaced, never changed.
+	ends        atomic.Pointer[[]*end]
+	routes      atomic.Pointer[map[string][]*end]
+	subscribers atomic.Pointer[map[string][]*end]
+	change      sync.Mutex // of the three, and of byNum
+	byNum       map[uint64]*end
+	hungUp      bool
+	joined      time.Time
 
 	// receive is held by who takes messages from the rings. Who lets go of it has said that the party sleeps and looked again.
 	receive sync.Mutex
 	spin    memory.Spin
+	catcher **Incoming // a worker that looks for its next call takes it here
+	serving memory.Spin
 
 	workers chan *Incoming
 	idle    atomic.Int32
@@ -83,7 +92,8 @@ func Join(ctx context.Context, config Config) (*Party, error) {
 	p := &Party{config: config, conn: conn.(*net.UnixConn), byNum: map[uint64]*end{}, workers: make(chan *Incoming), ended: make(chan struct{}), left: make(chan struct{})}
 	p.ends.Store(new([]*end))
 	p.routes.Store(&map[string][]*end{})
-	p.spin = memory.NewSpin(config.Spin)
+	p.subscribers.Store(&map[string][]*end{})
+	p.spin, p.serving = memory.NewSpin(config.Spin), memory.NewSpin(config.Spin)
 	if deadline, ok := ctx.Deadline(); ok {
 		_ = p.conn.SetDeadline(deadline)
 	}
@@ -92,13 +102,14 @@ func Join(ctx context.Context, config Config) (*Party, error) {
 		return nil, err
 	}
 	_ = p.conn.SetDeadline(time.Time{})
+	p.joined = time.Now()
 	go p.listen()
 	go p.wait()
 	return p, nil
 }
 
 func (p *Party) greet() error {
-	if err := Send(p.conn, Out{Hello: &Hello{Version, p.config.Handle != nil, "eventfd"}}); err != nil {
+	if err := Send(p.conn, Out{Hello: &Hello{Version, p.config.Handle != nil, "eventfd", Delivery}}); err != nil {
 		return err
 	}
 	for {
@@ -118,6 +129,10 @@ func (p *Party) greet() error {
 }
 
 func (p *Party) settleIn(welcome Welcome, fds []int) error {
+	if welcome.Delivery != "" && welcome.Delivery != "ring" && welcome.Delivery != "poll" {
+		closeAll(fds)
+		return fmt.Errorf("dispatch: the domain delivers by %q, which this party did not say it can do", welcome.Delivery)
+	}
 	if len(fds) != 3 {
 		closeAll(fds)
 		return fmt.Errorf("dispatch: %d descriptors came with the welcome instead of 3", len(fds))
@@ -172,7 +187,7 @@ func (p *Party) Leave() {
 // listen reads what the node says.
 func (p *Party) listen() {
 	defer close(p.left)
-	defer p.routes.Store(&map[string][]*end{})
+	defer p.stopCalling()
 	for {
 		var in In
 		fds, err := Receive(p.conn, &in)
@@ -226,19 +241,45 @@ func (p *Party) gone(gone Gone) {
 	e.letGo()
 }
 
-// reroute makes the table of who can be called; under change.
+// reroute makes the tables of who can be called and who wants events; under change.
 func (p *Party) reroute() {
-	routes := map[string][]*end{}
+	routes, subscribers := map[string][]*end{}, map[string][]*end{}
 	for _, e := range *p.ends.Load() {
-		if e.side != memory.Caller || e.State() != memory.Open {
+		if e.side != memory.Caller || e.State() != memory.Open || p.hungUp {
 			continue
 		}
-		routes[e.Function] = append(routes[e.Function], e)
-		if short, ok := strings.CutSuffix(e.Function, p.namespace); ok && p.namespace != "" {
-			routes[short] = append(routes[short], e)
+		if len(e.Topics) > 0 {
+			subscribers[e.Function] = append(subscribers[e.Function], e)
+		}
+		for _, name := range p.namesOf(e) {
+			routes[name] = append(routes[name], e)
 		}
 	}
 	p.routes.Store(&routes)
+	p.subscribers.Store(&subscribers)
+}
+
+// namesOf is what an end is called by: name.namespace, and name alone within this party's namespace.
+func (p *Party) namesOf(e *end) (names []string) {
+	if e.EventsOnly {
+		return nil
+	}
+	for _, name := range append([]string{e.Function}, e.Aliases...) {
+		names = append(names, name)
+		if short, ok := strings.CutSuffix(name, p.namespace); ok && p.namespace != "" {
+			names = append(names, short)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// stopCalling forgets who can be called.
+func (p *Party) stopCalling() {
+	p.change.Lock()
+	defer p.change.Unlock()
+	p.hungUp = true
+	p.reroute()
 }
 
 // forget removes an end of which nothing is left.
@@ -258,3 +299,53 @@ func (p *Party) forget(e *end) {
 
 // Reaches says whether the function can be called through shared memory now.
 func (p *Party) Reaches(function string) bool { return len((*p.routes.Load())[function]) > 0 }
+
+const (
+	// youth is how long after the welcome a callee may not have been told of yet.
+	youth      = 50 * time.Millisecond
+	youngPause = time.Millisecond
+)
+
+// Learns is Reaches that waits for the node to tell, while the party is young.
+func (p *Party) Learns(ctx context.Context, function string) bool {
+	for !p.Reaches(function) {
+		if time.Since(p.joined) > youth || ctx.Err() != nil {
+			return false
+		}
+		time.Sleep(youngPause) // nobody says that the last peer was told
+	}
+	return true
+}
+
+// Retire leaves when all that is open has come to its end. No new calls should be made.
+func (p *Party) Retire() {
+	go func() {
+		for pause := firstRetire; !p.isIdle(); pause = min(2*pause, lastRetire) {
+			select {
+			case <-p.ended:
+			case <-time.After(pause):
+			}
+			if p.closing.Load() {
+				return
+			}
+		}
+		p.Leave()
+	}()
+}
+
+const (
+	firstRetire = time.Millisecond
+	lastRetire  = time.Second
+)
+
+func (p *Party) isIdle() bool {
+	for _, e := range *p.ends.Load() {
+		e.mu.Lock()
+		open := e.open.length() + len(e.taken)
+		e.mu.Unlock()
+		if open > 0 {
+			return false
+		}
+	}
+	return true
+}

@@ -41,6 +41,7 @@ type domain struct {
 	testing.TB
 	*fakenode.Node
 	instances uint64
+	streams   bool
 }
 
 func start(t testing.TB, config fakenode.Config) *domain {
@@ -50,7 +51,7 @@ func start(t testing.TB, config fakenode.Config) *domain {
 		t.Fatal(err)
 	}
 	t.Cleanup(node.Stop)
-	return &domain{t, node, 0}
+	return &domain{t, node, 0, false}
 }
 
 func (d *domain) join(function string, handle func(*party.Incoming)) *party.Party {
@@ -60,7 +61,7 @@ func (d *domain) join(function string, handle func(*party.Incoming)) *party.Part
 	if err != nil {
 		d.Fatal(err)
 	}
-	p, err := party.Join(within(d), party.Config{Socket: socket, Handle: handle, MaxBody: 32 << 20, Spin: memory.SpinBudget})
+	p, err := party.Join(within(d), party.Config{Socket: socket, Handle: handle, Streams: d.streams, MaxBody: 32 << 20, Spin: memory.SpinBudget})
 	if err != nil {
 		d.Fatal(err)
 	}
@@ -216,13 +217,15 @@ func TestACallerThatLeavesIsTold(t *testing.T) {
 }
 
 func TestADeadlineGoesAlong(t *testing.T) {
-	seen := make(chan time.Time, 1)
+	seen, returned := make(chan time.Time, 1), make(chan struct{})
 	_, caller, _ := pair(t, fakenode.Config{}, func(in *party.Incoming) {
 		deadline, _ := in.Deadline()
 		seen <- deadline
 		<-in.Done()
+		<-returned // both sides look at one clock: else the answer may be first
 		_ = in.Answer(&party.Reply{Status: 504})
 	})
+	defer close(returned)
 	want := time.Now().Add(50 * time.Millisecond)
 	ctx, cancel := context.WithDeadline(within(t), want)
 	defer cancel()
@@ -383,7 +386,7 @@ func TestRandomMessages(t *testing.T) {
 			if rand.IntN(50) == 0 {
 				lease.Bytes()[rand.IntN(64)] ^= byte(1 << rand.IntN(8))
 			}
-			if err := end.Send(&lease, 256); err != nil {
+			if err := end.Send(&lease, 256, true); err != nil {
 				lease.Release()
 			}
 			desk.Knock()

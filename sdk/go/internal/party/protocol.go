@@ -14,8 +14,11 @@ const Version = 1
 // maxPacket is the most bytes of a message; maxDescriptors the most descriptors that come with one.
 const (
 	maxPacket      = 4096
-	maxDescriptors = 4
+	maxDescriptors = 3
 )
+
+// Delivery is what this package can do of the contract's modes. In a domain that polls, a party that does not list it gets its bell.
+var Delivery = []string{"ring"}
 
 // Out is a message from the party: one member is set.
 type Out struct {
@@ -26,9 +29,10 @@ type Out struct {
 
 // Hello is the first message.
 type Hello struct {
-	Version int    `json:"version"`
-	Serves  bool   `json:"serves"`
-	Bell    string `json:"bell"`
+	Version  int      `json:"version"`
+	Serves   bool     `json:"serves"`
+	Bell     string   `json:"bell"`
+	Delivery []string `json:"delivery,omitempty"`
 }
 
 // Drained says that nothing of a channel is held any more.
@@ -53,6 +57,7 @@ type Welcome struct {
 	Pool     uint64 `json:"pool"`
 	Bound    uint64 `json:"bound"`
 	Capacity uint32 `json:"capacity"`
+	Delivery string `json:"delivery,omitempty"`
 }
 
 // Refused says why the process is no party.
@@ -60,7 +65,18 @@ type Refused struct {
 	Why string `json:"why"`
 }
 
-// Peer comes with the channel, the peer's desk and its eventfd, if it has one.
+// known is how many members this version knows; more than one in a packet is a fault.
+func (in *In) known() (known int) {
+	for _, there := range []bool{in.Welcome != nil, in.Refused != nil, in.Peer != nil, in.Gone != nil} {
+		if there {
+			known++
+		}
+	}
+	return known
+}
+
+// Peer comes with the channel, the peer's desk and its eventfd, if it has one. What the edge is good for: the callee is called by
+// its own name and by Aliases, and wants events of what the filters in Topics select; with EventsOnly it takes no calls.
 type Peer struct {
 	Channel  uint64 `json:"channel"`
 	Side     string `json:"side"`
@@ -68,6 +84,10 @@ type Peer struct {
 	Function string `json:"function"`
 	Instance uint64 `json:"instance"`
 	Capacity uint32 `json:"capacity"`
+
+	Aliases    []string `json:"aliases,omitempty"`
+	Topics     []string `json:"topics,omitempty"`
+	EventsOnly bool     `json:"events_only,omitempty"`
 }
 
 // Gone says what became of a channel.
@@ -107,6 +127,9 @@ func Receive(conn *net.UnixConn, message any) ([]int, error) {
 	}
 	if err == nil {
 		err = json.Unmarshal(text[:n], message)
+	}
+	if in, ok := message.(*In); err == nil && ok && in.known() > 1 {
+		err = errors.New("two messages in one packet")
 	}
 	if err != nil {
 		closeAll(fds)

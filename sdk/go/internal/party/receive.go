@@ -1,6 +1,8 @@
 package party
 
 import (
+	"context"
+	"runtime"
 	"time"
 
 	"nearpath.io/nearpath/internal/memory"
@@ -48,23 +50,47 @@ func (p *Party) watch(c *call, e *end) bool {
 		return false
 	}
 	defer p.receive.Unlock()
-	budget := p.spin.Budget(memory.OwnCore(), e.desk.Core())
+	return p.spinFor(&p.spin, e.desk.Core(), func() bool { return len(c.done) > 0 })
+}
+
+// next looks for another call for a while, when the last one came from another processor. Who gives an answer so takes the next call
+// itself: nobody is woken and nothing changes goroutines.
+func (p *Party) next(from *end) (in *Incoming) {
+	if p.config.Spin == 0 || p.closing.Load() || !p.receive.TryLock() {
+		return nil
+	}
+	defer p.receive.Unlock()
+	p.catcher = &in
+	p.spinFor(&p.serving, from.desk.Core(), func() bool { return in != nil })
+	p.catcher = nil
+	return in
+}
+
+// yieldEvery is after how many looks a spin lets others have the thread.
+const yieldEvery = 64
+
+// spinFor takes what comes until done or the budget is spent; with receive held.
+func (p *Party) spinFor(spin *memory.Spin, peer uint32, done func() bool) bool {
+	own := memory.OwnCore()
+	budget := spin.Budget(own, peer)
 	if budget == 0 {
 		return false
 	}
+	p.desk.SetCore(own)
 	p.desk.Awake()
 	defer p.settle()
-	for start := time.Now(); ; {
-		for range 8 {
-			p.drain()
-			if len(c.done) > 0 {
-				p.spin.Spun(true)
-				return true
-			}
+	for start, looks := time.Now(), 1; ; looks++ {
+		p.drain()
+		if done() {
+			spin.Spun(true)
+			return true
 		}
-		if time.Since(start) > budget {
-			p.spin.Spun(false)
+		if looks%8 == 0 && time.Since(start) > budget {
+			spin.Spun(false)
 			return false
+		}
+		if looks%yieldEvery == 0 {
+			runtime.Gosched()
 		}
 	}
 }
@@ -78,7 +104,7 @@ func (p *Party) drain() {
 // ready says whether drain has something to do: all that somebody would ring for.
 func (p *Party) ready() bool {
 	for _, e := range *p.ends.Load() {
-		if !e.failed && (e.Ready() || e.fed()) {
+		if !e.failed && (e.Ready() || e.fed() || e.feeds()) {
 			return true
 		}
 	}
@@ -107,6 +133,7 @@ func (e *end) drain() {
 		e.starving.Store(false)
 		e.wakeOne()
 	}
+	e.feed()
 }
 
 func (e *end) take(m *memory.Message) {
@@ -117,11 +144,11 @@ func (e *end) take(m *memory.Message) {
 		e.takeCancel(m)
 	case e.side == memory.Caller && m.Kind == memory.KindAnswer:
 		e.takeAnswer(m)
-	case e.side == memory.Callee && m.Kind != memory.KindAnswer:
+	case e.side == memory.Callee && (m.Kind == memory.KindEvent || m.Kind == memory.KindCall && !e.EventsOnly):
 		e.takeCall(m)
 	default:
 		m.Lease.Release()
-		e.Close(memory.Broken) // an edge has one direction
+		e.Close(memory.Broken) // an edge has one direction, and some are for events alone
 	}
 }
 
@@ -136,15 +163,25 @@ func (e *end) fail() {
 		e.Close(memory.Broken)
 	}
 	e.Recall()
-	open, taken, told := e.open.all(), e.taken, e.told
+	open, taken, bodies, told := e.open.all(), e.taken, e.bodies, e.told
 	e.open, e.taken, e.bodies = table{}, nil, nil
+	for _, w := range e.stalled {
+		w.wake()
+	}
+	e.stalled = nil
+	e.stalls.Store(0)
 	for _, c := range open {
 		e.counters.Closed(now()-c.started, true)
 		e.inFlight.Add(-1)
 	}
 	e.mu.Unlock()
 	for _, c := range open {
-		c.finish(ErrDied)
+		c.end(ErrDied)
+	}
+	for _, in := range bodies {
+		if in.Stream != nil {
+			in.Stream.broke(context.Canceled)
+		}
 	}
 	for _, in := range taken {
 		in.Cancel()

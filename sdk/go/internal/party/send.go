@@ -13,34 +13,38 @@ const (
 	lastPause  = 2 * time.Millisecond
 )
 
-// transmit sends a message, in parts when it is larger than a slot. c is the call that it opens; nil for an answer or event.
-// Parts that follow are given up when stop says so.
-func (e *end) transmit(ctx context.Context, envelope memory.Envelope, head, body []byte, c *call) error {
-	first := memory.BodyAt(uint32(len(head)))
+// transmit sends a message, in parts when it is larger than a slot. c is the call that it opens; nil for an answer or event. ctx
+// bounds the first message, rest those that follow.
+func (e *end) transmit(ctx, rest context.Context, envelope memory.Envelope, head, body []byte, c *call) error {
 	envelope.Total = uint64(len(body))
-	lease, err := e.party.claim(first, len(body))
+	w, sent, err := e.begin(ctx, &envelope, head, body, false, c)
+	if err != nil || w == nil {
+		return err
+	}
+	err = w.Write(rest, body[sent:], true)
+	if err == ErrNotWanted && c != nil && e.State() <= memory.Withdrawn {
+		return nil // answered before all was sent
+	}
 	if err != nil {
-		return err
-	}
-	fits := min(uint64(len(lease.Bytes()))-uint64(first), uint64(len(body)))
-	if err := e.send(ctx, &envelope, lease, head, body[:fits], uint64(len(body)) > fits, c); err != nil {
-		return err
-	}
-	envelope.Kind = memory.KindPart
-	for body = body[fits:]; len(body) > 0; body = body[fits:] {
-		if c != nil && len(c.done) > 0 {
-			return nil // answered before all was sent
-		}
-		lease, err := e.claimWaiting(ctx, memory.EnvelopeSize, len(body))
-		if err == nil {
-			fits = min(uint64(len(lease.Bytes()))-memory.EnvelopeSize, uint64(len(body)))
-			err = e.send(ctx, &envelope, lease, nil, body[:fits], uint64(len(body)) > fits, nil)
-		}
-		if err != nil {
-			return errBrokenOff{err}
-		}
+		return errBrokenOff{err}
 	}
 	return nil
+}
+
+// begin sends the first message with as much of the body as its slot takes. What follows goes through the Writer; there is one
+// when the body is longer, or open: not all there yet.
+func (e *end) begin(ctx context.Context, envelope *memory.Envelope, head, body []byte, open bool, c *call) (*Writer, int, error) {
+	first := memory.BodyAt(uint32(len(head)))
+	lease, err := e.party.claim(first, len(body))
+	if err != nil {
+		return nil, 0, err
+	}
+	fits := int(min(uint64(len(lease.Bytes()))-uint64(first), uint64(len(body))))
+	more, ticket := open || len(body) > fits, lease.Ticket()
+	if err := e.send(ctx, envelope, lease, head, body[:fits], more, c); err != nil || !more {
+		return nil, fits, err
+	}
+	return e.writer(envelope, ticket), fits, nil
 }
 
 // errBrokenOff is a failure after a part of the message was sent.
@@ -120,7 +124,7 @@ func (e *end) push(envelope *memory.Envelope, lease *memory.Lease, length uint32
 		envelope.Call = e.open.add(c)
 	}
 	envelope.Put(lease.Bytes())
-	err := e.Send(lease, length)
+	err := e.Send(lease, length, envelope.Kind == memory.KindCall || envelope.Kind == memory.KindEvent)
 	switch {
 	case err != nil && c != nil:
 		e.open.remove(c)

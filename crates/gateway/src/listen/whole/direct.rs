@@ -34,6 +34,11 @@ where
     let close = whole.closes() || line.life.is_draining();
     let mut out = BytesMut::with_capacity(HEAD);
     let response = match outcome {
+        Ok(reply) if reply.did_not_run() => {
+            let going_on = sent.go_on(visit.lane.clone(), visit.peer.clone(), whole, reply);
+            let Some(response) = line.unless_gone(Box::pin(going_on)).await else { return Ok(false) };
+            response
+        }
         Ok(reply) => match head(&mut out, visit, &sent, &reply, close) {
             Some(status) => {
                 let body = if is_bodiless(status) { Bytes::new() } else { reply.body };

@@ -1,0 +1,41 @@
+//! Ethernet frames as a station would send them.
+
+use std::net::Ipv4Addr;
+
+use nearpath_types::Eip;
+
+const FROM_AND_TO: [u8; 12] = [2, 2, 2, 2, 2, 2, 6, 6, 6, 6, 6, 6];
+
+/// An IPv4 packet with a body of 20 zeros and a right checksum.
+pub(crate) fn ip(from: Eip, to: Eip, ttl: u8) -> Vec<u8> {
+    let mut frame = [&FROM_AND_TO[..], &[0x08, 0x00, 0x45, 0, 0, 40, 0x12, 0x34, 0x40, 0, ttl, 6, 0, 0]].concat();
+    frame.extend([from.0.octets(), to.0.octets()].concat());
+    frame.extend([0; 20]);
+    seal(&mut frame);
+    frame
+}
+
+/// Writes the IPv4 header's checksum.
+pub(crate) fn seal(frame: &mut [u8]) {
+    frame[24..26].fill(0);
+    let sum = checksum(&frame[14..34]);
+    frame[24..26].copy_from_slice(&sum.to_be_bytes());
+}
+
+/// RFC 1071; 0 of a header whose own checksum holds.
+pub(crate) fn checksum(header: &[u8]) -> u16 {
+    let words = header.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])));
+    let sum: u32 = words.sum();
+    let folded = (sum & 0xffff) + (sum >> 16);
+    !((folded & 0xffff) + (folded >> 16)) as u16
+}
+
+/// An ARP message (1: request, 2: reply) of `from`.
+pub(crate) fn arp(operation: u8, from: Eip, about: Ipv4Addr) -> Vec<u8> {
+    let mut frame = [&FROM_AND_TO[..], &[0x08, 0x06, 0, 1, 0x08, 0, 6, 4, 0, operation]].concat();
+    frame.extend([6; 6]);
+    frame.extend(from.0.octets());
+    frame.extend([0; 6]);
+    frame.extend(about.octets());
+    frame
+}

@@ -1,0 +1,43 @@
+package nearpath
+
+import (
+	"context"
+	"sync"
+)
+
+// To is one call of several.
+type To struct {
+	// Function is called.
+	Function string
+	// Body is the payload, unless Request is there.
+	Body []byte
+	// Request is a call with method, path and header.
+	Request *Request
+}
+
+// Outcome is what one of several calls came to.
+type Outcome struct {
+	Response *Response
+	Err      error
+}
+
+// Gather makes several calls at once and waits for all of them. Outcomes are in the order of the calls; one that fails leaves the others
+// alone. To give all of them up, end ctx.
+func Gather(ctx context.Context, calls ...To) []Outcome { return standard.Gather(ctx, calls...) }
+
+// Gather makes several calls at once and waits for all of them.
+func (c *Client) Gather(ctx context.Context, calls ...To) []Outcome {
+	outcomes := make([]Outcome, len(calls))
+	var open sync.WaitGroup
+	for k := range calls {
+		open.Go(func() {
+			req := calls[k].Request
+			if req == nil {
+				req = &Request{Body: calls[k].Body}
+			}
+			outcomes[k].Response, outcomes[k].Err = c.Do(ctx, calls[k].Function, req)
+		})
+	}
+	open.Wait()
+	return outcomes
+}

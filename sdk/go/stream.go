@@ -1,0 +1,176 @@
+package nearpath
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+
+	"nearpath.io/nearpath/internal/memory"
+	"nearpath.io/nearpath/internal/party"
+)
+
+// Stream is an answer whose body is read as it comes. Its writer waits while it is not read. Close it: that tells a callee that has
+// more to say that nobody listens.
+type Stream struct {
+	// Status is the HTTP status.
+	Status int
+	// Header holds the fields; nil when there are none.
+	Header http.Header
+	// Body ends with io.EOF, or with an *Error when the answer was broken off.
+	Body io.ReadCloser
+	// Path is the way that the call took.
+	Path Path
+	// Instance is the one that answered, 0 when unknown.
+	Instance uint64
+}
+
+// CallStream calls a function with a body that is sent as it can be read, and returns when the answer begins, which may be before the
+// body has ended. Without a body req.Body is sent; req may be nil. A body that fails ends the call; it is closed if it is an io.Closer.
+func CallStream(ctx context.Context, name string, req *Request, body io.Reader) (*Stream, error) {
+	return standard.Stream(ctx, name, req, body)
+}
+
+// Stream is CallStream.
+func (c *Client) Stream(ctx context.Context, name string, req *Request, body io.Reader) (*Stream, error) {
+	if err := checkName(name); err != nil {
+		return nil, failed(name, "", err)
+	}
+	if req == nil {
+		req = &Request{}
+	}
+	if body == nil && len(req.Body) > pieceSize {
+		body = bytes.NewReader(req.Body) // the answer may have to be read before all of it can go
+	}
+	if p := home.forCalls(ctx); p != nil && p.Learns(ctx, name) {
+		stream, err := c.streamOverShm(ctx, p, name, req, body)
+		if !party.Unsent(err) || c.ShmOnly {
+			return stream, failed(name, PathShm, err)
+		}
+	}
+	if c.ShmOnly {
+		return nil, failed(name, "", ErrNoPeer)
+	}
+	stream, err := c.streamOverHTTP(ctx, name, req, body)
+	return stream, failed(name, PathHTTP, err)
+}
+
+func (c *Client) streamOverShm(ctx context.Context, p *party.Party, name string, req *Request, body io.Reader) (*Stream, error) {
+	head, err := requestHead(req)
+	if err != nil {
+		return nil, err
+	}
+	ask := c.ask(ctx, name, req, head)
+	if body != nil {
+		ask.BodyBytes = nil
+	}
+	x, err := p.Open(ctx, ask, body != nil)
+	if err != nil {
+		return nil, err
+	}
+	if body != nil {
+		go feed(x, body)
+	}
+	var answer party.Answer
+	rest, err := x.Answer(&answer)
+	if err != nil {
+		x.Close()
+		return nil, err
+	}
+	return streamOf(name, x, &answer, rest)
+}
+
+const pieceSize = 65_536 - memory.EnvelopeSize
+
+// feed sends a body as it comes.
+func feed(x *party.Exchange, body io.Reader) {
+	if closer, ok := body.(io.Closer); ok {
+		defer closer.Close()
+	}
+	piece := make([]byte, pieceSize)
+	for {
+		n, err := body.Read(piece)
+		if n > 0 && x.Write(piece[:n]) != nil {
+			return // answered, or lost: the answer says which
+		}
+		switch {
+		case err == io.EOF:
+			_ = x.Finish()
+			return
+		case err != nil:
+			x.Abort(fmt.Errorf("the body of the call failed: %w", err))
+			return
+		}
+	}
+}
+
+func streamOf(name string, x *party.Exchange, answer *party.Answer, rest *party.Inflow) (*Stream, error) {
+	body := &streamBody{name: name, exchange: x}
+	if body.Reader = io.Reader(strings.NewReader(string(answer.BodyBytes))); rest != nil {
+		body.Reader = rest
+	}
+	if answer.Has(memory.FlagPlatform) {
+		text, _ := io.ReadAll(io.LimitReader(body, longestText))
+		x.Close()
+		return nil, &PlatformError{int(answer.Status), reasonName(answer.Reason), string(text)}
+	}
+	header, err := readHead(answer.HeadBytes, nil)
+	if err != nil {
+		x.Close()
+		return nil, ErrCut
+	}
+	status := int(answer.Status)
+	if status == 0 {
+		status = http.StatusOK
+	}
+	return &Stream{Status: status, Header: header, Body: body, Path: PathShm, Instance: answer.Instance}, nil
+}
+
+// longestText is the most of a platform's answer that is kept for people.
+const longestText = 4096
+
+type streamBody struct {
+	io.Reader
+	name     string
+	exchange *party.Exchange
+}
+
+// Read implements io.Reader.
+func (b *streamBody) Read(to []byte) (int, error) {
+	n, err := b.Reader.Read(to)
+	if err != nil && err != io.EOF {
+		err = failed(b.name, PathShm, err)
+	}
+	if err != nil {
+		b.exchange.Close()
+	}
+	return n, err
+}
+
+// Close implements io.Closer.
+func (b *streamBody) Close() error {
+	b.exchange.Close()
+	return nil
+}
+
+func (c *Client) streamOverHTTP(ctx context.Context, name string, req *Request, body io.Reader) (*Stream, error) {
+	if body == nil {
+		body = bytes.NewReader(req.Body)
+	}
+	out, err := c.httpRequest(ctx, "/function/"+name, req, body)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := c.httpClient().Do(out)
+	if err != nil {
+		return nil, err
+	}
+	if reason := answer.Header.Get("X-Nearpath-Reason"); reason != "" {
+		defer answer.Body.Close()
+		text, _ := io.ReadAll(io.LimitReader(answer.Body, longestText))
+		return nil, &PlatformError{answer.StatusCode, reason, string(text)}
+	}
+	return &Stream{Status: answer.StatusCode, Header: answer.Header, Body: answer.Body, Path: PathHTTP}, nil
+}

@@ -1,0 +1,179 @@
+package nearpath_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"nearpath.io/nearpath"
+)
+
+// flow is a handler that reads and writes at once.
+func flow(w http.ResponseWriter, r *http.Request) {
+	control := http.NewResponseController(w)
+	switch r.URL.Path {
+	case "/echo":
+		_, _ = io.Copy(w, r.Body)
+	case "/lines": // each line is answered before the next one is sent
+		piece := make([]byte, 100)
+		for {
+			n, err := r.Body.Read(piece)
+			if err != nil {
+				return
+			}
+			fmt.Fprintf(w, "got %s", piece[:n])
+			if control.Flush() != nil {
+				return
+			}
+		}
+	case "/cut":
+		_, _ = io.WriteString(w, "half")
+		_ = control.Flush()
+		panic(http.ErrAbortHandler)
+	case "/short":
+		w.Header().Set("Content-Length", "10")
+		_, _ = io.WriteString(w, "half")
+		_ = control.Flush()
+	case "/endless":
+		for {
+			if _, err := w.Write(make([]byte, 10_000)); err != nil {
+				fmt.Println("told:", r.Context().Err())
+				return
+			}
+		}
+	}
+}
+
+func near() *nearpath.Client { return &nearpath.Client{ShmOnly: true} }
+
+func TestStreamsThroughMemory(t *testing.T) {
+	_, out := process(t, "flow")
+	body := bytes.Repeat([]byte("0123456789"), 300_000)
+	stream, err := near().Stream(within(t), "flow", &nearpath.Request{Path: "/echo", Body: body}, nil)
+	if err != nil || stream.Status != 200 || stream.Path != nearpath.PathShm {
+		t.Fatalf("%v %+v", err, stream)
+	}
+	if got, err := io.ReadAll(stream.Body); err != nil || !bytes.Equal(got, body) {
+		t.Errorf("%v, %d bytes", err, len(got))
+	}
+	t.Run("turn by turn", turnByTurn)
+	for path, kind := range map[string]nearpath.Kind{"/cut": nearpath.KindCut, "/short": nearpath.KindCut} {
+		stream, err := near().Stream(within(t), "flow", &nearpath.Request{Path: path}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := io.ReadAll(stream.Body); string(got) != "half" || nearpath.KindOf(err) != kind {
+			t.Errorf("%s: %q, %v", path, got, err)
+		}
+	}
+	if stream, err = near().Stream(within(t), "flow", &nearpath.Request{Path: "/endless"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(stream.Body, make([]byte, 1<<20)); err != nil {
+		t.Error(err)
+	}
+	_ = stream.Body.Close()
+	told := make([]byte, len("told: context canceled"))
+	if _, err := io.ReadFull(out, told); err != nil || string(told) != "told: context canceled" {
+		t.Errorf("%v %q", err, told)
+	}
+}
+
+func turnByTurn(t *testing.T) {
+	lines, write := io.Pipe()
+	go func() { _, _ = io.WriteString(write, "0") }()
+	stream, err := near().Stream(within(t), "flow", &nearpath.Request{Path: "/lines"}, lines)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for k := range 9 {
+		got := make([]byte, len("got 0"))
+		if _, err = io.ReadFull(stream.Body, got); string(got) != fmt.Sprintf("got %d", k) {
+			t.Fatalf("%q %v", got, err)
+		}
+		_, _ = fmt.Fprint(write, k+1)
+	}
+	_ = write.Close()
+	if rest, err := io.ReadAll(stream.Body); err != nil || string(rest) != "got 9" {
+		t.Errorf("%v %q", err, rest)
+	}
+}
+
+func TestABodyThatFails(t *testing.T) {
+	process(t, "flow")
+	broken := errors.New("the disk is on fire")
+	body := io.MultiReader(strings.NewReader("half"), fails{broken})
+	stream, err := near().Stream(within(t), "flow", &nearpath.Request{Path: "/echo"}, body)
+	if err == nil {
+		_, err = io.ReadAll(stream.Body)
+	}
+	if !errors.Is(err, broken) {
+		t.Error(err)
+	}
+}
+
+type fails struct{ error }
+
+func (f fails) Read([]byte) (int, error) { return 0, f.error }
+
+func TestStreamsOverHTTP(t *testing.T) {
+	c := nearpath.Client{Gateway: serveHTTP(t, http.StripPrefix("/function/far", http.HandlerFunc(flow)))}
+	stream, err := c.Stream(within(t), "far", &nearpath.Request{Path: "/echo"}, strings.NewReader("over there"))
+	if err != nil || stream.Path != nearpath.PathHTTP {
+		t.Fatal(err)
+	}
+	defer stream.Body.Close()
+	if got, err := io.ReadAll(stream.Body); err != nil || string(got) != "over there" {
+		t.Errorf("%v %q", err, got)
+	}
+}
+
+func TestSeveralAtOnce(t *testing.T) {
+	process(t, "echo")
+	outcomes := near().Gather(within(t), nearpath.To{Function: "echo", Body: []byte("a")}, nearpath.To{Function: "stranger"},
+		nearpath.To{Function: "echo", Request: &nearpath.Request{Path: "/fail"}})
+	if r := outcomes[0].Response; r == nil || string(r.Body) != "a" {
+		t.Errorf("%+v", outcomes[0])
+	}
+	if err := outcomes[1].Err; nearpath.KindOf(err) != nearpath.KindUnsent || !errors.Is(err, nearpath.ErrNoPeer) {
+		t.Error(err)
+	}
+	if r := outcomes[2].Response; r == nil || r.Status != 500 {
+		t.Errorf("%+v", outcomes[2])
+	}
+}
+
+func TestKindsOfErrors(t *testing.T) {
+	refusing := nearpath.Client{Gateway: "http://127.0.0.1:1"}
+	overload := nearpath.Client{Gateway: serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("X-Nearpath-Reason", "overload")
+		w.WriteHeader(http.StatusTooManyRequests)
+	}))}
+	silent := nearpath.Client{Gateway: serveHTTP(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))}
+	hasty, cancel := context.WithTimeout(context.Background(), 1)
+	defer cancel()
+	for _, c := range []struct {
+		client *nearpath.Client
+		ctx    context.Context
+		name   string
+		req    nearpath.Request
+		kind   nearpath.Kind
+		safe   bool
+	}{
+		{&refusing, within(t), "far", nearpath.Request{}, nearpath.KindUnsent, true},
+		{&refusing, within(t), "../system", nearpath.Request{}, nearpath.KindName, false},
+		{&overload, within(t), "far", nearpath.Request{}, nearpath.KindPlatform, true},
+		{&silent, hasty, "far", nearpath.Request{}, nearpath.KindTimeout, false},
+	} {
+		_, err := c.client.Do(c.ctx, c.name, &c.req)
+		fault := new(nearpath.Error)
+		if !errors.As(err, &fault) || fault.Kind != c.kind || fault.Function != c.name || fault.RetryIsSafe() != c.safe {
+			t.Errorf("%s instead of %+v", err, c)
+		}
+	}
+}
