@@ -1,4 +1,5 @@
-//! What a call costs its caller and its callee in CPU time: `cost [CALLS] [AT ONCE]`. Two threads, one domain, no node.
+//! What a call costs its caller and its callee in CPU time: `cost [CALLS] [AT ONCE] [waits]`. Two threads, one domain, no
+//! node. With a third word the handler waits for another task before it answers.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -14,8 +15,9 @@ use tokio::task::JoinSet;
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
 fn main() -> Outcome<()> {
-    let mut words = std::env::args().skip(1).map(|word| word.parse::<usize>());
+    let mut words = std::env::args().skip(1).take(2).map(|word| word.parse::<usize>());
     let (calls, at_once) = (words.next().unwrap_or(Ok(200_000))?, words.next().unwrap_or(Ok(32))?);
+    let waits = std::env::args().len() > 3;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let (hub, _faults) = runtime.block_on(async { Hub::start(Settings::named("cost")) })?;
     let (front, leaf): (FunctionId, FunctionId) = ("front".parse()?, "leaf".parse()?);
@@ -32,7 +34,13 @@ fn main() -> Outcome<()> {
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let serving = std::thread::spawn(move || {
         let end = async { drop(stopped.await) };
-        let served = Server::new(async |request: Request| request.into_body()).within(callee).run_until(end);
+        let handler = move |request: Request| async move {
+            if waits {
+                let _ = tokio::task::spawn_local(async {}).await;
+            }
+            request.into_body()
+        };
+        let served = Server::new(handler).within(callee).run_until(end);
         served.map(|()| spent())
     });
     let asking = std::thread::spawn(move || nearpath::run_in(caller, ask(calls, at_once)).map(|()| spent()));
