@@ -84,6 +84,9 @@ func KindOf(err error) Kind {
 
 // failed says which call it was that has no answer.
 func failed(function string, path Path, err error) error {
+	if err == nil {
+		return nil // before anything that costs
+	}
 	kind := kindOf(err)
 	if kind == "" || errors.As(err, new(*Error)) {
 		return err
@@ -97,7 +100,7 @@ func failed(function string, path Path, err error) error {
 func kindOf(err error) Kind {
 	var dial *net.OpError
 	switch {
-	case err == nil || errors.Is(err, context.Canceled):
+	case errors.Is(err, context.Canceled):
 		return ""
 	case errors.As(err, new(*PlatformError)):
 		return KindPlatform

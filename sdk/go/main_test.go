@@ -15,6 +15,7 @@ import (
 
 	"nearpath.io/nearpath"
 	"nearpath.io/nearpath/internal/fakenode"
+	"nearpath.io/nearpath/internal/party"
 )
 
 // The test binary plays all parts: by itself it is function shop.fn of a domain whose node it plays too; started with
@@ -37,7 +38,7 @@ func run(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	edges := [][2]string{{"shop.fn", "echo.fn"}, {"shop.fn", "mortal.fn"}, {"shop.fn", "web.fn"}, {"shop.fn", "chain.fn"}, {"chain.fn", "echo.fn"}, {"shop.fn", "flow.fn"}}
-	node, err = fakenode.Start(fakenode.Config{Dir: dir, Edges: edges})
+	node, err = fakenode.Start(fakenode.Config{Dir: dir, Edges: edges, Terms: map[[2]string]party.Peer{{"shop.fn", "flow.fn"}: {Topics: []string{"news/#"}}}})
 	if err != nil {
 		panic(err)
 	}

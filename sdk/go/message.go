@@ -22,7 +22,7 @@ type Request struct {
 	Body []byte
 	// Caller is the function that calls, when it is known. Set by Serve.
 	Caller string
-	// Topic is that of an event which was published, or the name by which the function was called, if the caller said. Set by Serve.
+	// Topic is that of an event which was published. Set by Serve; an http.Handler finds it in X-Topic.
 	Topic string
 	// Event says that nobody waits for an answer. Set by Serve.
 	Event bool

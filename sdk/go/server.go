@@ -189,6 +189,15 @@ func (s *Server) request(in *party.Incoming, req *Request, reply *party.Reply) b
 		*reply = party.Reply{Status: http.StatusBadRequest, Reason: reasonBadRequest, Platform: true, BodyBytes: []byte(err.Error())}
 		return false
 	}
+	if !req.Event {
+		req.Topic = "" // the name by which it was called
+	}
+	if s.HTTP != nil && req.Topic != "" {
+		if req.Header == nil {
+			req.Header = http.Header{}
+		}
+		req.Header.Set("X-Topic", req.Topic) // as the watchdog does
+	}
 	return true
 }
 

@@ -1,6 +1,7 @@
 package nearpath_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"nearpath.io/nearpath"
 )
@@ -30,6 +32,11 @@ func flow(w http.ResponseWriter, r *http.Request) {
 			if control.Flush() != nil {
 				return
 			}
+		}
+	case "/":
+		if topic := r.Header.Get("X-Topic"); topic != "" {
+			body, _ := io.ReadAll(r.Body)
+			fmt.Printf("event: %s %s\n", topic, body)
 		}
 	case "/cut":
 		_, _ = io.WriteString(w, "half")
@@ -81,6 +88,35 @@ func TestStreamsThroughMemory(t *testing.T) {
 	told := make([]byte, len("told: context canceled"))
 	if _, err := io.ReadFull(out, told); err != nil || string(told) != "told: context canceled" {
 		t.Errorf("%v %q", err, told)
+	}
+}
+
+func TestAnEventForATopic(t *testing.T) {
+	_, out := process(t, "flow")
+	line := make(chan string, 1)
+	go func() {
+		text, _ := bufio.NewReader(out).ReadString('\n')
+		line <- text
+	}()
+	var published nearpath.Published
+	var err error
+	for got, end := "", time.Now().Add(patience); got == ""; {
+		if published, err = nearpath.Publish(within(t), "news/today", []byte("it rains")); err != nil || published.Sent != 1 {
+			t.Fatalf("%v %+v", err, published)
+		}
+		select {
+		case got = <-line:
+		case <-time.After(100 * time.Millisecond): // it may have gone to the dead instance of another test
+		}
+		if got != "" && got != "event: news/today it rains\n" || time.Now().After(end) {
+			t.Fatalf("%q", got)
+		}
+	}
+	if published, err = nearpath.Publish(within(t), "weather", nil); err != nil || published.Sent != 0 {
+		t.Errorf("%v %+v", err, published)
+	}
+	if _, err := nearpath.Publish(within(t), "news/#", nil); nearpath.KindOf(err) != nearpath.KindName {
+		t.Error(err)
 	}
 }
 

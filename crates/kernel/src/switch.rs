@@ -3,16 +3,15 @@
 //! It forwards nothing and has no way out, so an instance reaches the gateway's listener here and nothing else. Strict
 //! reverse-path filtering (RFC 3704) drops a packet whose source is not the eIP routed to the veth it came in by, which
 //! makes the eIP a proof of who calls. The namespace has no name: it lasts as long as the process that holds it.
-#![expect(unsafe_code, reason = "unshare can break assumptions about shared descriptors")]
 
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::thread;
 
-use rustix::thread::{LinkNameSpaceType, UnshareFlags};
+use rustix::thread::LinkNameSpaceType;
 
+use crate::namespace;
 use crate::netlink::{LOOPBACK, Rtnl};
 
 /// What is written to `/proc/sys/net` there, and why: see the kernel's `Documentation/networking/ip-sysctl.rst`.
@@ -41,9 +40,7 @@ impl Switch {
     /// # Errors
     /// Without `CAP_SYS_ADMIN` and `CAP_NET_ADMIN` in the user namespace, or when network namespaces are forbidden.
     pub fn create(gateway: Ipv4Addr) -> io::Result<Switch> {
-        let made = thread::Builder::new().name("switch".into()).spawn(move || build(gateway))?;
-        let namespace = made.join().map_err(|_| io::Error::other("the switch's thread panicked"))??;
-        Ok(Switch { namespace, gateway })
+        Ok(Switch { namespace: namespace::create(|| set_up(gateway))?, gateway })
     }
 
     /// Lets the calling thread join the switch: sockets that it opens from now on are there.
@@ -66,14 +63,12 @@ impl AsFd for Switch {
     }
 }
 
-fn build(gateway: Ipv4Addr) -> io::Result<OwnedFd> {
-    // SAFETY: unsharing the network namespace of a thread that ends here breaks no assumption about shared files.
-    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }?;
+/// Makes the calling thread's new namespace the switch.
+fn set_up(gateway: Ipv4Addr) -> io::Result<()> {
     write_settings(SETTINGS)?;
     let mut rtnl = Rtnl::open()?;
     rtnl.up(LOOPBACK)?;
-    rtnl.address(LOOPBACK, gateway)?;
-    Ok(File::open("/proc/thread-self/ns/net")?.into())
+    rtnl.address(LOOPBACK, gateway)
 }
 
 /// Writes network settings of the calling thread's namespace. One that this kernel does not have is passed over: it was

@@ -5,10 +5,14 @@ import "time"
 // SpinBudget is the longest spin.
 const SpinBudget = 20 * time.Microsecond
 
-const probeEvery = 64
+const (
+	probeEvery = 64
+	// probeLonger: two sides that both sleep take two wake-ups for an answer, longer than the budget. A probe looks long enough to see it.
+	probeLonger = 4
+)
 
 // Spin decides when to look again for a while before sleeping. That pays only while the peer runs on another processor and
-// answers come fast: each fruitless spin halves the budget, a fruitful one restores it, and when it is spent one wait in 64 tries again.
+// answers come fast: each fruitless spin halves the budget, a fruitful one restores it, and when it is spent one wait in 64 tries again, longer.
 type Spin struct {
 	full, now time.Duration
 	waits     int
@@ -26,7 +30,7 @@ func (s *Spin) Budget(own, peer uint32) time.Duration {
 		return s.now
 	}
 	if s.waits = (s.waits + 1) % probeEvery; s.waits == 0 {
-		return s.full
+		return probeLonger * s.full
 	}
 	return 0
 }

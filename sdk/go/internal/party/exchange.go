@@ -67,10 +67,11 @@ func (x *Exchange) Answer(answer *Answer) (*Inflow, error) {
 	case <-x.ctx.Done():
 		return nil, context.Cause(x.ctx)
 	}
+	c := x.call
 	if err != nil {
+		c.done <- nil // for who gives up: there is nothing to release
 		return nil, err
 	}
-	c := x.call
 	answer.Envelope, answer.Instance = c.message.Envelope, x.Instance
 	if c.stream != nil {
 		answer.HeadBytes = c.head
@@ -78,7 +79,7 @@ func (x *Exchange) Answer(answer *Answer) (*Inflow, error) {
 	}
 	answer.HeadBytes, answer.BodyBytes = copyOf(c.message.Head()), copyOf(c.message.Body())
 	c.message.Lease.Release()
-	c.done <- nil // for who gives up: there is nothing to release
+	c.done <- nil
 	return nil, nil
 }
 

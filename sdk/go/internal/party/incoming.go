@@ -2,7 +2,6 @@ package party
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"time"
 
@@ -123,151 +122,6 @@ func (in *Incoming) stop(err error) {
 	}
 }
 
-// Reply is an answer to give.
-type Reply struct {
-	Status    uint16
-	Reason    uint16
-	Platform  bool
-	HeadBytes []byte
-	BodyBytes []byte
-}
-
-// Answer gives the answer, once. An event's answer goes nowhere.
-func (in *Incoming) Answer(reply *Reply) error {
-	var err error
-	if in.Kind == memory.KindCall {
-		err = in.reply(reply)
-	}
-	in.settle(reply.Status >= 500 || err != nil)
-	return err
-}
-
-// settle ends the call on this side.
-func (in *Incoming) settle(failed bool) {
-	in.message.Lease.Release() // only now: the answer may be made of the request in its slot
-	in.Cancel()
-	e := in.end
-	var last bool
-	if in.Kind == memory.KindCall {
-		e.mu.Lock()
-		delete(e.taken, in.Call)
-		delete(e.bodies, in.Call) // the rest of the request is not wanted
-		e.counters.Closed(now()-in.started, failed)
-		last = e.finished()
-		e.mu.Unlock()
-	}
-	if in.Stream != nil {
-		in.Stream.Leave()
-	}
-	if last {
-		e.drained()
-	}
-}
-
-func (in *Incoming) reply(reply *Reply) error {
-	if in.isGivenUp() { // its answer is not sent on, but gives the caller its credit back
-		reply = &Reply{Status: 499, Reason: callerGone, Platform: true}
-	}
-	envelope := in.answer(reply)
-	ctx := context.Background() // a caller that left still gets its answer: that gives its credit back
-	for {
-		err := in.end.transmit(ctx, in, envelope, reply.HeadBytes, reply.BodyBytes, nil)
-		if errors.As(err, new(errBrokenOff)) {
-			in.end.cancel(in.Call)
-			return nil
-		}
-		if !isShort(err) {
-			return err
-		}
-		if err := in.awaitSlot(reply); err != nil {
-			return err
-		}
-	}
-}
-
-func (in *Incoming) answer(reply *Reply) memory.Envelope {
-	envelope := memory.Envelope{
-		Kind: memory.KindAnswer, Status: reply.Status, Reason: reply.Reason, Call: in.Call, Trace: in.Trace, Span: in.Span,
-	}
-	if reply.Platform {
-		envelope.Flags = memory.FlagPlatform
-	}
-	return envelope
-}
-
-func (in *Incoming) isGivenUp() bool {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	return in.err == context.Canceled
-}
-
-// isShort says that there is no slot now.
-func isShort(err error) bool { return err == memory.ErrExhausted || err == memory.ErrBound }
-
-func (in *Incoming) awaitSlot(reply *Reply) error {
-	in.letGo(reply)
-	time.Sleep(lastPause) // nobody rings for a free slot
-	if in.end.State() > memory.Withdrawn {
-		return ErrClosed
-	}
-	return nil
-}
-
-// Begin sends the beginning of an answer whose body is written as it comes; total is its bytes, or memory.TotalUnknown. Then
-// Write, and End. When it fails nothing was sent, and Answer is still owed.
-func (in *Incoming) Begin(reply *Reply, total uint64) error {
-	if in.Kind != memory.KindCall {
-		return ErrNotWanted
-	}
-	for {
-		if err := in.Err(); err != nil {
-			return err
-		}
-		envelope := in.answer(reply)
-		envelope.Total = total
-		w, sent, err := in.end.begin(in, &envelope, reply.HeadBytes, reply.BodyBytes, true, nil)
-		if err == nil {
-			in.writer = w
-			return w.Write(in, reply.BodyBytes[sent:], false)
-		}
-		if !isShort(err) {
-			return err
-		}
-		if err := in.awaitSlot(reply); err != nil {
-			return err
-		}
-	}
-}
-
-// HasBegun says whether Begin has sent something: then End is owed, not Answer.
-func (in *Incoming) HasBegun() bool { return in.writer != nil }
-
-// Write sends more of the answer, and waits while its reader is behind.
-func (in *Incoming) Write(body []byte) error { return in.writer.Write(in, body, false) }
-
-// End ends an answer that has begun: whole, or broken off.
-func (in *Incoming) End(whole bool) error {
-	var err error
-	if whole {
-		err = in.writer.Write(in, nil, true)
-	}
-	if !whole || err != nil {
-		in.writer.Leave()
-		in.end.cancel(in.Call)
-	}
-	in.settle(!whole || err != nil)
-	return err
-}
-
-// letGo releases the request's slot before an answer waits for another: else as many calls as there are slots would wait for each
-// other. The answer may be made of what lies in the slot.
-func (in *Incoming) letGo(reply *Reply) {
-	if in.message.Lease.Held() {
-		reply.BodyBytes, reply.HeadBytes = copyOf(reply.BodyBytes), copyOf(reply.HeadBytes)
-		in.message.Lease.Release()
-	}
-}
-
 // takeCall is the receiver's part: the first message of a call or event.
 func (e *end) takeCall(m *memory.Message) {
 	in := &Incoming{Envelope: m.Envelope, end: e, started: now()}
@@ -381,8 +235,6 @@ func (e *end) takeCancel(m *memory.Message) {
 		}
 	}
 }
-
-const callerGone = 18
 
 // work hands a call to a worker that is idle, or to a new one.
 func (p *Party) work(in *Incoming) {
