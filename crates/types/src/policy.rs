@@ -503,6 +503,13 @@ mod tests {
         );
         assert_eq!(pages("large").unwrap_err().to_string(), "nearpath.io/pages: \"large\" is not small, huge or auto");
         assert_eq!(Policy::of(&spec(&[(CHAIN, "a.b")])).unwrap_err().key, CHAIN);
+        let placement = |text| Policy::of(&spec(&[(PLACEMENT, text)])).map(|policy| policy.placement);
+        assert_eq!(
+            (placement("core"), placement("spread"), placement("auto")),
+            (Ok(Placement::Core), Ok(Placement::Spread), Ok(Placement::Auto))
+        );
+        assert_eq!(Policy::default().placement, Placement::Auto);
+        assert_eq!(placement("1").unwrap_err().to_string(), "nearpath.io/placement: \"1\" is not auto, core or spread");
     }
 
     #[test]

@@ -308,3 +308,56 @@ fn http_comes_in_beside_memory_on_the_same_thread() {
     });
     house.stop();
 }
+
+#[test]
+fn more_calls_than_there_is_credit_for_wait_for_it() {
+    const CALLS: usize = 600; // a channel has credit for 256
+    let mut house = House::new(&[("caller", "crowded")]);
+    house.serve(1, "crowded", || {
+        let arrived = Rc::new(watch::Sender::new(0));
+        move |request: Request| {
+            let arrived = Rc::clone(&arrived);
+            async move {
+                if !request.body().is_empty() {
+                    arrived.send_modify(|count| *count += 1);
+                    let _ = arrived.subscribe().wait_for(|count| *count >= 200).await; // it sends to itself
+                }
+            }
+        }
+    });
+    house.calls(2, "caller", async || {
+        near("crowded", "").await;
+        let mut calls = tokio::task::JoinSet::new();
+        for _ in 0..CALLS {
+            let ask = Ask::default().near_only().deadline(Duration::from_secs(20));
+            calls.spawn_local(nearpath::call_with("crowded", "one", ask));
+        }
+        let answers = calls.join_all().await;
+        assert_eq!(answers.len(), CALLS);
+        answers.into_iter().for_each(|answer| assert_eq!(answer.unwrap().path(), Some(Path::Shm)));
+    });
+    house.stop();
+}
+
+#[test]
+fn a_handler_that_panics_ends_its_own_call_alone() {
+    let mut house = House::new(&[("caller", "shaky")]);
+    house.serve(1, "shaky", || {
+        async |request: Request| {
+            if request.body() == "late" {
+                tokio::task::yield_now().await;
+            }
+            assert!(request.body() == "fine", "a test wants this panic");
+            "fine"
+        }
+    });
+    house.calls(2, "caller", async || {
+        assert_eq!(near("shaky", "fine").await.status(), 200);
+        for bad in ["at once", "late"] {
+            let error = nearpath::call_with("shaky", bad, Ask::default().near_only()).await.unwrap_err();
+            assert!(matches!(error.kind(), Kind::Platform { status: 500, .. }), "{error}");
+        }
+        assert_eq!(near("shaky", "fine").await.body(), "fine");
+    });
+    house.stop();
+}

@@ -103,11 +103,11 @@ impl Seat {
     }
 }
 
-/// Whether a chain lacks time there that it would have elsewhere.
+/// Whether a chain lacks time there, be it by its own fault or by others'. Also where nowhere is better: together it would wait
+/// behind those others as a batch, spread it interrupts them.
 fn is_tight(number: usize, used: f64, cores: &[Core]) -> bool {
     let busy = |core: &Core| core.number == number && core.busy >= TIGHT;
-    let idles = |core: &Core| core.number != number && core.busy <= ROOMY;
-    used >= FULL || cores.iter().any(busy) && cores.iter().any(idles)
+    used >= FULL || cores.iter().any(busy)
 }
 
 /// Of the processors that are busy for at most so much, the one with the fewest chains and the most time.
