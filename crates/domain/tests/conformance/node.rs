@@ -124,8 +124,15 @@ impl Node {
     ) -> JoinHandle<()> {
         let socket = self.socket(instance, name);
         std::thread::spawn(move || {
-            let mut post = blocking::Post::join(socket, post::Settings::default()).unwrap();
-            post.serve(handler).unwrap();
+            let mut post = match blocking::Post::join(socket, post::Settings::default()) {
+                // The test was over before it had begun.
+                Err(post::JoinError::HungUp) => return,
+                Err(post::JoinError::Io(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => return,
+                joined => joined.unwrap(),
+            };
+            if let Err(error) = post.serve(handler) {
+                assert_eq!(error.kind(), std::io::ErrorKind::BrokenPipe, "the node has hung up: {error}");
+            }
         })
     }
 
