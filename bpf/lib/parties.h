@@ -54,18 +54,4 @@ struct {
 
 /* Counters of the domain, by these numbers. */
 enum count { DELIVERED, DENIED, ABSENT, MALFORMED, COUNTS };
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, COUNTS);
-	__type(key, __u32);
-	__type(value, __u64);
-} counts SEC(".maps");
-
-static __attribute__((always_inline)) void count(__u32 what)
-{
-	__u64 *counter = bpf_map_lookup_elem(&counts, &what);
-
-	if (counter)
-		*counter += 1;
-}
+#include "counts.h"
