@@ -1,6 +1,6 @@
 //! One channel from the party's side: its end, what waits to be sent, and what has come in part.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
@@ -37,6 +37,8 @@ pub(super) struct Link {
     busy: VecDeque<u64>,
     pub(super) wants_slot: bool,
     parts: HashMap<u64, Partial>,
+    /// Calls whose answers are read as they come, whatever the party does otherwise.
+    as_they_come: BTreeSet<u64>,
     /// The body that has to be read before more is taken from this channel.
     clogged: Option<Arc<Feed>>,
     /// Calls taken here and not answered, with the time when they came: for a callee.
@@ -71,6 +73,8 @@ enum Partial {
 pub(super) struct Taking {
     /// The largest that is put together.
     pub(super) bound: usize,
+    /// They can be read as they come at all.
+    pub(super) each: bool,
     /// They are read as they come, those of calls and answers.
     pub(super) streams: bool,
 }
@@ -111,6 +115,7 @@ impl Link {
             busy: VecDeque::new(),
             wants_slot: false,
             parts: HashMap::new(),
+            as_they_come: BTreeSet::new(),
             clogged: None,
             taken: HashMap::new(),
             events_only: false,
@@ -173,7 +178,8 @@ impl Link {
         if self.parts.len() >= self.end.channel().capacity() as usize || self.parts.contains_key(&envelope.call) {
             return Err(Breach);
         }
-        let (partial, came) = if taking.streams && envelope.kind != Kind::Event {
+        let streams = taking.streams || taking.each && self.as_they_come.contains(&envelope.call);
+        let (partial, came) = if streams && envelope.kind != Kind::Event {
             let feed = Feed::new(envelope.total);
             (Partial::Feed(Arc::clone(&feed)), Came::Begun(envelope, head, self.payload(message), feed))
         } else {
@@ -256,6 +262,11 @@ impl Link {
                 feed.broke(why);
             }
         }
+    }
+
+    /// The answer to this call is read as it comes.
+    pub(super) fn as_it_comes(&mut self, call: u64) {
+        self.as_they_come.insert(call);
     }
 
     /// A body whose first message has gone.
@@ -357,6 +368,7 @@ impl Link {
 
     /// Takes back what has not been sent of a call. Whether the peer had seen some of it, but not all.
     pub(super) fn give_up(&mut self, call: u64) -> bool {
+        self.as_they_come.remove(&call);
         if !self.outbox.is_empty() {
             self.outbox.retain(|letter| letter.envelope.call != call || letter.envelope.kind == Kind::Cancel);
         }

@@ -142,8 +142,10 @@ impl Core {
 
     fn turn_link(&mut self, channel: u32, link: &mut Link, now: Nanos) {
         // What a strict peer sends is copied at once: only a body that is put together here has a bound here.
-        let streams = self.settings.streams && !self.member.pool().is_own();
-        let taking = Taking { bound: self.settings.largest_body, streams };
+        let Settings { streams, calls_stream, .. } = self.settings;
+        let each = !self.member.pool().is_own();
+        let streams = each && (streams || calls_stream && link.side == Side::Callee);
+        let taking = Taking { bound: self.settings.largest_body, each, streams };
         link.take(taking, |link, came| match link.side {
             Side::Caller => self.answered(channel, link, came, now),
             Side::Callee => self.called(channel, link, came, now),
