@@ -98,7 +98,7 @@ async fn attend(listener: std::net::TcpListener, sender: Sender<Visitor>, betwee
             answer.unwrap_or_else(|| Response::new("the function is stopping\n").with_status(503))
         }
     };
-    let service = Rc::new(Service::new(handler));
+    let service = Rc::new(Service::new(handler, false));
     tokio::select! {
         () = listen::accept(listener, Rc::clone(&service)) => {}
         () = told(&between, signals) => {}
