@@ -16,7 +16,7 @@ use crate::error::Error;
 use crate::message::{Path, Response};
 
 /// How long a call without a deadline waits for credit before it goes another way.
-const PATIENCE: Duration = Duration::from_secs(1);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Makes a call and waits for the answer.
 pub(crate) async fn call(

@@ -256,7 +256,11 @@ impl Post {
 
     /// What wakes this party from another thread of its process: [`Knocker::deliver`].
     pub fn knocker(&self) -> Knocker {
-        self.core.desk.knocker()
+        let knocker = self.core.desk.knocker();
+        match &self.core.inbox {
+            Some(inbox) => knocker.over(inbox.wire.clone(), 0), // it sleeps in a read of its socket
+            None => knocker,
+        }
     }
 
     /// Whether a function can be called at this moment, credits aside.

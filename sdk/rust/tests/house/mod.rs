@@ -85,6 +85,26 @@ impl House {
         &mut self,
         instance: u64,
         name: &str,
+        handler: impl FnMut(&mut Party, Request) -> Response + Send + 'static,
+    ) -> SocketAddr {
+        self.waiting(instance, name, Party::new, handler)
+    }
+
+    /// As `waits`, with bodies read as they come.
+    pub(crate) fn waits_streaming(
+        &mut self,
+        instance: u64,
+        name: &str,
+        handler: impl FnMut(&mut Party, Request) -> Response + Send + 'static,
+    ) -> SocketAddr {
+        self.waiting(instance, name, |environment| Party::new(environment).streaming(), handler)
+    }
+
+    fn waiting(
+        &mut self,
+        instance: u64,
+        name: &str,
+        party: fn(Environment) -> Party,
         mut handler: impl FnMut(&mut Party, Request) -> Response + Send + 'static,
     ) -> SocketAddr {
         let environment = self.environment(instance, name);
@@ -95,7 +115,7 @@ impl House {
                 on.set(request.path() != "/stop");
                 if on.get() { handler(party, request) } else { Response::new("") }
             };
-            Party::new(environment).serve_while(false, handler, || on.get())
+            party(environment).serve_while(false, handler, || on.get())
         }));
         address
     }
