@@ -159,7 +159,7 @@ fn who_gives_up_is_heard_and_what_is_broken_off_is_no_end() {
         if request.path() != "/ready" {
             let error = loop {
                 match party.part(&mut request) {
-                    Some(Ok(_)) => {}
+                    Some(Ok(_)) => told.send(None).unwrap(),
                     other => break other,
                 }
             };
@@ -191,6 +191,7 @@ fn who_gives_up_is_heard_and_what_is_broken_off_is_no_end() {
         }
         let mut exchange = party.open("waits", &near_only()).unwrap();
         party.write(&mut exchange, "some").unwrap();
+        assert_eq!(heard.recv_timeout(Duration::from_secs(30)).unwrap(), None, "it is being read");
         party.close(exchange);
         assert_eq!(heard.recv_timeout(Duration::from_secs(30)).unwrap(), Some("cut"));
 
@@ -202,6 +203,7 @@ fn who_gives_up_is_heard_and_what_is_broken_off_is_no_end() {
         ended.recv_timeout(Duration::from_secs(30)).unwrap();
 
         let mut exchange = party.open("breaks", &near_only()).unwrap();
+        party.finish(&mut exchange);
         let error = loop {
             match party.step(&mut exchange, false) {
                 Ok(Step::End) => panic!("it was broken off"),
@@ -253,7 +255,7 @@ fn several_threads_answer_at_once_from_memory_and_from_http() {
     let together = Arc::new(Barrier::new(THREADS));
     let crew = std::thread::spawn(move || {
         let handler = move |party: &mut Party, request: Request| {
-            if request.path() == "/together" {
+            if request.path().ends_with("/together") {
                 together.wait(); // nobody gets on before all are here
             }
             if request.path() == "/pieces" {
