@@ -158,7 +158,10 @@ fn what_is_broken_off_is_an_error_and_never_an_end() {
             let told = told.clone();
             async move {
                 if request.path() != "/ready" {
-                    told.send(request.into_stream().whole().await).unwrap();
+                    let mut body = request.into_stream();
+                    while let Some(part) = body.next().await {
+                        told.send(part).unwrap();
+                    }
                 }
             }
         }
@@ -172,7 +175,14 @@ fn what_is_broken_off_is_an_error_and_never_an_end() {
         let error = nearpath::call_with("breaks", "", Ask::default().near_only()).await.unwrap_err();
         assert_eq!(error.kind().name(), "cut", "{error}");
 
-        let error = nearpath::call_stream("reads", stream::iter([Ok("some"), Err("it broke")])).await.unwrap_err();
+        let (sender, parts) = unbounded_channel();
+        sender.send(Ok("some")).unwrap();
+        let breaking = async {
+            assert_eq!(read.recv().await.unwrap().unwrap(), "some"); // what breaks before that is no call at all
+            sender.send(Err("it broke")).unwrap();
+        };
+        let (error, ()) = tokio::join!(nearpath::call_stream("reads", channel(parts)), breaking);
+        let error = error.unwrap_err();
         assert_eq!((error.kind().name(), error.path()), ("cut", Some(Path::Shm)));
         assert!(error.to_string().contains("it broke"), "{error}");
         assert_eq!(read.recv().await.unwrap().unwrap_err().kind().name(), "cut");
