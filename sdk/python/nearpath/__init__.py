@@ -6,16 +6,17 @@
 Inside a domain a call goes through shared memory, everywhere else over HTTP through the gateway; Response.path tells which. The
 same program runs inside nearpath, beside a plain OpenFaaS gateway, and alone.
 
-A thread is a party of its own from its first call on; `serve` runs one call at a time, on the thread that calls it. Bodies are
+A thread is a party of its own from its first call on; `serve` runs one call at a time, on the thread that calls it, or several
+with `threads=N`. An iterator as a payload, or as what a handler returns, is sent as it yields. Bodies are
 read-only memoryviews of shared memory: nothing is copied, and the memory is free when the last view is gone. Keep bytes(body),
 not the view. Do not fork a process that has made calls; start a new one.
 """
 
 try:
-    from ._nearpath import Error, Request, Response, call, gather, notify, serve
+    from ._nearpath import Error, Published, Request, Response, call, gather, notify, publish, serve
 except ImportError as missing:  # another system than the one that the wheel is for: HTTP is what is left
     if missing.name != "nearpath._nearpath":
         raise
-    from ._http import Error, Request, Response, call, gather, notify, serve
+    from ._http import Error, Published, Request, Response, call, gather, notify, publish, serve
 
-__all__ = ["Error", "Request", "Response", "call", "gather", "notify", "serve"]
+__all__ = ["Error", "Published", "Request", "Response", "call", "gather", "notify", "publish", "serve"]

@@ -52,9 +52,9 @@ class Domain:
     def door(self, name):
         return os.path.join(self.folder.name, name)
 
-    def start(self, name):
+    def start(self, name, **how):
         port = free_port()
-        environment = {**os.environ, "NEARPATH_DISPATCH": self.door(name), "PORT": str(port)}
+        environment = {**os.environ, "NEARPATH_DISPATCH": self.door(name), "PORT": str(port), **how}
         process = subprocess.Popen([sys.executable, HERE / "roles.py"], env=environment, stderr=subprocess.PIPE)
         self.processes.append(process)
         return process, port

@@ -119,6 +119,16 @@ impl Request {
         Body::of("", self.path, first, rest).until(self.context.deadline)
     }
 
+    /// Whether not all of the payload has come, of a server that streams.
+    pub fn is_partial(&self) -> bool {
+        self.rest.is_some()
+    }
+
+    /// With a payload that was read from its parts.
+    pub fn put_back(&mut self, body: Bytes) {
+        self.body = body;
+    }
+
     /// The function that calls, `NAME.NAMESPACE`, as the node says; none when it is the gateway or came over HTTP.
     pub fn caller(&self) -> Option<&str> {
         self.caller.as_ref().and_then(|caller| caller.name())
@@ -191,6 +201,11 @@ impl Response {
     pub(crate) fn with_body(mut self, body: Bytes) -> Self {
         self.body = body;
         self
+    }
+
+    /// With this body instead of the one that it had.
+    pub fn filled(self, body: impl Into<Bytes>) -> Self {
+        self.with_body(body.into())
     }
 
     pub(crate) fn came_over(mut self, path: Path, instance: Option<u64>) -> Self {

@@ -1,5 +1,6 @@
 //! One thread in its domain, and its way to the gateway.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -27,6 +28,9 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Who waits looks after so long whether it should: for a signal that came just before it slept.
 pub(super) const LOOK: Duration = Duration::from_millis(200);
 
+/// Numbers of memberships, of all parties of the process: what was begun with one party is not mistaken for another's.
+static JOINS: AtomicU64 = AtomicU64::new(1);
+
 /// A thread that calls, and perhaps serves. It is no party of the domain before it needs to be.
 #[derive(Debug)]
 pub struct Party {
@@ -42,7 +46,7 @@ pub struct Party {
     pub(super) far: Arc<Far>,
     joined: Option<Instant>,
     again: Option<Instant>,
-    /// How often it has joined: calls end with the membership that they were made in.
+    /// The number of its membership, 0 before the first: calls end with the one that they were made in.
     pub(super) joins: u64,
     /// What the handler that runs hands on to its calls.
     pub(super) context: Context,
@@ -318,7 +322,7 @@ impl Party {
             Ok(post) => {
                 *self.bell.knocker.lock().unwrap_or_else(PoisonError::into_inner) = Some(post.knocker());
                 (self.post, self.joined, self.again) = (Some(post), Some(Instant::now()), None);
-                self.joins += 1;
+                self.joins = JOINS.fetch_add(1, Ordering::Relaxed);
             }
             Err(error) => {
                 eprintln!("nearpath: no shared memory for now, calls go over HTTP: {error}");
