@@ -124,6 +124,13 @@ impl Request {
         self.rest.is_some()
     }
 
+    /// The payload apart, as a request without anything else: for who reads it in parts and looks at the rest meanwhile.
+    pub fn payload(&mut self) -> Self {
+        let (body, rest) = (self.body.clone(), self.rest.take());
+        let (path, context) = (self.path, self.context);
+        Self { head: Head::default(), body, rest, caller: None, event: self.event, path, context }
+    }
+
     /// With a payload that was read from its parts.
     pub fn put_back(&mut self, body: Bytes) {
         self.body = body;

@@ -152,8 +152,8 @@ fn one_thread_writes_and_reads_at_once() {
 }
 
 #[test]
-fn who_gives_up_is_heard_and_what_is_broken_off_is_no_end() {
-    let mut house = House::new(&[("caller", "waits"), ("caller", "endless"), ("caller", "breaks")]);
+fn who_gives_up_is_heard() {
+    let mut house = House::new(&[("caller", "waits"), ("caller", "endless")]);
     let (told, heard) = mpsc::channel();
     house.waits_streaming(1, "waits", move |party, mut request| {
         if request.path() != "/ready" {
@@ -176,17 +176,10 @@ fn who_gives_up_is_heard_and_what_is_broken_off_is_no_end() {
         }
         Response::new("")
     });
-    house.waits(3, "breaks", |party, request| {
-        if request.path() != "/ready" {
-            party.begin_answer(Response::new("")).unwrap();
-            party.write_answer("some").unwrap();
-        }
-        Response::new("not sent")
-    });
     let environment = house.environment(4, "caller");
     in_time(move || {
         let mut party = Party::new(environment);
-        for name in ["waits", "endless", "breaks"] {
+        for name in ["waits", "endless"] {
             until_near(&mut party, name);
         }
         let mut exchange = party.open("waits", &near_only()).unwrap();
@@ -199,9 +192,29 @@ fn who_gives_up_is_heard_and_what_is_broken_off_is_no_end() {
         party.finish(&mut exchange);
         while !matches!(party.step(&mut exchange, false).unwrap(), Step::Part(_)) {}
         drop(exchange);
-        until_near(&mut party, "breaks"); // tells of what was dropped
+        until_near(&mut party, "waits"); // tells of what was dropped
         ended.recv_timeout(Duration::from_secs(30)).unwrap();
+        for name in ["waits", "endless"] {
+            party.call(name, "", &near_only().path("/stop")).unwrap();
+        }
+    });
+    house.stop();
+}
 
+#[test]
+fn what_is_broken_off_is_no_end() {
+    let mut house = House::new(&[("caller", "breaks")]);
+    house.waits(1, "breaks", |party, request| {
+        if request.path() != "/ready" {
+            party.begin_answer(Response::new("")).unwrap();
+            party.write_answer("some").unwrap();
+        }
+        Response::new("not sent")
+    });
+    let environment = house.environment(2, "caller");
+    in_time(move || {
+        let mut party = Party::new(environment);
+        until_near(&mut party, "breaks");
         let mut exchange = party.open("breaks", &near_only()).unwrap();
         party.finish(&mut exchange);
         let error = loop {
@@ -212,9 +225,7 @@ fn who_gives_up_is_heard_and_what_is_broken_off_is_no_end() {
             }
         };
         assert_eq!((error.kind().name(), error.path()), ("cut", Some(Path::Shm)));
-        for name in ["waits", "endless", "breaks"] {
-            party.call(name, "", &near_only().path("/stop")).unwrap();
-        }
+        party.call("breaks", "", &near_only().path("/stop")).unwrap();
     });
     house.stop();
 }

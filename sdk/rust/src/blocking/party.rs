@@ -106,8 +106,13 @@ impl Party {
 
     /// What it serves is handed over when it begins, and read with [`Party::part`].
     pub fn streaming(mut self) -> Self {
-        self.streams = true;
+        self.set_streaming(true);
         self
+    }
+
+    /// As [`Party::streaming`], before it serves.
+    pub fn set_streaming(&mut self, streams: bool) {
+        self.streams = streams;
     }
 
     /// `stop` is asked while an answer is waited for, when something has woken the thread and five times a second: when it says
@@ -165,9 +170,9 @@ impl Party {
     pub fn wait_any(&mut self, calls: &mut [Option<Pending>]) -> Option<(usize, Result<Response, Error>)> {
         self.bell.here();
         while calls.iter().any(Option::is_some) {
-            for at in 0..calls.len() {
-                let outcome = calls[at].as_mut().and_then(|pending| self.ready(pending));
-                if let (Some(outcome), Some(pending)) = (outcome, calls[at].take_if(|pending| pending.call.is_none())) {
+            for (at, call) in calls.iter_mut().enumerate() {
+                let outcome = call.as_mut().and_then(|pending| self.ready(pending));
+                if let (Some(outcome), Some(pending)) = (outcome, call.take_if(|pending| pending.call.is_none())) {
                     return Some((at, self.conclude(pending, outcome)));
                 }
             }
