@@ -78,6 +78,16 @@ impl Streaming {
         &mut self.body
     }
 
+    /// Without its body, and that.
+    pub fn parted(self) -> (Response, Body) {
+        (self.response, self.body)
+    }
+
+    /// With these header fields instead of those that it had.
+    pub fn with_head(self, head: Head) -> Self {
+        Self { response: self.response.with_head(head), ..self }
+    }
+
     /// The body alone.
     pub fn into_body(self) -> Body {
         self.body
