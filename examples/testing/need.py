@@ -43,6 +43,7 @@ def packages(example):
 def install(example, folder):
     requirements = str(ROOT / "examples" / example / "requirements.txt")
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--retries", "1", "--timeout", "10", "--disable-pip-version-check"]
-    done = subprocess.run([*pip, "--target", str(folder), "-r", requirements], capture_output=True, text=True)
+    quiet = ["--no-warn-conflicts", "--root-user-action=ignore"]
+    done = subprocess.run([*pip, *quiet, "--target", str(folder), "-r", requirements], capture_output=True, text=True)
     if done.returncode != 0:
         skip(f"examples/{example}", f"requirements.txt cannot be installed: {done.stderr}")

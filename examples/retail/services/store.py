@@ -33,7 +33,7 @@ def connect():
             application_name=os.environ.get("OPENFAAS_NAME", "retail"),
         )
     except pg8000.native.InterfaceError as error:  # what pg8000 makes of an OSError
-        raise Problem(503, f"the database at {host}:{port} cannot be reached: {error}") from error
+        raise Problem(503, f"the database at {host}:{port} cannot be reached: {error.__cause__ or error}") from error
 
 
 @contextlib.contextmanager

@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""Customers and photographers of the shop: each user goes through its three chains again and again.
+
+A round is a photo-request, the photo-acquire of that assignment, and a product-purchase. Prints a line a chain, and exits with 1
+when a request failed. Needs nothing but the standard library; the database must hold seed.sql.
+"""
+
+import argparse
+import base64
+import http.client
+import json
+import os
+import random
+import statistics
+import sys
+import threading
+import time
+import urllib.parse
+
+CHAINS = ("photo-request", "photo-acquire", "product-purchase")
+PRODUCTS = [f"{kind}-{number}" for kind in ("boot", "coat", "hat", "bag") for number in (1, 2, 3)]
+CUSTOMERS = ("ann", "bob", "cy")  # with cards that cover everything
+PHOTO = base64.b64encode(random.Random(1).randbytes(450)).decode()  # 600 characters
+
+
+class User(threading.Thread):
+    """One user. `times` are seconds by chain, `failures` statuses and texts."""
+
+    def __init__(self, gateway, until):
+        super().__init__()
+        self.gateway, self.until = gateway, until
+        self.times, self.failures = {chain: [] for chain in CHAINS}, []
+
+    def run(self):
+        while time.monotonic() < self.until:
+            self.round(random.choice(PRODUCTS))
+
+    def round(self, product):
+        assigned = self.ask("photo-request", {"id": product, "name": product})
+        if assigned:
+            self.ask("photo-acquire", {"assignment": assigned["assignment"], "photo": PHOTO})
+        self.ask("product-purchase", {"id": product, "user": random.choice(CUSTOMERS)})
+
+    def ask(self, chain, body):
+        """One request: its answer, or None when it failed."""
+        begin = time.monotonic()
+        connection = http.client.HTTPConnection(self.gateway.hostname, self.gateway.port or 80, timeout=60)
+        try:
+            connection.request("POST", f"/function/{chain}", json.dumps(body), {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            answer = response.read()
+        except (OSError, http.client.HTTPException) as error:
+            self.failures.append(f"{chain}: {error!r}")
+            return None
+        finally:
+            connection.close()
+        if response.status != 200:
+            self.failures.append(f"{chain} answered {response.status}: {answer.decode(errors='replace').strip()}")
+            return None
+        self.times[chain].append(time.monotonic() - begin)
+        return json.loads(answer)
+
+
+def report(users):
+    """Prints a table; whether all went well."""
+    print(f"{'chain':<17} {'requests':>8} {'p50 ms':>8} {'p99 ms':>8}")
+    for chain in CHAINS:
+        times = [spent for user in users for spent in user.times[chain]]
+        cuts = statistics.quantiles(times, n=100, method="inclusive") if len(times) > 1 else times * 99 or [0] * 99
+        print(f"{chain:<17} {len(times):>8} {cuts[49] * 1e3:>8.1f} {cuts[98] * 1e3:>8.1f}")
+    failures = [failure for user in users for failure in user.failures]
+    print(f"failed: {len(failures)}{''.join(f'; {failure}' for failure in failures[:3])}")
+    return not failures and any(times for user in users for times in user.times.values())
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--url", default=os.environ.get("OPENFAAS_URL", "http://127.0.0.1:8080"), help="the gateway")
+    parser.add_argument("--users", type=int, default=2, help="users at a time (2)")
+    parser.add_argument("--duration", type=float, default=5, help="seconds (5)")
+    args = parser.parse_args()
+    until = time.monotonic() + args.duration
+    users = [User(urllib.parse.urlsplit(args.url), until) for _ in range(args.users)]
+    for user in users:
+        user.start()
+    for user in users:
+        user.join()
+    sys.exit(0 if report(users) else 1)
+
+
+if __name__ == "__main__":
+    main()
