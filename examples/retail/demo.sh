@@ -13,10 +13,11 @@ export OPENFAAS_URL="${OPENFAAS_URL:-http://127.0.0.1:8080}"
 work=$(mktemp -d "${TMPDIR:-/tmp}/nearpath-retail.XXXXXX")
 chmod 755 "$work" # the database runs as a user of its own
 functions=$(sed -n '/^functions:/,/^chains:/s/^  \([a-z-]*\):$/\1/p' stack.yml)
-deployed=
+deployed= pause=
 
 stop() {
   trap - EXIT INT TERM
+  [ -z "$pause" ] || kill "$pause" 2>/dev/null || true
   # shellcheck disable=SC2086
   [ -z "$deployed" ] || nearpath rm $functions >/dev/null 2>&1 || true
   [ ! -f "$work/database/port" ] || ./database stop "$work/database" || true
@@ -87,5 +88,9 @@ echo "connections to the database meanwhile: $(($(connections) - before)); 10 a 
 
 if [ -n "${DEMO_KEEP:-}" ]; then
   echo "The shop stays up until Ctrl-C. Its database: $RETAIL_DATABASE, user retail, password $RETAIL_PASSWORD"
-  while :; do sleep 60; done
+  while :; do
+    sleep 60 &
+    pause=$!
+    wait $pause
+  done
 fi

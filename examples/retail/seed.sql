@@ -28,6 +28,7 @@ INSERT INTO product_category SELECT DISTINCT category, jsonb_build_object('categ
 INSERT INTO product_price SELECT id, jsonb_build_object('id', id, 'cents', cents) FROM goods;
 INSERT INTO product_catalog SELECT id, jsonb_build_object(
   'id', id, 'category', category, 'brand', brand, 'name', name, 'description', description, 'image', '') FROM goods;
+DROP TABLE goods;
 
 INSERT INTO photographers SELECT id, jsonb_build_object('id', id, 'name', name, 'email', id || '@example.com', 'open', '[]'::jsonb, 'done', 0)
   FROM (VALUES ('ada', 'Ada Fall'), ('ben', 'Ben Hill'), ('cleo', 'Cleo Marsh'), ('dov', 'Dov Reed'), ('eva', 'Eva Stone')) AS people (id, name);

@@ -32,6 +32,7 @@ def packages(example):
     fresh = pathlib.Path(tempfile.mkdtemp(dir=target))
     try:
         install(example, fresh)
+        fresh.chmod(0o755)  # others run tests here, too
         (fresh / "installed.txt").write_text(requirements)
         shutil.rmtree(folder, ignore_errors=True)
         fresh.rename(folder)

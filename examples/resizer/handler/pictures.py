@@ -11,9 +11,9 @@ KINDS = {"jpg": "JPEG", "png": "PNG"}
 
 
 def draw(size, kind):
-    """Two soft circles of colour: large enough as a file to be worth making smaller."""
-    red, blue = Image.radial_gradient("L").resize(size), Image.radial_gradient("L").rotate(90).resize(size)
-    green = Image.linear_gradient("L").resize(size)
+    """Soft colours that differ in every pixel."""
+    gradients = (Image.radial_gradient("L"), Image.linear_gradient("L"), Image.linear_gradient("L").rotate(90))
+    red, green, blue = (gradient.resize(size) for gradient in gradients)
     file = io.BytesIO()
     Image.merge("RGB", (red, green, blue)).save(file, kind)
     return file.getvalue()

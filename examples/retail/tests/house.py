@@ -29,21 +29,32 @@ class Database:
         if started.returncode != 0:
             raise RuntimeError(f"the database does not start: {started.stderr}")
         self.variables = dict(re.findall(r"(RETAIL_\w+)=(\S+)", started.stdout))
+        self.connection = self.connect()
 
-    def command(self, *words):
-        words = [str(RETAIL / "database"), words[0], self.folder, *words[1:]]
-        return subprocess.run(words, capture_output=True, text=True, timeout=120)
+    def connect(self):
+        """The test's own connection."""
+        import pg8000.native  # the functions' own dependency: need.packages has brought it
+
+        host, _, port = self.variables["RETAIL_DATABASE"].rpartition(":")
+        own = {"password": self.variables["RETAIL_PASSWORD"], "application_name": "test", "ssl_context": False}
+        return pg8000.native.Connection("retail", host=host, port=int(port), database="retail", timeout=60, **own)
+
+    def command(self, command):
+        return subprocess.run([str(RETAIL / "database"), command, self.folder], capture_output=True, text=True, timeout=120)
+
+    def seed(self):
+        """Everything is as at the start."""
+        self.connection.run((RETAIL / "seed.sql").read_text())
 
     def sql(self, statement):
-        done = self.command("sql", statement)
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
+        """The values of the first column."""
+        return [row[0] for row in self.connection.run(statement) or []]
 
     def until(self, statement, wanted):
         """Waits until a statement answers this: a server ends a connection a moment after its client has."""
         for _ in range(600):
             answer = self.sql(statement)
-            if answer == wanted:
+            if answer == [wanted]:
                 return
             time.sleep(0.05)
         raise AssertionError(f"after 30 s `{statement}` answers {answer}")
@@ -52,9 +63,10 @@ class Database:
         """Which functions connected, in order. The server writes the line before it answers the client."""
         log = (pathlib.Path(self.folder) / "log").read_text()
         names = re.findall(r"connection authorized: .*application_name=(\S+)", log)
-        return [name for name in names if name != "psql"]
+        return [name for name in names if name not in ("psql", "test")]
 
     def stop(self):
+        self.connection.close()
         self.command("stop")
         shutil.rmtree(self.folder)
 
@@ -64,6 +76,7 @@ class House(standin.StandIn):
 
     def __init__(self):
         packages = need.packages("retail")
+        sys.path.insert(0, packages)
         self.database = Database()
         given = self.database.variables
         environment = {"HOST": given["RETAIL_DATABASE"], "PASS": given["RETAIL_PASSWORD"]}
