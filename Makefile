@@ -44,6 +44,7 @@ test: setup ## every test that is fast; fails when more are skipped than tests/s
 	@tools/skips $(SKIPS)
 
 test-python: ## the tests of the examples; those of one: EXAMPLES=retail
+	@tools/need pip3=python3-pip || echo "going on without pip: examples that need a package will be skipped"
 	@for example in $(EXAMPLES); do echo "examples/$$example" && python3 -m unittest discover -s examples/$$example/tests || exit 1; done
 
 loom: setup ## every order of the steps on shared memory, by a model checker (crates/shm)

@@ -52,12 +52,11 @@ class Database:
 
     def until(self, statement, wanted):
         """Waits until a statement answers this: a server ends a connection a moment after its client has."""
-        for _ in range(600):
-            answer = self.sql(statement)
-            if answer == [wanted]:
-                return
+        deadline = time.monotonic() + standin.PATIENCE
+        while (answer := self.sql(statement)) != [wanted]:
+            if time.monotonic() > deadline:
+                raise AssertionError(f"after {standin.PATIENCE} s `{statement}` answers {answer}")
             time.sleep(0.05)
-        raise AssertionError(f"after 30 s `{statement}` answers {answer}")
 
     def accesses(self):
         """Which functions connected, in order. The server writes the line before it answers the client."""
