@@ -39,7 +39,7 @@ def answer(request):
     if request.is_event:
         topics.append((request.topic, bytes(request.body)))
         return None
-    match request.path:
+    match "/" + request.path.rpartition("/")[2]:
         case "/how":
             told = [request.came_over, request.method, request.caller, request.headers.get("x-one"), request.time_left is not None]
             return nearpath.Response(repr(told), status=203, headers={"X-By": "python"})

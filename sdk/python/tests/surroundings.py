@@ -25,6 +25,7 @@ def domain_program():
     if os.path.exists(program):
         return program
     reason = "needs the program that NEARPATH_TEST_DOMAIN names: cargo build -p nearpath --example domain"
+    print(f"SKIP sdk/python: {reason}", file=sys.stderr)
     if log := os.environ.get("NEARPATH_SKIP_LOG"):
         with open(log, "a") as file:
             print(f"sdk/python: {reason}", file=file)
