@@ -49,16 +49,30 @@ pub(super) enum Answering {
     #[default]
     Nothing,
     /// It came through memory, to this thread.
-    Near(Box<Incoming>, Option<Writing>),
+    Near(Box<Incoming>, Progress),
     /// Another thread took it.
     Visitor(Option<oneshot::Sender<Sent>>, Option<mpsc::Sender<Piece>>),
 }
 
+/// How far an answer through memory is.
+#[derive(Debug)]
+pub(super) enum Progress {
+    /// Not begun.
+    Unbegun,
+    Begun(Writing),
+    /// Complete; some of it may not have gone yet.
+    Finished,
+}
+
 impl Answering {
+    pub(super) fn near(incoming: Incoming) -> Self {
+        Self::Near(Box::new(incoming), Progress::Unbegun)
+    }
+
     pub(super) fn begin(&mut self, post: Option<&mut Post>, head: Response) -> Result<(), NotWanted> {
         match self {
-            Self::Near(incoming, writing @ None) if !incoming.event => {
-                *writing = Some(post.ok_or(NotWanted)?.begin_answer(incoming, head.into_answer(), None));
+            Self::Near(incoming, progress @ Progress::Unbegun) if !incoming.event => {
+                *progress = Progress::Begun(post.ok_or(NotWanted)?.begin_answer(incoming, head.into_answer(), None));
                 Ok(())
             }
             Self::Visitor(back, pieces) => {
@@ -74,7 +88,7 @@ impl Answering {
     /// Waits for room, then writes.
     pub(super) fn write(&mut self, post: Option<&mut Post>, piece: Bytes) -> Result<(), NotWanted> {
         match self {
-            Self::Near(_, Some(writing)) => post.ok_or(NotWanted)?.write(writing, piece),
+            Self::Near(_, Progress::Begun(writing)) => post.ok_or(NotWanted)?.write(writing, piece),
             Self::Visitor(_, Some(pieces)) => pieces.blocking_send(Ok(piece)).map_err(|_| NotWanted),
             _ => Err(NotWanted),
         }
@@ -82,8 +96,11 @@ impl Answering {
 
     pub(super) fn finish(&mut self, post: Option<&mut Post>) {
         match self {
-            Self::Near(_, writing) => {
-                if let (Some(writing), Some(post)) = (writing.take(), post) {
+            Self::Near(_, progress) => {
+                if matches!(progress, Progress::Begun(_))
+                    && let (Progress::Begun(writing), Some(post)) =
+                        (std::mem::replace(progress, Progress::Finished), post)
+                {
                     post.finish(writing);
                 }
             }
@@ -95,6 +112,7 @@ impl Answering {
     /// The handler has returned: what it answered goes, unless an answer had begun; one that was not finished is broken off.
     pub(super) fn end(self, post: Option<&mut Post>, response: Response) {
         match (self, post) {
+            (Self::Near(_, Progress::Finished), _) => {} // what has not gone yet goes by itself
             (Self::Near(incoming, _), Some(post)) => post.answer(*incoming, response.into_answer()),
             (Self::Visitor(Some(back), _), _) => drop(back.send(Sent::Whole(response))),
             (Self::Visitor(None, Some(pieces)), _) => {

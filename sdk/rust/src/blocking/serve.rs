@@ -106,7 +106,7 @@ impl Party {
 
     fn answer(&mut self, mut incoming: Incoming, handler: &mut impl FnMut(&mut Self, Request) -> Response) {
         let request = Request::of_memory(&mut incoming);
-        self.handle(request, Answering::Near(Box::new(incoming), None), handler);
+        self.handle(request, Answering::near(incoming), handler);
     }
 
     /// Answers what another thread took.
