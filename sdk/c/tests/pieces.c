@@ -55,8 +55,8 @@ static void handler(np_party *party, const np_request *request, np_answer *answe
     } else if (ends(path, length, "/echo")) {
         echo(party, request, answer);
     } else if (ends(path, length, "/broken")) {
-        CHECK(np_answer_open(party, answer) == NP_OK);
-        CHECK(np_answer_write(party, answer, "some", 4) == NP_OK);
+        /* Who gave up at once is gone by now. */
+        if (np_answer_open(party, answer) == NP_OK) np_answer_write(party, answer, "some", 4);
     }
 }
 
