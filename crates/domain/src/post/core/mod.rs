@@ -141,9 +141,8 @@ impl Core {
     }
 
     fn turn_link(&mut self, channel: u32, link: &mut Link, now: Nanos) {
-        // What a strict peer sends is copied at once: only a body that is put together here has a bound here.
-        let streams = self.settings.streams && !self.member.pool().is_own();
-        let taking = Taking { bound: self.settings.largest_body, streams };
+        let Settings { largest_body: bound, streams, .. } = self.settings;
+        let taking = Taking { bound, streams, told: self.member.pool().is_own() };
         link.take(taking, |link, came| match link.side {
             Side::Caller => self.answered(channel, link, came, now),
             Side::Callee => self.called(channel, link, came, now),
