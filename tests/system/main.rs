@@ -4,6 +4,7 @@
 
 mod badinput;
 mod boutique;
+mod canaries;
 mod coap;
 mod cpu;
 mod death;
