@@ -12,7 +12,7 @@ use nearpath_types::{FunctionId, InstanceId, topic};
 use slab::Slab;
 
 use crate::clock::Nanos;
-use crate::protocol::Terms;
+use crate::protocol::{Lack, Terms};
 
 /// A channel's number, as the node gave it.
 pub type Channel = u32;
@@ -35,6 +35,8 @@ pub enum Nobody {
     Unknown,
     /// Peers, but none has credit.
     Busy,
+    /// There should be one, and the node could make no channel to it.
+    NoChannel(Lack),
 }
 
 /// A function that wants events, with the filters that select their topics.
@@ -88,6 +90,8 @@ pub struct Book<T> {
     functions: HashMap<FunctionId, Vec<Channel>>,
     instances: HashMap<InstanceId, Vec<Channel>>,
     subscribers: BTreeMap<FunctionId, Subscriber>,
+    /// Functions to which there should be a channel, by the names that they are called by, and why there is none.
+    lacks: HashMap<FunctionId, Lack>,
     calls: Slab<Open<T>>,
     deadlines: BinaryHeap<Reverse<(Nanos, Call)>>,
     life: u32,
@@ -102,6 +106,7 @@ impl<T> Book<T> {
             functions: HashMap::new(),
             instances: HashMap::new(),
             subscribers: BTreeMap::new(),
+            lacks: HashMap::new(),
             calls: Slab::new(),
             deadlines: BinaryHeap::new(),
             life: 0,
@@ -120,6 +125,7 @@ impl<T> Book<T> {
         if !terms.events_only {
             for name in aliases.iter().chain([&function]) {
                 self.functions.entry(name.clone()).or_default().push(channel);
+                self.lacks.remove(name);
             }
             self.instances.entry(instance).or_default().push(channel);
         }
@@ -169,6 +175,11 @@ impl<T> Book<T> {
         self.peers.remove(&channel);
     }
 
+    /// The node could make no channel to a function of this name. Until there is one, who calls it hears why.
+    pub fn lacks(&mut self, name: FunctionId, lack: Lack) {
+        self.lacks.insert(name, lack);
+    }
+
     /// Whether an instance can be called at this moment, credits aside.
     pub fn reaches(&self, instance: InstanceId) -> bool {
         self.instances.contains_key(&instance)
@@ -202,7 +213,10 @@ impl<T> Book<T> {
             To::Instance(instance) => self.instances.get(&instance),
             To::Subscriber(function) => self.subscribers.get(function).map(|subscriber| &subscriber.channels),
         };
-        let candidates = candidates.filter(|list| !list.is_empty()).ok_or(Nobody::Unknown)?;
+        let candidates = candidates.filter(|list| !list.is_empty()).ok_or_else(|| match to {
+            To::Function(function) => self.lacks.get(function).map_or(Nobody::Unknown, |lack| Nobody::NoChannel(*lack)),
+            _ => Nobody::Unknown,
+        })?;
         let count = candidates.len();
         let first = dice[0] % count;
         let second = if count > 1 { (first + 1 + dice[1] % (count - 1)) % count } else { first };
@@ -513,7 +527,7 @@ mod tests {
             let chosen = book.choose(To::Function(&id), |c| credits[c as usize]);
             match chosen {
                 Ok(channel) => prop_assert!(credits[channel as usize]),
-                Err(Nobody::Unknown) => prop_assert!(credits.is_empty()),
+                Err(Nobody::Unknown | Nobody::NoChannel(_)) => prop_assert!(credits.is_empty()),
                 Err(Nobody::Busy) => prop_assert!(!credits.is_empty() && !credits.contains(&true)),
             }
         }

@@ -200,6 +200,56 @@ pub struct Drained {
     pub channel: u32,
 }
 
+/// A channel is of no use: one of its ends broke the rules, or could not map what it was given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Broken {
+    /// Which.
+    pub channel: u32,
+}
+
+/// There should be a channel to a function, and cannot be one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failed {
+    /// Whom the party would call.
+    pub function: FunctionId,
+    /// What the node has too little of.
+    pub lacks: Lack,
+}
+
+/// What a node can have too little of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Lack {
+    /// File descriptors: EMFILE, ENFILE.
+    Descriptors,
+    /// Memory: ENOMEM, ENOSPC.
+    Memory,
+    /// Something else; the node's log says what.
+    #[serde(other)]
+    Other,
+}
+
+impl Lack {
+    /// By the error that making something ended with.
+    pub fn of(error: &std::io::Error) -> Self {
+        match error.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
+            Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE) => Self::Descriptors,
+            Some(rustix::io::Errno::NOMEM | rustix::io::Errno::NOSPC) => Self::Memory,
+            _ => Self::Other,
+        }
+    }
+}
+
+impl std::fmt::Display for Lack {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Descriptors => "the node has no file descriptor left: raise its limit (LimitNOFILE, ulimit -n)",
+            Self::Memory => "the node has no memory left for it",
+            Self::Other => "the node's log says why",
+        })
+    }
+}
+
 /// Why a party is none.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refused {
@@ -219,6 +269,8 @@ pub enum FromParty {
     Pool(OwnPool),
     /// See [`Drained`].
     Drained(Drained),
+    /// See [`Broken`].
+    Broken(Broken),
 }
 
 /// From the node.
@@ -233,6 +285,8 @@ pub enum FromNode {
     Peer(Peer),
     /// See [`Gone`].
     Gone(Gone),
+    /// See [`Failed`].
+    Failed(Failed),
 }
 
 /// Why a packet is no message; its sender is at fault.
@@ -255,9 +309,16 @@ impl FromParty {
             ready: Option<serde::de::IgnoredAny>,
             pool: Option<OwnPool>,
             drained: Option<Drained>,
+            broken: Option<Broken>,
         }
-        let Known { hello, ready, pool, drained } = serde_json::from_slice(packet)?;
-        only([hello.map(Self::Hello), ready.map(|_| Self::Ready {}), pool.map(Self::Pool), drained.map(Self::Drained)])
+        let Known { hello, ready, pool, drained, broken } = serde_json::from_slice(packet)?;
+        only([
+            hello.map(Self::Hello),
+            ready.map(|_| Self::Ready {}),
+            pool.map(Self::Pool),
+            drained.map(Self::Drained),
+            broken.map(Self::Broken),
+        ])
     }
 }
 
@@ -270,9 +331,16 @@ impl FromNode {
             refused: Option<Refused>,
             peer: Option<Peer>,
             gone: Option<Gone>,
+            failed: Option<Failed>,
         }
-        let Known { welcome, refused, peer, gone } = serde_json::from_slice(packet)?;
-        only([welcome.map(Self::Welcome), refused.map(Self::Refused), peer.map(Self::Peer), gone.map(Self::Gone)])
+        let Known { welcome, refused, peer, gone, failed } = serde_json::from_slice(packet)?;
+        only([
+            welcome.map(Self::Welcome),
+            refused.map(Self::Refused),
+            peer.map(Self::Peer),
+            gone.map(Self::Gone),
+            failed.map(Self::Failed),
+        ])
     }
 }
 

@@ -99,6 +99,26 @@ pub enum Closing {
     Caller,
     /// The callee is gone.
     Callee,
+    /// It is of no use to either.
+    Broken,
+}
+
+/// Two parties whose channel broke, or could not be made. They get another one, each time later: who breaks every channel
+/// costs the node one a minute.
+#[derive(Debug, Default)]
+struct Setback {
+    times: u32,
+    until: Nanos,
+    waits: bool,
+}
+
+impl Setback {
+    /// The next try comes after [`PATIENCE`], then twice as long each time, at most 64 times.
+    fn again(&mut self, now: Nanos) {
+        self.until = now + (PATIENCE << self.times.min(6));
+        self.times += 1;
+        self.waits = true;
+    }
 }
 
 #[derive(Debug)]
@@ -139,6 +159,8 @@ pub struct Registrar {
     lines: BTreeMap<Channel, Line>,
     withdrawn: BTreeSet<InstanceId>,
     resting: BTreeSet<Party>,
+    /// By caller and callee, as long as both live.
+    setbacks: BTreeMap<(Party, Party), Setback>,
     last_party: u16,
     last_channel: Channel,
 }
@@ -236,6 +258,7 @@ impl Registrar {
     pub fn left(&mut self, party: Party, now: Nanos) -> Vec<Action> {
         let Some(member) = self.members.remove(&party) else { return Vec::new() };
         self.resting.insert(party);
+        self.setbacks.retain(|&(caller, callee), _| caller != party && callee != party);
         let mut actions = Vec::new();
         for channel in self.lines_of(party) {
             actions.extend(self.orphan(channel, party, now));
@@ -267,6 +290,42 @@ impl Registrar {
         let how = if line.caller == gone { Closing::Caller } else { Closing::Callee };
         line.phase = Phase::Ending { holder, until: now + PATIENCE, overdue: false };
         vec![Action::Close { channel, how }, Action::Tell { party: holder, channel, state: End::Dead }]
+    }
+
+    /// A party says that a channel is broken: it holds nothing of it any more. The other is told, and has to let go; then they
+    /// get another one. Nothing happens to a channel that is ending already: its end takes its course.
+    pub fn broken(&mut self, party: Party, channel: Channel, now: Nanos) -> Result<Vec<Action>, NotAsked> {
+        let Some(line) = self.lines.get(&channel) else { return Ok(Vec::new()) };
+        if line.caller != party && line.callee != party {
+            return Err(NotAsked);
+        }
+        let other = if line.caller == party { line.callee } else { line.caller };
+        Ok(self.break_line(channel, Some(other), now))
+    }
+
+    /// A channel could not be made. `told`: who has heard of it nevertheless, and has to let go.
+    pub fn failed(&mut self, channel: Channel, told: Option<Party>, now: Nanos) -> Vec<Action> {
+        self.break_line(channel, told, now)
+    }
+
+    fn break_line(&mut self, channel: Channel, holder: Option<Party>, now: Nanos) -> Vec<Action> {
+        let Some(line) = self.lines.get_mut(&channel).filter(|line| line.phase == Phase::Open) else {
+            return Vec::new();
+        };
+        self.setbacks.entry((line.caller, line.callee)).or_default().again(now);
+        let Some(holder) = holder else {
+            self.lines.remove(&channel);
+            return vec![Action::Forget { channel }];
+        };
+        line.phase = Phase::Ending { holder, until: now + PATIENCE, overdue: false };
+        let mut actions = vec![
+            Action::Close { channel, how: Closing::Broken },
+            Action::Tell { party: holder, channel, state: End::Dead },
+        ];
+        if let Some(callee) = self.lines.get(&channel).map(|line| line.callee) {
+            actions.extend(self.quiet_party(callee));
+        }
+        actions
     }
 
     /// A party holds nothing of a channel any more. An error when it was not asked: the party is at fault.
@@ -309,6 +368,11 @@ impl Registrar {
         if !actions.is_empty() || !self.resting.is_empty() {
             actions.push(Action::Sweep);
         }
+        let mut due = self.setbacks.values_mut().filter(|setback| setback.waits && setback.until <= now).peekable();
+        if due.peek().is_some() {
+            due.for_each(|setback| setback.waits = false);
+            actions.extend(self.connect());
+        }
         actions
     }
 
@@ -319,7 +383,8 @@ impl Registrar {
             _ => None,
         });
         let resting = (!self.resting.is_empty()).then_some(now + PATIENCE);
-        ending.chain(resting).min()
+        let setbacks = self.setbacks.values().filter(|setback| setback.waits).map(|setback| setback.until);
+        ending.chain(resting).chain(setbacks).min()
     }
 
     /// Numbers of the dead that may still be borne by a slot.
@@ -380,7 +445,8 @@ impl Registrar {
         let (Some(p), Some(q)) = (self.members.get(&caller), self.members.get(&callee)) else { return false };
         let Who::Instance(instance, function) = &q.who else { return false };
         let ready = p.furnished && q.furnished && q.serves && q.ready;
-        let called = ready && caller != callee && !self.withdrawn.contains(instance);
+        let waits = self.setbacks.get(&(caller, callee)).is_some_and(|setback| setback.waits);
+        let called = ready && caller != callee && !waits && !self.withdrawn.contains(instance);
         let edge = || p.who.function().is_none_or(|by| self.edges.contains(&(by.clone(), function.clone())));
         called && edge() && !(q.stands_in && self.is_served(*instance))
     }

@@ -20,7 +20,9 @@ use super::seat::{self, Seat};
 use super::{Delivery, Door, Exchange, Fault, Order, Settings, Usage};
 use crate::clock;
 use crate::packet;
-use crate::protocol::{FromNode, FromParty, Gone, Hello, Isolation, Peer, Refused, Role, Terms, VERSION, Welcome};
+use crate::protocol::{
+    Failed, FromNode, FromParty, Gone, Hello, Isolation, Lack, Peer, Refused, Role, Terms, VERSION, Welcome,
+};
 use crate::registrar::{Action, Closing, Edge, Registrar, Who};
 
 /// A socket, and the party that speaks on it.
@@ -202,6 +204,10 @@ impl House {
                 self.pools.take(party, own, descriptors)?;
                 self.registrar.furnished(party)
             }
+            (FromParty::Broken(broken), Some(party)) => {
+                self.tell_of_break(broken.channel, party);
+                self.registrar.broken(party, broken.channel, clock::now()).map_err(|fault| fault.to_string())?
+            }
             (FromParty::Drained(drained), Some(party)) => {
                 self.registrar.drained(party, drained.channel, clock::now()).map_err(|fault| fault.to_string())?
             }
@@ -356,8 +362,8 @@ impl House {
         for action in actions {
             match action {
                 Action::Open { channel, caller, callee } => {
-                    if let Err(error) = self.open(channel, caller, callee) {
-                        tracing::error!(%error, "a channel cannot be made");
+                    if let Err((error, told)) = self.open(channel, caller, callee) {
+                        self.unopened(channel, caller, callee, &error, told);
                     }
                 }
                 Action::Close { channel, how } => self.close_line(channel, how),
@@ -371,20 +377,40 @@ impl House {
         }
     }
 
-    fn open(&mut self, number: u32, caller: Party, callee: Party) -> io::Result<()> {
-        let channel = Channel::create(self.settings.capacity)?;
+    /// The error, and who has been told of the channel nevertheless.
+    fn open(&mut self, number: u32, caller: Party, callee: Party) -> Result<(), (io::Error, Option<Party>)> {
+        let nobody = |error| (error, None);
+        let channel = Channel::create(self.settings.capacity).map_err(nobody)?;
         if let Some(exchange) = self.exchange() {
-            exchange.permit(caller, number, callee)?;
-            exchange.permit(callee, number, caller)?;
+            exchange.permit(caller, number, callee).map_err(nobody)?;
+            exchange.permit(callee, number, caller).map_err(nobody)?;
         }
-        // The callee first: when the caller's first call rings, it may look for the channel on its socket.
-        self.introduce(number, &channel, callee, caller, Role::Callee)?;
-        self.introduce(number, &channel, caller, callee, Role::Caller)?;
         let function = |party| self.registrar.who(party).and_then(Who::function).cloned();
         let edge: edges::Key = (function(caller), function(callee));
         self.ledger.opened(number, edge, channel.clone(), caller, callee);
-        self.lines.insert(number, Line { channel, caller, callee });
-        Ok(())
+        self.lines.insert(number, Line { channel: channel.clone(), caller, callee });
+        // The callee first: when the caller's first call rings, it may look for the channel on its socket.
+        self.introduce(number, &channel, callee, caller, Role::Callee).map_err(nobody)?;
+        self.introduce(number, &channel, caller, callee, Role::Caller).map_err(|error| (error, Some(callee)))
+    }
+
+    /// The caller hears what is lacking, so that its calls end with the cause; the next try comes by itself.
+    fn unopened(&mut self, number: u32, caller: Party, callee: Party, error: &io::Error, told: Option<Party>) {
+        let who = |party| self.registrar.who(party).cloned();
+        tracing::error!(%error, caller = ?who(caller), callee = ?who(callee), "a channel cannot be made; it is tried again");
+        let function = self.registrar.who(callee).and_then(Who::function).cloned();
+        let aliases = self.terms(caller, callee, Role::Caller).aliases;
+        for function in function.into_iter().chain(aliases) {
+            self.write_to(caller, &FromNode::Failed(Failed { function, lacks: Lack::of(error) }), Vec::new());
+        }
+        let actions = self.registrar.failed(number, told, clock::now());
+        self.act(actions);
+    }
+
+    fn tell_of_break(&self, number: u32, by: Party) {
+        let Some(line) = self.lines.get(&number).filter(|line| line.caller == by || line.callee == by) else { return };
+        let who = |party| self.registrar.who(party);
+        tracing::warn!(caller = ?who(line.caller), callee = ?who(line.callee), told_by = by.get(), "a channel is broken");
     }
 
     fn introduce(&mut self, number: u32, channel: &Channel, to: Party, peer: Party, side: Role) -> io::Result<()> {
@@ -425,6 +451,7 @@ impl House {
             Closing::Withdrawn => State::Withdrawn,
             Closing::Caller => State::CallerDead,
             Closing::Callee => State::CalleeDead,
+            Closing::Broken => State::Broken,
         });
         for party in [line.caller, line.callee] {
             self.seats.get(&party).into_iter().for_each(|seat| seat.doorbell().knock());

@@ -45,7 +45,7 @@ conformance! { Ring = ring, Sockmap = sockmap, Poll = poll: {
     deaths:
         callers_of_the_dead_hear_of_it_at_once, a_gateways_calls_end_too_and_the_other_instance_goes_on,
         slots_come_back_from_callers_that_are_killed, nonsense_is_disconnected, what_is_not_known_is_passed_over,
-        a_call_against_the_edge_breaks_the_channel;
+        a_call_against_the_edge_breaks_the_channel, a_broken_channel_is_replaced;
     streams:
         an_echo_runs_both_ways_at_once, blocking_parties_stream_too, a_slow_reader_stops_the_writer_and_nobody_else,
         what_is_unread_is_a_window, who_stops_reading_or_writing_is_heard, whole_and_streaming_parties_understand_each_other,
@@ -125,6 +125,7 @@ mod who_sleeps {
 
 mod carried_by_the_kernel {
     conformance! { @ Sockmap {
-        carried: a_forged_channel_cuts_its_sender_off, a_library_that_cannot_is_refused;
+        carried: a_forged_channel_cuts_its_sender_off, a_library_that_cannot_is_refused,
+            a_channel_that_cannot_be_made_is_told_and_tried_again;
     } }
 }
