@@ -126,6 +126,22 @@ impl World {
     }
 }
 
+/// A party that lives says that a channel of its own is broken, whatever becomes of it already.
+fn broken(registrar: &mut Registrar, world: &World, n: usize, by_caller: bool) -> Vec<Action> {
+    let all = world.channels.iter().map(|(&channel, &sides)| (channel, sides));
+    let Some((channel, (caller, callee))) = World::pick(all, n) else { return Vec::new() };
+    let by = if by_caller { caller } else { callee };
+    let lives = world.parties.contains_key(&by);
+    if lives { registrar.broken(by, channel, world.now).unwrap() } else { Vec::new() }
+}
+
+fn left(registrar: &mut Registrar, world: &mut World, n: usize) -> Vec<Action> {
+    let Some(party) = World::pick(world.parties.keys().copied(), n) else { return Vec::new() };
+    world.parties.remove(&party);
+    world.told.retain(|(told, _)| *told != party);
+    registrar.left(party, world.now)
+}
+
 fn step(registrar: &mut Registrar, world: &mut World, event: Event) {
     let actions = match event {
         Event::Arrive(f, instance, takes) => {
@@ -147,14 +163,7 @@ fn step(registrar: &mut Registrar, world: &mut World, event: Event) {
             }
             None => Vec::new(),
         },
-        Event::Left(n) => match World::pick(world.parties.keys().copied(), n) {
-            Some(party) => {
-                world.parties.remove(&party);
-                world.told.retain(|(told, _)| *told != party);
-                registrar.left(party, world.now)
-            }
-            None => Vec::new(),
-        },
+        Event::Left(n) => left(registrar, world, n),
         Event::Declare(edges) => {
             world.edges = edges.iter().copied().collect();
             registrar.declare(edges.into_iter().map(|(by, to)| (function(by), function(to))))
@@ -171,13 +180,7 @@ fn step(registrar: &mut Registrar, world: &mut World, event: Event) {
             }
             None => Vec::new(),
         },
-        Event::Broken(n, by_caller) => match World::pick(world.channels.iter().map(|(&c, &pair)| (c, pair)), n) {
-            Some((channel, (caller, callee))) => {
-                let by = if by_caller { caller } else { callee };
-                if world.parties.contains_key(&by) { registrar.broken(by, channel, world.now).unwrap() } else { vec![] }
-            }
-            None => Vec::new(),
-        },
+        Event::Broken(n, by_caller) => broken(registrar, world, n, by_caller),
         Event::Failed(n, told) => match World::pick(registrar.open_channels(), n) {
             Some((channel, _, callee)) => registrar.failed(channel, told.then_some(callee), world.now),
             None => Vec::new(),
