@@ -56,7 +56,13 @@ fn from_node() -> impl Strategy<Value = FromNode> {
         ),
         (any::<u32>(), end()).prop_map(|(channel, state)| FromNode::Gone(Gone { channel, state })),
         ".{0,200}".prop_map(|why| FromNode::Refused(Refused { why })),
+        (function().prop_filter_map("a name", |name| name), lack())
+            .prop_map(|(function, lacks)| FromNode::Failed(Failed { function, lacks })),
     ]
+}
+
+fn lack() -> impl Strategy<Value = Lack> {
+    prop_oneof![Just(Lack::Descriptors), Just(Lack::Memory), Just(Lack::Other)]
 }
 
 fn several<T: Strategy>(one: T) -> impl Strategy<Value = Vec<T::Value>> {
@@ -74,6 +80,7 @@ fn from_party() -> impl Strategy<Value = FromParty> {
         Just(FromParty::Ready {}),
         any::<u64>().prop_map(|bytes| FromParty::Pool(OwnPool { bytes })),
         any::<u32>().prop_map(|channel| FromParty::Drained(Drained { channel })),
+        any::<u32>().prop_map(|channel| FromParty::Broken(Broken { channel })),
     ]
 }
 
@@ -126,4 +133,14 @@ fn what_is_not_known_is_passed_over() {
     assert!(FromNode::read(br#"{"gone":{"channel":1,"state":"dead"},"refused":{"why":""}}"#).is_err());
     assert!(FromParty::read(b"GET / HTTP/1.1\r\n\r\n").is_err());
     assert!(FromParty::read(br#"{"drained":{"channel":-1}}"#).is_err());
+}
+
+#[test]
+fn what_a_node_lacks_is_told_by_the_error_that_it_met() {
+    for (number, lack) in [(24, Lack::Descriptors), (23, Lack::Descriptors), (12, Lack::Memory), (13, Lack::Other)] {
+        assert_eq!(Lack::of(&std::io::Error::from_raw_os_error(number)), lack);
+    }
+    let unknown = br#"{"failed":{"function":"f.openfaas-fn","lacks":"patience"}}"#;
+    let expected = Failed { function: "f".parse().unwrap(), lacks: Lack::Other };
+    assert_eq!(FromNode::read(unknown).unwrap(), Some(FromNode::Failed(expected)));
 }
