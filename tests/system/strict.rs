@@ -4,11 +4,13 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 
 use http::Method;
-use nearpath_testkit::eventually;
+use nearpath_testkit::{eventually, within};
 use rustix::fs::{SealFlags, fcntl_get_seals};
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
-use crate::house::House;
+use crate::house::{House, http_function};
 use crate::shm::{ask, function, path, until_in_memory};
 
 fn strict(house: &House, name: &str, next: Option<&str>, calls: &str) -> Value {
@@ -42,6 +44,54 @@ async fn a_strict_chain_answers_through_memory() {
     let mut wrong = function(&house, "wrong", None, "");
     wrong["annotations"]["nearpath.io/isolation"] = json!("very");
     assert_eq!(house.ask(Method::POST, "/system/functions", wrong.to_string()).await.status(), 400);
+}
+
+/// Sends an event, and the next one when it is told to.
+const EVENTS: &str = r#"if self.path == "/go":
+    go.set()
+    self.answer(200, b"gone")
+elif self.path == "/events":
+    self.send_response(200)
+    self.send_header("content-type", "text/event-stream")
+    self.send_header("connection", "close")
+    self.end_headers()
+    self.wfile.write(b"data: 0\n\n")
+    self.wfile.flush()
+    go.wait(60)
+    self.wfile.write(b"data: 1\n\n")
+    self.close_connection = True
+else:
+    self.answer(200, b"here")"#;
+
+/// Reads until the text has come.
+async fn until_comes(stream: &mut TcpStream, read: &mut String, text: &str) {
+    while !read.contains(text) {
+        let mut bytes = [0; 1024];
+        let count = stream.read(&mut bytes).await.unwrap();
+        assert!(count > 0, "no {text:?} in {read:?}");
+        read.push_str(&String::from_utf8_lossy(&bytes[..count]));
+    }
+}
+
+#[tokio::test]
+async fn events_come_out_of_a_strict_chain_as_they_are_sent() {
+    nearpath_testkit::need_root!();
+    let house = House::start().await;
+    let mut source = http_function(&house.data_dir, "source", EVENTS);
+    let script = house.data_dir.join("fn-source/server.py");
+    let text = fs::read_to_string(&script).unwrap();
+    fs::write(&script, format!("import threading\ngo = threading.Event()\n{text}")).unwrap();
+    source["annotations"] = json!({ "nearpath.io/chain": "news", "nearpath.io/isolation": "strict" });
+    house.deploy_ready(&source).await;
+    until_in_memory(&house, "source").await;
+    let mut stream = TcpStream::connect(house.addr).await.unwrap();
+    let asked = "GET /function/source/events HTTP/1.1\r\nhost: localhost\r\nx-nearpath-path: ?\r\n\r\n";
+    stream.write_all(asked.as_bytes()).await.unwrap();
+    let mut read = String::new();
+    within(until_comes(&mut stream, &mut read, "data: 0")).await;
+    assert!(read.contains("x-nearpath-path: shm"), "{read}");
+    assert_eq!(house.ask(Method::POST, "/function/source/go", "").await.status(), 200);
+    within(until_comes(&mut stream, &mut read, "data: 1")).await;
 }
 
 /// One pool that a process has mapped.
