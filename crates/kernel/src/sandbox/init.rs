@@ -80,7 +80,9 @@ fn become_instance(spec: &Spec, order: &mut Order, kit: &Kit, notes: &mut Notes)
     notes.phase("cgroup");
     match spec.isolation {
         Isolation::None => step("scratch", live_in_scratch(spec))?,
-        Isolation::Root | Isolation::UserNamespace => build_sandbox(spec, [order.switch.take(), order.guard.take()], notes)?,
+        Isolation::Root | Isolation::UserNamespace => {
+            build_sandbox(spec, [order.switch.take(), order.guard.take()], notes)?
+        }
     }
     step("lockdown", lock_down(spec, kit))?;
     let image = step("lockdown", Image::new(&in_place(spec)))?;
