@@ -82,4 +82,23 @@ mod tests {
         drop(theirs);
         stand(ours.into(), &Spec::new(InstanceId(1), Isolation::Root, "/bin/true".into()));
     }
+
+    #[test]
+    fn without_its_forwarder_a_child_ends() {
+        use crate::bpf::{self, Forwarder};
+        use crate::switch::Switch;
+        use nearpath_types::{Eip, InstanceId};
+        use std::sync::Arc;
+        nearpath_testkit::need_root!();
+        if let Err(why) = bpf::forwarding_possible() {
+            nearpath_testkit::skip!("no forwarding here: {why}");
+        }
+        let gateway = [10, 62, 0, 1].into();
+        let (switch, forwarder) = (Switch::create(gateway).unwrap(), Forwarder::load().unwrap());
+        let mut spec = Spec::new(InstanceId(1), crate::sandbox::Isolation::Root, "/bin/true".into());
+        let (switch, forwarder) = (Some(Arc::new(switch)), Some(Arc::new(forwarder)));
+        spec.network = Some(Network { eip: Eip([10, 62, 0, 2].into()), gateway, switch, forwarder });
+        let why = asked(move |node| stand(node.into(), &spec)).unwrap_err(); // no child, hence no pair
+        assert!(why.to_string().starts_with("no forwarder: "), "{why}");
+    }
 }

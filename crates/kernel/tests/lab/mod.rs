@@ -51,9 +51,14 @@ fn next() -> u64 {
 
 impl Lab {
     pub(crate) fn new() -> Lab {
+        Self::around(GATEWAY)
+    }
+
+    /// One whose switch has this address.
+    pub(crate) fn around(switch: Ipv4Addr) -> Lab {
         let mark = format!("lab-{}-{}", std::process::id(), next());
         let launcher = Launcher::with_program(&instance_program(), ["instance-init", &mark]).unwrap();
-        Lab { mark, switch: Arc::new(Switch::create(GATEWAY).unwrap()), launcher }
+        Lab { mark, switch: Arc::new(Switch::create(switch).unwrap()), launcher }
     }
 
     /// An instance that runs a shell script.
