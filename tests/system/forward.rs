@@ -157,8 +157,8 @@ fn has_pair(namespace: &File) -> bool {
 #[tokio::test]
 async fn its_end_leaves_no_link_and_no_namespace() {
     need_forwarding!();
-    let folder = tempfile::tempdir().unwrap();
     for signal in [Signal::TERM, Signal::KILL] {
+        let folder = tempfile::tempdir().unwrap();
         let mut house = House::start_in(folder.path(), FORWARD).await;
         house.deploy_ready(&echo(folder.path(), "echo")).await;
         assert_eq!(house.call("echo", "x").await.status(), StatusCode::OK);
