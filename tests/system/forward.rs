@@ -132,6 +132,14 @@ async fn a_forged_source_is_dropped_and_counted() {
     assert_eq!(metric(&house, "nearpath_packets_forwarded_total", "").await, forwarded, "it went nowhere");
 }
 
+/// Nobody says that a dead instance is gone: a connection to it is given up after a while, and its request goes elsewhere.
+#[tokio::test]
+async fn killed_instances_cost_only_the_requests_inside_them() {
+    need_forwarding!();
+    let folder = tempfile::tempdir().unwrap();
+    crate::death::only_the_requests_inside_are_lost(House::start_in(folder.path(), FORWARD).await).await;
+}
+
 /// The tcx links of a process.
 fn links(pid: u32) -> BTreeSet<u32> {
     let infos = fs::read_dir(format!("/proc/{pid}/fdinfo"))
