@@ -154,7 +154,7 @@ fn outcomes(to: &mut DescriptorEncoder<'_>, packets: Packets) -> Result<(), fmt:
     let all = [
         ("forwarded", "Packets that the forwarder carried to another station", forwarded),
         ("answered", "ARP requests that the forwarder answered", answered),
-        ("denied", "Packets dropped: to a station that is not there or not allowed", denied),
+        ("denied", "Packets dropped or refused: to a station that is not there or not allowed", denied),
         ("forged", "Packets dropped: the source is not their sender's", forged),
         ("foreign", "Packets dropped: neither IPv4 nor an ARP request", foreign),
         ("expired", "Packets dropped: their time to live is over", expired),

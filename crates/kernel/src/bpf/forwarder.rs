@@ -72,7 +72,7 @@ pub struct Packets {
     pub forwarded: u64,
     /// ARP requests, answered.
     pub answered: u64,
-    /// Dropped: to a station that is not there or not allowed.
+    /// Dropped: to a station that is not there or not allowed. A request for a TCP connection is refused instead.
     pub denied: u64,
     /// Dropped: the source is not that of the device.
     pub forged: u64,
