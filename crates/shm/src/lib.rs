@@ -38,6 +38,8 @@ pub mod member;
 #[cfg(not(loom))]
 pub mod message;
 #[cfg(not(loom))]
+pub mod parcel;
+#[cfg(not(loom))]
 pub mod payload;
 #[cfg(not(loom))]
 pub mod pool;
@@ -68,6 +70,8 @@ pub use lease::Lease;
 pub use member::Member;
 #[cfg(not(loom))]
 pub use message::{Draft, Message, Outgoing};
+#[cfg(not(loom))]
+pub use parcel::Parcel;
 #[cfg(not(loom))]
 pub use payload::Payload;
 #[cfg(not(loom))]

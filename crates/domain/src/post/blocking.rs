@@ -13,6 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use nearpath_shm::Knocker;
 
+use super::body::{Body, Draft, Load};
 use super::core::Core;
 use super::join::{self, HEARTBEAT, JoinError, Place, Settings};
 use super::outbox::Whole;
@@ -77,11 +78,27 @@ impl Post {
         self.wait(pending)
     }
 
+    /// Memory to write a body in that goes out where it lies: so many zeros. In private memory when no slot is that large, or
+    /// free; then it is copied when it is sent.
+    pub fn draft(&mut self, bytes: usize) -> Draft {
+        self.core.draft(bytes)
+    }
+
     /// Sends a call without waiting: for several at once.
     pub fn begin(&mut self, to: To<'_>, request: &Request<'_>) -> Result<Pending, Unsent> {
+        self.begin_load(to, request, Load::Kept(&request.body))
+    }
+
+    /// As [`Post::begin`] with this body in place of the request's: it is handed over where it lies, and nothing is left of it,
+    /// if it lies in a slot and the call is sent. Otherwise it stays.
+    pub fn begin_with(&mut self, to: To<'_>, request: &Request<'_>, body: &mut Body) -> Result<Pending, Unsent> {
+        self.begin_load(to, request, Load::Given(body))
+    }
+
+    fn begin_load(&mut self, to: To<'_>, request: &Request<'_>, load: Load<'_>) -> Result<Pending, Unsent> {
         let now = clock::now();
         self.core.turn(now);
-        let sent = self.core.call(to, request, Whole::Here, now).map(Pending);
+        let sent = self.core.call(to, request, load, Whole::Here, now).map(Pending);
         self.core.ring();
         sent
     }
@@ -96,7 +113,7 @@ impl Post {
     ) -> Result<(Pending, Writing), Unsent> {
         let now = clock::now();
         self.core.turn(now);
-        let call = self.core.call(to, request, Whole::Open(total), now)?;
+        let call = self.core.call(to, request, Load::Kept(&request.body), Whole::Open(total), now)?;
         self.core.ring();
         let channel = self.core.book.channel(call).ok_or(Unsent::NoPeer)?;
         Ok((Pending(call), Writing { channel, call }))
@@ -186,9 +203,18 @@ impl Post {
 
     /// Sends an event: nobody answers, and it may be lost with its receiver.
     pub fn notify(&mut self, to: To<'_>, request: &Request<'_>) -> Result<(), Unsent> {
+        self.notify_load(to, request, Load::Kept(&request.body))
+    }
+
+    /// As [`Post::notify`] with this body in place of the request's; see [`Post::begin_with`].
+    pub fn notify_with(&mut self, to: To<'_>, request: &Request<'_>, body: &mut Body) -> Result<(), Unsent> {
+        self.notify_load(to, request, Load::Given(body))
+    }
+
+    fn notify_load(&mut self, to: To<'_>, request: &Request<'_>, load: Load<'_>) -> Result<(), Unsent> {
         let now = clock::now();
         self.core.turn(now);
-        let sent = self.core.notify(to, request, now);
+        let sent = self.core.notify(to, request, load, now);
         self.core.ring();
         sent
     }

@@ -7,6 +7,7 @@
 //! A call comes to exactly one outcome: an answer, or a [`CallError`] that says whether the peer can have seen it.
 
 pub mod blocking;
+mod body;
 mod core;
 mod flow;
 mod inbox;
@@ -20,6 +21,7 @@ mod rest;
 mod words;
 
 pub use crate::book::To;
+pub use body::{Body, Draft};
 pub use join::{JoinError, Place, Settings};
 pub use rest::Rest;
 pub use words::{
