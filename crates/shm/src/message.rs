@@ -3,6 +3,7 @@
 use std::fmt;
 use std::ptr::NonNull;
 
+use crate::copies::copied;
 use crate::descriptor::Descriptor;
 use crate::envelope::{self, BadEnvelope, Envelope, flag};
 use crate::head::{BadHead, Field, Fields, MAX_FIELDS};
@@ -64,6 +65,7 @@ impl Draft {
         if bytes.len() > self.room() as usize || !self.lease.write(self.body_end(), bytes) {
             return Err(NotWritten::NoRoom);
         }
+        copied(bytes.len());
         self.body += bytes.len() as u32;
         Ok(())
     }
@@ -218,6 +220,7 @@ impl Message {
 
     /// Copies the body out; `into` has [`Message::body_len`] bytes. False when it has another length.
     pub fn copy_body(&self, into: &mut [u8]) -> bool {
+        copied(into.len());
         into.len() == self.envelope.body as usize && self.content.read(self.body_at(), into)
     }
 
