@@ -17,8 +17,7 @@ use nearpath_shm::spin::Spin;
 use nearpath_shm::{End, Envelope, Kind, Member, Parcel, Party, Pool, Side, copies};
 use proptest::prelude::*;
 
-const SIZES: [Size; 3] =
-    [Size { size: 256, count: 4 }, Size { size: 1024, count: 4 }, Size { size: 4096, count: 2 }];
+const SIZES: [Size; 3] = [Size { size: 256, count: 4 }, Size { size: 1024, count: 4 }, Size { size: 4096, count: 2 }];
 
 /// Two parties of one pool and the channel between them.
 struct Pair {

@@ -73,6 +73,11 @@ pub(crate) fn strictly(case: impl FnOnce()) {
     case();
 }
 
+/// Whether the case that runs is one of strict domains.
+pub(crate) fn is_strict() -> bool {
+    STRICT.get()
+}
+
 pub(crate) fn function(name: &str) -> FunctionId {
     name.parse().unwrap()
 }
