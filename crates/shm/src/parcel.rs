@@ -57,6 +57,11 @@ impl Parcel {
         unsafe { std::slice::from_raw_parts_mut(place.as_ptr(), self.length as usize) }
     }
 
+    /// Whether this party holds it: nobody else can hand it over.
+    pub fn is_of(&self, member: &Arc<Member>) -> bool {
+        self.lease.as_ref().is_some_and(|lease| Arc::ptr_eq(lease.member(), member))
+    }
+
     /// Cuts the body; does nothing when it is not longer than that.
     pub fn truncate(&mut self, bytes: u32) {
         self.length = self.length.min(bytes);

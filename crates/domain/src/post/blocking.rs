@@ -13,10 +13,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use nearpath_shm::Knocker;
 
-use super::body::{Body, Draft, Load};
 use super::core::Core;
 use super::join::{self, HEARTBEAT, JoinError, Place, Settings};
 use super::outbox::Whole;
+use super::payload::{Draft, Load, Payload};
 use super::rest::Rest;
 use super::words::{Answer, CallError, Incoming, NotWanted, Published, Reply, Request, Unsent};
 use crate::book::{Call, To};
@@ -81,6 +81,11 @@ impl Post {
     /// Memory to write a body in that goes out where it lies: so many zeros. In private memory when no slot is that large, or
     /// free; then it is copied when it is sent.
     pub fn draft(&mut self, bytes: usize) -> Draft {
+        self.draft_in_slot(bytes).unwrap_or_else(|| Draft::private(bytes))
+    }
+
+    /// As [`Post::draft`], and nothing where it would be in private memory.
+    pub fn draft_in_slot(&mut self, bytes: usize) -> Option<Draft> {
         self.core.draft(bytes)
     }
 
@@ -91,7 +96,7 @@ impl Post {
 
     /// As [`Post::begin`] with this body in place of the request's: it is handed over where it lies, and nothing is left of it,
     /// if it lies in a slot and the call is sent. Otherwise it stays.
-    pub fn begin_with(&mut self, to: To<'_>, request: &Request<'_>, body: &mut Body) -> Result<Pending, Unsent> {
+    pub fn begin_with(&mut self, to: To<'_>, request: &Request<'_>, body: &mut Payload) -> Result<Pending, Unsent> {
         self.begin_load(to, request, Load::Given(body))
     }
 
@@ -207,7 +212,7 @@ impl Post {
     }
 
     /// As [`Post::notify`] with this body in place of the request's; see [`Post::begin_with`].
-    pub fn notify_with(&mut self, to: To<'_>, request: &Request<'_>, body: &mut Body) -> Result<(), Unsent> {
+    pub fn notify_with(&mut self, to: To<'_>, request: &Request<'_>, body: &mut Payload) -> Result<(), Unsent> {
         self.notify_load(to, request, Load::Given(body))
     }
 

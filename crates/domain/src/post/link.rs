@@ -8,12 +8,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use nearpath_shm::channel::ReceiveFault;
 use nearpath_shm::envelope::flag;
-use nearpath_shm::{End, Envelope, Kind, Member, Message, Payload, Side};
+use nearpath_shm::{End, Envelope, Kind, Member, Message, Side};
 use nearpath_types::InstanceId;
 
-use super::body::Body;
 use super::flow::Flow;
 use super::outbox::{Letter, Progress, has_room};
+use super::payload::Payload;
 use super::rest::Feed;
 use super::words::{CallError, Caller};
 use crate::assembly::Assembly;
@@ -83,7 +83,7 @@ pub(super) type First = (Envelope, Vec<u8>);
 #[derive(Debug)]
 pub(super) enum Came {
     /// A whole message.
-    Whole(Envelope, Vec<u8>, Body),
+    Whole(Envelope, Vec<u8>, Payload),
     /// The first part of a body that is read as it comes.
     Begun(Envelope, Vec<u8>, Bytes, Arc<Feed>),
     /// The last part of one.
@@ -169,7 +169,7 @@ impl Link {
         }
         if !envelope.has(flag::MORE) {
             // Who takes bodies as they come reads them, and passes none on as it is.
-            let body = if taking.streams { whole(message).into() } else { Body::received(message) };
+            let body = if taking.streams { whole(message).into() } else { Payload::received(message) };
             return Ok(Came::Whole(envelope, head, body));
         }
         if self.parts.len() >= self.end.channel().capacity() as usize || self.parts.contains_key(&envelope.call) {
@@ -191,7 +191,7 @@ impl Link {
 
     /// A part where it lies: letting it go rings the sender.
     fn payload(&self, message: Message) -> Bytes {
-        Bytes::from_owner(Payload::part(message, self.end.desk().clone()))
+        Bytes::from_owner(nearpath_shm::Payload::part(message, self.end.desk().clone()))
     }
 
     fn part(&mut self, message: Message, envelope: Envelope) -> Came {
@@ -390,7 +390,7 @@ impl Link {
 
 /// The body of a message that is the only one.
 fn whole(message: Message) -> Bytes {
-    if message.body_len() == 0 { Bytes::new() } else { Bytes::from_owner(Payload::new(message)) }
+    if message.body_len() == 0 { Bytes::new() } else { Bytes::from_owner(nearpath_shm::Payload::new(message)) }
 }
 
 fn append(assembly: &mut Assembly<First>, message: &Message) -> bool {

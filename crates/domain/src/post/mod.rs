@@ -7,13 +7,13 @@
 //! A call comes to exactly one outcome: an answer, or a [`CallError`] that says whether the peer can have seen it.
 
 pub mod blocking;
-mod body;
 mod core;
 mod flow;
 mod inbox;
 mod join;
 mod link;
 mod outbox;
+mod payload;
 mod peers;
 #[cfg(feature = "tokio")]
 pub mod polled;
@@ -21,8 +21,8 @@ mod rest;
 mod words;
 
 pub use crate::book::To;
-pub use body::{Body, Draft};
 pub use join::{JoinError, Place, Settings};
+pub use payload::{Draft, Payload};
 pub use rest::Rest;
 pub use words::{
     Answer, CallError, Caller, Fields, Incoming, NotWanted, OwnedField, Published, Reply, Request, Unsent,

@@ -9,8 +9,8 @@ use nearpath_shm::envelope::{self, TOTAL_UNKNOWN, flag};
 use nearpath_shm::member::NotClaimed;
 use nearpath_shm::{Draft, End, Envelope, Kind, Lease, Member, Outgoing, Parcel};
 
-use super::body::{Body, Load};
 use super::flow::{Flow, Ticket};
+use super::payload::{Load, Payload};
 use super::words::{Fields, OwnedField, Unsent};
 use crate::outflow::WINDOW;
 
@@ -20,6 +20,7 @@ const LEAST_PART: u32 = 4096;
 const SLACK: usize = 128;
 const LINE: u32 = 64;
 const EXCUSE: &[u8] = b"the function's answer has a head that cannot be sent\n";
+const LOST: &[u8] = b"the function's answer lay in memory that was taken from it\n";
 
 /// How much of a body there will be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,12 +43,13 @@ pub(super) fn begin(
 ) -> Result<Option<Flow>, Unsent> {
     if whole == Whole::Here
         && let Load::Given(body) = load
-        && let Some(parcel) = body.take_parcel()
+        && let Some(parcel) = body.take_parcel(member)
     {
         match hand_over(end, parcel, envelope, fields) {
             Ok(()) => return Ok(None),
-            Err((why, parcel)) => {
-                parcel.into_iter().for_each(|parcel| body.give_back(parcel));
+            Err((_, None)) => return Err(Unsent::Lost),
+            Err((why, Some(parcel))) => {
+                body.give_back(parcel);
                 why.map_or(Ok(()), Err)?; // without a reason: it has to be copied
             }
         }
@@ -150,7 +152,7 @@ fn unsent(why: SendFault) -> Unsent {
 pub(super) struct Letter {
     pub(super) envelope: Envelope,
     fields: Vec<OwnedField>,
-    body: Body,
+    body: Payload,
     whole: Whole,
     /// Who wants to hand more over; nobody can before this has gone.
     pub(super) writer: Option<Waker>,
@@ -172,13 +174,13 @@ pub(super) enum Progress {
 }
 
 impl Letter {
-    pub(super) fn new(envelope: Envelope, fields: Vec<OwnedField>, body: Body, whole: Whole) -> Self {
+    pub(super) fn new(envelope: Envelope, fields: Vec<OwnedField>, body: Payload, whole: Whole) -> Self {
         Self { envelope, fields, body, whole, writer: None }
     }
 
     /// What ends something that had begun.
     pub(super) fn cancel(call: u64) -> Self {
-        Self::new(Envelope::new(Kind::Cancel, call), Vec::new(), Body::default(), Whole::Here)
+        Self::new(Envelope::new(Kind::Cancel, call), Vec::new(), Payload::default(), Whole::Here)
     }
 
     /// Sends it, if it can be sent. What is left of the body goes on as a flow.
@@ -191,6 +193,10 @@ impl Letter {
         begin(end, member, self.envelope, &fields, load, self.whole).map_err(|why| match why {
             Unsent::NoCredit => Progress::WantsRoom,
             Unsent::NoSlot => Progress::WantsSlot,
+            Unsent::Lost => {
+                *self = Self::lost(self.envelope);
+                Progress::WantsRoom
+            }
             _ => Progress::Hopeless,
         })
     }
@@ -200,6 +206,12 @@ impl Letter {
         let writable = self.envelope.kind != Kind::Answer || self.fields.is_empty();
         let envelope = Envelope { status: 502, flags: flag::PLATFORM, ..self.envelope };
         (!writable).then(|| Self::new(envelope, Vec::new(), Bytes::from_static(EXCUSE).into(), Whole::Here))
+    }
+
+    /// What an answer goes as whose body was lost.
+    pub(super) fn lost(envelope: Envelope) -> Self {
+        let envelope = Envelope { status: 502, flags: flag::PLATFORM, ..envelope };
+        Self::new(envelope, Vec::new(), Bytes::from_static(LOST).into(), Whole::Here)
     }
 
     /// What is there is all.

@@ -22,10 +22,10 @@ use tokio::io::Interest;
 use tokio::net::UnixDatagram;
 use tokio::time::{Instant, Sleep, sleep};
 
-use super::body::{Body, Draft, Load};
 use super::core::Core;
 use super::join::{self, JoinError, Place, Settings};
 use super::outbox::Whole;
+use super::payload::{Draft, Load, Payload};
 use super::rest::Rest;
 use super::words::{Answer, CallError, Incoming, NotWanted, Published, Reply, Request, Unsent};
 use crate::book::{self, To};
@@ -136,7 +136,7 @@ impl Post {
 
     /// As [`Post::call`] with this body in place of the request's: it is handed over where it lies, and nothing is left of it,
     /// if it lies in a slot and the call is sent. Otherwise it stays.
-    pub fn call_with(&self, to: To<'_>, request: &Request<'_>, body: &mut Body) -> Result<Call, Unsent> {
+    pub fn call_with(&self, to: To<'_>, request: &Request<'_>, body: &mut Payload) -> Result<Call, Unsent> {
         self.call_load(to, request, Load::Given(body))
     }
 
@@ -149,7 +149,7 @@ impl Post {
     /// Memory to write a body in that goes out where it lies: so many zeros. In private memory when no slot is that large, or
     /// free; then it is copied when it is sent.
     pub fn draft(&self, bytes: usize) -> Draft {
-        self.shared.core.borrow_mut().draft(bytes)
+        self.shared.core.borrow_mut().draft(bytes).unwrap_or_else(|| Draft::private(bytes))
     }
 
     /// Sends the beginning of a call; the rest of its body goes through the writer, `total` bytes in all, if that is known.
@@ -170,7 +170,7 @@ impl Post {
     }
 
     /// As [`Post::notify`] with this body in place of the request's; see [`Post::call_with`].
-    pub fn notify_with(&self, to: To<'_>, request: &Request<'_>, body: &mut Body) -> Result<(), Unsent> {
+    pub fn notify_with(&self, to: To<'_>, request: &Request<'_>, body: &mut Payload) -> Result<(), Unsent> {
         self.notify_load(to, request, Load::Given(body))
     }
 

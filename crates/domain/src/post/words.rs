@@ -8,7 +8,7 @@ use nearpath_shm::channel::State;
 use nearpath_shm::head;
 use nearpath_types::{FunctionId, InstanceId, Reason};
 
-use super::body::Body;
+use super::payload::Payload;
 use super::rest::Rest;
 use crate::clock::Nanos;
 
@@ -44,12 +44,12 @@ pub struct Answer {
     /// The head.
     pub fields: Vec<OwnedField>,
     /// The body. One that lies in a slot goes out where it lies: a draft, or one that came and is passed on.
-    pub body: Body,
+    pub body: Payload,
 }
 
 impl Answer {
     /// Status 200 with this body.
-    pub fn ok(body: impl Into<Body>) -> Self {
+    pub fn ok(body: impl Into<Payload>) -> Self {
         Self { status: 200, body: body.into(), ..Self::default() }
     }
 
@@ -72,7 +72,7 @@ pub struct Reply {
     pub from: InstanceId,
     pub(crate) head: Vec<u8>,
     /// The body, without a copy when it came in one message; its first part when there is a rest.
-    pub body: Body,
+    pub body: Payload,
     /// What follows, for a party that takes bodies as they come.
     pub rest: Option<Rest>,
 }
@@ -134,7 +134,7 @@ pub struct Incoming {
     pub span: [u8; 8],
     pub(crate) head: Vec<u8>,
     /// The body, without a copy when it came in one message; its first part when there is a rest.
-    pub body: Body,
+    pub body: Payload,
     /// What follows, for a party that takes bodies as they come.
     pub rest: Option<Rest>,
     pub(crate) channel: u32,
@@ -168,6 +168,9 @@ pub enum Unsent {
     /// The head does not fit into the largest slot, or a field is none.
     #[error("the head is too large or holds what a head may not hold")]
     Head,
+    /// The slot that the body lay in was taken from this party: nothing is left that could go another way.
+    #[error("the slot of the body is no longer this party's")]
+    Lost,
     /// The channel was closed meanwhile.
     #[error("the channel is closed: {0:?}")]
     Closed(State),

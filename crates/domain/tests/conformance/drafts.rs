@@ -3,7 +3,7 @@
 use std::thread::JoinHandle;
 
 use bytes::Bytes;
-use nearpath_domain::post::{self, Body, blocking};
+use nearpath_domain::post::{self, Payload, blocking};
 use nearpath_domain::{Answer, Incoming, Reply, Request, To, Unsent};
 use nearpath_shm::copies;
 
@@ -29,13 +29,13 @@ fn serve(
     })
 }
 
-fn call(post: &mut blocking::Post, to: &str, request: &Request<'_>, body: &mut Body) -> Reply {
+fn call(post: &mut blocking::Post, to: &str, request: &Request<'_>, body: &mut Payload) -> Reply {
     let pending = post.begin_with(To::Function(&function(to)), request, body).unwrap();
     post.wait(pending).unwrap()
 }
 
 /// A draft with a pattern in it.
-fn written(post: &mut blocking::Post, bytes: usize) -> Body {
+fn written(post: &mut blocking::Post, bytes: usize) -> Payload {
     let mut draft = post.draft(bytes);
     assert!(draft.iter().all(|byte| *byte == 0));
     draft.iter_mut().zip(pattern(bytes)).for_each(|(byte, value)| *byte = value);
@@ -175,7 +175,7 @@ pub(crate) fn what_somebody_keeps_is_copied(mode: Mode) {
     for n in 1..=20u8 {
         let mut draft = a.draft(600);
         draft.fill(n);
-        let mut body = Body::from(draft);
+        let mut body = Payload::from(draft);
         let look = body.clone();
         let reply = call(&mut a, "b", &Request::default(), &mut body);
         assert!(reply.body.iter().all(|byte| *byte == n));
@@ -210,7 +210,7 @@ pub(crate) fn drafts_of_an_event_loop(mode: Mode) {
             let body = |bytes| {
                 let mut draft = post.draft(bytes);
                 draft.copy_from_slice(&pattern(bytes));
-                Body::from(draft)
+                Payload::from(draft)
             };
             post.notify_with(To::Function(&id), &request, &mut body(77)).unwrap();
             drop(post.draft(77));

@@ -8,9 +8,9 @@ use std::time::Duration;
 use nearpath_shm::envelope::flag;
 use nearpath_shm::{Envelope, Kind, Member};
 
-use super::super::body::{Body, Load};
 use super::super::link::{Link, Taken};
 use super::super::outbox::{Letter, Whole, begin};
+use super::super::payload::{Load, Payload};
 use super::super::words::{Answer, CallError, Unsent};
 use super::Core;
 use crate::clock::Nanos;
@@ -88,6 +88,7 @@ pub(super) fn send_answer(link: &mut Link, member: &Arc<Member>, call: u64, answ
             Err(Unsent::NoCredit | Unsent::NoSlot | Unsent::Head) => {
                 link.outbox.push_back(Letter::new(envelope, fields, body, whole))
             }
+            Err(Unsent::Lost) => link.outbox.push_back(Letter::lost(envelope)),
             Err(_) => return,
         }
     } else {
@@ -102,7 +103,7 @@ pub(super) fn break_off(link: &mut Link, call: u64) {
     let gave_up = Envelope { status: 499, flags: flag::PLATFORM, ..Envelope::new(Kind::Answer, call) };
     link.outbox.push_back(match seen {
         true => Letter::cancel(call),
-        false => Letter::new(gave_up, Vec::new(), Body::default(), Whole::Here),
+        false => Letter::new(gave_up, Vec::new(), Payload::default(), Whole::Here),
     });
     link.settle(call, true);
 }

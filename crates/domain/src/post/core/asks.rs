@@ -5,20 +5,19 @@ use std::task::{Poll, Waker};
 use nearpath_shm::envelope::flag;
 use nearpath_shm::{Envelope, Kind};
 
-use super::super::body::{Draft, Load};
 use super::super::link::Link;
 use super::super::outbox::{Letter, Whole, begin};
+use super::super::payload::{Draft, Load};
 use super::super::words::{CallError, Published, Request, Unsent};
 use super::{Begun, Core, Outcome};
 use crate::book::{Call, Nobody, To};
 use crate::clock::Nanos;
 
 impl Core {
-    /// Memory to write a body in. In private memory when no slot is that large, or free.
-    pub(in crate::post) fn draft(&mut self, bytes: usize) -> Draft {
-        let claimed = Draft::claim(&self.member, bytes);
-        let claimed = claimed.or_else(|| if self.collect() > 0 { Draft::claim(&self.member, bytes) } else { None });
-        claimed.unwrap_or_else(|| Draft::private(bytes))
+    /// A slot to write a body in; none when none is that large, or free.
+    pub(in crate::post) fn draft(&mut self, bytes: usize) -> Option<Draft> {
+        let claimed = Draft::claim(&self.member, &self.socket, bytes);
+        claimed.or_else(|| if self.collect() > 0 { Draft::claim(&self.member, &self.socket, bytes) } else { None })
     }
 
     /// Sends a call, or the beginning of one. What the load is takes the place of the request's body.

@@ -7,9 +7,9 @@ use std::time::Duration;
 use nearpath_shm::envelope::flag;
 use nearpath_shm::{Envelope, Kind, Side};
 
-use super::super::body::Body;
 use super::super::link::{Came, Link};
 use super::super::outbox::Letter;
+use super::super::payload::Payload;
 use super::super::rest::{Feed, Rest};
 use super::super::words::{Answer, CallError, Incoming, Reply};
 use super::answers::{answer_on, break_off, take_on};
@@ -92,7 +92,7 @@ impl Core {
         link: &mut Link,
         envelope: Envelope,
         head: Vec<u8>,
-        body: Body,
+        body: Payload,
         rest: Option<Rest>,
         now: Nanos,
     ) {
@@ -128,7 +128,7 @@ impl Core {
     }
 }
 
-pub(super) fn reply(link: &Link, envelope: &Envelope, head: Vec<u8>, body: Body, rest: Option<Rest>) -> Reply {
+pub(super) fn reply(link: &Link, envelope: &Envelope, head: Vec<u8>, body: Payload, rest: Option<Rest>) -> Reply {
     let Envelope { status, reason, .. } = *envelope;
     Reply { status, reason, platform: envelope.has(flag::PLATFORM), from: link.instance, head, body, rest }
 }

@@ -1,19 +1,24 @@
 //! Bodies that go out where they lie: written there, or passed on as they came.
 //!
-//! A [`Draft`] is memory of a slot that only its owner writes, with room before it for what goes ahead of a body. A [`Body`] is
+//! A [`Draft`] is memory of a slot that only its owner writes, with room before it for what goes ahead of a body. A [`Payload`] is
 //! one that is complete, or one that came. Handed over, it takes its slot along, if nobody else looks at it; else it is copied,
 //! and so it is when the head has no room before it. Whoever hands it over sees no difference.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
 
 use bytes::{Bytes, BytesMut};
-use nearpath_shm::{Member, Message, Parcel, Payload};
+use nearpath_shm::{Member, Message, Parcel};
 
 /// A body that is being written: as many zeros as were asked for, in a slot of the pool if there was one that large, else in
-/// private memory. Dropped, it gives the slot back.
-pub struct Draft(Room);
+/// private memory. Dropped, it gives the slot back. Its party does not leave the domain before it is dropped or handed over.
+pub struct Draft {
+    room: Room,
+    /// Whoever writes in a slot of a party that has left writes in what is somebody else's by now: so it stays.
+    _stays: Option<Arc<OwnedFd>>,
+}
 
 enum Room {
     Slot(Parcel),
@@ -21,9 +26,10 @@ enum Room {
 }
 
 impl Draft {
-    pub(super) fn claim(member: &Arc<Member>, bytes: usize) -> Option<Self> {
-        let bytes = u32::try_from(bytes).ok()?;
-        Parcel::claim(member, bytes).ok().map(|parcel| Self(Room::Slot(parcel)))
+    /// `socket`: the party is one as long as it is open.
+    pub(super) fn claim(member: &Arc<Member>, socket: &Arc<OwnedFd>, bytes: usize) -> Option<Self> {
+        let parcel = Parcel::claim(member, u32::try_from(bytes).ok()?).ok()?;
+        Some(Self { room: Room::Slot(parcel), _stays: Some(Arc::clone(socket)) })
     }
 
     /// In private memory: it is copied into a slot, or goes in parts, when it is sent.
@@ -33,17 +39,17 @@ impl Draft {
 
     /// Bytes that are there already, in private memory.
     pub fn written(bytes: Vec<u8>) -> Self {
-        Self(Room::Own(bytes))
+        Self { room: Room::Own(bytes), _stays: None }
     }
 
     /// Whether it lies in a slot.
     pub fn is_in_slot(&self) -> bool {
-        matches!(self.0, Room::Slot(_))
+        matches!(self.room, Room::Slot(_))
     }
 
     /// Cuts it; does nothing when it is not longer than that.
     pub fn truncate(&mut self, bytes: usize) {
-        match &mut self.0 {
+        match &mut self.room {
             Room::Slot(parcel) => parcel.truncate(u32::try_from(bytes).unwrap_or(u32::MAX)),
             Room::Own(own) => own.truncate(bytes),
         }
@@ -54,7 +60,7 @@ impl Deref for Draft {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        match &self.0 {
+        match &self.room {
             Room::Slot(parcel) => parcel.bytes(),
             Room::Own(own) => own,
         }
@@ -63,7 +69,7 @@ impl Deref for Draft {
 
 impl DerefMut for Draft {
     fn deref_mut(&mut self) -> &mut [u8] {
-        match &mut self.0 {
+        match &mut self.room {
             Room::Slot(parcel) => parcel.bytes_mut(),
             Room::Own(own) => own,
         }
@@ -87,7 +93,7 @@ impl fmt::Debug for Draft {
 /// A body. It shows [`Bytes`]; as long as none of these, or no clone of them, is kept elsewhere, it can be passed on without a
 /// copy.
 #[derive(Default)]
-pub struct Body(Kept);
+pub struct Payload(Kept);
 
 enum Kept {
     Bytes(Bytes),
@@ -113,13 +119,13 @@ impl AsRef<[u8]> for Shown {
     }
 }
 
-impl Body {
+impl Payload {
     /// That of a message which came whole.
     pub(super) fn received(message: Message) -> Self {
         match message.body_len() {
             0 => Self::default(),
             _ if message.is_in_slot() => message.into_parcel().map(Self::of).unwrap_or_default(),
-            _ => Bytes::from_owner(Payload::new(message)).into(),
+            _ => Bytes::from_owner(nearpath_shm::Payload::new(message)).into(),
         }
     }
 
@@ -142,9 +148,11 @@ impl Body {
         Arc::get_mut(parcel).is_some()
     }
 
-    /// The slot, to be handed over; nothing is left here. None when it is in no slot, or somebody else looks at it.
-    pub(super) fn take_parcel(&mut self) -> Option<Parcel> {
-        if !self.can_go() {
+    /// The slot, for the party that holds it to hand it over; nothing is left here. None when it is in no slot of that party,
+    /// or somebody else looks at it.
+    pub(super) fn take_parcel(&mut self, member: &Arc<Member>) -> Option<Parcel> {
+        let Kept::Slot { parcel, .. } = &self.0 else { return None };
+        if !parcel.is_of(member) || !self.can_go() {
             return None;
         }
         match std::mem::take(self).0 {
@@ -158,7 +166,7 @@ impl Body {
     }
 }
 
-impl Deref for Body {
+impl Deref for Payload {
     type Target = Bytes;
 
     fn deref(&self) -> &Bytes {
@@ -166,35 +174,35 @@ impl Deref for Body {
     }
 }
 
-impl fmt::Debug for Body {
+impl fmt::Debug for Payload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Body({} bytes)", self.bytes().len())
+        write!(f, "Payload({} bytes)", self.bytes().len())
     }
 }
 
-impl<T: AsRef<[u8]>> PartialEq<T> for Body {
+impl<T: AsRef<[u8]>> PartialEq<T> for Payload {
     fn eq(&self, other: &T) -> bool {
         self.bytes() == other.as_ref()
     }
 }
 
-impl AsRef<[u8]> for Body {
+impl AsRef<[u8]> for Payload {
     fn as_ref(&self) -> &[u8] {
         self.bytes()
     }
 }
 
-impl From<Draft> for Body {
+impl From<Draft> for Payload {
     fn from(draft: Draft) -> Self {
-        match draft.0 {
+        match draft.room {
             Room::Slot(parcel) => Self::of(parcel),
             Room::Own(own) => own.into(),
         }
     }
 }
 
-impl From<Body> for Bytes {
-    fn from(body: Body) -> Self {
+impl From<Payload> for Bytes {
+    fn from(body: Payload) -> Self {
         match body.0 {
             Kept::Bytes(bytes) => bytes,
             Kept::Slot { mut shown, parcel } => shown.take().unwrap_or_else(|| Self::from_owner(Shown(parcel))),
@@ -202,9 +210,9 @@ impl From<Body> for Bytes {
     }
 }
 
-macro_rules! bodies {
+macro_rules! payloads {
     ($($payload:ty),*) => { $(
-        impl From<$payload> for Body {
+        impl From<$payload> for Payload {
             fn from(payload: $payload) -> Self {
                 Self(Kept::Bytes(payload.into()))
             }
@@ -212,14 +220,14 @@ macro_rules! bodies {
     )* };
 }
 
-bodies!(Bytes, BytesMut, Vec<u8>, Box<[u8]>, String, &'static [u8], &'static str);
+payloads!(Bytes, BytesMut, Vec<u8>, Box<[u8]>, String, &'static [u8], &'static str);
 
 /// What a message is to be made of.
 pub(super) enum Load<'a> {
     /// It stays with who calls, to go another way.
     Kept(&'a Bytes),
     /// It may be handed over; then nothing is left here.
-    Given(&'a mut Body),
+    Given(&'a mut Payload),
 }
 
 impl Load<'_> {
