@@ -101,6 +101,11 @@ impl Request {
         self.body
     }
 
+    /// The payload in common with this request: as long as both are there, it is copied when it is sent.
+    pub fn share_body(&self) -> Payload {
+        self.body.share()
+    }
+
     /// The function that calls, `NAME.NAMESPACE`, as the node says; none when it is the gateway or came over HTTP.
     pub fn caller(&self) -> Option<&str> {
         self.caller.as_ref().and_then(|caller| caller.name())
@@ -136,7 +141,7 @@ pub struct Response {
 impl Clone for Response {
     fn clone(&self) -> Self {
         let Self { status, head, body, path, instance } = self;
-        let (head, body) = (head.clone(), body.bytes().clone().into());
+        let (head, body) = (head.clone(), body.share());
         Self { status: *status, head, body, path: *path, instance: *instance }
     }
 }
@@ -160,6 +165,11 @@ impl Response {
     pub fn with_header(mut self, name: &str, value: impl AsRef<[u8]>) -> Result<Self, Error> {
         self.head.push(name, value.as_ref())?;
         Ok(self)
+    }
+
+    /// The payload in common with this response: as long as both are there, it is copied when it is sent.
+    pub fn share_body(&self) -> Payload {
+        self.body.share()
     }
 
     /// With these header fields instead of those that it had.

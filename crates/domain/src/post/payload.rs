@@ -141,6 +141,14 @@ impl Payload {
         }
     }
 
+    /// The same body once more. While both are there, neither goes without a copy.
+    pub fn share(&self) -> Self {
+        match &self.0 {
+            Kept::Bytes(bytes) => bytes.clone().into(),
+            Kept::Slot { parcel, .. } => Self(Kept::Slot { shown: OnceLock::new(), parcel: Arc::clone(parcel) }),
+        }
+    }
+
     /// Whether it lies in a slot that can be handed over: nobody keeps bytes of it elsewhere.
     pub fn can_go(&mut self) -> bool {
         let Kept::Slot { shown, parcel } = &mut self.0 else { return false };
