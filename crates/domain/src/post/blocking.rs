@@ -281,19 +281,19 @@ impl Post {
         }
     }
 
-    /// Serves until the node hangs up. What the handler returns for an event is not sent.
-    pub fn serve(&mut self, mut handler: impl FnMut(&mut Self, &Incoming) -> Answer) -> io::Result<()> {
+    /// Serves until the node hangs up. What the handler returns for an event is not sent. A body that it takes out can be passed on.
+    pub fn serve(&mut self, mut handler: impl FnMut(&mut Self, &mut Incoming) -> Answer) -> io::Result<()> {
         self.serve_until(|post, incoming| ControlFlow::Continue(handler(post, incoming)))
     }
 
     /// Serves until the handler breaks off or the node hangs up.
     pub fn serve_until(
         &mut self,
-        mut handler: impl FnMut(&mut Self, &Incoming) -> ControlFlow<(), Answer>,
+        mut handler: impl FnMut(&mut Self, &mut Incoming) -> ControlFlow<(), Answer>,
     ) -> io::Result<()> {
         self.ready()?;
-        while let Some(incoming) = self.next(None) {
-            match handler(self, &incoming) {
+        while let Some(mut incoming) = self.next(None) {
+            match handler(self, &mut incoming) {
                 ControlFlow::Continue(answer) => self.answer(incoming, answer),
                 ControlFlow::Break(()) => return Ok(()),
             }

@@ -209,6 +209,13 @@ impl From<Draft> for Payload {
     }
 }
 
+impl From<Draft> for Bytes {
+    /// Where several get it, each a copy.
+    fn from(draft: Draft) -> Self {
+        Payload::from(draft).into()
+    }
+}
+
 impl From<Payload> for Bytes {
     fn from(body: Payload) -> Self {
         match body.0 {

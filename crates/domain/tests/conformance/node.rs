@@ -125,7 +125,7 @@ impl Node {
         &self,
         instance: u64,
         name: &str,
-        handler: impl FnMut(&mut blocking::Post, &Incoming) -> Answer + Send + 'static,
+        handler: impl FnMut(&mut blocking::Post, &mut Incoming) -> Answer + Send + 'static,
     ) -> JoinHandle<()> {
         let socket = self.socket(instance, name);
         std::thread::spawn(move || {
