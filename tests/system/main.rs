@@ -8,6 +8,7 @@ mod canaries;
 mod coap;
 mod cpu;
 mod death;
+mod forward;
 mod grpc;
 mod house;
 mod invoke;

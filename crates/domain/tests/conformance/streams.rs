@@ -309,7 +309,7 @@ pub(crate) fn a_body_that_nobody_reads_is_written_to_its_end(mode: Mode) {
         }
         written.send(100).unwrap();
         let reply = call.await.unwrap();
-        assert_eq!((reply.status, &*reply.body), (200, &b"all the same"[..]));
+        assert_eq!((reply.status, &reply.body[..]), (200, &b"all the same"[..]));
         assert!(writer.write(piece(100)).await.is_err(), "what was answered wants no more");
     });
     node.until("all slots are back", |usage| usage.slots == 0);
