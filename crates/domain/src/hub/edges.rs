@@ -47,8 +47,13 @@ impl Line {
         Self { edge, channel, seen: Default::default() }
     }
 
+    /// Which edge it is of.
+    pub(super) fn edge(&self) -> &Key {
+        &self.edge
+    }
+
     /// What both sides counted so far.
-    fn read(&mut self) -> [Reading; 2] {
+    pub(super) fn read(&mut self) -> [Reading; 2] {
         for (seen, side) in self.seen.iter_mut().zip([Side::Caller, Side::Callee]) {
             *seen = later(seen, &self.channel.counted(side), u64::from(self.channel.capacity()));
         }
