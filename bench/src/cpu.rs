@@ -12,21 +12,9 @@ use std::time::Duration;
 /// `/proc` counts in USER_HZ, which is 100 on every architecture that nearpath runs on (kernel: asm-generic/param.h).
 const TICK_NS: u64 = 10_000_000;
 
-/// CPU time spent so far by `roots` and their descendants.
-pub(crate) fn spent(roots: &[u32]) -> Duration {
-    let family = family(roots, &parents());
-    let nanos = family.iter().map(|pid| threads_ns(*pid) + children_ticks(*pid) * TICK_NS).sum();
-    Duration::from_nanos(nanos)
-}
-
 /// CPU time of processes without their descendants: cheap, so that looking is not what is measured.
 pub(crate) fn alone(pids: &[u32]) -> Duration {
     Duration::from_nanos(pids.iter().map(|pid| threads_ns(*pid)).sum())
-}
-
-/// CPU time of this process alone.
-pub(crate) fn own() -> Duration {
-    Duration::from_nanos(threads_ns(std::process::id()))
 }
 
 /// CPU time of some families, thread by thread, at a moment.
@@ -156,11 +144,12 @@ mod tests {
 
     #[test]
     fn own_work_is_seen() {
-        let before = spent(&[std::process::id()]);
+        let now = || Moment::now(&[std::process::id()]);
+        let before = now();
         let mut sum = 0_u64;
-        while spent(&[std::process::id()]) <= before {
+        while before.until(&now()).is_zero() {
             sum = std::hint::black_box(sum.wrapping_add(1));
         }
-        assert_eq!(spent(&[]), Duration::ZERO);
+        assert_eq!(Moment::now(&[]).until(&Moment::now(&[])), Duration::ZERO);
     }
 }
