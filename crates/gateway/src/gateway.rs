@@ -113,7 +113,7 @@ impl Gateway {
     /// A gateway that knows no function yet. Its metrics go to `registry`.
     pub fn new(settings: Settings, control: Arc<dyn Control>, registry: &Registry) -> Self {
         let (table, totals) = (Arc::<Table>::default(), Arc::<Totals>::default());
-        let metrics = Metrics { table: table.clone(), totals: totals.clone(), control: control.clone() };
+        let metrics = Metrics { table: table.clone(), totals: totals.clone(), control: Arc::downgrade(&control) };
         registry.with(|registry| registry.register_collector(Box::new(metrics)));
         let served_by = HeaderValue::from_str(&settings.name).unwrap_or(HeaderValue::from_static("nearpath"));
         let shared = Arc::new(Shared { table, control, totals, log: None, served_by });

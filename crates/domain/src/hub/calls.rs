@@ -23,15 +23,9 @@ pub struct Calls {
 }
 
 impl Calls {
-    /// Of a channel that is open.
-    pub(super) fn open(taken: &Reading) -> Self {
-        Self { ended: taken.answered, failed: taken.failed, open: taken.in_flight }
-    }
-
     /// Of a channel that closes: what was open ended with it.
-    fn closed(taken: &Reading) -> Self {
-        let Self { ended, failed, open } = Self::open(taken);
-        Self::default().and(Self { ended, failed, open: 0 }).and(Self { ended: open, failed: open, open: 0 })
+    fn closed(self) -> Self {
+        Self { open: 0, ..self }.and(Self { ended: self.open, failed: self.open, open: 0 })
     }
 
     /// Both together.
@@ -46,16 +40,31 @@ impl Calls {
     }
 }
 
+/// Reads one channel so that neither its failed calls nor the others ever become fewer. The callee writes how many ended, then how many
+/// of these failed; a look between the two must not show a call as well that fails a moment later.
+#[derive(Debug, Default)]
+pub(super) struct Steady {
+    well: u64,
+}
+
+impl Steady {
+    pub(super) fn calls(&mut self, taken: &Reading) -> Calls {
+        let ended = taken.answered;
+        self.well = self.well.max(ended.saturating_sub(taken.failed));
+        Calls { ended, failed: ended - self.well, open: taken.in_flight }
+    }
+}
+
 /// Of channels that are no more, by the called function.
 #[derive(Debug, Default)]
 pub(super) struct Earlier(BTreeMap<FunctionId, Calls>);
 
 impl Earlier {
     /// A channel is being forgotten, of which the callee's side said this last.
-    pub(super) fn keep(&mut self, edge: &Key, taken: &Reading) {
+    pub(super) fn keep(&mut self, edge: &Key, last: Calls) {
         if let (Some(_), Some(callee)) = edge {
             let calls = self.0.entry(callee.clone()).or_default();
-            *calls = calls.and(Calls::closed(taken));
+            *calls = calls.and(last.closed());
         }
     }
 
@@ -76,6 +85,7 @@ impl Earlier {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn edge(caller: Option<&str>) -> Key {
         let id = |name: &str| name.parse().unwrap();
@@ -85,11 +95,11 @@ mod tests {
     #[test]
     fn what_was_open_ends_with_its_channel() {
         let mut earlier = Earlier::default();
-        let taken = Reading { answered: 5, failed: 1, in_flight: 2, ..Reading::default() };
-        assert_eq!(Calls::open(&taken), Calls { ended: 5, failed: 1, open: 2 });
-        earlier.keep(&edge(Some("front")), &taken);
-        earlier.keep(&edge(Some("side")), &taken);
-        earlier.keep(&edge(None), &taken);
+        let last = Steady::default().calls(&Reading { answered: 5, failed: 1, in_flight: 2, ..Reading::default() });
+        assert_eq!(last, Calls { ended: 5, failed: 1, open: 2 });
+        earlier.keep(&edge(Some("front")), last);
+        earlier.keep(&edge(Some("side")), last);
+        earlier.keep(&edge(None), last);
         let back = "back".parse().unwrap();
         assert_eq!(earlier.of(&back), Calls { ended: 14, failed: 6, open: 0 }, "the gateway counts its own");
         earlier.retain(|_| false);
@@ -99,11 +109,39 @@ mod tests {
     #[test]
     fn no_number_that_a_party_writes_makes_a_sum_fall() {
         let mut earlier = Earlier::default();
-        let (huge, back) = (Reading { answered: u64::MAX, in_flight: u64::MAX, ..Reading::default() }, "back".parse());
-        let back = back.unwrap();
-        earlier.keep(&edge(Some("front")), &huge);
+        let (huge, back) = (Calls { ended: u64::MAX, failed: u64::MAX, open: u64::MAX }, "back".parse().unwrap());
+        earlier.keep(&edge(Some("front")), huge);
         assert_eq!(earlier.of(&back).ended, LARGEST);
-        earlier.keep(&edge(Some("front")), &huge);
+        earlier.keep(&edge(Some("front")), huge);
         assert_eq!(earlier.of(&back).ended, LARGEST);
+    }
+
+    #[test]
+    fn a_look_between_two_counters_shows_no_call_twice() {
+        let mut steady = Steady::default();
+        let mut look = |answered, failed| {
+            let calls = steady.calls(&Reading { answered, failed, ..Reading::default() });
+            (calls.ended, calls.failed)
+        };
+        assert_eq!(look(5, 1), (5, 1));
+        assert_eq!(look(5, 2), (5, 1), "the sixth, which failed, has ended after the look at how many ended");
+        assert_eq!(look(6, 2), (6, 2));
+        assert_eq!(look(7, 2), (7, 2), "the seventh fails, which is not written yet");
+        assert_eq!(look(7, 3), (7, 2), "five were shown as well, and stay so");
+        assert_eq!(look(8, 3), (8, 3));
+    }
+
+    proptest! {
+        #[test]
+        fn neither_part_ever_falls(steps in proptest::collection::vec((0u64..3, 0u64..5), 1..40)) {
+            let (mut steady, mut taken, mut before) = (Steady::default(), Reading::default(), Calls::default());
+            for (more, failed) in steps {
+                taken = Reading { answered: taken.answered + more, failed: taken.failed + failed, ..taken };
+                let now = steady.calls(&taken);
+                prop_assert!(now.ended == taken.answered && now.failed >= before.failed && now.failed <= now.ended);
+                prop_assert!(now.ended - now.failed >= before.ended - before.failed);
+                before = now;
+            }
+        }
     }
 }

@@ -32,8 +32,8 @@ struct Book {
 impl Book {
     /// A channel is being forgotten.
     fn keep(&mut self, mut line: Line) {
-        let [_, taken] = line.read();
-        self.earlier.keep(line.edge(), &taken);
+        let last = line.calls();
+        self.earlier.keep(line.edge(), last);
         self.past.keep(line, clock::now());
     }
 }
@@ -100,7 +100,7 @@ impl Ledger {
         let mut book = self.book();
         let lines = book.volumes.values_mut().flat_map(|volume| volume.lines.values_mut()).map(|(line, ..)| line);
         let theirs = lines.filter(|line| matches!(line.edge(), (Some(_), Some(to)) if to == callee));
-        let open = theirs.fold(Calls::default(), |all, line| all.and(Calls::open(&line.read()[1])));
+        let open = theirs.fold(Calls::default(), |all, line| all.and(line.calls()));
         open.and(book.earlier.of(callee))
     }
 

@@ -6,8 +6,8 @@
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Debug, Error};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use nearpath_types::chain::NearCalls;
 use prometheus_client::collector::Collector;
@@ -43,7 +43,7 @@ pub(crate) struct Metrics {
     /// The rest.
     pub totals: Arc<Totals>,
     /// Knows of calls past the gateway.
-    pub control: Arc<dyn Control>,
+    pub control: Weak<dyn Control>,
 }
 
 impl Debug for Metrics {
@@ -60,8 +60,7 @@ impl Collector for Metrics {
         let mut functions = self.table.functions();
         functions.sort_by(|a, b| a.name.cmp(&b.name));
         self.seconds(&mut to, &functions)?;
-        let near = |function: Arc<Function>| (function.clone(), self.control.near_calls(&function.id));
-        let called: Vec<Called> = functions.iter().cloned().map(near).collect();
+        let called: Vec<Called> = functions.iter().map(|function| (function.clone(), self.near(function))).collect();
         self.invocations(&mut to, &called)?;
         self.gauges(&mut to, &called)?;
         self.refusals(&mut to, &functions)?;
@@ -70,6 +69,10 @@ impl Collector for Metrics {
 }
 
 impl Metrics {
+    fn near(&self, function: &Function) -> NearCalls {
+        self.control.upgrade().map(|control| control.near_calls(&function.id)).unwrap_or_default()
+    }
+
     fn seconds(&self, to: &mut DescriptorEncoder, functions: &[Arc<Function>]) -> Result<(), Error> {
         let help = "Seconds from a request's arrival to its response's end";
         let mut metric = to.encode_descriptor("gateway_functions_seconds", help, None, MetricType::Histogram)?;
