@@ -17,6 +17,13 @@ pub(crate) fn alone(pids: &[u32]) -> Duration {
     Duration::from_nanos(pids.iter().map(|pid| threads_ns(*pid)).sum())
 }
 
+/// How long the living threads of `roots` and their descendants have been ready to run while something else ran (the second field of
+/// schedstat). A request that took long while nobody waited for a processor, waited for a wake-up that never came.
+pub(crate) fn held_up(roots: &[u32]) -> Duration {
+    let nanos = everybody(roots).into_iter().flat_map(|pid| schedstat(pid, 1)).map(|(_, ns)| ns).sum();
+    Duration::from_nanos(nanos)
+}
+
 /// CPU time of some families, thread by thread, at a moment.
 ///
 /// Between two moments threads may end, such as those of a runtime that had nothing to do: what they had spent before must
@@ -100,11 +107,16 @@ fn threads_ns(pid: u32) -> u64 {
 
 /// The living threads of a process and what each has spent.
 fn threads(pid: u32) -> impl Iterator<Item = (u32, u64)> {
+    schedstat(pid, 0)
+}
+
+/// One field of schedstat of each living thread of a process.
+fn schedstat(pid: u32, field: usize) -> impl Iterator<Item = (u32, u64)> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    tasks.filter_map(|task| {
+    tasks.filter_map(move |task| {
         let tid = task.file_name().to_str()?.parse().ok()?;
         let text = fs::read_to_string(task.path().join("schedstat")).ok()?;
-        Some((tid, text.split_whitespace().next()?.parse().ok()?))
+        Some((tid, text.split_whitespace().nth(field)?.parse().ok()?))
     })
 }
 
