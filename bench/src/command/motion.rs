@@ -105,12 +105,12 @@ pub(crate) async fn run(args: Args) -> Outcome {
         let before = cpu::held_up(&pids);
         let sample = play(&stage, VARIANTS[variant], seeds[variant] - 1, &args, &phases).await?;
         let waited = cpu::held_up(&pids).saturating_sub(before);
-        held_up[variant].push(waited.as_secs_f64() * 1e3 / sample.n.max(1) as f64);
+        held_up[variant].push(waited.as_secs_f64() * 1e3 / (args.length / args.compress).as_secs_f64());
         Ok::<_, io::Error>(sample)
     };
     comparison.case(&case, &VARIANTS, one).await?;
     print(&phases.into_inner());
-    println!("ready to run, but the processors were busy with others, ms a request:");
+    println!("threads ready to run while the processors were busy with others, ms a second:");
     for (variant, ms) in VARIANTS.iter().zip(held_up) {
         println!("{variant:14} {:.2}", median(ms.into_iter()));
     }
