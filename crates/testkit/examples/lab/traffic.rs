@@ -1,12 +1,17 @@
 //! The traffic that measures a link. Both nodes have the machine's clock, so one way can be timed alone.
 
-use std::io::{self, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::io::{self, IoSliceMut, Read, Write};
+use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use nearpath_kernel::cores::prefer_this_thread;
 use nearpath_testkit::lab::{Cable, Direction, Node};
+use nix::sys::socket::sockopt::ReceiveTimestampns;
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, setsockopt};
+use nix::sys::time::TimeSpec;
 
 const PORT: u16 = 7000;
 /// How long a packet is waited for before it counts as lost.
@@ -31,18 +36,21 @@ pub(crate) struct Bulk {
     pub(crate) packets: u64,
 }
 
-/// Sends one datagram at a time and waits for it to come back. The receivers poll, so that their own waking up is not counted.
+/// Sends one datagram at a time and waits for it to come back.
 pub(crate) fn pings(near: &Node, far: &Node, to: IpAddr, count: u32) -> io::Result<Pings> {
-    let began = Instant::now();
-    let done = AtomicBool::new(false);
-    let far = far.enter(|| socket(to, PORT))?;
-    let near = near.enter(|| socket(unspecified(to), 0))?;
+    let far = far.enter(|| UdpSocket::bind((to, PORT)))?;
+    let near = near.enter(|| UdpSocket::bind((unspecified(to), 0)))?;
     near.connect((to, PORT))?;
+    far.connect(near.local_addr()?)?;
+    near.set_read_timeout(Some(PATIENCE))?;
+    far.set_read_timeout(Some(PATIENCE))?;
+    setsockopt(&far, ReceiveTimestampns, &true)?;
+    let done = AtomicBool::new(false);
     thread::scope(|scope| {
-        scope.spawn(|| echo(&far, began, &done));
-        let pings = collect(&near, began, count);
+        scope.spawn(|| echo(&far, &done));
+        let pings = scope.spawn(|| collect(&near, count)).join();
         done.store(true, Ordering::Release);
-        pings
+        pings.map_err(|_| io::Error::other("the sender panicked"))?
     })
 }
 
@@ -65,40 +73,46 @@ pub(crate) fn bulk(near: &Node, far: &Node, to: IpAddr, octets: usize, cable: &C
     Ok(Bulk { octets, took, cpu: cable.cpu_time()? - before.0, packets: packets(cable) - before.1 })
 }
 
-fn socket(address: IpAddr, port: u16) -> io::Result<UdpSocket> {
-    let socket = UdpSocket::bind(SocketAddr::new(address, port))?;
-    socket.set_nonblocking(true)?;
-    Ok(socket)
-}
-
 fn unspecified(like: IpAddr) -> IpAddr {
     if like.is_ipv4() { std::net::Ipv4Addr::UNSPECIFIED.into() } else { std::net::Ipv6Addr::UNSPECIFIED.into() }
 }
 
-/// Answers each datagram with itself and the time at which it came.
-fn echo(socket: &UdpSocket, began: Instant, done: &AtomicBool) {
-    let mut packet = [0; 24];
+/// Answers each datagram with itself and the time at which the kernel took it from the link: what the receiver needs to wake
+/// up is not the link's.
+fn echo(socket: &UdpSocket, done: &AtomicBool) {
+    let _ = prefer_this_thread();
     while !done.load(Ordering::Acquire) {
-        let Ok((16, from)) = socket.recv_from(&mut packet) else {
-            thread::yield_now();
-            continue;
-        };
-        packet[16..].copy_from_slice(&nanoseconds(began).to_le_bytes());
-        let _ = socket.send_to(&packet, from);
+        if let Some((mut packet, arrived)) = receive(socket) {
+            packet.extend(arrived.to_le_bytes());
+            let _ = socket.send(&packet);
+        }
     }
 }
 
-fn collect(socket: &UdpSocket, began: Instant, count: u32) -> io::Result<Pings> {
+/// A datagram, and when the kernel had it, in nanoseconds since 1970.
+fn receive(socket: &UdpSocket) -> Option<(Vec<u8>, u64)> {
+    let (mut packet, mut space) = ([0; 64], nix::cmsg_space!(TimeSpec));
+    let mut buffers = [IoSliceMut::new(&mut packet)];
+    let message =
+        recvmsg::<()>(socket.as_raw_fd(), &mut buffers, Some(&mut space), MsgFlags::empty()).ok()?;
+    let stamp = message.cmsgs().ok()?.find_map(|note| match note {
+        ControlMessageOwned::ScmTimestampns(time) => Some(Duration::from(time)),
+        _ => None,
+    })?;
+    let length = message.bytes;
+    Some((packet[..length].to_vec(), nanoseconds(stamp)))
+}
+
+fn collect(socket: &UdpSocket, count: u32) -> io::Result<Pings> {
+    let _ = prefer_this_thread();
     let mut pings = Pings { one_way: Vec::new(), round_trip: Vec::new(), sent: count };
     for number in 0..u64::from(count) {
         thread::sleep(PAUSE);
-        let sent = nanoseconds(began);
-        let mut packet = number.to_le_bytes().to_vec();
-        packet.extend(sent.to_le_bytes());
-        socket.send(&packet)?;
-        if let Some((arrived, back)) = answer(socket, began, number) {
-            pings.one_way.push(Duration::from_nanos(arrived - sent));
-            pings.round_trip.push(Duration::from_nanos(back - sent));
+        let sent = now();
+        socket.send(&[number.to_le_bytes(), sent.to_le_bytes()].concat())?;
+        if let Some(arrived) = answer(socket, number) {
+            pings.one_way.push(Duration::from_nanos(arrived.saturating_sub(sent)));
+            pings.round_trip.push(Duration::from_nanos(now() - sent));
         }
     }
     pings.one_way.sort_unstable();
@@ -106,16 +120,12 @@ fn collect(socket: &UdpSocket, began: Instant, count: u32) -> io::Result<Pings> 
     Ok(pings)
 }
 
-/// When that datagram arrived, and when its answer did.
-fn answer(socket: &UdpSocket, began: Instant, number: u64) -> Option<(u64, u64)> {
-    let (mut packet, start) = ([0; 24], Instant::now());
-    while start.elapsed() < PATIENCE {
-        match socket.recv(&mut packet) {
-            Ok(24) if packet[..8] == number.to_le_bytes() => {
-                let arrived = u64::from_le_bytes(packet[16..].try_into().ok()?);
-                return Some((arrived, nanoseconds(began)));
-            }
-            _ => thread::yield_now(),
+/// When that datagram arrived. Answers to earlier ones, which came too late or twice, are passed over.
+fn answer(socket: &UdpSocket, number: u64) -> Option<u64> {
+    let mut packet = [0; 24];
+    while socket.recv(&mut packet).ok()? == 24 {
+        if packet[..8] == number.to_le_bytes() {
+            return Some(u64::from_le_bytes(packet[16..].try_into().ok()?));
         }
     }
     None
@@ -132,6 +142,11 @@ fn packets(cable: &Cable) -> u64 {
     [Direction::There, Direction::Back].map(|direction| cable.counts(direction).offered).iter().sum()
 }
 
-fn nanoseconds(began: Instant) -> u64 {
-    u64::try_from(began.elapsed().as_nanos()).expect("a run is shorter than five hundred years")
+/// The clock of the kernel's stamps.
+fn now() -> u64 {
+    nanoseconds(SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is past 1970"))
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).expect("the year is before 2554")
 }

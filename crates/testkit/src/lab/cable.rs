@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use nearpath_kernel::cores::prefer_this_thread;
 use nearpath_kernel::tun::{Offload, Tun};
 
 use super::chance::directed;
@@ -187,8 +188,8 @@ fn start(shared: &Arc<Shared>, device: &str) -> io::Result<JoinHandle<io::Result
     let thread = thread::Builder::new().name(device.to_owned()).spawn(move || {
         let thread = rustix::thread::gettid();
         shared.thread.store(u64::from(thread.as_raw_nonzero().get().unsigned_abs()), Ordering::Relaxed);
-        // So that other work on the machine delays packets less. Without the right to it, it does not.
-        let _ = rustix::process::setpriority_process(Some(thread), -20);
+        // As an interrupt would: what else the machine does must not hold packets up. Without the right to it, it does.
+        let _ = prefer_this_thread();
         let driver = Driver::new(&shared)?;
         let _ = ready.send(());
         driver.run()

@@ -66,7 +66,7 @@ mod tests {
     #[test]
     fn the_numbers_never_change() {
         let loses: Vec<u64> = (0..200).filter(|&n| Draw::of(7, n).loss < 0.05).collect();
-        assert_eq!(loses, EXPECTED, "a seed that somebody wrote down would mean another run");
+        let expected = [8, 36, 105, 106, 108, 120, 151, 154, 178, 193];
+        assert_eq!(loses, expected, "a seed that somebody wrote down would mean another run");
     }
-    const EXPECTED: &[u64] = &[];
 }

@@ -78,8 +78,6 @@ pub(super) struct Driver<'a> {
     armed: Option<Duration>,
     scratch: Vec<u8>,
     spare: Vec<Vec<u8>>,
-    /// When the last packet came or went.
-    active: Duration,
 }
 
 impl<'a> Driver<'a> {
@@ -91,15 +89,7 @@ impl<'a> Driver<'a> {
         for (source, number) in sources.into_iter().zip(0..) {
             epoll::add(&epoll, source, epoll::EventData::new_u64(number), epoll::EventFlags::IN)?;
         }
-        Ok(Self {
-            shared,
-            epoll,
-            timer,
-            armed: None,
-            scratch: vec![0; LONGEST],
-            spare: Vec::new(),
-            active: Duration::ZERO,
-        })
+        Ok(Self { shared, epoll, timer, armed: None, scratch: vec![0; LONGEST], spare: Vec::new() })
     }
 
     /// Works until the link is to end.
@@ -122,17 +112,14 @@ impl<'a> Driver<'a> {
             }
             self.deliver(1 - from, &mut lines[from]);
         }
-        let awake = lines[0].link().awake.max(lines[1].link().awake);
-        let next = lines.iter().filter_map(Line::next).min();
-        let stays = !awake.is_zero() && self.now() < self.active + awake;
-        Ok(if stays { Some(Duration::ZERO) } else { next.map(|next| next.saturating_sub(awake)) })
+        let next = lines.iter().filter_map(|line| Some(line.next()?.saturating_sub(line.link().awake)));
+        Ok(next.min())
     }
 
     fn take(&mut self, from: usize, line: &mut Line<Vec<u8>>) -> io::Result<()> {
         for _ in 0..BATCH {
             let Some(length) = self.shared.ends[from].read(&mut self.scratch)? else { break };
             let now = self.now();
-            self.active = now;
             let (packet, spare) = (&self.scratch[..length], &mut self.spare);
             if line.offer(now, length.saturating_sub(HEADER), || copy(packet, spare)) == Fate::Arrives {
                 self.hand_over(1 - from, packet);
@@ -144,7 +131,6 @@ impl<'a> Driver<'a> {
     fn deliver(&mut self, to: usize, line: &mut Line<Vec<u8>>) {
         while let Some(packet) = line.due(self.now()) {
             self.hand_over(to, &packet);
-            self.active = self.now();
             if self.spare.len() < SPARE {
                 self.spare.push(packet);
             }

@@ -34,8 +34,8 @@ pub struct Link {
     pub seed: u64,
     /// The MTU of both devices, in octets: 1280 to 65535.
     pub mtu: u32,
-    /// How long the link's thread stays awake after a packet and ahead of the next one. It makes the delay more exact and
-    /// costs as much of a processor. Zero: it sleeps.
+    /// How long before a packet is due the link's thread wakes up, to wait for the moment without sleeping. It makes the delay
+    /// more exact and costs as much of a processor for each packet or batch.
     pub awake: Duration,
 }
 
