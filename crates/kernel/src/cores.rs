@@ -59,7 +59,8 @@ fn line(text: &str) -> Option<Ticks> {
 pub fn prefer_this_thread() -> io::Result<()> {
     let lowest = libc::sched_param { sched_priority: 1 };
     // SAFETY: the call takes numbers, and a pointer that is valid for the kernel's read.
-    let result = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, &raw const lowest) };
+    let result =
+        unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, &raw const lowest) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 

@@ -108,7 +108,10 @@ fn terminated(name: &str) -> io::Result<[u8; 16]> {
     let fits = !name.is_empty() && name.len() < 16;
     let mut field = [0; 16];
     if !fits {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{name:?}: a device's name has 1 to 15 octets")));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("{name:?}: a device's name has 1 to 15 octets"),
+        ));
     }
     field[..name.len()].copy_from_slice(name.as_bytes());
     Ok(field)

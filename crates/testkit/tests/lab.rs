@@ -1,5 +1,6 @@
 //! The lab on the real kernel. Nothing is asserted about time but that a delay is not undercut.
 #![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used)]
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream, UdpSocket};

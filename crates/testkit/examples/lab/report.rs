@@ -51,7 +51,9 @@ pub(crate) fn print(rows: &[Row], json: bool) {
         }
         return;
     }
-    println!("delay µs   error p50    p99 µs     rtt p50    p99 µs    lost    Gbit/s   CPU µs/packet   octets/packet   CPU");
+    println!(
+        "delay µs   error p50    p99 µs     rtt p50    p99 µs    lost    Gbit/s   CPU µs/packet   octets/packet   CPU"
+    );
     for r in rows {
         println!(
             "{:8.0} {:11.1} {:9.1} {:11.1} {:9.1} {:7} {:9.2} {:15.2} {:15.0} {:4.0} %",

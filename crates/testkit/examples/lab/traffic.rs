@@ -93,8 +93,7 @@ fn echo(socket: &UdpSocket, done: &AtomicBool) {
 fn receive(socket: &UdpSocket) -> Option<(Vec<u8>, u64)> {
     let (mut packet, mut space) = ([0; 64], nix::cmsg_space!(TimeSpec));
     let mut buffers = [IoSliceMut::new(&mut packet)];
-    let message =
-        recvmsg::<()>(socket.as_raw_fd(), &mut buffers, Some(&mut space), MsgFlags::empty()).ok()?;
+    let message = recvmsg::<()>(socket.as_raw_fd(), &mut buffers, Some(&mut space), MsgFlags::empty()).ok()?;
     let stamp = message.cmsgs().ok()?.find_map(|note| match note {
         ControlMessageOwned::ScmTimestampns(time) => Some(Duration::from(time)),
         _ => None,

@@ -147,7 +147,7 @@ impl Cable {
             devices.address(device, (IpAddr::V6(end.v6), 64))?;
             devices.up(device)?;
         }
-        Ok(())
+        self.0.ends.iter().try_for_each(|end| end.node.await_address(end.v6))
     }
 
     fn change_each(&self, links: [Option<&Link>; 2]) -> io::Result<()> {

@@ -150,7 +150,8 @@ impl<'a> Driver<'a> {
             self.arm(until)?;
         }
         let now = poll.then_some(Timespec { tv_sec: 0, tv_nsec: 0 });
-        let mut events = [const { epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) } }; 4];
+        let mut events =
+            [const { epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) } }; 4];
         let count = match epoll::wait(&self.epoll, &mut events, now.as_ref()) {
             Err(rustix::io::Errno::INTR) => 0,
             other => other?,

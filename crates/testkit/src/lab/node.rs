@@ -2,16 +2,24 @@
 
 use std::fs;
 use std::io;
+use std::net::Ipv6Addr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use nearpath_kernel::devices::{Devices, Prefix, quiet_namespace};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::leftovers::{self, Mark};
+
+/// How often and after what time the kernel is asked again whether an address is ready.
+const ROUNDS: u32 = 20_000;
+const ROUND: Duration = Duration::from_micros(500);
+/// The flag of routes that lead into the machine itself (`RTF_LOCAL`, linux/ipv6_route.h).
+const LOCAL: u32 = 0x8000_0000;
 
 /// A network namespace; only the network is the node's own: files and processes are those of the machine. Clones are the
 /// same node.
@@ -83,6 +91,19 @@ impl Node {
         self.enter(Devices::open)
     }
 
+    /// Waits until packets for a new IPv6 address are taken: the kernel sees to that some time after giving it, and drops
+    /// them until then.
+    pub(super) fn await_address(&self, address: Ipv6Addr) -> io::Result<()> {
+        for _ in 0..ROUNDS {
+            let routes = self.enter(|| fs::read_to_string("/proc/thread-self/net/ipv6_route"))?;
+            if routes.lines().any(|route| is_local(route, address)) {
+                return Ok(());
+            }
+            thread::sleep(ROUND);
+        }
+        Err(io::Error::new(io::ErrorKind::TimedOut, format!("{address} in {} is of no use after 10 s", self.name())))
+    }
+
     /// Sends packets for `to` over `device`: to the next hop `via`, or without one to whoever is at its other end.
     ///
     /// # Errors
@@ -122,4 +143,13 @@ impl std::fmt::Debug for Node {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("Node").field(&self.0.name).finish()
     }
+}
+
+/// Whether a line of `ipv6_route` is the route of packets for that address into the machine. Its columns are destination,
+/// length of the prefix, source and length, next hop, metric, two counters, flags and device, in hexadecimal.
+fn is_local(route: &str, address: Ipv6Addr) -> bool {
+    let columns: Vec<&str> = route.split_ascii_whitespace().collect();
+    let [to, prefix, .., flags, _] = columns[..] else { return false };
+    let local = u32::from_str_radix(flags, 16).is_ok_and(|flags| flags & LOCAL != 0);
+    local && prefix == "80" && u128::from_str_radix(to, 16) == Ok(address.to_bits())
 }
