@@ -22,6 +22,8 @@ pub(crate) struct Row {
     octets_per_packet: f64,
     /// The share of a processor that the link's thread used meanwhile.
     cpu_share: f64,
+    /// Packets that the link's thread was too late for.
+    overrun: u64,
 }
 
 impl Row {
@@ -40,6 +42,7 @@ impl Row {
             cpu_us_per_packet: microseconds(bulk.cpu) / packets,
             octets_per_packet: bulk.octets as f64 / packets,
             cpu_share: bulk.cpu.as_secs_f64() / bulk.took.as_secs_f64(),
+            overrun: bulk.overrun,
         }
     }
 }
@@ -52,11 +55,11 @@ pub(crate) fn print(rows: &[Row], json: bool) {
         return;
     }
     println!(
-        "delay µs   error p50    p99 µs     rtt p50    p99 µs    lost    Gbit/s   CPU µs/packet   octets/packet   CPU"
+        "delay µs   error p50    p99 µs     rtt p50    p99 µs    lost    Gbit/s   CPU µs/packet   octets/packet    CPU   overrun"
     );
     for r in rows {
         println!(
-            "{:8.0} {:11.1} {:9.1} {:11.1} {:9.1} {:7} {:9.2} {:15.2} {:15.0} {:4.0} %",
+            "{:8.0} {:11.1} {:9.1} {:11.1} {:9.1} {:7} {:9.2} {:15.2} {:15.0} {:4.0} % {:9}",
             r.delay_us,
             r.error_p50_us,
             r.error_p99_us,
@@ -66,7 +69,8 @@ pub(crate) fn print(rows: &[Row], json: bool) {
             r.gbit_per_s,
             r.cpu_us_per_packet,
             r.octets_per_packet,
-            r.cpu_share * 100.0
+            r.cpu_share * 100.0,
+            r.overrun
         );
     }
 }

@@ -34,6 +34,8 @@ pub(crate) struct Bulk {
     pub(crate) cpu: Duration,
     /// Packets that the link carried, acknowledgements included; segments that stayed together count as one.
     pub(crate) packets: u64,
+    /// Packets that came faster than the link's thread fetched them: the figures are of no use then.
+    pub(crate) overrun: u64,
 }
 
 /// Sends one datagram at a time and waits for it to come back.
@@ -70,7 +72,8 @@ pub(crate) fn bulk(near: &Node, far: &Node, to: IpAddr, octets: usize, cable: &C
         sink.join().map_err(|_| io::Error::other("the receiver panicked"))?
     })?;
     let took = began.elapsed();
-    Ok(Bulk { octets, took, cpu: cable.cpu_time()? - before.0, packets: packets(cable) - before.1 })
+    let (cpu, packets) = (cable.cpu_time()? - before.0, packets(cable) - before.1);
+    Ok(Bulk { octets, took, cpu, packets, overrun: cable.overrun()? })
 }
 
 fn unspecified(like: IpAddr) -> IpAddr {

@@ -117,6 +117,15 @@ impl Cable {
         self.0.shared.refused.load(Ordering::Relaxed)
     }
 
+    /// Packets that the devices dropped because the link's thread did not fetch them in time. Where there are any, the
+    /// machine was too slow for what was asked of it, and what was measured is of no use.
+    ///
+    /// # Errors
+    /// When `/proc` is not there.
+    pub fn overrun(&self) -> io::Result<u64> {
+        self.0.ends.iter().map(|end| end.node.dropped(&end.device)).sum()
+    }
+
     /// The CPU time of the link's thread. The receiver's stack works in it, too: its share is that of an interrupt.
     ///
     /// # Errors

@@ -91,6 +91,16 @@ impl Node {
         self.enter(Devices::open)
     }
 
+    /// How many packets a device was given to send and has dropped.
+    pub(super) fn dropped(&self, device: &str) -> io::Result<u64> {
+        let table = self.enter(|| fs::read_to_string("/proc/thread-self/net/dev"))?;
+        let mut rows = table.lines().filter_map(|line| line.split_once(':'));
+        let row = rows.find_map(|(name, row)| (name.trim() == device).then_some(row));
+        // Eight columns on receiving, then octets, packets, errors and drops on sending.
+        let dropped = row.and_then(|row| row.split_ascii_whitespace().nth(11)?.parse().ok());
+        dropped.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("{} has no {device}", self.name())))
+    }
+
     /// Waits until packets for a new IPv6 address are taken: the kernel sees to that some time after giving it, and drops
     /// them until then.
     pub(super) fn await_address(&self, address: Ipv6Addr) -> io::Result<()> {
