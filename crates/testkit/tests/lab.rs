@@ -4,7 +4,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream, UdpSocket};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ struct Pair {
     near: Node,
     far: Node,
     cable: Cable,
-    lab: Lab,
+    _lab: Lab,
 }
 
 impl Pair {
@@ -28,7 +28,7 @@ impl Pair {
         let mut lab = Lab::new().unwrap();
         let (near, far) = (lab.node("near").unwrap(), lab.node("far").unwrap());
         let cable = lab.link(&near, &far, &link).unwrap();
-        Self { near, far, cable, lab }
+        Self { near, far, cable, _lab: lab }
     }
 
     /// Two sockets that send to each other; reading has a deadline.
@@ -302,70 +302,4 @@ fn nodes_reach_nothing_but_what_they_are_linked_to() {
     assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused, "loopback is the node's own");
     let away = pair.near.enter(|| TcpStream::connect(("192.0.2.1", 80))).unwrap_err();
     assert_eq!(away.kind(), io::ErrorKind::NetworkUnreachable);
-}
-
-#[test]
-fn dropping_a_lab_ends_the_programs_in_it() {
-    need_root!();
-    let pair = Pair::new(Link::default());
-    // In a session of its own and with no environment left, as a daemon may be.
-    let mut command = Command::new("setsid");
-    command.args(["env", "-i", "sleep", "1000"]).stdin(Stdio::null());
-    let mut child = pair.far.spawn(&mut command).unwrap();
-    let device = pair.cable.first().device.clone();
-    let Pair { near, lab, cable, .. } = pair;
-    assert!(near.devices().unwrap().index(&device).is_ok());
-    drop(lab);
-    assert!(!child.wait().unwrap().success(), "killed, not ended");
-    drop(cable);
-    assert!(near.devices().unwrap().index(&device).is_err(), "the device is gone, too");
-}
-
-#[test]
-fn what_a_killed_run_leaves_is_swept_by_the_next() {
-    need_root!();
-    let test = std::env::current_exe().unwrap();
-    let mut run = Command::new(&test);
-    run.args(["--exact", "helper_that_is_killed", "--ignored", "--nocapture"]);
-    let mut run = run.stdout(Stdio::piped()).spawn().unwrap();
-    let program = program_of(run.stdout.as_mut().unwrap());
-    run.kill().unwrap();
-    run.wait().unwrap();
-    // From here on any lab that is started on this machine may do what the next one of ours does at the latest.
-    let mut next = Command::new(&test);
-    let next = next.args(["--exact", "helper_that_starts_a_lab", "--ignored"]).output().unwrap();
-    assert!(next.status.success());
-    let start = Instant::now();
-    while lives(program) {
-        assert!(start.elapsed() < DEADLINE, "process {program} was left");
-        thread::sleep(MS);
-    }
-}
-
-/// The number that the helper prints.
-fn program_of(out: &mut impl Read) -> u32 {
-    let lines = io::BufRead::lines(io::BufReader::new(out)).map(Result::unwrap);
-    let mut found = lines.filter_map(|line| line.split_once("program ")?.1.trim().parse().ok());
-    found.next().expect("the helper prints the number of its program")
-}
-
-fn lives(pid: u32) -> bool {
-    // A process that nobody waited for yet is a zombie: Z after its name in brackets.
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
-    stat.is_ok_and(|text| text.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z')))
-}
-
-#[test]
-#[ignore = "a helper: run by what_a_killed_run_leaves_is_swept_by_the_next"]
-fn helper_that_is_killed() {
-    let pair = Pair::new(Link::default());
-    let mut child = pair.near.spawn(Command::new("sleep").arg("1000").stdin(Stdio::null())).unwrap();
-    println!("program {}", child.id());
-    child.wait().unwrap();
-}
-
-#[test]
-#[ignore = "a helper: run by what_a_killed_run_leaves_is_swept_by_the_next"]
-fn helper_that_starts_a_lab() {
-    Lab::new().unwrap();
 }
