@@ -75,7 +75,7 @@ fn lives(pid: u32) -> bool {
 #[ignore = "a helper: run by what_a_killed_run_leaves_is_swept_by_the_next"]
 fn helper_that_is_killed() {
     let (_lab, node, _cable) = small_lab();
-    let mut child = node.spawn(Command::new("sleep").arg("1000").stdin(Stdio::null())).unwrap();
+    let mut child = node.spawn(Command::new("sleep").arg("1000").stdin(Stdio::null()).stderr(Stdio::null())).unwrap();
     println!("program {}", child.id());
     child.wait().unwrap();
 }
