@@ -23,13 +23,18 @@ describe('in a domain', { skip: missing() }, () => {
     assert.fail(`${name} never comes`);
   };
 
+  const allNear = async () => {
+    await untilNear('front', { path: '/on' }); // so front has found callee
+    await untilNear('callee');
+  };
+
   before(async () => {
     domain = await new Domain().begin('caller>front', 'caller>callee', 'front>callee', 'caller>mortal');
     process.env.NEARPATH_DISPATCH = domain.door('caller');
     nearpath = require('..');
     await domain.start('front');
     await domain.start('callee');
-    await untilNear('front', { path: '/on' });
+    await allNear();
   });
   after(async () => assert.deepEqual(await domain.stop(), [0, 0, 3]));
 
@@ -100,7 +105,7 @@ describe('in a domain', { skip: missing() }, () => {
     })().catch((raised) => raised);
     assert.equal(error.name, 'NearpathError');
     await domain.begin();
-    await untilNear('front', { path: '/on' });
+    await allNear();
     assert.equal((await nearpath.call('front', '', { path: '/on' })).headers['x-inner'], 'shm');
   });
 });

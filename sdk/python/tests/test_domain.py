@@ -19,13 +19,18 @@ class InADomain(unittest.TestCase):
         os.environ["NEARPATH_DISPATCH"] = cls.domain.door("caller")
         cls.domain.start("front")
         cls.callee, cls.port = cls.domain.start("callee")
-        cls.until_near("front", path="/on")
+        cls.all_near()
 
     @classmethod
     def tearDownClass(cls):
         del os.environ["NEARPATH_DISPATCH"]
         codes = cls.domain.stop()
         assert codes[:2] == [0, 0] and set(codes[2:]) <= {3}, codes
+
+    @classmethod
+    def all_near(cls):
+        cls.until_near("front", path="/on")  # so front has found callee
+        cls.until_near("callee")
 
     @staticmethod
     def until_near(name, **how):
@@ -104,5 +109,5 @@ class InADomain(unittest.TestCase):
             while True:  # channels that are open go on for as long as both ends live
                 nearpath.call("callee", near_only=True)
         self.domain.begin()
-        self.until_near("front", path="/on")
+        self.all_near()
         self.assertEqual(nearpath.call("front", b"again", path="/on").headers["x-inner"], "shm")
