@@ -16,6 +16,9 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 /// The environment variable that holds the mark.
 pub(super) const VARIABLE: &str = "NEARPATH_LAB";
 
+/// How often it is looked for programs that were started while others were killed.
+const ROUNDS: usize = 20;
+
 /// Names a process that no other process is ever taken for, until the machine starts anew.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Mark {
@@ -73,8 +76,12 @@ pub(super) fn sweep() -> io::Result<usize> {
 pub(super) fn clear(namespace: BorrowedFd<'_>) -> io::Result<()> {
     let inode = rustix::fs::fstat(namespace)?.st_ino;
     let inside = |pid: u32| fs::metadata(format!("/proc/{pid}/ns/net")).is_ok_and(|found| found.ino() == inode);
-    while kill_all(inside)? > 0 {}
-    Ok(())
+    for _ in 0..ROUNDS {
+        if kill_all(inside)? == 0 {
+            return Ok(());
+        }
+    }
+    Err(io::Error::other("there are always more of them"))
 }
 
 /// Kills the processes of which `condemned` is true. It is asked again once the process is held, which cannot be another then.
