@@ -9,7 +9,7 @@ use nearpath_daemon::metrics::Registry;
 use nearpath_kernel::sandbox::{INIT_ARGUMENT, Isolation, Launcher};
 use nearpath_types::chain::{EdgeStatus, MemoryStatus, PathStatus};
 use nearpath_types::status::Usage;
-use nearpath_types::{Desired, FunctionId, LogLine, LogQuery, ObservedFunction, Snapshot};
+use nearpath_types::{Desired, Eip, FunctionId, LogLine, LogQuery, ObservedFunction, Snapshot};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::agent::{Agent, Command, Inbox, Lots, Premises, Publisher, Workshop};
@@ -18,6 +18,7 @@ use crate::books::Books;
 use crate::config::{Config, NodeError};
 use crate::domains::Domains;
 use crate::exchanges::Exchanges;
+use crate::forwarding::Forwarding;
 use crate::ids::{Eips, Ids};
 use crate::instance::life::Tools;
 use crate::logs::Logs;
@@ -53,7 +54,10 @@ impl Node {
         };
         let launcher = launcher.map_err(NodeError::Launcher)?;
         let network = (config.gateway_ip, config.switch.clone());
-        let machine = KernelMachine::new(launcher, &config.node, config.isolation, &config.watchdog, network);
+        let mut machine = KernelMachine::new(launcher, &config.node, config.isolation, &config.watchdog, network);
+        if let Some(forwarder) = config.forwarder.clone() {
+            machine = machine.forwarded(Forwarding::new(forwarder, Eip(config.gateway_ip), registry));
+        }
         Self::start_on(Arc::new(machine), config, registry).await
     }
 
