@@ -6,8 +6,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use nearpath_daemon::metrics::Registry;
+use nearpath_domain::hub::Calls;
 use nearpath_kernel::sandbox::{INIT_ARGUMENT, Isolation, Launcher};
-use nearpath_types::chain::{EdgeStatus, MemoryStatus, PathStatus};
+use nearpath_types::chain::{EdgeStatus, MemoryStatus, NearCalls, PathStatus};
 use nearpath_types::status::Usage;
 use nearpath_types::{Desired, Eip, FunctionId, LogLine, LogQuery, ObservedFunction, Snapshot};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -126,6 +127,13 @@ impl Node {
     /// What the edges of the chains counted in shared memory. Reads the counters of every open channel.
     pub fn edges(&self) -> Vec<EdgeStatus> {
         self.books.edges()
+    }
+
+    /// How often a function was called by other functions through shared memory, since the node began. Calls from the gateway
+    /// are not in it.
+    pub fn calls(&self, callee: &FunctionId) -> NearCalls {
+        let Calls { ended, failed, open } = self.books.calls(callee);
+        NearCalls { ended, failed, open }
     }
 
     /// Who holds how much of the chains' memory. Looks at every slot.
