@@ -4,15 +4,18 @@
 
 mod badinput;
 mod boutique;
+mod canaries;
 mod coap;
 mod cpu;
 mod death;
+mod forward;
 mod grpc;
 mod house;
 mod invoke;
 mod load;
 mod mqtt;
 mod pickup;
+mod placement;
 mod restart;
 mod rootless;
 mod scale;
@@ -20,3 +23,4 @@ mod sdk;
 mod security;
 mod sensors;
 mod shm;
+mod strict;

@@ -8,6 +8,15 @@ use std::thread;
 
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
+/// The calling thread joins a network namespace for good: sockets that it opens from now on are there, those that it has
+/// stay where they are.
+///
+/// # Errors
+/// Without `CAP_SYS_ADMIN`.
+pub fn enter(namespace: impl AsFd) -> io::Result<()> {
+    Ok(move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?)
+}
+
 /// Does something in a network namespace: on a thread of its own, which is of no use for anything else afterwards. Sockets
 /// that it opens and processes that it starts stay in that namespace.
 ///
@@ -16,13 +25,16 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space}
 pub fn within<T: Send>(namespace: impl AsFd, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     let namespace = namespace.as_fd();
     on_a_thread(|| {
-        move_into_link_name_space(namespace, Some(LinkNameSpaceType::Network))?;
+        enter(namespace)?;
         work()
     })
 }
 
-/// Makes a namespace, in which `work` is done first.
-pub(crate) fn create(work: impl FnOnce() -> io::Result<()> + Send) -> io::Result<OwnedFd> {
+/// Makes a namespace, in which `work` is done first. It ends with its last handle, process and socket.
+///
+/// # Errors
+/// Without `CAP_SYS_ADMIN`, and those of `work`.
+pub fn create(work: impl FnOnce() -> io::Result<()> + Send) -> io::Result<OwnedFd> {
     on_a_thread(|| {
         // SAFETY: unsharing the network namespace of a thread that ends here breaks no assumption about shared files.
         unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }?;

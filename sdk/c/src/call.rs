@@ -14,7 +14,7 @@ use crate::reply::ReplyOfC;
 
 /// `np_pending`.
 #[derive(Debug)]
-pub struct PendingOfC(Option<Pending>);
+pub struct PendingOfC(pub(crate) Option<Pending>);
 
 /// What every call needs, read.
 pub(crate) struct Wish<'a> {

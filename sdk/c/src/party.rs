@@ -5,7 +5,7 @@ use std::ffi::{CString, c_char, c_void};
 use std::num::NonZeroUsize;
 
 use nearpath::blocking::Party;
-use nearpath::{Error, Request, Response};
+use nearpath::{Draft, Error, Request, Response};
 
 use crate::answer::AnswerOfC;
 use crate::ask::NoAsk;
@@ -40,6 +40,12 @@ impl PartyOfC {
         work(party).map_err(|error| self.failed(&error))
     }
 
+    /// Memory to write a body in; none when there is no memory at all.
+    pub(crate) fn draft(&self, bytes: usize) -> Option<Draft> {
+        let draft = self.with(|party| Ok(party.draft_in_slot(bytes))).ok()?;
+        draft.or_else(|| private(bytes))
+    }
+
     pub(crate) fn failed(&self, error: &Error) -> Code {
         self.say(&error.to_string(), error.retry_is_safe());
         code::of(error)
@@ -62,6 +68,14 @@ impl PartyOfC {
         self.error.replace(CString::new(text).unwrap_or_default());
         self.retry.set(retry);
     }
+}
+
+/// Zeros: what C leaves out is not what lay there before.
+fn private(bytes: usize) -> Option<Draft> {
+    let mut own = Vec::new();
+    own.try_reserve_exact(bytes).ok()?;
+    own.resize(bytes, 0);
+    Some(Draft::written(own))
 }
 
 /// See `nearpath.h`.
@@ -104,7 +118,7 @@ unsafe impl Sync for Handling {}
 
 impl Handling {
     fn run(&self, party: *mut PartyOfC, request: Request) -> Response {
-        let (request, mut answer) = (RequestOfC::new(request), AnswerOfC::new());
+        let (request, mut answer) = (RequestOfC::new(request), AnswerOfC::new(party));
         // SAFETY: C's function with C's `user`; party, request and answer live until it returns.
         unsafe { (self.0)(party, &request, &mut answer, self.1) };
         answer.finish()

@@ -1,8 +1,15 @@
-from collections.abc import Buffer, Callable, Iterator, Mapping
+from collections.abc import Buffer as _Buffer, Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Literal, Self, overload
 
-type Payload = Buffer | str
+class Buffer:
+    def __len__(self) -> int: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+    def truncate(self, bytes: int, /) -> None: ...
+    @property
+    def in_slot(self) -> bool: ...
+
+type Payload = _Buffer | str
 # Sent as it yields.
 type Pieces = Iterator[Payload]
 type Headers = Mapping[str, str | bytes]
@@ -68,6 +75,7 @@ class Published:
 type Answer = Response | Payload | Pieces | tuple[int, Response | Payload | Pieces | None] | None
 
 def serve(handler: Callable[[Request], Answer], /, *, threads: int = 1, stream: bool = False) -> None: ...
+def buffer(bytes: int, /) -> Buffer: ...
 def call(
     name: str,
     payload: Payload | Pieces | None = None,

@@ -32,6 +32,28 @@ class Error(Exception):
 Published = collections.namedtuple("Published", ["sent", "missed"])
 
 
+class Buffer(bytearray):
+    """A payload to write in. It is taken once, when nobody can write there any more."""
+
+    in_slot, _gone = False, False
+
+    def truncate(self, length, /):
+        del self[length:]
+
+    def _take(self):
+        if self._gone:
+            raise BufferError("the buffer was handed over: make another one")
+        payload = bytes(self)
+        self.clear()  # BufferError while somebody looks
+        self._gone = True
+        return payload
+
+
+def buffer(length, /):
+    """So many zeros to write a payload in."""
+    return Buffer(length)
+
+
 class Response:
     """An answer: one that came, or that of a handler."""
 
@@ -82,6 +104,8 @@ def _is_pieces(payload):
 def _bytes(payload):
     if payload is None:
         return b""
+    if isinstance(payload, Buffer):
+        return payload._take()
     return payload.encode() if isinstance(payload, str) else bytes(payload)
 
 
@@ -193,6 +217,7 @@ def notify(name, payload=None, /, **how):
 
 def publish(topic, payload=None, /, **how):
     """Sends an event to who subscribes to the topic: over HTTP alone nobody does."""
+    _bytes(payload)  # taken, as everywhere
     if not topic or len(topic.encode()) > 0xFFFF or any(sign in topic for sign in "+#\0"):
         raise Error("name", "", f"no event can have that topic: {topic!r} is empty, too long, or has a wildcard", path=None)
     return Published(0, 0)

@@ -61,7 +61,8 @@ impl Request {
             let body = collect(py, || self.part(py))?;
             self.inner().put_back(body);
         }
-        memoryview(py, self.inner().body())
+        let body = self.inner().share_body();
+        memoryview(py, body)
     }
 
     /// The payload as it comes, with serve(…, stream=True): an iterator of memoryviews.
@@ -166,12 +167,12 @@ impl Response {
     #[getter]
     fn body<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyMemoryView>> {
         if self.reading.is_none() {
-            return memoryview(py, self.inner.body());
+            return memoryview(py, self.inner.share_body());
         }
         let known = self.whole.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let body = known.map_or_else(|| collect(py, || self.part(py)), Ok)?;
         *self.whole.lock().unwrap_or_else(PoisonError::into_inner) = Some(body.clone());
-        memoryview(py, &body)
+        memoryview(py, body.into())
     }
 
     /// The payload as it comes, of call(…, stream=True): an iterator of memoryviews.

@@ -2,11 +2,13 @@
 
 use std::cell::RefCell;
 
-use nearpath::Error;
 use nearpath::blocking::Party;
+use nearpath::{Draft, Error};
+use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyIterator, PyTuple};
 
+use crate::buffer::Buffer;
 use crate::error::raise;
 use crate::messages::Response;
 use crate::stream::{Reading, collect, is_pieces};
@@ -53,6 +55,21 @@ pub(crate) fn still<T: Send>(py: Python<'_>, work: impl FnOnce(&mut Party) -> T 
     py.detach(|| PARTY.with_borrow_mut(work))
 }
 
+/// So many zeros to write a payload in, where it goes out.
+#[pyfunction]
+#[pyo3(signature = (bytes, /))]
+pub(crate) fn buffer(py: Python<'_>, bytes: usize) -> PyResult<Buffer> {
+    let draft = with(py, |party| Ok(party.draft_in_slot(bytes)))?;
+    draft.or_else(|| private(bytes)).map(Buffer::new).ok_or_else(|| PyMemoryError::new_err("no memory for the buffer"))
+}
+
+fn private(bytes: usize) -> Option<Draft> {
+    let mut own = Vec::new();
+    own.try_reserve_exact(bytes).ok()?;
+    own.resize(bytes, 0);
+    Some(Draft::written(own))
+}
+
 /// Calls a function and waits for its answer, whatever status that has. A payload that is an iterator is sent as it yields; with
 /// stream the answer is returned when it begins, and read as it comes.
 #[pyfunction]
@@ -68,8 +85,8 @@ pub(crate) fn call(
     if stream || pieces.is_some() {
         return exchange(py, name, payload, stream, how);
     }
-    let payload = payload.map(payload::read).transpose()?.unwrap_or_default();
     let ask = ask::read(py, how)?;
+    let payload = payload.map(payload::read).transpose()?.unwrap_or_default();
     with(py, |party| party.call(name, payload, &ask)).map(Response::new)
 }
 
@@ -146,8 +163,8 @@ pub(crate) fn notify(
     payload: Option<&Bound<'_, PyAny>>,
     how: Option<&Bound<'_, PyDict>>,
 ) -> PyResult<()> {
-    let payload = payload.map(payload::read).transpose()?.unwrap_or_default();
     let ask = ask::read(py, how)?;
+    let payload = payload.map(payload::read).transpose()?.unwrap_or_default();
     with(py, |party| party.notify(name, payload, &ask))
 }
 
@@ -184,8 +201,8 @@ pub(crate) fn publish(
     payload: Option<&Bound<'_, PyAny>>,
     how: Option<&Bound<'_, PyDict>>,
 ) -> PyResult<Published> {
-    let payload = payload.map(payload::read).transpose()?.unwrap_or_default();
     let ask = ask::read(py, how)?;
+    let payload = payload.map(payload::read).transpose()?.unwrap_or_default();
     let published = with(py, |party| party.publish(topic, payload, &ask))?;
     Ok(Published { sent: published.sent, missed: published.missed })
 }

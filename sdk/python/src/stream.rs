@@ -32,7 +32,7 @@ impl PartsOfRequest {
     }
 
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyMemoryView>>> {
-        self.0.get().part(py)?.map(|part| memoryview(py, &part)).transpose()
+        self.0.get().part(py)?.map(|part| memoryview(py, part.into())).transpose()
     }
 }
 
@@ -47,7 +47,7 @@ impl PartsOfResponse {
     }
 
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyMemoryView>>> {
-        self.0.get().part(py)?.map(|part| memoryview(py, &part)).transpose()
+        self.0.get().part(py)?.map(|part| memoryview(py, part.into())).transpose()
     }
 }
 

@@ -4,6 +4,7 @@ use std::fmt;
 
 use bytes::Bytes;
 use futures_util::Stream;
+use nearpath_domain::post::{Draft, Payload};
 
 use crate::body::{self, Body};
 use crate::error::Error;
@@ -99,7 +100,7 @@ impl Streaming {
     /// As [`Body::whole`].
     pub async fn whole(self) -> Result<Response, Error> {
         let body = self.body.whole().await?;
-        Ok(self.response.with_body(body))
+        Ok(self.response.with_body(body.into()))
     }
 }
 
@@ -191,4 +192,4 @@ macro_rules! payloads {
     )* };
 }
 
-payloads!(Bytes, Vec<u8>, String, &'static [u8], &'static str);
+payloads!(Payload, Draft, Bytes, Vec<u8>, String, &'static [u8], &'static str);

@@ -60,6 +60,7 @@ impl Kind {
     /// What became of something through shared memory.
     pub(crate) fn of(error: CallError) -> Self {
         match error {
+            CallError::Unsent(Unsent::Lost) => Self::Died(error.to_string()), // there is nothing left to send
             CallError::Unsent(why) => Self::Unsent(why.to_string()),
             CallError::Died => Self::Died(error.to_string()),
             CallError::Timeout => Self::Timeout,

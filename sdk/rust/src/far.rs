@@ -202,7 +202,7 @@ async fn collect(answer: http::Response<Incoming>) -> Result<Response, Kind> {
     let body = body.to_bytes();
     match parts.headers.contains_key("x-nearpath-reason") {
         true => Err(refusal(&parts, &body)),
-        false => Ok(beginning(&parts)?.with_body(body)),
+        false => Ok(beginning(&parts)?.with_body(body.into())),
     }
 }
 

@@ -12,6 +12,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use nearpath_domain::post::Payload;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::spawn_local;
 
@@ -81,7 +82,7 @@ async fn read(request: http::Request<Incoming>, streams: bool) -> Result<Request
     read.map_err(|bad| Response::new(format!("{bad}\n")).with_status(431))?;
     let context = Context::default().traced(head.get("traceparent"));
     let request =
-        Request { head, body: Bytes::new(), rest: None, caller: None, event: false, path: Path::Http, context };
+        Request { head, body: Payload::default(), rest: None, caller: None, event: false, path: Path::Http, context };
     if streams {
         return Ok(Request { rest: Some(Source::Far(body)), ..request });
     }
@@ -89,7 +90,7 @@ async fn read(request: http::Request<Incoming>, streams: bool) -> Result<Request
         let status = if error.is::<LengthLimitError>() { 413 } else { 400 };
         Response::new(format!("the request's body: {error}\n")).with_status(status)
     })?;
-    Ok(Request { body: body.to_bytes(), ..request })
+    Ok(Request { body: body.to_bytes().into(), ..request })
 }
 
 /// Fields that HTTP does not know are left out.
@@ -102,6 +103,6 @@ fn write(response: Response) -> http::Response<Full<Bytes>> {
             out.headers_mut().append(name, value);
         }
     }
-    *out.body_mut() = Full::new(response.into_body());
+    *out.body_mut() = Full::new(response.into_body().into());
     out
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use nearpath_domain::clock;
-use nearpath_domain::post::Caller;
+use nearpath_domain::post::{Caller, Payload};
 use nearpath_domain::{Answer, Incoming, Reply};
 use nearpath_types::Reason;
 
@@ -45,7 +45,7 @@ impl fmt::Display for Path {
 #[derive(Debug)]
 pub struct Request {
     pub(crate) head: Head,
-    pub(crate) body: Bytes,
+    pub(crate) body: Payload,
     /// What follows, for a server that streams.
     pub(crate) rest: Option<Source>,
     /// None when it came over HTTP.
@@ -99,23 +99,23 @@ impl Request {
     ///
     /// Of a server that streams ([`crate::Server::streaming`]) it is what has come: see [`Request::into_stream`].
     pub fn body(&self) -> &Bytes {
-        &self.body
+        self.body.bytes()
     }
 
-    /// The payload alone.
-    pub fn into_body(self) -> Bytes {
+    /// The payload alone. Called on with it, or answered with it, nothing is copied, unless somebody keeps bytes of it.
+    pub fn into_body(self) -> Payload {
         self.body
     }
 
     /// The payload as it comes. It comes so where the server streams; otherwise it is there, and comes in one piece.
     pub fn into_stream(self) -> Body {
         let deadline = self.context.deadline;
-        Body::of("", self.path, self.body, self.rest).until(deadline)
+        Body::of("", self.path, self.body.into(), self.rest).until(deadline)
     }
 
     /// Takes the payload out, to be read as it comes; the rest of the request stays.
     pub fn take_stream(&mut self) -> Body {
-        let (first, rest) = (std::mem::take(&mut self.body), self.rest.take());
+        let (first, rest) = (std::mem::take(&mut self.body).into(), self.rest.take());
         Body::of("", self.path, first, rest).until(self.context.deadline)
     }
 
@@ -126,14 +126,19 @@ impl Request {
 
     /// The payload apart, as a request without anything else: for who reads it in parts and looks at the rest meanwhile.
     pub fn payload(&mut self) -> Self {
-        let (body, rest) = (self.body.clone(), self.rest.take());
+        let (body, rest) = (self.body.share(), self.rest.take());
         let (path, context) = (self.path, self.context);
         Self { head: Head::default(), body, rest, caller: None, event: self.event, path, context }
     }
 
     /// With a payload that was read from its parts.
     pub fn put_back(&mut self, body: Bytes) {
-        self.body = body;
+        self.body = body.into();
+    }
+
+    /// The payload in common with this request: as long as both are there, it is copied when it is sent.
+    pub fn share_body(&self) -> Payload {
+        self.body.share()
     }
 
     /// The function that calls, `NAME.NAMESPACE`, as the node says; none when it is the gateway or came over HTTP.
@@ -163,18 +168,27 @@ impl Request {
 }
 
 /// An answer.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 pub struct Response {
     status: u16,
     pub(crate) head: Head,
-    body: Bytes,
+    body: Payload,
     path: Option<Path>,
     instance: Option<u64>,
 }
 
+/// The clone has its body in common with the original: neither is passed on without a copy while the other is there.
+impl Clone for Response {
+    fn clone(&self) -> Self {
+        let Self { status, head, body, path, instance } = self;
+        let (head, body) = (head.clone(), body.share());
+        Self { status: *status, head, body, path: *path, instance: *instance }
+    }
+}
+
 impl Response {
     /// Status 200 with this body.
-    pub fn new(body: impl Into<Bytes>) -> Self {
+    pub fn new(body: impl Into<Payload>) -> Self {
         Self { status: 200, body: body.into(), ..Self::default() }
     }
 
@@ -193,6 +207,11 @@ impl Response {
         Ok(self)
     }
 
+    /// The payload in common with this response: as long as both are there, it is copied when it is sent.
+    pub fn share_body(&self) -> Payload {
+        self.body.share()
+    }
+
     /// With these header fields instead of those that it had.
     pub fn with_head(mut self, head: Head) -> Self {
         self.head = head;
@@ -202,16 +221,16 @@ impl Response {
     /// Without its body, and that.
     pub(crate) fn parted(mut self) -> (Self, Bytes) {
         let body = std::mem::take(&mut self.body);
-        (self, body)
+        (self, body.into())
     }
 
-    pub(crate) fn with_body(mut self, body: Bytes) -> Self {
+    pub(crate) fn with_body(mut self, body: Payload) -> Self {
         self.body = body;
         self
     }
 
     /// With this body instead of the one that it had.
-    pub fn filled(self, body: impl Into<Bytes>) -> Self {
+    pub fn filled(self, body: impl Into<Payload>) -> Self {
         self.with_body(body.into())
     }
 
@@ -242,11 +261,11 @@ impl Response {
 
     /// The payload; as [`Request::body`].
     pub fn body(&self) -> &Bytes {
-        &self.body
+        self.body.bytes()
     }
 
-    /// The payload alone.
-    pub fn into_body(self) -> Bytes {
+    /// The payload alone. Called on with it, or answered with it, nothing is copied, unless somebody keeps bytes of it.
+    pub fn into_body(self) -> Payload {
         self.body
     }
 

@@ -73,7 +73,7 @@ fn the_first_of_several_answers() {
         for _ in 0..2 {
             let (at, answer) = party.wait_any(&mut calls).unwrap();
             assert!(calls[at].is_none());
-            seen.push((at, answer.unwrap().into_body()));
+            seen.push((at, Bytes::from(answer.unwrap().into_body())));
         }
         seen.sort();
         assert_eq!(seen, [(1, Bytes::from("b")), (3, Bytes::from("c"))]);

@@ -157,7 +157,7 @@ impl Party {
     /// and is the only part.
     pub fn part(&mut self, request: &mut Request) -> Option<Result<Bytes, Error>> {
         if !request.body.is_empty() {
-            return Some(Ok(std::mem::take(&mut request.body)));
+            return Some(Ok(std::mem::take(&mut request.body).into()));
         }
         let (path, left) = (request.path, request.time_left());
         let part = match (&self.answering, self.post.as_mut(), request.rest.as_mut()?) {

@@ -27,7 +27,8 @@ use crate::clock::Nanos;
 use crate::packet;
 use crate::protocol::FromParty;
 
-/// How long to wait for somebody to release a slot: nobody rings for that.
+/// How long to wait for somebody to release a slot: nobody rings for that. A bell would make every release look at a word that
+/// all parties write, and wake all that wait; this costs a thousand looks a second of a party that is short, and none of others.
 const SLOT_RETRY: Duration = Duration::from_millis(1);
 
 pub(in crate::post) type Outcome = Result<Reply, CallError>;
@@ -37,7 +38,7 @@ type Begun = Result<Option<Flow>, Unsent>;
 #[derive(Debug)]
 pub(in crate::post) struct Core {
     pub(in crate::post) desk: Desk,
-    pub(in crate::post) socket: OwnedFd,
+    pub(in crate::post) socket: Arc<OwnedFd>,
     pub(in crate::post) book: Book<Outcome>,
     pub(in crate::post) incoming: VecDeque<Incoming>,
     pub(in crate::post) member: Arc<Member>,
@@ -70,7 +71,7 @@ impl Core {
             mail: desk.mail().wrapping_sub(1), // what came after the welcome is looked for at the first turn
             left: Left::new(own),
             desk,
-            socket,
+            socket: Arc::new(socket),
             member,
             inbox,
             settings,
@@ -141,11 +142,9 @@ impl Core {
     }
 
     fn turn_link(&mut self, channel: u32, link: &mut Link, now: Nanos) {
-        // What a strict peer sends is copied at once: only a body that is put together here has a bound here.
-        let Settings { streams, calls_stream, .. } = self.settings;
-        let each = !self.member.pool().is_own();
-        let streams = each && (streams || calls_stream && link.side == Side::Callee);
-        let taking = Taking { bound: self.settings.largest_body, each, streams };
+        let Settings { largest_body: bound, streams, calls_stream, .. } = self.settings;
+        let streams = streams || calls_stream && link.side == Side::Callee;
+        let taking = Taking { bound, streams, told: self.member.pool().is_own() };
         link.take(taking, |link, came| match link.side {
             Side::Caller => self.answered(channel, link, came, now),
             Side::Callee => self.called(channel, link, came, now),

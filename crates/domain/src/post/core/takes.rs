@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-use bytes::Bytes;
 use nearpath_shm::envelope::flag;
 use nearpath_shm::{Envelope, Kind, Side};
 
 use super::super::link::{Came, Link};
 use super::super::outbox::Letter;
-use super::super::rest::{Feed, Rest};
+use super::super::payload::Payload;
+use super::super::rest::{Feed, News, Rest};
 use super::super::words::{Answer, CallError, Incoming, Reply};
 use super::answers::{answer_on, break_off, take_on};
 use super::{Core, Outcome};
@@ -26,7 +26,7 @@ impl Core {
                     return feed.leave(); // it was given up, and its callee has been told
                 }
                 let rest = self.rest(channel, envelope.call, feed);
-                self.book.begin(envelope.call, Ok(reply(link, &envelope, head, body, Some(rest))));
+                self.book.begin(envelope.call, Ok(reply(link, &envelope, head, body.into(), Some(rest))));
                 return;
             }
             Came::Ended(call) => return self.settle(channel, link, call, None, now),
@@ -55,17 +55,31 @@ impl Core {
         Rest::new(feed, Arc::clone(&self.left), channel, call)
     }
 
-    /// Nobody reads the rest of some bodies: the senders of answers are told, the parts of calls are let go.
+    /// Nobody reads the rest of some bodies: the senders of answers are told, the parts of calls are let go. Of others a strict
+    /// sender is told how far they have been read.
     pub(super) fn heed_readers(&mut self) {
         if !self.left.any() {
             return;
         }
-        for (channel, call) in self.left.take() {
-            let link = self.links.get(&channel);
-            if link.is_some_and(|link| link.side == Side::Caller && link.feeds(call)) {
-                self.cancel(channel, call);
+        let News { left, let_go } = self.left.take();
+        for (channel, call, let_go) in let_go {
+            self.tell(channel, |link| link.tell(call, let_go));
+        }
+        for (channel, call) in left {
+            let Some(link) = self.links.get(&channel).filter(|link| link.feeds(call)) else { continue };
+            match link.side {
+                Side::Caller => self.cancel(channel, call),
+                Side::Callee if self.member.pool().is_own() => self.tell(channel, |link| link.tell_all(call)),
+                Side::Callee => {}
             }
         }
+    }
+
+    fn tell(&mut self, channel: u32, what: impl FnOnce(&mut Link)) {
+        let Some(link) = self.links.get_mut(&channel) else { return };
+        what(link);
+        link.pump(&self.member);
+        self.unrung = true;
     }
 
     pub(super) fn called(&mut self, channel: u32, link: &mut Link, came: Came, now: Nanos) {
@@ -73,7 +87,7 @@ impl Core {
             Came::Whole(envelope, head, body) => self.accept(channel, link, envelope, head, body, None, now),
             Came::Begun(envelope, head, body, feed) => {
                 let rest = Some(self.rest(channel, envelope.call, feed));
-                self.accept(channel, link, envelope, head, body, rest, now);
+                self.accept(channel, link, envelope, head, body.into(), rest, now);
             }
             Came::Cancelled(call, assembling) => self.cancelled(channel, link, call, assembling, now),
             Came::Bad(envelope) if envelope.kind == Kind::Call => {
@@ -92,7 +106,7 @@ impl Core {
         link: &mut Link,
         envelope: Envelope,
         head: Vec<u8>,
-        body: Bytes,
+        body: Payload,
         rest: Option<Rest>,
         now: Nanos,
     ) {
@@ -128,7 +142,7 @@ impl Core {
     }
 }
 
-pub(super) fn reply(link: &Link, envelope: &Envelope, head: Vec<u8>, body: Bytes, rest: Option<Rest>) -> Reply {
+pub(super) fn reply(link: &Link, envelope: &Envelope, head: Vec<u8>, body: Payload, rest: Option<Rest>) -> Reply {
     let Envelope { status, reason, .. } = *envelope;
     Reply { status, reason, platform: envelope.has(flag::PLATFORM), from: link.instance, head, body, rest }
 }
