@@ -209,7 +209,7 @@ np_code np_answer_header(np_answer *answer, const char *name, const void *value,
 np_code np_answer_body(np_answer *answer, const void *body, size_t bytes);
 /* The body, without that copy; as np_call_owned. */
 np_code np_answer_body_owned(np_answer *answer, const void *body, size_t bytes, np_free release, void *context);
-/* A body of so many zeros to write in, where it goes out: valid until the handler returns. NULL: no memory. */
+/* A body of so many zeros to write in, where it goes out: valid until the handler returns, or np_answer_open. NULL: no memory. */
 void *np_answer_begin(np_answer *answer, size_t bytes);
 /* The body that was written in a draft; draft is gone afterwards. */
 np_code np_answer_draft(np_answer *answer, np_draft *draft);

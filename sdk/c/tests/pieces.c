@@ -48,6 +48,9 @@ static void handler(np_party *party, const np_request *request, np_answer *answe
         pthread_mutex_unlock(&lock);
     } else if (ends(path, length, "/together")) {
         pthread_barrier_wait(&together); /* nobody gets on before all are here */
+        char *place = np_answer_begin(answer, 5000);
+        CHECK(place != NULL);
+        memset(place, 'd', 5000);
     } else if (ends(path, length, "/topic")) {
         pthread_mutex_lock(&lock);
         CHECK(np_answer_body(answer, topic, strlen(topic)) == NP_OK);
@@ -115,11 +118,16 @@ static void broken(np_party *party, const np_ask *ask) {
 static void at_once(np_party *party, const np_ask *ask) {
     np_pending *pending[THREADS + 1] = { NULL };
     np_reply *reply;
-    size_t which = 0;
-    for (int k = 0; k < THREADS; k++) CHECK(np_begin(party, "listens-orders", NULL, 0, ask, &pending[k + 1]) == NP_OK);
+    size_t which = 0, bytes;
+    for (int k = 1; k < THREADS; k++) CHECK(np_begin(party, "listens-orders", NULL, 0, ask, &pending[k + 1]) == NP_OK);
+    void *place;
+    np_draft *draft = np_draft_begin(party, 5000, &place);
+    CHECK(draft != NULL && np_begin_draft(party, "listens-orders", draft, ask, &pending[1]) == NP_OK);
     for (int k = 0; k < THREADS; k++) {
         CHECK(np_wait_any(party, pending, THREADS + 1, &which, &reply) == NP_OK);
         CHECK(which > 0 && pending[which] == NULL && np_reply_status(reply) == 200);
+        const char *body = np_reply_body(reply, &bytes);
+        CHECK(bytes == 5000 && body[0] == 'd' && body[4999] == 'd');
         np_reply_free(reply);
     }
     CHECK(np_wait_any(party, pending, THREADS + 1, &which, &reply) == NP_MISUSE);

@@ -170,7 +170,8 @@ async fn attend<H: Handler>(mut received: Received, service: Rc<Service<H>>) {
     let answer = tokio::select! {
         biased;
         answer = CONTEXT.scope(context, service.handler.answer(request)) => answer,
-        () = received.given_up() => Response::default().into(), // goes nowhere, but the call has to end
+        // Goes nowhere, but the call has to end. Nobody waits for an event: so nobody gives it up.
+        () = received.given_up(), if !received.event => Response::default().into(),
     };
     match answer {
         Answer::Whole(response) => received.answer(response.into_answer()),

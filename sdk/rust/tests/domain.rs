@@ -155,6 +155,27 @@ fn an_event_comes_and_is_told_from_a_call() {
 }
 
 #[test]
+fn the_handler_of_an_event_may_wait() {
+    let mut house = House::new(&[("caller", "mail")]);
+    let (told, mut events) = tokio::sync::mpsc::unbounded_channel();
+    house.serve(1, "mail", move || {
+        move |request: Request| {
+            let told = told.clone();
+            async move {
+                tokio::task::yield_now().await; // it goes on, although nobody waits for it
+                let _ = told.send(request.is_event());
+            }
+        }
+    });
+    house.calls(2, "caller", async || {
+        near("mail", "call").await;
+        nearpath::notify("mail", "event").await.unwrap();
+        assert_eq!((events.recv().await, events.recv().await), (Some(false), Some(true)));
+    });
+    house.stop();
+}
+
+#[test]
 fn what_memory_does_not_reach_goes_over_http() {
     let house = House::new(&[]);
     house.calls(1, "caller", async || {

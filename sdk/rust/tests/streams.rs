@@ -1,6 +1,7 @@
 //! Bodies that go and come bit by bit, and events for topics: through memory, and over HTTP.
 #![allow(clippy::unwrap_used)]
 
+#[macro_use]
 mod house;
 
 use std::cell::Cell;
@@ -9,10 +10,19 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
-use house::{House, near};
+use house::{House, New, near};
 use nearpath::{Answer, Ask, Environment, Error, Kind, Path, Published, Request, Response, Server, Streaming};
 use nearpath_testkit::{eventually, free_addr, within};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+in_each_kind! {
+    parts_go_and_come_as_they_are_there,
+    a_slow_reader_stops_its_writer_and_one_that_leaves_ends_it,
+    what_is_broken_off_is_an_error_and_never_an_end,
+    a_deadline_holds_for_the_whole_exchange,
+    large_bodies_are_whole_for_a_handler_that_does_not_stream_and_in_parts_for_one_that_does,
+    an_event_goes_to_who_subscribes_and_bears_its_topic,
+}
 
 fn channel<T: 'static>(receiver: UnboundedReceiver<T>) -> impl futures_util::Stream<Item = T> {
     stream::unfold(receiver, async |mut receiver| receiver.recv().await.map(|item| (item, receiver)))
@@ -45,9 +55,8 @@ async fn conversation(name: &str, path: Path) {
     assert_eq!(answer.into_body().whole().await.unwrap(), "THREE");
 }
 
-#[test]
-fn parts_go_and_come_as_they_are_there() {
-    let mut house = House::new(&[("caller", "shouts")]);
+fn parts_go_and_come_as_they_are_there(house: New) {
+    let mut house = house(&[("caller", "shouts")]);
     house.streams(1, "shouts", || shouts);
     house.calls(2, "caller", async || {
         until_ready("shouts").await;
@@ -100,10 +109,9 @@ impl Drop for Dropped {
     }
 }
 
-#[test]
-fn a_slow_reader_stops_its_writer_and_one_that_leaves_ends_it() {
+fn a_slow_reader_stops_its_writer_and_one_that_leaves_ends_it(house: New) {
     const PIECE: usize = 60_000;
-    let mut house = House::new(&[("caller", "endless")]);
+    let mut house = house(&[("caller", "endless")]);
     let (told, mut ended) = unbounded_channel();
     house.serve(1, "endless", move || {
         let made = Rc::new(Cell::new(0usize));
@@ -143,9 +151,8 @@ fn a_slow_reader_stops_its_writer_and_one_that_leaves_ends_it() {
     house.stop();
 }
 
-#[test]
-fn what_is_broken_off_is_an_error_and_never_an_end() {
-    let mut house = House::new(&[("caller", "breaks"), ("caller", "reads")]);
+fn what_is_broken_off_is_an_error_and_never_an_end(house: New) {
+    let mut house = house(&[("caller", "breaks"), ("caller", "reads")]);
     house.serve(1, "breaks", || {
         async |request: Request| match request.path() {
             "/ready" => Answer::from(Response::new("")),
@@ -190,9 +197,8 @@ fn what_is_broken_off_is_an_error_and_never_an_end() {
     house.stop();
 }
 
-#[test]
-fn a_deadline_holds_for_the_whole_exchange() {
-    let mut house = House::new(&[("caller", "stalls")]);
+fn a_deadline_holds_for_the_whole_exchange(house: New) {
+    let mut house = house(&[("caller", "stalls")]);
     house.serve(1, "stalls", || {
         async |request: Request| match request.path() {
             "/ready" => Answer::from(Response::new("")),
@@ -212,9 +218,8 @@ fn a_deadline_holds_for_the_whole_exchange() {
     house.stop();
 }
 
-#[test]
-fn large_bodies_are_whole_for_a_handler_that_does_not_stream_and_in_parts_for_one_that_does() {
-    let mut house = House::new(&[("caller", "whole"), ("caller", "parts")]);
+fn large_bodies_are_whole_for_a_handler_that_does_not_stream_and_in_parts_for_one_that_does(house: New) {
+    let mut house = house(&[("caller", "whole"), ("caller", "parts")]);
     house.serve(1, "whole", || async |request: Request| request.body().len().to_string());
     house.streams(2, "parts", || {
         async |request: Request| {
@@ -237,9 +242,8 @@ fn large_bodies_are_whole_for_a_handler_that_does_not_stream_and_in_parts_for_on
     house.stop();
 }
 
-#[test]
-fn an_event_goes_to_who_subscribes_and_bears_its_topic() {
-    let mut house = House::new(&[("caller", "listens-orders"), ("caller", "other")]);
+fn an_event_goes_to_who_subscribes_and_bears_its_topic(house: New) {
+    let mut house = house(&[("caller", "listens-orders"), ("caller", "other")]);
     let (told, mut events) = unbounded_channel();
     house.serve(1, "listens-orders", move || {
         move |request: Request| {

@@ -1,6 +1,7 @@
 //! Parties that are threads which wait: several calls at once, bodies piece by piece, bursts.
 #![allow(clippy::unwrap_used)]
 
+#[macro_use]
 mod house;
 
 use std::num::NonZeroUsize;
@@ -10,10 +11,19 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::StreamExt;
-use house::{House, near};
-use nearpath::blocking::{Exchange, NotWanted, Party, Step};
+use house::{House, New, near};
+use nearpath::blocking::{Exchange, NotWanted, Party, Pending, Step};
 use nearpath::{Answer, Ask, Environment, Error, Path, Published, Request, Response, Server, Streaming};
 use nearpath_testkit::free_addr;
+
+in_each_kind! {
+    a_burst_waits_for_credit_and_none_of_it_goes_another_way,
+    the_first_of_several_answers,
+    one_thread_writes_and_reads_at_once,
+    who_gives_up_is_heard,
+    what_is_broken_off_is_no_end,
+    several_threads_answer_at_once_from_memory_and_from_http,
+}
 
 /// Has a thread do something, within the deadline of a test.
 fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
@@ -36,16 +46,26 @@ fn until_near(party: &mut Party, name: &str) {
     }
 }
 
-#[test]
-fn a_burst_waits_for_credit_and_none_of_it_goes_another_way() {
+/// Every other one from a draft: what waits for credit keeps it.
+fn begin(party: &mut Party, number: usize) -> Pending {
+    let text = number.to_string();
+    if number.is_multiple_of(2) {
+        return party.begin("echo", text, &near_only()).unwrap();
+    }
+    let mut draft = party.draft(text.len());
+    draft.copy_from_slice(text.as_bytes());
+    party.begin("echo", draft, &near_only()).unwrap()
+}
+
+fn a_burst_waits_for_credit_and_none_of_it_goes_another_way(house: New) {
     const CALLS: usize = 1000; // a channel has credit for 256
-    let mut house = House::new(&[("caller", "echo")]);
+    let mut house = house(&[("caller", "echo")]);
     house.serve(1, "echo", || async |request: Request| request.into_body());
     let environment = house.environment(2, "caller");
     in_time(move || {
         let mut party = Party::new(environment);
         until_near(&mut party, "echo");
-        let calls: Vec<_> = (0..CALLS).map(|k| party.begin("echo", k.to_string(), &near_only()).unwrap()).collect();
+        let calls: Vec<_> = (0..CALLS).map(|k| begin(&mut party, k)).collect();
         for (k, pending) in calls.into_iter().enumerate() {
             let answer = party.wait(pending).unwrap();
             assert_eq!((answer.body().as_ref(), answer.path()), (k.to_string().as_bytes(), Some(Path::Shm)));
@@ -54,9 +74,8 @@ fn a_burst_waits_for_credit_and_none_of_it_goes_another_way() {
     house.stop();
 }
 
-#[test]
-fn the_first_of_several_answers() {
-    let mut house = House::new(&[("caller", "waits")]);
+fn the_first_of_several_answers(house: New) {
+    let mut house = house(&[("caller", "waits")]);
     house.serve(1, "waits", || {
         async |request: Request| match request.body().as_ref() {
             b"never" => std::future::pending().await,
@@ -123,9 +142,8 @@ fn echo(party: &mut Party, mut request: Request) -> Response {
     Response::new("")
 }
 
-#[test]
-fn one_thread_writes_and_reads_at_once() {
-    let mut house = House::new(&[("caller", "async"), ("caller", "waits")]);
+fn one_thread_writes_and_reads_at_once(house: New) {
+    let mut house = house(&[("caller", "async"), ("caller", "waits")]);
     house.streams(1, "async", || {
         async |request: Request| match request.path() {
             "/ready" => Answer::from(Response::new("")),
@@ -151,9 +169,8 @@ fn one_thread_writes_and_reads_at_once() {
     house.stop();
 }
 
-#[test]
-fn who_gives_up_is_heard() {
-    let mut house = House::new(&[("caller", "waits"), ("caller", "endless")]);
+fn who_gives_up_is_heard(house: New) {
+    let mut house = house(&[("caller", "waits"), ("caller", "endless")]);
     let (told, heard) = mpsc::channel();
     house.waits_streaming(1, "waits", move |party, mut request| {
         if request.path() != "/ready" {
@@ -201,9 +218,8 @@ fn who_gives_up_is_heard() {
     house.stop();
 }
 
-#[test]
-fn what_is_broken_off_is_no_end() {
-    let mut house = House::new(&[("caller", "breaks")]);
+fn what_is_broken_off_is_no_end(house: New) {
+    let mut house = house(&[("caller", "breaks")]);
     house.waits(1, "breaks", |party, request| {
         if request.path() != "/ready" {
             party.begin_answer(Response::new("")).unwrap();
@@ -255,10 +271,9 @@ fn over_http_too() {
     server.join().unwrap().unwrap();
 }
 
-#[test]
-fn several_threads_answer_at_once_from_memory_and_from_http() {
+fn several_threads_answer_at_once_from_memory_and_from_http(house: New) {
     const THREADS: usize = 4;
-    let mut house = House::new(&[("caller", "crew"), ("crew", "back")]);
+    let mut house = house(&[("caller", "crew"), ("crew", "back")]);
     house.serve(1, "back", || async |request: Request| request.into_body());
     let environment = house.environment(2, "crew");
     let address = environment.listen;
@@ -271,6 +286,11 @@ fn several_threads_answer_at_once_from_memory_and_from_http() {
             }
             if request.path() == "/pieces" {
                 return echo(party, request);
+            }
+            if request.path() == "/draft" {
+                let mut draft = party.draft(70_000);
+                draft.fill(9);
+                return Response::new(draft);
             }
             party.call("back", request.into_body(), &Ask::default()).map_or_else(failed, |answer| {
                 let path = answer.path().unwrap().name();
@@ -296,6 +316,8 @@ fn several_threads_answer_at_once_from_memory_and_from_http() {
             let answer = answer.unwrap();
             assert_eq!((answer.body().as_ref(), answer.header("x-path")), (&b"x"[..], Some("shm")));
         }
+        let answer = nearpath::call_with("crew", "", Ask::default().near_only().path("/draft")).await.unwrap();
+        assert!(answer.body().len() == 70_000 && answer.body().iter().all(|byte| *byte == 9));
         let pieces = futures_util::stream::iter((0..100).map(|_| Ok::<_, Error>(vec![1; 100_000])));
         let ask = Ask::default().near_only().path("/pieces");
         let answer = nearpath::call_stream_with("crew", pieces, ask).await.unwrap().whole().await.unwrap();

@@ -1,5 +1,6 @@
 //! A domain whose functions are threads of the test: a real hub, real sockets and memory.
 #![allow(dead_code, reason = "no test uses all of it")]
+#![allow(unused_macros)]
 
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -17,6 +18,21 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, 
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
+/// Each case in a shared domain and in a strict one: it gets what makes a house for edges.
+macro_rules! in_each_kind {
+    ($($case:ident),* $(,)?) => {
+        mod shared {
+            $( #[test] fn $case() { super::$case(super::House::new) } )*
+        }
+        mod strict {
+            $( #[test] fn $case() { super::$case(super::House::strict) } )*
+        }
+    };
+}
+
+/// See [`House::new`].
+pub(crate) type New = fn(&[(&str, &str)]) -> House;
+
 /// A domain whose functions are threads of this process.
 pub(crate) struct House {
     runtime: Runtime,
@@ -29,8 +45,17 @@ pub(crate) struct House {
 impl House {
     /// Edges, caller and callee; a callee whose name is `listens-` and a word wants events of that topic.
     pub(crate) fn new(edges: &[(&str, &str)]) -> Self {
+        Self::within(Settings::named("sdk"), edges)
+    }
+
+    /// The same in a domain where each party writes in a pool of its own.
+    pub(crate) fn strict(edges: &[(&str, &str)]) -> Self {
+        Self::within(Settings::named("sdk").strict(), edges)
+    }
+
+    fn within(settings: Settings, edges: &[(&str, &str)]) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let (hub, _faults) = runtime.block_on(async { Hub::start(Settings::named("sdk")).unwrap() });
+        let (hub, _faults) = runtime.block_on(async { Hub::start(settings).unwrap() });
         let id = |name: &str| name.parse::<FunctionId>().unwrap();
         let terms = |callee: &str| match callee.strip_prefix("listens-") {
             Some(topic) => Terms { topics: vec![topic.to_owned()], ..Terms::default() },
