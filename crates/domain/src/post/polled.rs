@@ -211,6 +211,14 @@ pub struct Call {
     call: Option<book::Call>,
 }
 
+impl Call {
+    /// Its answer is read as it comes ([`Reply::rest`]), also where the party has answers put together. Say so at once.
+    pub fn as_it_comes(self) -> Self {
+        self.call.into_iter().for_each(|call| self.shared.core.borrow_mut().as_it_comes(call));
+        self
+    }
+}
+
 impl Future for Call {
     type Output = Result<Reply, CallError>;
 
