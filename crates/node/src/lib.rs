@@ -29,6 +29,7 @@ mod pages;
 mod paths;
 pub mod placement;
 pub mod reconcile;
+mod sums;
 
 pub use config::{Config, NodeError, Settle};
 pub use identity::node_id;

@@ -18,6 +18,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
+use nearpath_types::Reason;
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
 use tokio::time::{Instant, Sleep, sleep};
@@ -329,7 +330,7 @@ impl Received {
 
 impl Drop for Received {
     fn drop(&mut self) {
-        self.finish(Answer::platform(500, "the handler gave no answer\n"));
+        self.finish(Answer::platform(Reason::FunctionFailed, "the handler gave no answer\n"));
     }
 }
 
