@@ -396,8 +396,9 @@ impl End {
         self.producer.room().unwrap_or(0)
     }
 
-    /// Asks the peer to ring when the ring has room again; true when it has already. Then sleep, and look at
-    /// [`End::credits`] as well as at [`End::ready`].
+    /// Asks the peer to ring when it has taken something; true when the ring has room already. It rings once, and only who sleeps:
+    /// so ask after saying so ([`crate::Desk::announce`]), before each sleep, and look at [`End::credits`] as well as at
+    /// [`End::ready`] after that.
     pub fn starve(&mut self) -> bool {
         self.producer.starve().unwrap_or(true)
     }

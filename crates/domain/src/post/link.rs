@@ -20,6 +20,9 @@ use crate::assembly::Assembly;
 use crate::clock::{self, Nanos};
 use crate::outflow::window;
 
+#[cfg(test)]
+mod tests;
+
 /// Messages taken from one channel before the others have their turn.
 const BATCH: usize = 64;
 
@@ -333,18 +336,14 @@ impl Link {
         !self.outbox.is_empty() || !self.busy.is_empty() || !self.untold.is_empty()
     }
 
-    /// Sends what can be sent of what waits, and asks to be rung when there is room for the rest.
+    /// Sends what can be sent of what waits. Who sleeps with the rest asks before that to be rung: [`Link::ready`].
     pub(super) fn pump(&mut self, member: &Arc<Member>) {
         loop {
             self.wants_slot = false;
             self.pump_words(member);
             self.pump_letters(member);
             self.pump_flows(member);
-            if !self.is_busy() || self.wants_slot {
-                return;
-            }
-            self.end.starve();
-            if !self.may_go(member) {
+            if !self.is_busy() || self.wants_slot || !self.may_go(member) {
                 return;
             }
         }
@@ -428,10 +427,32 @@ impl Link {
         self.flows.remove(&call).is_some()
     }
 
-    /// What to look at before sleeping.
+    /// What to look at before sleeping, after the party has said that it sleeps. Only here the peer is asked to ring when it has
+    /// taken something: it answers once, and to a party that is awake not at all. By the time that party sleeps the room which
+    /// the peer had made then may be full again.
     pub(super) fn ready(&mut self, member: &Arc<Member>) -> bool {
-        let goes = self.is_busy() && !self.wants_slot && self.may_go(member);
-        goes || self.end.ready() && !self.is_clogged()
+        let waits = self.is_busy() && !self.wants_slot;
+        if waits {
+            self.end.starve();
+        }
+        waits && self.may_go(member) || self.settles() || self.end.ready() && !self.is_clogged()
+    }
+
+    /// Whether a link that is wound up can end since the last turn: its peer has read what lay in this party's pool.
+    fn settles(&mut self) -> bool {
+        self.withdrawn && self.side == Side::Caller && self.is_idle() && self.end.settles()
+    }
+
+    /// Whether a call can be made here; before sleeping: else the peer is asked to ring when it has taken something.
+    #[cfg(feature = "tokio")]
+    pub(super) fn has_credit_or_starves(&mut self) -> bool {
+        self.end.starve();
+        self.has_credit()
+    }
+
+    /// Whether a call can be made here.
+    pub(super) fn has_credit(&mut self) -> bool {
+        !self.closed && self.outbox.is_empty() && self.end.credits() > 0
     }
 
     fn may_go(&mut self, member: &Arc<Member>) -> bool {

@@ -82,16 +82,28 @@ impl End {
         self.strict.as_mut().map_or(0, |strict| strict.ledger.settle(0))
     }
 
-    /// Whether this end can be let go of: nothing that it sent is still to be read in the own pool. When not, the peer is asked
-    /// to ring when it has taken something. Always true in a shared domain, where what was sent belongs to the pool.
+    /// Whether this end can be let go of: nothing that it sent is still to be read in the own pool. Always true in a shared
+    /// domain, where what was sent belongs to the pool. Before sleeping: [`End::settles`].
     pub fn settled(&mut self) -> bool {
-        let Some(strict) = &self.strict else { return true };
-        if strict.ledger.is_empty() {
+        if !self.is_unsettled() {
             return true;
         }
-        let _ = self.producer.starve();
         self.recall_own();
-        self.strict.as_ref().is_some_and(|strict| strict.ledger.is_empty())
+        !self.is_unsettled()
+    }
+
+    /// Whether this end, which could not be let go of, can be now. When not, the peer is asked to ring when it has taken
+    /// something: what to look at before sleeping.
+    pub fn settles(&mut self) -> bool {
+        if !self.is_unsettled() {
+            return false;
+        }
+        let _ = self.producer.starve();
+        self.settled()
+    }
+
+    fn is_unsettled(&self) -> bool {
+        self.strict.as_ref().is_some_and(|strict| !strict.ledger.is_empty())
     }
 }
 

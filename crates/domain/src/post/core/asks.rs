@@ -92,7 +92,7 @@ impl Core {
     pub(in crate::post) fn may_send(&mut self, function: &nearpath_types::FunctionId) -> bool {
         let Self { book, links, .. } = self;
         let channels = book.channels(function);
-        channels.is_empty() || channels.iter().any(|channel| links.get_mut(channel).is_some_and(has_credit))
+        channels.is_empty() || channels.iter().any(|channel| links.get_mut(channel).is_some_and(Link::has_credit))
     }
 
     /// Wakes those for whom there is credit again. All of them: whoever comes too late asks once more.
@@ -108,7 +108,7 @@ impl Core {
 
     pub(super) fn choose(&mut self, to: To<'_>) -> Result<u32, Unsent> {
         let links = &mut self.links;
-        let credit = |channel| links.get_mut(&channel).is_some_and(has_credit);
+        let credit = |channel| links.get_mut(&channel).is_some_and(Link::has_credit);
         self.book.choose(to, credit).map_err(|nobody| match nobody {
             Nobody::Unknown => Unsent::NoPeer,
             Nobody::Busy => Unsent::NoCredit,
@@ -176,10 +176,6 @@ impl Core {
         link.pump(&self.member);
         self.unrung = true;
     }
-}
-
-pub(super) fn has_credit(link: &mut Link) -> bool {
-    !link.closed && link.outbox.is_empty() && link.end.credits() > 0
 }
 
 pub(super) fn asking(kind: Kind, call: u64, request: &Request<'_>) -> Envelope {

@@ -159,8 +159,15 @@ impl Core {
     /// Tells peers that this party sleeps; false when there is something to do.
     #[cfg(feature = "tokio")]
     pub(in crate::post) fn announce(&mut self) -> bool {
-        let Self { desk, links, mail, member, left, inbox, .. } = self;
-        let ready = || *mail != desk.mail() || left.any() || links.values_mut().any(|link| link.ready(member));
+        let Self { desk, links, mail, member, left, inbox, starved, book, .. } = self;
+        let ready = || {
+            let fed = |(function, _): &(_, Waker)| {
+                let mut channels = book.channels(function).iter();
+                channels.any(|channel| links.get_mut(channel).is_some_and(Link::has_credit_or_starves))
+            };
+            let fed = starved.iter().any(fed);
+            fed || *mail != desk.mail() || left.any() || links.values_mut().any(|link| link.ready(member))
+        };
         let sleeps = inbox.is_some() || desk.event().is_some();
         sleeps && desk.announce(ready)
     }
