@@ -289,30 +289,53 @@ fn control_without_a_fence_a_wake_up_is_lost() {
     loom::model(|| wake(Futex(Mutex::new(()), Condvar::new()), 1, false));
 }
 
-/// A producer without room sleeps until the consumer has made some.
-#[test]
-fn a_starving_producer_is_woken() {
-    loom::model(|| {
-        let (ring, bell) = (Ring::in_memory(1, 0), Arc::new(Futex(Mutex::new(()), Condvar::new())));
-        let asleep = Shared::own(vec![AtomicU32::new(0)]);
-        let mut producer = Producer::new(ring.clone(), 0);
-        producer.push(descriptor(0)).unwrap();
-        let (bell2, asleep2) = (Arc::clone(&bell), asleep.clone());
-        let eater = thread::spawn(move || {
-            let mut consumer = Consumer::new(ring, 0);
-            consumer.pop().unwrap().unwrap();
+/// A producer without room sleeps until the consumer has made some, and fills it, again and again. It asks once it has said that it
+/// sleeps, or while it is awake: then the consumer may answer for room that is full again.
+fn starve(asks_asleep: bool) {
+    let (ring, bell) = (Ring::in_memory(1, 0), Arc::new(Futex(Mutex::new(()), Condvar::new())));
+    let asleep = Shared::own(vec![AtomicU32::new(0)]);
+    let mut producer = Producer::new(ring.clone(), 0);
+    producer.push(descriptor(0)).unwrap();
+    let (bell2, asleep2) = (Arc::clone(&bell), asleep.clone());
+    let eater = thread::spawn(move || {
+        let mut consumer = Consumer::new(ring, 0);
+        for n in 0..2 {
+            assert_eq!(pop(&mut consumer), descriptor(n));
             consumer.commit();
             fence(Ordering::SeqCst);
             if consumer.feeds_starving() {
                 bell::knock(&asleep2[0], &*bell2);
             }
-        });
-        while producer.room() == Ok(0) {
-            if !producer.starve().unwrap() {
-                bell::sleep(&asleep[0], &*bell, None, || producer.room() != Ok(0));
-            }
         }
-        producer.push(descriptor(1)).unwrap();
-        eater.join().unwrap();
     });
+    for n in 1..3 {
+        while producer.room() == Ok(0) {
+            if !asks_asleep && producer.starve().unwrap() {
+                continue;
+            }
+            bell::sleep(&asleep[0], &*bell, None, || match asks_asleep {
+                true => producer.starve().unwrap(),
+                false => producer.room() != Ok(0),
+            });
+        }
+        producer.push(descriptor(n)).unwrap();
+    }
+    eater.join().unwrap();
+}
+
+fn starving(asks_asleep: bool) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(move || starve(asks_asleep));
+}
+
+#[test]
+fn a_starving_producer_is_woken() {
+    starving(true);
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn control_who_asks_while_awake_is_not_woken() {
+    starving(false);
 }

@@ -80,14 +80,14 @@ func (e *end) deadState() memory.State {
 	return memory.CallerDead
 }
 
-// fed says whether a ring that was full has room again.
+// fed says whether a ring that was full has room again; else it asks to be rung, as feeds does.
 func (e *end) fed() bool {
 	if !e.starving.Load() {
 		return false
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.Credits() > 0
+	return e.Credits() > 0 || e.Starve() && e.Credits() > 0
 }
 
 func (e *end) wakeOne() {

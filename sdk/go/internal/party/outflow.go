@@ -129,9 +129,10 @@ func (w *Writer) await(ctx context.Context) error {
 		e.mu.Lock()
 		err := w.due()
 		if err == errNotYet {
+			e.stall(w) // first: who receives and goes to sleep meanwhile asks to be rung once more
 			e.Starve()
-			if err = w.due(); err == errNotYet {
-				e.stall(w)
+			if err = w.due(); err != errNotYet {
+				e.unstall(w)
 			}
 		}
 		e.mu.Unlock()
@@ -185,7 +186,7 @@ func (e *end) unstall(w *Writer) {
 	e.stalls.Store(int32(len(e.stalled)))
 }
 
-// feed wakes the writers that may go on, and asks to be rung for the others.
+// feed wakes the writers that may go on.
 func (e *end) feed() {
 	if e.stalls.Load() == 0 {
 		return
@@ -198,19 +199,22 @@ func (e *end) feed() {
 			w.wake()
 		}
 	}
-	if len(e.stalled) > 0 {
-		e.Starve()
-	}
 }
 
-// feeds says whether feed has somebody to wake.
+// feeds says whether feed has somebody to wake; else it asks to be rung. For who has said that it sleeps: the peer rings once, and
+// nobody who is awake.
 func (e *end) feeds() bool {
 	if e.stalls.Load() == 0 {
 		return false
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return slices.ContainsFunc(e.stalled, func(w *Writer) bool { return w.due() != errNotYet })
+	due := func(w *Writer) bool { return w.due() != errNotYet }
+	if slices.ContainsFunc(e.stalled, due) {
+		return true
+	}
+	e.Starve()
+	return slices.ContainsFunc(e.stalled, due)
 }
 
 func (w *Writer) wake() {

@@ -163,8 +163,11 @@ func (e *end) waitForRoom(ctx context.Context) error {
 	e.waiting.Add(1)
 	defer e.waiting.Add(-1)
 	e.mu.Lock()
+	e.starving.Store(true) // first, as in await
 	room := e.Starve()
-	e.starving.Store(!room)
+	if room {
+		e.starving.Store(false)
+	}
 	now := room && (e.side == memory.Callee || uint32(e.open.length()) < e.End.Capacity())
 	e.mu.Unlock()
 	if now || e.State() > memory.Withdrawn {

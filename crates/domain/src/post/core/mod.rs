@@ -191,7 +191,7 @@ impl Core {
 
     /// When to turn again, if nobody rings.
     pub(in crate::post) fn next_turn(&mut self, now: Nanos) -> Option<Nanos> {
-        let short = self.links.values().any(|link| link.wants_slot);
+        let short = self.links.values().any(|link| link.wants_slot && link.is_busy()); // what wanted it may be given up
         let retry = short.then(|| now + SLOT_RETRY.as_nanos() as u64);
         [self.book.next_deadline(), retry].into_iter().flatten().min()
     }
