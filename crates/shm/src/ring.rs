@@ -125,9 +125,10 @@ impl Producer {
         Ok(())
     }
 
-    /// Asks to be rung when there is room. True when there is room already; then nobody needs to ring.
+    /// Asks to be rung when the consumer has taken something. True when there is room already; then nobody needs to ring. The
+    /// consumer answers once, and who is awake is not rung: ask after saying that the party sleeps, before each sleep.
     pub fn starve(&mut self) -> Result<bool, Poisoned> {
-        self.ring.starved.store(1, Ordering::Relaxed);
+        self.ring.starved.swap(1, Ordering::AcqRel); // an exchange, as the consumer's: one comes after the other
         fence(Ordering::SeqCst);
         Ok(self.room()? > 0)
     }

@@ -313,7 +313,7 @@ fn starve(asks_asleep: bool) {
             if !asks_asleep && producer.starve().unwrap() {
                 continue;
             }
-            bell::sleep(&asleep[0], &*bell, None, || match asks_asleep {
+            sleep(&asleep[0], &*bell, || match asks_asleep {
                 true => producer.starve().unwrap(),
                 false => producer.room() != Ok(0),
             });
@@ -321,6 +321,17 @@ fn starve(asks_asleep: bool) {
         producer.push(descriptor(n)).unwrap();
     }
     eater.join().unwrap();
+}
+
+/// As [`bell::sleep`], with exchanges in place of stores: loom does not order a store after another thread's exchange of what was
+/// there before it, and would let that thread read its own 0 for ever.
+fn sleep(asleep: &AtomicU32, bell: &impl Bell, ready: impl FnOnce() -> bool) {
+    asleep.swap(1, Ordering::AcqRel);
+    fence(Ordering::SeqCst);
+    if !ready() {
+        bell.wait(asleep, None);
+    }
+    asleep.swap(0, Ordering::AcqRel);
 }
 
 fn starving(asks_asleep: bool) {

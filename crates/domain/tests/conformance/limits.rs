@@ -1,13 +1,13 @@
 //! What a mode costs when nothing happens, and what it does when too much does.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nearpath_domain::hub::Settings;
 use nearpath_domain::{Answer, Request, To, Unsent};
 use nearpath_shm::{Draft, Envelope, Kind};
 use nearpath_types::InstanceId;
 
-use super::node::{DEADLINE, Mode, Node, Process, function, knows};
+use super::node::{DEADLINE, Mode, Node, Process, function, knows, knows_async};
 use super::stranger::Stranger;
 
 pub(crate) fn backpressure_never_loses(mode: Mode) {
@@ -118,4 +118,35 @@ pub(crate) fn a_death_between_push_and_send_gives_slots_back(mode: Mode) {
     node.until("all slots are back", |usage| usage.slots == 0 && usage.channels == 0);
     node.hub.gone(InstanceId(2));
     node.stop();
+}
+
+/// Events have no answers that would bring credit back: who waits for it is rung when some have been taken.
+pub(crate) fn credit_for_events_comes_back(mode: Mode) {
+    let node = Node::with(mode, Settings { capacity: 16, ..Settings::named("small") });
+    node.edges(&[("a", "b")]);
+    let (taken, takes) = std::sync::mpsc::channel();
+    let (go, goes) = std::sync::mpsc::channel::<()>();
+    let b = node.serve(2, "b", move |_, _| {
+        let _ = taken.send(());
+        let _ = goes.recv();
+        Answer::default()
+    });
+    node.gateway(|post| async move {
+        knows_async(&post, "b").await;
+        let id = function("b");
+        let notify = || post.notify(To::Function(&id), &Request::default());
+        notify().unwrap();
+        tokio::task::yield_now().await; // the driver rings
+        takes.recv_timeout(DEADLINE).unwrap();
+        while notify().is_ok() {} // its party is in the handler, and takes nothing
+        assert_eq!(notify().unwrap_err(), Unsent::NoCredit);
+        let mut credit = std::pin::pin!(post.credit(&id));
+        let soon = tokio::time::timeout(Duration::from_millis(20), &mut credit).await;
+        assert!(soon.is_err(), "the driver sleeps by now");
+        drop(go);
+        credit.await;
+        notify().unwrap();
+    });
+    node.stop();
+    b.join().unwrap();
 }

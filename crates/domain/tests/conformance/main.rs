@@ -65,7 +65,7 @@ conformance! { Ring = ring, Sockmap = sockmap, Poll = poll: {
     pages:
         huge_pages_are_taken_where_they_are_and_done_without_where_not;
     limits:
-        backpressure_never_loses, a_death_between_push_and_send_gives_slots_back;
+        backpressure_never_loses, credit_for_events_comes_back, a_death_between_push_and_send_gives_slots_back;
 }}
 
 /// The same in a strict domain.
@@ -113,7 +113,7 @@ mod strict_domains {
             the_first_answer_of_a_fan_is_had_while_others_are_waited_for,
             a_topic_reaches_each_subscriber_once_and_nobody_else, an_alias_is_a_name_of_one_caller;
         limits:
-            backpressure_never_loses;
+            backpressure_never_loses, credit_for_events_comes_back;
         strict:
             who_cannot_is_refused, only_a_sealed_pool_is_taken, nobody_is_introduced_without_a_pool,
             events_are_read_before_a_channel_ends;
