@@ -45,7 +45,11 @@ impl<O: Opening> Incoming<O> {
     pub(super) async fn opening(&mut self) -> Result<(O, Bytes), BodyError> {
         match std::future::poll_fn(|cx| self.poll_piece(cx)).await {
             Some(Ok(Piece::Opening(opening, head))) => {
-                std::future::poll_fn(|cx| Poll::Ready(self.peek(cx))).await;
+                std::future::poll_fn(|cx| {
+                    self.peek(cx);
+                    Poll::Ready(())
+                })
+                .await;
                 Ok((opening, head))
             }
             Some(Ok(_)) | None => Err(Fault::Cut.into()),
@@ -63,7 +67,7 @@ impl<O: Opening> Incoming<O> {
 
     fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece<O>, BodyError>>> {
         loop {
-            match self.decoder.next() {
+            match self.decoder.piece() {
                 Ok(Some(piece)) => return Poll::Ready(Some(Ok(piece))),
                 Ok(None) => {}
                 Err(fault) => return Poll::Ready(Some(Err(self.fail(fault)))),

@@ -210,7 +210,7 @@ impl<O: Opening> Decoder<O> {
         Self { held: BytesMut::new(), stage: Stage::Opening, left: None }
     }
 
-    /// Where to read into: what lies in it is looked at by [`next`](Self::next).
+    /// Where to read into: what lies in it is looked at by [`piece`](Self::piece).
     pub fn held(&mut self) -> &mut BytesMut {
         &mut self.held
     }
@@ -219,7 +219,7 @@ impl<O: Opening> Decoder<O> {
     ///
     /// # Errors
     /// See [`Fault`].
-    pub fn next(&mut self) -> Result<Option<Piece<O>>, Fault> {
+    pub fn piece(&mut self) -> Result<Option<Piece<O>>, Fault> {
         loop {
             match std::mem::replace(&mut self.stage, Stage::Over) {
                 Stage::Opening if self.held.len() >= O::SIZE => self.opening()?,
@@ -348,7 +348,7 @@ mod tests {
         let (mut decoder, mut opening, mut body, mut last) = (Decoder::new(), None, Vec::new(), None);
         for chunk in bytes.chunks(chunk) {
             decoder.held().put_slice(chunk);
-            while let Some(piece) = decoder.next()? {
+            while let Some(piece) = decoder.piece()? {
                 match piece {
                     Piece::Opening(asked, head) => opening = Some((asked, head)),
                     Piece::Data(data) => body.extend_from_slice(&data),

@@ -121,7 +121,7 @@ mod tests {
             let (parts, ()) = request_of(uri).unwrap().into_parts();
             let mut decoder = Decoder::<Asked>::new();
             write_asked(&ASKED, &parts, decoder.held()).unwrap();
-            let Some(Piece::Opening(asked, head)) = decoder.next().unwrap() else { panic!() };
+            let Some(Piece::Opening(asked, head)) = decoder.piece().unwrap() else { panic!() };
             let read = request(&head).unwrap();
             assert_eq!((asked, read.method(), read.uri().to_string()), (ASKED, &Method::PATCH, uri.to_owned()));
             assert_eq!(read.headers().get_all("a").iter().collect::<Vec<_>>(), ["1", "2"]);

@@ -1,4 +1,5 @@
 //! Calls over QUIC between our own parts, over real sockets on loopback.
+#![allow(clippy::unwrap_used)]
 
 mod calls;
 mod early;
