@@ -8,13 +8,10 @@
 pub mod bind;
 pub mod body;
 pub mod client;
-#[cfg(feature = "quic")]
 pub mod early;
 pub mod exec;
 pub mod hop;
-#[cfg(feature = "quic")]
 pub mod identity;
-#[cfg(feature = "quic")]
 pub mod quic;
 pub mod replay;
 pub mod server;

@@ -4,7 +4,10 @@ use std::fmt;
 use std::time::SystemTime;
 
 use nearpath_types::SpiffeId;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use rcgen::{CertificateParams, KeyPair, PKCS_ECDSA_P256_SHA256};
+use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+
+use super::authority::Issued;
 
 /// A certificate with its key, for one incarnation of one party. Never written to disk.
 #[derive(Clone, PartialEq, Eq)]
@@ -34,50 +37,37 @@ impl fmt::Debug for Credentials {
     }
 }
 
-#[cfg(feature = "issue")]
-mod request {
-    use rcgen::{CertificateParams, KeyPair, PKCS_ECDSA_P256_SHA256};
-    use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer};
+/// A fresh key, and the request that proves its possession (PKCS #10). The key stays where it was made.
+#[derive(Debug)]
+pub struct Request {
+    key: KeyPair,
+    csr: CertificateSigningRequestDer<'static>,
+}
 
-    use super::{Credentials, SpiffeId, SystemTime};
-    use crate::identity::authority::Issued;
+/// Why there is no request: the system's random numbers, or the encoder, failed.
+#[derive(Debug, thiserror::Error)]
+#[error("no key could be made: {0}")]
+pub struct RequestError(#[from] rcgen::Error);
 
-    /// A fresh key, and the request that proves its possession (PKCS #10). The key stays where it was made.
-    #[derive(Debug)]
-    pub struct Request {
-        key: KeyPair,
-        csr: CertificateSigningRequestDer<'static>,
+impl Request {
+    /// Makes a key (ECDSA over P-256: rustls signs fastest with it) and a request for it.
+    ///
+    /// # Errors
+    /// See [`RequestError`].
+    pub fn new() -> Result<Self, RequestError> {
+        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
+        let csr = CertificateParams::default().serialize_request(&key)?.der().clone();
+        Ok(Self { key, csr })
     }
 
-    /// Why there is no request: the system's random numbers, or the encoder, failed.
-    #[derive(Debug, thiserror::Error)]
-    #[error("no key could be made: {0}")]
-    pub struct RequestError(#[from] rcgen::Error);
+    /// What the authority gets to see.
+    pub fn csr(&self) -> &CertificateSigningRequestDer<'static> {
+        &self.csr
+    }
 
-    impl Request {
-        /// Makes a key (ECDSA over P-256: rustls signs fastest with it) and a request for it.
-        ///
-        /// # Errors
-        /// See [`RequestError`].
-        pub fn new() -> Result<Self, RequestError> {
-            let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
-            let csr = CertificateParams::default().serialize_request(&key)?.der().clone();
-            Ok(Self { key, csr })
-        }
-
-        /// What the authority gets to see.
-        pub fn csr(&self) -> &CertificateSigningRequestDer<'static> {
-            &self.csr
-        }
-
-        /// Joins the key with the certificate that was issued for it.
-        pub fn complete(self, id: SpiffeId, name: String, issued: Issued) -> Credentials {
-            let Issued { certificate, not_after } = issued;
-            let chain: Vec<CertificateDer<'static>> = vec![certificate];
-            let not_after: SystemTime = not_after;
-            Credentials { id, name, chain, key: self.key.serialize_der(), not_after }
-        }
+    /// Joins the key with the certificate that was issued for it.
+    pub fn complete(self, id: SpiffeId, name: String, issued: Issued) -> Credentials {
+        let Issued { certificate, not_after } = issued;
+        Credentials { id, name, chain: vec![certificate], key: self.key.serialize_der(), not_after }
     }
 }
-#[cfg(feature = "issue")]
-pub use request::{Request, RequestError};

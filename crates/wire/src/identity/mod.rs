@@ -4,12 +4,9 @@
 //! about every peer by its [`Trust`], also when a session is resumed: a session must not outlive the certificate that it began
 //! with, and rustls does not look at that one again.
 
-#[cfg(feature = "issue")]
 pub mod authority;
 mod credentials;
 mod trust;
 
-pub use credentials::Credentials;
-#[cfg(feature = "issue")]
-pub use credentials::{Request, RequestError};
+pub use credentials::{Credentials, Request, RequestError};
 pub use trust::{Peer, Refusal, Trust};

@@ -17,53 +17,53 @@ use nearpath_wire::quic::{Call, Dialer, Line, Server, config};
 use quinn::{Endpoint, EndpointConfig, TokioRuntime};
 use tokio::task::LocalSet;
 
-pub const DOMAIN: &str = "test.nearpath";
-pub const LIMIT: Duration = Duration::from_secs(20);
+pub(crate) const DOMAIN: &str = "test.nearpath";
+pub(crate) const LIMIT: Duration = Duration::from_secs(20);
 const HOUR: Duration = Duration::from_secs(3600);
 const KEY: TokenKey = TokenKey([7; 32]);
 
 /// Runs a test on one thread; no test hangs for ever.
-pub fn run(test: impl Future<Output = ()>) {
+pub(crate) fn run(test: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let limited = async { tokio::time::timeout(LIMIT, test).await.expect("the test has not ended in time") };
     LocalSet::new().block_on(&runtime, limited);
 }
 
-pub struct Site {
-    pub authority: Authority,
-    pub trust: Trust,
+pub(crate) struct Site {
+    pub(crate) authority: Authority,
+    pub(crate) trust: Trust,
 }
 
 impl Site {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let authority = Authority::new(DOMAIN, SystemTime::now(), HOUR).unwrap();
         let trust = Trust::new(DOMAIN, &[authority.certificate().clone()]).unwrap();
         Self { authority, trust }
     }
 
-    pub fn credentials(&self, id: SpiffeId, name: &str) -> Credentials {
+    pub(crate) fn credentials(&self, id: SpiffeId, name: &str) -> Credentials {
         self.credentials_at(id, name, SystemTime::now(), HOUR)
     }
 
-    pub fn credentials_at(&self, id: SpiffeId, name: &str, now: SystemTime, lifetime: Duration) -> Credentials {
+    pub(crate) fn credentials_at(&self, id: SpiffeId, name: &str, now: SystemTime, lifetime: Duration) -> Credentials {
         let request = Request::new().unwrap();
         let issued = self.authority.issue(request.csr(), &id, name, now, lifetime).unwrap();
         request.complete(id, name.to_owned(), issued)
     }
 
     /// A gateway that may call.
-    pub fn caller(&self) -> Caller {
+    pub(crate) fn caller(&self) -> Caller {
         self.caller_as(self.credentials(SpiffeId::gateway(DOMAIN, "node-a"), "gateway.node-a"))
     }
 
-    pub fn caller_as(&self, credentials: Credentials) -> Caller {
+    pub(crate) fn caller_as(&self, credentials: Credentials) -> Caller {
         let sessions = Arc::new(Sessions::default());
         let config = config::caller(&credentials, &self.trust, &sessions).unwrap();
         Caller { sessions, config, trust: self.trust.clone() }
     }
 
     /// A worker that has not started.
-    pub fn worker(&self, number: u64) -> Worker {
+    pub(crate) fn worker(&self, number: u64) -> Worker {
         let id = SpiffeId::instance(DOMAIN, "echo".parse().unwrap(), InstanceId(number));
         let name = format!("i{number}.{DOMAIN}");
         Worker {
@@ -75,44 +75,44 @@ impl Site {
     }
 }
 
-pub struct Caller {
-    pub sessions: Arc<Sessions>,
-    pub config: quinn::ClientConfig,
-    pub trust: Trust,
+pub(crate) struct Caller {
+    pub(crate) sessions: Arc<Sessions>,
+    pub(crate) config: quinn::ClientConfig,
+    pub(crate) trust: Trust,
 }
 
 impl Caller {
-    pub fn dialer(&self) -> Dialer {
+    pub(crate) fn dialer(&self) -> Dialer {
         let socket = std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let endpoint = Endpoint::new(EndpointConfig::default(), None, socket, Arc::new(TokioRuntime)).unwrap();
         Dialer::new(endpoint, self.config.clone(), self.trust.clone())
     }
 
-    pub async fn dial(&self, worker: &Running) -> Line {
+    pub(crate) async fn dial(&self, worker: &Running) -> Line {
         self.dialer().dial(worker.addr, &worker.name, LIMIT).await.unwrap()
     }
 }
 
 #[derive(Clone)]
-pub struct Worker {
-    pub credentials: Credentials,
-    pub trust: Trust,
+pub(crate) struct Worker {
+    pub(crate) credentials: Credentials,
+    pub(crate) trust: Trust,
     /// Minted for it.
-    pub entries: Vec<Entry>,
+    pub(crate) entries: Vec<Entry>,
     /// When a silent connection ends.
-    pub idle: Duration,
+    pub(crate) idle: Duration,
 }
 
-pub struct Running {
-    pub addr: SocketAddr,
-    pub name: String,
-    pub endpoint: Endpoint,
-    pub register: Arc<Register>,
+pub(crate) struct Running {
+    pub(crate) addr: SocketAddr,
+    pub(crate) name: String,
+    pub(crate) endpoint: Endpoint,
+    pub(crate) register: Arc<Register>,
 }
 
 impl Worker {
     /// Mints a session for the caller, who has never seen this worker; which has not started.
-    pub fn mint(&mut self, caller: &Caller) {
+    pub(crate) fn mint(&mut self, caller: &Caller) {
         let register = Arc::new(Register::new(None));
         let config = config::worker(&self.credentials, &self.trust, register.clone(), &KEY).unwrap();
         let nowhere = (Ipv4Addr::LOCALHOST, 9).into();
@@ -121,7 +121,7 @@ impl Worker {
     }
 
     /// Starts it.
-    pub fn start<F, A>(&self, handler: A) -> Running
+    pub(crate) fn start<F, A>(&self, handler: A) -> Running
     where
         A: Fn(Call) -> F + 'static,
         F: Future<Output = Response<Full<Bytes>>> + 'static,
@@ -143,7 +143,7 @@ impl Worker {
 }
 
 /// Answers with the request's body.
-pub async fn echo(call: Call) -> Response<Full<Bytes>> {
+pub(crate) async fn echo(call: Call) -> Response<Full<Bytes>> {
     let early = call.early.to_string();
     let body = call.request.into_body().collect().await.map(|body| body.to_bytes());
     match body {
@@ -152,6 +152,6 @@ pub async fn echo(call: Call) -> Response<Full<Bytes>> {
     }
 }
 
-pub fn post(body: impl Into<Bytes>) -> http::Request<Bytes> {
+pub(crate) fn post(body: impl Into<Bytes>) -> http::Request<Bytes> {
     http::Request::post("/path").body(body.into()).unwrap()
 }
