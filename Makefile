@@ -7,6 +7,8 @@ TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 RELEASE := $(TARGET_DIR)/release
 SKIPS := $(abspath $(TARGET_DIR))/skips.log
 FUZZ_SECONDS ?= 60
+# Examples with tests of their own.
+EXAMPLES ?= boutique retail certinfo resizer
 FUZZ_TARGETS = $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 
 .PHONY: help build demo up test test-python test-go test-sdk sdk sdk-c sdk-python sdk-node loom asan lint fmt fuzz bench audit dist clean setup setup-cargo-tools
@@ -37,11 +39,13 @@ test: setup ## every test that is fast; fails when more are skipped than tests/s
 	@rm -f $(SKIPS)
 	$(CARGO) build --locked --workspace
 	NEARPATH_SKIP_LOG=$(SKIPS) $(CARGO) test --locked --workspace
-	$(MAKE) --no-print-directory test-python test-go test-sdk
+	NEARPATH_SKIP_LOG=$(SKIPS) $(MAKE) --no-print-directory test-python
+	$(MAKE) --no-print-directory test-go test-sdk
 	@tools/skips $(SKIPS)
 
-test-python:
-	python3 -m unittest discover -s examples/boutique/tests -v
+test-python: ## the tests of the examples; those of one: EXAMPLES=retail
+	@tools/need pip3=python3-pip || echo "going on without pip: examples that need a package will be skipped"
+	@for example in $(EXAMPLES); do echo "examples/$$example" && python3 -m unittest discover -s examples/$$example/tests || exit 1; done
 
 loom: setup ## every order of the steps on shared memory, by a model checker (crates/shm)
 	CARGO_TARGET_DIR=$(TARGET_DIR)/loom RUSTFLAGS="--cfg loom" $(CARGO) test --locked -p nearpath-shm --release --test loom

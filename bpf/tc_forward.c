@@ -7,6 +7,7 @@
  */
 #include "lib/helpers.h"
 #include "lib/packet.h"
+#include "lib/segment.h"
 #include "lib/stations.h"
 
 static __attribute__((always_inline)) int drop(__u32 why)
@@ -37,6 +38,23 @@ static __attribute__((always_inline)) int answer(struct __sk_buff *skb, struct s
 	return bpf_redirect(skb->ifindex, 0);
 }
 
+/* To somebody who is not there, or not for this station. Who asks for a connection is told, so that a gateway that still knows
+ * of a dead instance tries another one at once; all else is dropped. */
+static __attribute__((always_inline)) int deny(struct __sk_buff *skb, struct station *station)
+{
+	struct segment *segment;
+
+	if (!asks_to_connect(skb) || bpf_skb_change_tail(skb, sizeof(*segment), 0))
+		return drop(DENIED);
+	segment = whole(skb, sizeof(*segment));
+	if (!segment)
+		return drop(DENIED);
+	address_frame(&segment->eth, station->far, station->near);
+	reset(segment);
+	count(DENIED);
+	return bpf_redirect(skb->ifindex, 0);
+}
+
 static __attribute__((always_inline)) int forward(struct __sk_buff *skb, struct station *station)
 {
 	struct ethhdr *eth = whole(skb, sizeof(*eth) + sizeof(struct iphdr));
@@ -50,7 +68,7 @@ static __attribute__((always_inline)) int forward(struct __sk_buff *skb, struct 
 	way.to = ip->daddr;
 	row = bpf_map_lookup_elem(&rows, &way);
 	if (!row)
-		return drop(way.from == station->eip ? DENIED : FORGED);
+		return way.from == station->eip ? deny(skb, station) : drop(FORGED);
 	if (ip->ttl <= 1)
 		return drop(EXPIRED);
 	decrease_ttl(ip);

@@ -12,21 +12,16 @@ use std::time::Duration;
 /// `/proc` counts in USER_HZ, which is 100 on every architecture that nearpath runs on (kernel: asm-generic/param.h).
 const TICK_NS: u64 = 10_000_000;
 
-/// CPU time spent so far by `roots` and their descendants.
-pub(crate) fn spent(roots: &[u32]) -> Duration {
-    let family = family(roots, &parents());
-    let nanos = family.iter().map(|pid| threads_ns(*pid) + children_ticks(*pid) * TICK_NS).sum();
-    Duration::from_nanos(nanos)
-}
-
 /// CPU time of processes without their descendants: cheap, so that looking is not what is measured.
 pub(crate) fn alone(pids: &[u32]) -> Duration {
     Duration::from_nanos(pids.iter().map(|pid| threads_ns(*pid)).sum())
 }
 
-/// CPU time of this process alone.
-pub(crate) fn own() -> Duration {
-    Duration::from_nanos(threads_ns(std::process::id()))
+/// How long the living threads of `roots` and their descendants have been ready to run while something else ran (the second field of
+/// schedstat). A request that took long while nobody waited for a processor, waited for a wake-up that never came.
+pub(crate) fn held_up(roots: &[u32]) -> Duration {
+    let nanos = everybody(roots).into_iter().flat_map(|pid| schedstat(pid, 1)).map(|(_, ns)| ns).sum();
+    Duration::from_nanos(nanos)
 }
 
 /// CPU time of some families, thread by thread, at a moment.
@@ -112,11 +107,16 @@ fn threads_ns(pid: u32) -> u64 {
 
 /// The living threads of a process and what each has spent.
 fn threads(pid: u32) -> impl Iterator<Item = (u32, u64)> {
+    schedstat(pid, 0)
+}
+
+/// One field of schedstat of each living thread of a process.
+fn schedstat(pid: u32, field: usize) -> impl Iterator<Item = (u32, u64)> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    tasks.filter_map(|task| {
+    tasks.filter_map(move |task| {
         let tid = task.file_name().to_str()?.parse().ok()?;
         let text = fs::read_to_string(task.path().join("schedstat")).ok()?;
-        Some((tid, text.split_whitespace().next()?.parse().ok()?))
+        Some((tid, text.split_whitespace().nth(field)?.parse().ok()?))
     })
 }
 
@@ -156,11 +156,12 @@ mod tests {
 
     #[test]
     fn own_work_is_seen() {
-        let before = spent(&[std::process::id()]);
+        let now = || Moment::now(&[std::process::id()]);
+        let before = now();
         let mut sum = 0_u64;
-        while spent(&[std::process::id()]) <= before {
+        while before.until(&now()).is_zero() {
             sum = std::hint::black_box(sum.wrapping_add(1));
         }
-        assert_eq!(spent(&[]), Duration::ZERO);
+        assert_eq!(Moment::now(&[]).until(&Moment::now(&[])), Duration::ZERO);
     }
 }

@@ -10,7 +10,11 @@ use crate::load::open_loop;
 #[tokio::test]
 async fn killed_instances_cost_only_the_requests_inside_them() {
     nearpath_testkit::need_root!();
-    let house = House::start().await;
+    only_the_requests_inside_are_lost(House::start().await).await;
+}
+
+/// Kills one of two instances every second, under load.
+pub(crate) async fn only_the_requests_inside_are_lost(house: House) {
     house.deploy_ready(&http_function(&house.data_dir, "work", "self.answer(200, b'done')")).await;
     house.scale("work", 2).await;
     house.until_available("work", 2).await;

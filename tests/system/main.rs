@@ -7,6 +7,7 @@ mod boutique;
 mod coap;
 mod cpu;
 mod death;
+mod forward;
 mod grpc;
 mod house;
 mod invoke;

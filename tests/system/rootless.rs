@@ -215,6 +215,18 @@ async fn root_without_power_gets_a_user_namespace() {
 }
 
 #[tokio::test]
+async fn forwarding_by_the_kernel_is_for_root_alone() {
+    nearpath_testkit::need_root!();
+    need_user_namespaces!();
+    let home = Home::make();
+    let state = home.state();
+    let up = ["up", "--insecure", "--forward", "tc", "--data-dir", state.to_str().unwrap()];
+    let Output { status, stderr, .. } = home.program().args(up).output().unwrap();
+    let said = String::from_utf8_lossy(&stderr);
+    assert!(!status.success() && said.contains("--forward tc") && said.contains("run as root"), "{said}");
+}
+
+#[tokio::test]
 async fn doctor_tells_an_ordinary_user_what_is_lost() {
     nearpath_testkit::need_root!();
     need_user_namespaces!();

@@ -201,6 +201,46 @@ async fn edges_memory_and_paths_are_told() {
     assert_eq!(unknown.output().unwrap().status.code(), Some(4));
 }
 
+/// What `nearpath ls` shows as a function's invocations.
+fn invocations(house: &House, name: &str) -> u64 {
+    let all = cli(house, &["ls"]);
+    let mine = all.as_array().unwrap().iter().find(|function| function["name"] == name);
+    mine.unwrap_or_else(|| panic!("{name} is not there: {all}"))["invocationCount"].as_f64().unwrap() as u64
+}
+
+#[tokio::test]
+async fn a_call_counts_where_it_is_received_whichever_way_it_comes() {
+    nearpath_testkit::need_root!();
+    let house = House::start().await;
+    house.deploy_ready(&function(&house, "second", None, "")).await;
+    house.deploy_ready(&function(&house, "first", Some("second"), "second")).await;
+    until_in_memory(&house, "first").await;
+    eventually("first knows second", async || ask(&house, "first").await.status() == 200).await;
+    let before = (invocations(&house, "first"), invocations(&house, "second"));
+    for _ in 0..20 {
+        assert_eq!(ask(&house, "first").await.status(), 200);
+    }
+    assert_eq!(invocations(&house, "first"), before.0 + 20, "from the gateway, through memory: once");
+    assert_eq!(invocations(&house, "second"), before.1 + 20, "from first alone");
+    let ended = r#"function_name="second.openfaas-fn",code="200""#;
+    let started = r#"function_name="second.openfaas-fn""#;
+    assert_eq!(metric(&house, "gateway_function_invocation_total", ended).await, (before.1 + 20) as f64);
+    assert_eq!(metric(&house, "gateway_function_invocation_started", started).await, (before.1 + 20) as f64);
+
+    let victim = house.instance_pids("second").await[0];
+    kill_process(Pid::from_raw(victim).unwrap(), Signal::KILL).unwrap();
+    let mut least = before.1 + 20;
+    eventually("second is back", async || {
+        let now = invocations(&house, "second");
+        assert!(now >= least, "an instance that ends takes nothing from the sum: {now} after {least}");
+        least = now;
+        ask(&house, "first").await.status() == 200 && now > before.1 + 20
+    })
+    .await;
+    assert_eq!(ask(&house, "second").await.status(), 200);
+    assert!(invocations(&house, "second") > least, "and from the gateway too");
+}
+
 const HUGE_PAGES: &str = "/proc/sys/vm/nr_hugepages";
 
 /// Huge pages of this test's own, given back at its end.

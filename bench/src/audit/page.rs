@@ -55,7 +55,10 @@ Made by `nearpath-bench audit`; do not edit. Two functions in a chain, the first
 bytes; behind an entry, as in `make bench-shm`. Everything is *by request*, and of all processes but the load generator. The
 number behind a variant is that of requests at a time.
 
-- `ring`: nearpath, functions in their sandboxes, calls through shared memory.
+- `ring`: nearpath, functions in their sandboxes, calls through shared memory, woken by a doorbell.
+- `sockmap`: the same, but each descriptor goes from socket to socket, redirected by an eBPF program (the published mechanism).
+- `poll`: the same as `ring`, but nobody sleeps and nobody is woken. Its parties look at their rings all the time: what is counted of
+  that goes on between requests as well, and depends on how long they take.
 - `sidecars`: nginx in front, an nginx beside each function.
 - `direct http`: the caller asks the first function, that the second. Nothing in front: no gateway, no limits, no names.
 
@@ -75,9 +78,11 @@ const TAIL: &str = "
   once, and the head (not the body) of what it reads out once. Messages in memory (4 by request here: call and answer of each function)
   are written and checked, 64 bytes of envelope each, but need no parser of HTTP; they are not in the table.
 - Copies inside the kernel (between socket buffers) are not there on loopback: a segment is handed over, not copied.
+- In `sockmap` a descriptor is a record of 32 bytes that is written to one socket and read from another: it is in the copies and the bytes.
 - Kernel probes (`_copy_to_iter` and the like) are not used: many kernels are built without them.
 - strace stops a thread at each call. At its pace a thread that is in time for the next message does not sleep, so `ring`, whose doorbell
-  is rung only for sleepers, makes fewer calls under it.
+  is rung only for sleepers, makes fewer calls under it. Neither strace nor perf
+  looks at `poll`.
 ";
 
 /// The whole page. `stamp` says when and on what.

@@ -63,10 +63,11 @@ pub(super) fn write(pids: &BTreeSet<u32>) -> String {
         let _ = write!(text, " @mine[{pid}] = 1;");
     }
     text.push_str(" printf(\"ready\\n\"); }\n");
+    // 256 stands for preempted within the kernel (TASK_REPORT_MAX, include/linux/sched.h): no sleep either.
     for (name, event, filter, key) in [
         ("calls", "raw_syscalls:sys_enter", "", "pid"),
-        ("slept", "sched:sched_switch", "&& args->prev_state != 0", "pid"),
-        ("preempted", "sched:sched_switch", "&& args->prev_state == 0", "pid"),
+        ("slept", "sched:sched_switch", "&& (args->prev_state & 255) != 0", "pid"),
+        ("preempted", "sched:sched_switch", "&& (args->prev_state & 255) == 0", "pid"),
         ("woke", "sched:sched_waking", "", "pid"),
         ("softirqs", "irq:softirq_entry", "", "pid, args->vec"),
     ] {

@@ -14,7 +14,7 @@ use super::message::Messages;
 use super::party::pin;
 use super::{Circle, Lane, Seat, Variant};
 use crate::compare::Sample;
-use crate::cpu;
+use crate::cpu::Moment;
 
 /// A circle in which nothing moves for so long is broken.
 const STALL: Duration = Duration::from_secs(5);
@@ -76,9 +76,9 @@ fn drive(lane: impl Lane, seat: Seat, plan: Plan) -> io::Result<Sample> {
     let mut driver = Driver { lane, seat, plan, started: vec![Instant::now(); 64], made: 0, ended: 0, histogram };
     driver.run_for(plan.warm_up)?;
     driver.histogram.reset();
-    let (ended, cpu, start) = (driver.ended, cpu::spent(&[std::process::id()]), Instant::now());
+    let (ended, cpu, start) = (driver.ended, Moment::now(&[std::process::id()]), Instant::now());
     driver.run_for(plan.duration)?;
-    let (took, cpu) = (start.elapsed(), cpu::spent(&[std::process::id()]).saturating_sub(cpu));
+    let (took, cpu) = (start.elapsed(), cpu.until(&Moment::now(&[std::process::id()])));
     let n = driver.ended - ended;
     Ok(Sample {
         n,

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use super::Outcome;
@@ -14,6 +14,9 @@ use crate::{census, cpu};
 
 /// Requests before anything is counted: connections and rings are there afterwards.
 const WARM_UP: u64 = 500;
+
+/// The way whose parties never sleep: it is there only while it is counted, or it would take the processors from the others.
+const POLL: &str = "poll";
 
 /// Options of `audit`.
 #[derive(clap::Args)]
@@ -33,15 +36,20 @@ pub(crate) struct Args {
 
 /// Exit code 1 when a request failed.
 pub(crate) async fn run(args: Args) -> Outcome {
-    let chains = [
-        ("ring", Chain::nearpath("ring").await?),
-        ("sidecars", Chain::sidecars().await?),
-        ("direct http", Chain::direct().await?),
+    let standing = [
+        ("ring", Some(Chain::nearpath("ring").await?)),
+        ("sockmap", Some(Chain::nearpath("sockmap").await?)),
+        (POLL, None),
+        ("sidecars", Some(Chain::sidecars().await?)),
+        ("direct http", Some(Chain::direct().await?)),
     ];
     let mut audits = Vec::new();
     for &callers in &args.callers {
-        for (variant, chain) in &chains {
-            audits.push(audit(variant, chain, callers, args.requests).await?);
+        for (variant, chain) in &standing {
+            audits.push(match chain {
+                Some(chain) => audit(variant, chain, callers, args.requests).await?,
+                None => audit(variant, &Chain::nearpath(POLL).await?, callers, args.requests).await?,
+            });
             eprintln!("counted: {variant}, {callers}");
         }
     }
@@ -62,8 +70,9 @@ async fn audit(variant: &'static str, chain: &Chain, callers: usize, requests: u
     for (pid, count) in tracer.end().await? {
         programs.entry(census::name(pid)).or_default().add(&count);
     }
-    let (perf, strace) = match callers {
-        1 => (by_perf(&pids, load(requests)).await?, by_strace(&pids, load(requests)).await?),
+    let (perf, strace) = match (callers, variant) {
+        (_, POLL) => (Check::default(), Check::default()), // they would stop it at each look
+        (1, _) => (by_perf(&pids, load(requests)).await?, by_strace(&pids, load(requests)).await?),
         _ => (Check::default(), Check::default()),
     };
     tally.failures().iter().for_each(|(what, times)| eprintln!("{variant}: {times} × {what}"));
@@ -78,5 +87,19 @@ fn stamp(args: &Args) -> io::Result<String> {
     };
     let (kernel, date, cores) = (line("uname", "-sr")?, line("date", "+%F")?, crate::peer::cores());
     let kernel = kernel.split('-').next().unwrap_or_default(); // what a distribution appends says little
-    Ok(format!("{kernel}, {cores} cores, {date}; {} requests in each case.", args.requests))
+    let requests = args.requests;
+    Ok(format!("{kernel}, {cores} cores, {date}; {requests} requests in each case. {}", build()?))
+}
+
+/// What kind of program was counted.
+fn build() -> io::Result<&'static str> {
+    let own = std::env::current_exe()?.parent().map(Path::to_owned);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).find(|folder| folder.join("nearpath").is_file());
+    let same = own.and_then(|own| own.canonicalize().ok()) == found.and_then(|found| found.canonicalize().ok());
+    Ok(match (same, cfg!(debug_assertions)) {
+        (true, false) => "An optimised build.",
+        (true, true) => "**An unoptimised build**: `make audit` makes the page from an optimised one.",
+        (false, _) => "**`nearpath` is from another build** than the functions and the load generator.",
+    })
 }

@@ -1,26 +1,29 @@
 //! `boutique`: the shop of ten services, by the ways to connect them, with as many customers as it can take. Each way runs
 //! the same services; CPU time is that of every process of the way.
 
+use std::io;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use tokio::time::sleep_until;
-
+use super::measure::{Measure, measured};
 use super::{Outcome, seconds};
-use crate::compare::{Better, Comparison, Goal, ROUNDS, Row, Sample};
-use crate::cpu;
-use crate::load::Window;
+use crate::compare::{Better, Comparison, Goal, Measured, Row};
 use crate::peer::shop::{Chain, Shop};
 use crate::shop::rush;
 
-/// The ways: a name, and how it is built. Another delivery of nearpath's is one line here.
-const WAYS: [(&str, Way); 5] = [
+/// The ways: a name, and how it is built.
+const WAYS: [(&str, Way); 7] = [
     ("ring", Way::Nearpath(Chain { delivery: None, arguments: "" })),
     ("ring, protobuf", Way::Nearpath(Chain { delivery: None, arguments: "--encoding protobuf" })),
+    ("sockmap", Way::Nearpath(Chain { delivery: Some("sockmap"), arguments: "" })),
     ("sidecars", Way::Sidecars),
     ("grpc", Way::Bare("grpc")),
     ("direct http", Way::Bare("http")),
+    (POLL, Way::Nearpath(Chain { delivery: Some("poll"), arguments: "" })),
 ];
+/// The way whose services never sleep: ten of them and the gateway's threads take turns on the processors. So it is there only
+/// while it is measured, and with few customers.
+const POLL: &str = "poll";
 const HIGHEST: &str = "highest stable load";
 
 /// How a shop is built.
@@ -33,21 +36,16 @@ enum Way {
 /// Options of `boutique`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// How often each way is measured with each number of customers
-    #[arg(long, default_value_t = ROUNDS)]
-    rounds: usize,
-
-    /// How long a measurement is, in seconds
-    #[arg(long, default_value = "2", value_parser = seconds)]
-    duration: Duration,
-
-    /// How long it runs before counting, in seconds
-    #[arg(long, default_value = "0.5", value_parser = seconds)]
-    warm_up: Duration,
+    #[command(flatten)]
+    measure: Measure,
 
     /// Customers at a time, one case each
     #[arg(long, value_delimiter = ',', default_value = "1,8,32,128")]
     customers: Vec<usize>,
+
+    /// Most customers that `poll` is measured with: its services take every processor from each other
+    #[arg(long, default_value_t = 8, value_name = "N")]
+    poll_customers: usize,
 
     /// A load is stable when no request fails and 99 of 100 are answered within this, in seconds
     #[arg(long, default_value = "0.1", value_parser = seconds)]
@@ -58,45 +56,41 @@ pub(crate) struct Args {
     only: Vec<String>,
 }
 
-/// What one case cost the load generator itself, by way.
-struct Own {
-    case: String,
-    way: &'static str,
-    us: f64,
+/// A way that was chosen. It stands for the whole run, if it can.
+struct Chosen {
+    name: &'static str,
+    way: &'static Way,
+    shop: Option<Shop>,
 }
 
 /// Exit code 1 when a goal is missed.
 pub(crate) async fn run(args: Args) -> Outcome {
-    tokio::task::LocalSet::new().run_until(compare(args)).await
-}
-
-async fn compare(args: Args) -> Outcome {
-    let chosen = |name: &str| args.only.is_empty() || args.only.iter().any(|only| only == name);
-    let ways: Vec<_> = WAYS.iter().filter(|(name, _)| chosen(name)).collect();
-    let names: Vec<&str> = ways.iter().map(|(name, _)| *name).collect();
-    let mut shops = Vec::new();
-    for (_, way) in &ways {
-        shops.push(build(way).await?);
+    let mut chosen = Vec::new();
+    for (name, way) in WAYS.iter().filter(|(name, _)| args.only.is_empty() || args.only.iter().any(|only| only == name))
+    {
+        let shop = if *name == POLL { None } else { Some(build(way).await?) };
+        chosen.push(Chosen { name, way, shop });
     }
-    let (mut comparison, mut own) = (Comparison::new("boutique", args.rounds), Vec::new());
+    let mut comparison = Comparison::new("boutique", args.measure.rounds);
     for &customers in &args.customers {
         let case = format!("customers {customers}");
-        let one = async |way: usize| {
-            let (sample, us) = sample(&shops[way], customers, &args).await;
-            own.push(Own { case: case.clone(), way: names[way], us });
-            Ok::<_, std::io::Error>(sample)
-        };
-        comparison.case(&case, &names, one).await?;
+        let ways: Vec<_> = chosen.iter().filter(|one| one.name != POLL || customers <= args.poll_customers).collect();
+        let names: Vec<_> = ways.iter().map(|one| one.name).collect();
+        comparison.loads(&case, &names, async |way: usize| sample(ways[way], customers, &args).await).await?;
         eprintln!("measured: {case}");
     }
+    let names: Vec<_> = chosen.iter().map(|one| one.name).collect();
     comparison.best(HIGHEST, &names, |row| row.failed == 0 && row.p99_us <= args.bound.as_micros() as f64);
     goals(&mut comparison);
     let met = comparison.finish()?;
-    footer(&args, &names, &own);
+    if names.contains(&POLL) {
+        let cores = crate::peer::cores();
+        println!("{POLL}: nobody sleeps; its processes take all {cores} cores from each other, called or not.");
+    }
     Ok(if met { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-async fn build(way: &Way) -> std::io::Result<Shop> {
+async fn build(way: &Way) -> io::Result<Shop> {
     match way {
         Way::Nearpath(chain) => Shop::nearpath(*chain).await,
         Way::Sidecars => Shop::sidecars().await,
@@ -104,18 +98,19 @@ async fn build(way: &Way) -> std::io::Result<Shop> {
     }
 }
 
-/// One measurement, and the load generator's own CPU time by request, in microseconds.
-async fn sample(shop: &Shop, customers: usize, args: &Args) -> (Sample, f64) {
-    let (window, pids) = (Window::after(args.warm_up, args.duration), shop.pids());
-    let clock = async {
-        sleep_until(window.from).await;
-        let before = (cpu::spent(&pids), cpu::own());
-        sleep_until(window.until).await;
-        (cpu::spent(&pids).saturating_sub(before.0), cpu::own().saturating_sub(before.1))
-    };
-    let (tally, (cpu, own)) = tokio::join!(rush::run(&shop.place, customers, window), clock);
-    tally.failures().iter().for_each(|(failure, count)| eprintln!("{customers} customers: {count} × {failure}"));
-    (Sample::of(&tally, window, cpu), own.as_nanos() as f64 / 1e3 / tally.answered().max(1) as f64)
+async fn sample(chosen: &Chosen, customers: usize, args: &Args) -> io::Result<Measured> {
+    match &chosen.shop {
+        Some(shop) => visited(shop, customers, args).await,
+        None => visited(&build(chosen.way).await?, customers, args).await,
+    }
+}
+
+async fn visited(shop: &Shop, customers: usize, args: &Args) -> io::Result<Measured> {
+    let window = args.measure.window();
+    let (loaded, cpu) = measured(rush::run(&shop.place, customers, window), window, &shop.pids()).await;
+    let loaded = loaded?;
+    loaded.tally.failures().iter().for_each(|(failure, count)| eprintln!("{customers} customers: {count} × {failure}"));
+    Ok(Measured::of(&loaded, window, cpu))
 }
 
 fn goals(comparison: &mut Comparison) {
@@ -127,17 +122,4 @@ fn goals(comparison: &mut Comparison) {
     }
     let cpu = Goal { value: |row| row.cpu_us_per_request, better: Better::Lower, goal: 0.1 };
     comparison.ratio(&name("CPU per request", "sidecars"), HIGHEST, "ring", "sidecars", cpu);
-}
-
-fn footer(args: &Args, names: &[&str], own: &[Own]) {
-    println!("\nOn the same cores, the load generator's own CPU time, µs a request:");
-    for customers in &args.customers {
-        let case = format!("customers {customers}");
-        let text = |name: &&str| {
-            let ours = own.iter().filter(|one| one.case == case && one.way == *name);
-            format!("{name} {:.1}", crate::compare::median(ours.map(|one| one.us)))
-        };
-        let texts: Vec<_> = names.iter().map(text).collect();
-        println!("{case}: {}", texts.join(", "));
-    }
 }

@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{Outcome, rate, seconds};
 use crate::compare::{Better, Comparison, Ratio, Sample};
-use crate::cpu;
+use crate::cpu::Moment;
 use crate::load::Template;
 use crate::load::closed::Reuse;
 use crate::load::open::{self, Done};
@@ -78,7 +78,7 @@ async fn play(act: &str, house: &mut House, args: &Args) -> io::Result<(Vec<Done
     let start = Instant::now();
     let template =
         Template { method: Method::POST, ..Template::get(house.addr(), "/function/chaos").map_err(io::Error::other)? };
-    let (pid, before) = (house.pid(), cpu::spent(&[house.pid()]));
+    let (pid, before) = (house.pid(), Moment::now(&[house.pid()]));
     let load = open::run(&template, Schedule::new(args.rate, args.duration), Reuse::KeepAlive, start);
     let trouble = async {
         match act {
@@ -88,8 +88,8 @@ async fn play(act: &str, house: &mut House, args: &Args) -> io::Result<(Vec<Done
         }
     };
     let (done, cost) = tokio::join!(load, trouble);
-    let before = if house.pid() == pid { before } else { Duration::ZERO }; // after a restart: what the new one spent
-    Ok((done?, cost?, cpu::spent(&[house.pid()]).saturating_sub(before)))
+    let before = if house.pid() == pid { before } else { Moment::default() }; // after a restart: what the new one spent
+    Ok((done?, cost?, before.until(&Moment::now(&[house.pid()]))))
 }
 
 async fn scale(house: &House, start: Instant, length: Duration) -> io::Result<Cost> {

@@ -3,14 +3,14 @@
 //! CPU time is that of the gateway or nginx alone, master and workers: the handler and the load generator are the same for
 //! both. Both have as many threads or workers as the machine has cores.
 
+use std::io;
 use std::process::ExitCode;
-use std::time::Duration;
 
-use super::load::measured;
-use super::{Outcome, seconds};
-use crate::compare::{Better, Comparison, Goal, ROUNDS, Sample};
-use crate::load::closed::{self, Reuse};
-use crate::load::{Template, Window};
+use super::Outcome;
+use super::measure::{Measure, measured};
+use crate::compare::{Better, Comparison, Goal, Measured};
+use crate::load::closed::Reuse;
+use crate::load::{Template, tight};
 use crate::peer::nginx::Nginx;
 use crate::peer::{Peer, cores, own};
 
@@ -19,17 +19,8 @@ const VARIANTS: [&str; 2] = ["nearpath", "nginx"];
 /// Options of `edge`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// How often each variant is measured in each case
-    #[arg(long, default_value_t = ROUNDS)]
-    rounds: usize,
-
-    /// How long a measurement is, in seconds
-    #[arg(long, default_value = "2", value_parser = seconds)]
-    duration: Duration,
-
-    /// How long it runs before counting, in seconds
-    #[arg(long, default_value = "0.5", value_parser = seconds)]
-    warm_up: Duration,
+    #[command(flatten)]
+    measure: Measure,
 
     /// Connections at a time, one case each
     #[arg(long, value_delimiter = ',', default_value = "1,32,256")]
@@ -42,12 +33,12 @@ pub(crate) async fn run(args: Args) -> Outcome {
     let nginx = Nginx::start(handler.addr, cores(), "/function/echo").await?;
     let gateway = own::gateway(handler.addr, cores()).await?;
     let peers = [&gateway, &nginx.peer];
-    let mut comparison = Comparison::new("edge", args.rounds);
+    let mut comparison = Comparison::new("edge", args.measure.rounds);
     for (way, reuse) in [("keep-alive", Reuse::KeepAlive), ("new-connection", Reuse::Fresh)] {
         for &callers in &args.connections {
             let case = format!("{way} {callers}");
             let one = async |variant: usize| sample(peers[variant], callers, reuse, &args).await;
-            comparison.case(&case, &VARIANTS, one).await?;
+            comparison.loads(&case, &VARIANTS, one).await?;
             eprintln!("measured: {case}");
         }
     }
@@ -55,11 +46,11 @@ pub(crate) async fn run(args: Args) -> Outcome {
     Ok(if comparison.finish()? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-async fn sample(peer: &Peer, callers: usize, reuse: Reuse, args: &Args) -> Result<Sample, http::Error> {
-    let template = Template::get(peer.addr, "/function/echo")?;
-    let window = Window::after(args.warm_up, args.duration);
-    let (tally, cpu) = measured(closed::run(&template, callers, reuse, window), window, &[peer.pid()]).await;
-    Ok(Sample::of(&tally, window, cpu))
+async fn sample(peer: &Peer, callers: usize, reuse: Reuse, args: &Args) -> io::Result<Measured> {
+    let template = Template::get(peer.addr, "/function/echo").map_err(io::Error::other)?;
+    let window = args.measure.window();
+    let (loaded, cpu) = measured(tight::run(&template, callers, reuse, window), window, &[peer.pid()]).await;
+    Ok(Measured::of(&loaded?, window, cpu))
 }
 
 /// Only the cases with 32 connections have goals.

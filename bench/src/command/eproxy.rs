@@ -1,6 +1,9 @@
 //! `eproxy`: from a gateway to an instance and back, by the ways to put a network between the two.
 //!
-//! CPU time is that of both processes together, including what the kernel does for their packets in their name.
+//! CPU time is that of both processes together, including what the kernel does for their packets in their name. [`through`] asks
+//! the same of a whole `nearpath up`.
+
+mod through;
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -57,6 +60,16 @@ pub(crate) struct Args {
     /// How long it runs before counting, in seconds
     #[arg(long, default_value = "0.2", value_parser = seconds)]
     warm_up: Duration,
+
+    /// Only cases whose name holds this
+    #[arg(long, default_value = "")]
+    case: String,
+}
+
+impl Args {
+    fn wants(&self, case: &str) -> bool {
+        case.contains(&self.case)
+    }
 }
 
 /// Exit code 1 when a goal is missed.
@@ -66,12 +79,15 @@ pub(crate) fn run(args: &Args) -> Outcome {
         WAYS.into_iter().filter_map(|(name, way)| build(name, way)).collect::<Result<_, _>>()?;
     let names: Vec<&str> = hops.iter().map(|(name, _)| *name).collect();
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
-    for (case, talk, cores) in CASES.into_iter().filter(|(_, _, cores)| cores[1][0] < crate::peer::cores()) {
+    let there = CASES.into_iter().filter(|(_, _, cores)| cores[1][0] < crate::peer::cores());
+    for (case, talk, cores) in there.filter(|(case, ..)| args.wants(case)) {
         let one = async |variant: usize| measure(&hops[variant].1, talk, cores, args);
         runtime.block_on(comparison.case::<io::Error>(case, &names, one))?;
         eprintln!("measured: {case}");
     }
-    goals(&mut comparison);
+    goals(&mut comparison, args);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(through::compare(&mut comparison, args))?;
     Ok(if comparison.finish()? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -146,13 +162,25 @@ fn both(server: &Server) -> [u32; 2] {
 
 /// The published claim, forwarded against routed; and that the default has no need of it. On one core alone: what goes from
 /// core to core is mostly the wake-up, which is the same for all.
-fn goals(comparison: &mut Comparison) {
+fn goals(comparison: &mut Comparison, args: &Args) {
     let goal = |value: fn(&Row) -> f64| Goal { value, better: Better::Lower, goal: 1.0 };
-    for (case, ..) in CASES.iter().filter(|(_, talk, [front, back])| matches!(talk, Talk::Bytes(_)) && front == back) {
+    let judged = CASES.iter().filter(|(_, talk, [front, back])| matches!(talk, Talk::Bytes(_)) && front == back);
+    for (case, ..) in judged.filter(|(case, ..)| args.wants(case)) {
         for (over, under) in [("forwarded", "routed"), ("in the switch", "forwarded")] {
             comparison.ratio(&format!("p50, {case}, {over}/{under}"), case, over, under, goal(|row| row.p50_us));
             let cpu = goal(|row| row.cpu_us_per_request);
             comparison.ratio(&format!("CPU, {case}, {over}/{under}"), case, over, under, cpu);
         }
+    }
+}
+
+/// Whether the option costs what a hop costs, and no more: a request has several packets and much else.
+fn http_goals(comparison: &mut Comparison, args: &Args) {
+    for (case, _) in through::CASES.into_iter().filter(|(case, _)| args.wants(case)) {
+        let [(under, _), (over, _)] = through::WAYS;
+        let goal = |value: fn(&Row) -> f64| Goal { value, better: Better::Lower, goal: 1.1 };
+        comparison.ratio(&format!("p50, {case}, forwarded/default"), case, over, under, goal(|row| row.p50_us));
+        let cpu = goal(|row| row.cpu_us_per_request);
+        comparison.ratio(&format!("CPU, {case}, forwarded/default"), case, over, under, cpu);
     }
 }

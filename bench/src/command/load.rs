@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, Method, Uri};
 use serde_json::json;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
+use super::measure::measured;
 use super::{Outcome, rate, seconds};
-use crate::cpu;
+use crate::cpu::Moment;
 use crate::load::closed::{self, Reuse};
 use crate::load::schedule::Schedule;
 use crate::load::{Template, Window, open};
@@ -81,9 +82,9 @@ async fn measure(args: &Args) -> Outcome {
     let reuse = if args.new_connection { Reuse::Fresh } else { Reuse::KeepAlive };
     let (tally, cpu) = match args.rate {
         Some(rate) => {
-            let (schedule, before) = (Schedule::new(rate, args.duration), cpu::spent(&args.pid));
+            let (schedule, before) = (Schedule::new(rate, args.duration), Moment::now(&args.pid));
             let done = open::run(&template, schedule, reuse, Instant::now()).await?;
-            (open::tally(&done), cpu::spent(&args.pid) - before)
+            (open::tally(&done), before.until(&Moment::now(&args.pid)))
         }
         None => {
             let window = Window::after(args.warm_up, args.duration);
@@ -92,17 +93,6 @@ async fn measure(args: &Args) -> Outcome {
     };
     print(args, &tally, cpu);
     Ok(if tally.failed() == 0 && tally.answered() > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-/// Runs a load and reads the CPU time that `pids` spend within its window.
-pub(super) async fn measured(load: impl Future<Output = Tally>, window: Window, pids: &[u32]) -> (Tally, Duration) {
-    let clock = async {
-        sleep_until(window.from).await;
-        let before = cpu::spent(pids);
-        sleep_until(window.until).await;
-        cpu::spent(pids).saturating_sub(before)
-    };
-    tokio::join!(load, clock)
 }
 
 fn template(args: &Args) -> Result<Template, Box<dyn std::error::Error + Send + Sync>> {

@@ -11,6 +11,7 @@ mod gateway;
 mod handler;
 mod idle;
 mod load;
+mod measure;
 mod member;
 mod motion;
 mod parking;

@@ -19,7 +19,7 @@ use tempfile::TempDir;
 
 use super::{Outcome, seconds};
 use crate::compare::{Better, Comparison, Goal, Ratio, Sample, median};
-use crate::cpu::Moment;
+use crate::cpu::{self, Moment};
 use crate::load::connection::Connection;
 use crate::load::mqtt::Publisher;
 use crate::load::{Template, trace};
@@ -97,13 +97,24 @@ pub(crate) async fn run(args: Args) -> Outcome {
     let stage = Stage::build().await?;
     let mut comparison = Comparison::new("motion", args.rounds);
     let (phases, mut seeds) = (RefCell::new(Phases::new()), [args.seed; VARIANTS.len()]);
+    let mut held_up = [const { Vec::new() }; VARIANTS.len()];
     let case = format!("{} s of sensors, {} times faster", args.length.as_secs(), args.compress);
     let one = async |variant: usize| {
         seeds[variant] += 1;
-        play(&stage, VARIANTS[variant], seeds[variant] - 1, &args, &phases).await
+        let pids = stage.entry(VARIANTS[variant]).1;
+        let before = cpu::held_up(&pids);
+        let sample = play(&stage, VARIANTS[variant], seeds[variant] - 1, &args, &phases).await?;
+        let waited = cpu::held_up(&pids).saturating_sub(before);
+        held_up[variant].push(waited.as_secs_f64() * 1e3 / (args.length / args.compress).as_secs_f64());
+        Ok::<_, io::Error>(sample)
     };
     comparison.case(&case, &VARIANTS, one).await?;
     print(&phases.into_inner());
+    println!("threads ready to run while the processors were busy with others, ms a second:");
+    for (variant, ms) in VARIANTS.iter().zip(held_up) {
+        println!("{variant:14} {:.2}", median(ms.into_iter()));
+    }
+    println!();
     figures(&mut comparison, &case);
     Ok(if comparison.finish()? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -7,11 +7,11 @@ use std::io;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use super::load::measured;
+use super::measure::measured;
 use super::{Outcome, seconds};
-use crate::compare::{Better, Comparison, Goal, Sample};
-use crate::load::closed::{self, Reuse};
-use crate::load::{Template, Window};
+use crate::compare::{Better, Comparison, Goal, Measured};
+use crate::load::closed::Reuse;
+use crate::load::{Template, Window, tight};
 use crate::peer::chain::Chain;
 
 const VARIANTS: [&str; 3] = ["spread", "core", "auto"];
@@ -49,7 +49,7 @@ pub(crate) async fn run(args: Args) -> Outcome {
         for &callers in &args.connections {
             let case = format!("{what} {callers}");
             let one = async |variant: usize| sample(&chains[variant], callers, &args).await;
-            comparison.case(&case, &VARIANTS, one).await?;
+            comparison.loads(&case, &VARIANTS, one).await?;
             eprintln!("measured: {case}");
         }
     }
@@ -57,11 +57,12 @@ pub(crate) async fn run(args: Args) -> Outcome {
     Ok(if comparison.finish()? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-async fn sample(chain: &Chain, callers: usize, args: &Args) -> io::Result<Sample> {
+async fn sample(chain: &Chain, callers: usize, args: &Args) -> io::Result<Measured> {
     let template = Template::get(chain.entry, "/function/first").map_err(io::Error::other)?;
     let window = Window::after(args.warm_up, args.duration);
-    let (tally, cpu) = measured(closed::run(&template, callers, Reuse::KeepAlive, window), window, &chain.pids()).await;
-    Ok(Sample::of(&tally, window, cpu))
+    let load = tight::run(&template, callers, Reuse::KeepAlive, window);
+    let (loaded, cpu) = measured(load, window, &chain.pids()).await;
+    Ok(Measured::of(&loaded?, window, cpu))
 }
 
 /// One core is cheaper for a small chain, and `auto` is not locked in there when it computes.

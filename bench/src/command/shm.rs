@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use tokio::time::sleep_until;
 
-use super::load::measured;
-use super::{Outcome, seconds};
+use super::Outcome;
+use super::measure::{Measure, measured};
 use crate::census::Census;
-use crate::compare::{Better, Comparison, Goal, ROUNDS, Ratio, Row, Sample, median};
-use crate::load::closed::{self, Reuse};
-use crate::load::{Template, Window};
+use crate::compare::{Better, Comparison, Goal, Measured, Ratio, Row, median};
+use crate::load::closed::Reuse;
+use crate::load::{Template, tight};
 use crate::peer::chain::Chain;
 
 /// All but the last stand for the whole run. Parties that poll would take every processor from the others: that chain is
@@ -27,17 +27,8 @@ const PLACED: &str = "ring, one core";
 /// Options of `shm`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// How often each variant is measured in each case
-    #[arg(long, default_value_t = ROUNDS)]
-    rounds: usize,
-
-    /// How long a measurement is, in seconds
-    #[arg(long, default_value = "2", value_parser = seconds)]
-    duration: Duration,
-
-    /// How long it runs before counting, in seconds
-    #[arg(long, default_value = "0.5", value_parser = seconds)]
-    warm_up: Duration,
+    #[command(flatten)]
+    measure: Measure,
 
     /// Connections at a time, one case each
     #[arg(long, value_delimiter = ',', default_value = "1,32")]
@@ -54,7 +45,7 @@ pub(crate) async fn run(args: Args) -> Outcome {
         Chain::direct().await?,
         Chain::one_behind_nginx().await?,
     ];
-    let mut comparison = Comparison::new("shm", args.rounds);
+    let mut comparison = Comparison::new("shm", args.measure.rounds);
     for (way, reuse) in [("keep-alive", Reuse::KeepAlive), ("new-connection", Reuse::Fresh)] {
         for &callers in &args.connections {
             let case = format!("{way} {callers}");
@@ -69,7 +60,7 @@ pub(crate) async fn run(args: Args) -> Outcome {
                 }
                 Ok::<_, io::Error>(sample)
             };
-            comparison.case(&case, &VARIANTS, one).await?;
+            comparison.loads(&case, &VARIANTS, one).await?;
             eprintln!("measured: {case}");
             published(&mut comparison, &case, ring.into_inner());
         }
@@ -79,9 +70,9 @@ pub(crate) async fn run(args: Args) -> Outcome {
 }
 
 /// The sample, and what the functions alone spent on a request, in microseconds.
-async fn sample(chain: &Chain, callers: usize, reuse: Reuse, args: &Args) -> io::Result<(Sample, f64)> {
+async fn sample(chain: &Chain, callers: usize, reuse: Reuse, args: &Args) -> io::Result<(Measured, f64)> {
     let template = Template::get(chain.entry, "/function/first").map_err(io::Error::other)?;
-    let window = Window::after(args.warm_up, args.duration);
+    let window = args.measure.window();
     let pids = chain.pids();
     let watching = async {
         sleep_until(window.from).await;
@@ -89,16 +80,11 @@ async fn sample(chain: &Chain, callers: usize, reuse: Reuse, args: &Args) -> io:
         sleep_until(window.until).await;
         before.until(&Census::take(&pids)).remove("function").unwrap_or_default().cpu
     };
-    let ((tally, cpu), own) = match reuse {
-        Reuse::KeepAlive => {
-            tokio::join!(measured(closed::run_lean(&template, callers, window), window, &pids), watching)
-        }
-        Reuse::Fresh => {
-            tokio::join!(measured(closed::run(&template, callers, reuse, window), window, &pids), watching)
-        }
-    };
-    let us = own.as_nanos() as f64 / 1e3 / tally.answered().max(1) as f64;
-    Ok((Sample::of(&tally, window, cpu), us))
+    let load = tight::run(&template, callers, reuse, window);
+    let ((loaded, cpu), functions) = tokio::join!(measured(load, window, &pids), watching);
+    let loaded = loaded?;
+    let us = functions.as_nanos() as f64 / 1e3 / loaded.tally.answered().max(1) as f64;
+    Ok((Measured::of(&loaded, window, cpu), us))
 }
 
 /// The published program on such a machine, 32 connections, each closed after its answer: 59 µs of CPU a request, 29 of them

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::Outcome;
 use crate::compare::{Better, Comparison, ROUNDS, Ratio, Sample, median};
-use crate::cpu;
+use crate::cpu::Moment;
 use crate::peer::house::{self, House};
 use crate::tally::Tally;
 
@@ -64,10 +64,10 @@ async fn start(house: &House, variant: &str, count: u64) -> io::Result<(Sample, 
     let spec = if variant == "cat" { house::cat("start")? } else { house::python("start")? };
     house.deploy(&spec).await?;
     let first = ids(&house.until_available("start", 1).await?);
-    let (asked, cpu) = (Instant::now(), cpu::spent(&[house.pid()]));
+    let (asked, cpu) = (Instant::now(), Moment::now(&[house.pid()]));
     house.scale("start", count + 1).await?;
     let mut described = house.until_available("start", count + 1).await?;
-    let (took, cpu) = (asked.elapsed(), cpu::spent(&[house.pid()]).saturating_sub(cpu));
+    let (took, cpu) = (asked.elapsed(), cpu.until(&Moment::now(&[house.pid()])));
     house.remove("start").await?;
     if let Some(instances) = described["instances"].as_array_mut() {
         instances.retain(|instance| !first.contains(&instance["id"]));

@@ -11,6 +11,7 @@ use std::io;
 use std::time::Duration;
 
 use crate::load::Window;
+use crate::load::tight::Loaded;
 use crate::tally::Tally;
 
 pub(crate) use report::{Better, Ratio, Report, Row};
@@ -47,17 +48,48 @@ impl Sample {
     }
 }
 
+/// A sample, and what the load generator spent beside it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Measured {
+    sample: Sample,
+    /// CPU time of the load generator itself, in microseconds by request answered; none: not known.
+    client_us: Option<f64>,
+}
+
+impl Measured {
+    /// What was counted in `window`, in which the processes under test spent `cpu`.
+    pub(crate) fn of(loaded: &Loaded, window: Window, cpu: Duration) -> Self {
+        Self { sample: Sample::of(&loaded.tally, window, cpu), client_us: Some(loaded.own_us()) }
+    }
+}
+
+impl From<Sample> for Measured {
+    fn from(sample: Sample) -> Self {
+        Self { sample, client_us: None }
+    }
+}
+
+/// What is told of a row to people only.
+#[derive(Debug, Clone, Copy)]
+struct Note {
+    /// Of the rates, as a share of the median.
+    spread: f64,
+    /// See [`Measured`].
+    client_us: Option<f64>,
+}
+
 /// A comparison that is being made.
 pub(crate) struct Comparison {
     report: Report,
-    spreads: Vec<f64>,
+    /// One a row.
+    notes: Vec<Note>,
     rounds: usize,
 }
 
 impl Comparison {
     /// `name` is the file's name in `bench/results`.
     pub(crate) fn new(name: &str, rounds: usize) -> Self {
-        Self { report: Report::new(name), spreads: Vec::new(), rounds: rounds.max(1) }
+        Self { report: Report::new(name), notes: Vec::new(), rounds: rounds.max(1) }
     }
 
     /// Measures every variant in every round of one case. `measure` gets the variant's index.
@@ -67,15 +99,26 @@ impl Comparison {
         variants: &[&str],
         mut measure: impl AsyncFnMut(usize) -> Result<Sample, E>,
     ) -> Result<(), E> {
-        let mut samples = vec![Vec::new(); variants.len()];
+        self.loads(case, variants, async |index| measure(index).await.map(Measured::from)).await
+    }
+
+    /// The same, where it is known what the load cost itself.
+    pub(crate) async fn loads<E>(
+        &mut self,
+        case: &str,
+        variants: &[&str],
+        mut measure: impl AsyncFnMut(usize) -> Result<Measured, E>,
+    ) -> Result<(), E> {
+        let mut samples: Vec<Vec<Measured>> = vec![Vec::new(); variants.len()];
         for round in 0..self.rounds {
             for index in turn(variants.len(), round) {
                 samples[index].push(measure(index).await?);
             }
         }
-        for (variant, samples) in variants.iter().zip(&samples) {
-            self.report.rows.push(row(case, variant, samples));
-            self.spreads.push(spread(samples.iter().map(|sample| sample.rps)));
+        for (variant, measured) in variants.iter().zip(&samples) {
+            let samples: Vec<_> = measured.iter().map(|one| one.sample).collect();
+            self.report.rows.push(row(case, variant, &samples));
+            self.notes.push(note(measured));
         }
         Ok(())
     }
@@ -96,12 +139,12 @@ impl Comparison {
     /// A case of its own: of each variant the row with the highest rate among those of all cases that `stable` lets through.
     pub(crate) fn best(&mut self, case: &str, variants: &[&str], stable: impl Fn(&Row) -> bool) {
         for variant in variants {
-            let rows = self.report.rows.iter().zip(&self.spreads).filter(|(row, _)| row.variant == *variant);
+            let rows = self.report.rows.iter().zip(&self.notes).filter(|(row, _)| row.variant == *variant);
             let best = rows.filter(|(row, _)| stable(row)).max_by(|(a, _), (b, _)| a.rps.total_cmp(&b.rps));
-            if let Some((row, &spread)) = best {
+            if let Some((row, &note)) = best {
                 let row = Row { case: case.to_owned(), ..row.clone() };
                 self.report.rows.push(row);
-                self.spreads.push(spread);
+                self.notes.push(note);
             }
         }
     }
@@ -118,7 +161,7 @@ impl Comparison {
 
     /// Prints the table and writes the file. Returns whether every goal is met.
     pub(crate) fn finish(self) -> io::Result<bool> {
-        print!("{}", table::render(&self.report, &self.spreads));
+        print!("{}", table::render(&self.report, &self.notes));
         let path = self.report.write()?;
         println!("\nwritten: {}", path.display());
         Ok(self.report.ratios.iter().all(Ratio::is_met))
@@ -150,6 +193,12 @@ fn row(case: &str, variant: &str, samples: &[Sample]) -> Row {
         cpu_us_per_request: of(|sample| sample.cpu_us_per_request),
         failed: samples.iter().map(|sample| sample.failed).sum(),
     }
+}
+
+fn note(measured: &[Measured]) -> Note {
+    let known: Vec<_> = measured.iter().filter_map(|one| one.client_us).collect();
+    let client_us = (!known.is_empty()).then(|| median(known.into_iter()));
+    Note { spread: spread(measured.iter().map(|one| one.sample.rps)), client_us }
 }
 
 /// The middle value; the mean of the two middle ones when there is an even number; 0 of none.
@@ -206,11 +255,11 @@ mod tests {
         let mut comparison = Comparison::new("test", 1);
         for (case, rps, failed) in [("1", 10.0, 0), ("8", 30.0, 0), ("64", 50.0, 1)] {
             comparison.report.rows.push(row(case, "a", &[Sample { failed, ..sample(rps) }]));
-            comparison.spreads.push(rps);
+            comparison.notes.push(Note { spread: rps, client_us: Some(rps) });
         }
         comparison.best("highest", &["a", "nobody"], |row| row.failed == 0);
         assert_eq!(comparison.value("highest", "a", |row| row.rps), Some(30.0));
-        assert_eq!((comparison.report.rows.len(), comparison.spreads[3]), (4, 30.0));
+        assert_eq!((comparison.report.rows.len(), comparison.notes[3].spread), (4, 30.0));
     }
 
     #[test]

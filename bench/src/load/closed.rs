@@ -1,17 +1,15 @@
 //! The closed loop: a fixed number of callers, each waiting for its answer before it asks again.
 //!
 //! It shows capacity. It hides stalls: a server that stops for a second delays a handful of requests and not the hundreds
-//! that would have come. Judge behaviour under stress with [`super::open`].
+//! that would have come. Judge behaviour under stress with [`super::open`]. Comparisons use [`super::tight`], which costs less and
+//! understands less.
 
-use std::net::SocketAddr;
-use std::rc::Rc;
 use std::sync::Arc;
 
-use tokio::task::{JoinSet, LocalSet};
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::connection::{self, Connection};
-use super::lean::Lean;
 use super::{Template, Window};
 use crate::tally::{Failure, Tally};
 
@@ -39,54 +37,6 @@ pub(crate) async fn run(template: &Template, callers: usize, reuse: Reuse, windo
         total.merge(&done.expect("a caller does not panic"));
     }
     total
-}
-
-/// The same over kept connections, on this thread, with a client that costs next to nothing: where the load shares the
-/// processors with what it measures, what it costs itself is part of every rate.
-pub(crate) async fn run_lean(template: &Template, callers: usize, window: Window) -> Tally {
-    let (addr, bytes): (_, Rc<[u8]>) = (template.addr, template.bytes().into());
-    let all = async {
-        let mut running = JoinSet::new();
-        for _ in 0..callers {
-            running.spawn_local(lean_caller(addr, bytes.clone(), window));
-        }
-        let mut total = Tally::default();
-        while let Some(done) = running.join_next().await {
-            total.merge(&done.expect("a caller does not panic"));
-        }
-        total
-    };
-    LocalSet::new().run_until(all).await
-}
-
-async fn lean_caller(addr: SocketAddr, request: Rc<[u8]>, window: Window) -> Tally {
-    let (mut tally, mut kept) = (Tally::default(), None);
-    loop {
-        let start = Instant::now();
-        if start >= window.until {
-            return tally;
-        }
-        let outcome = ask_lean(&mut kept, addr, &request).await;
-        let (end, failed) = (Instant::now(), outcome.is_err());
-        if window.holds(end) {
-            tally.add(outcome.map(|()| end - start));
-        }
-        if failed {
-            tokio::time::sleep(std::time::Duration::from_millis(1)).await; // a dead server is not asked at full speed
-        }
-    }
-}
-
-async fn ask_lean(kept: &mut Option<Lean>, addr: SocketAddr, request: &[u8]) -> Result<(), Failure> {
-    let mut connection = match kept.take() {
-        Some(connection) => connection,
-        None => Lean::open(addr).await?,
-    };
-    let (_, last) = connection.ask(request).await?;
-    if !last {
-        *kept = Some(connection);
-    }
-    Ok(())
 }
 
 async fn caller(template: Arc<Template>, reuse: Reuse, window: Window) -> Tally {

@@ -1,5 +1,6 @@
 //! What is measured: child processes on free loopback ports, ended by their own process id.
 
+pub(crate) mod alone;
 pub(crate) mod chain;
 pub(crate) mod hop;
 pub(crate) mod house;

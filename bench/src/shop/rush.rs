@@ -1,79 +1,78 @@
 //! Customers without pauses: a closed loop, to find out how many visits a shop can take.
 
-use std::io::Write;
-use std::rc::Rc;
+use std::io::{self, Write};
+use std::vec::IntoIter;
 
 use memchr::memmem;
-use tokio::task::JoinSet;
-use tokio::time::{Duration, Instant};
 
 use super::customer::{Customer, Step};
 use super::visit::Shop;
 use crate::load::Window;
-use crate::load::lean::Lean;
-use crate::tally::{Failure, Tally};
+use crate::load::tight::{self, Caller, Loaded};
+use crate::tally::Failure;
 
-/// So many customers until the window ends; counts the requests that were answered in it. Must run inside a `LocalSet`.
-pub(crate) async fn run(shop: &Shop, customers: usize, window: Window) -> Tally {
-    let (shop, mut running) = (Rc::new(shop.clone()), JoinSet::new());
-    for seed in 0..customers as u64 {
-        running.spawn_local(customer(Rc::clone(&shop), seed, window));
-    }
-    let mut total = Tally::default();
-    while let Some(done) = running.join_next().await {
-        total.merge(&done.expect("a customer does not panic"));
-    }
-    total
+/// So many customers until the window ends; counts the requests that were answered in it.
+///
+/// # Errors
+/// When the client itself cannot run.
+pub(crate) async fn run(shop: &Shop, customers: usize, window: Window) -> io::Result<Loaded> {
+    let all = (0..customers as u64).map(|seed| Hasty::new(shop, seed)).collect();
+    tight::run_each(shop.addr, all, window).await
 }
 
-async fn customer(shop: Rc<Shop>, seed: u64, window: Window) -> Tally {
-    let (mut tally, mut kept, mut bytes) = (Tally::default(), None, Vec::new());
-    let (mut customer, host) = (Customer::new(seed), shop.addr.to_string());
-    loop {
-        let visit = customer.visit();
-        let cookie = customer.cookie();
-        for step in visit {
-            let start = Instant::now();
-            if start >= window.until {
-                return tally;
+/// A customer who makes the next request as soon as the last one is answered. A visit ends with its first failure.
+struct Hasty {
+    base: String,
+    host: String,
+    customer: Customer,
+    cookie: String,
+    visit: IntoIter<Step>,
+    /// What the right answer to the request underway holds.
+    mark: &'static str,
+    bytes: Vec<u8>,
+}
+
+impl Hasty {
+    fn new(shop: &Shop, seed: u64) -> Self {
+        let (base, host, customer) = (shop.base.clone(), shop.addr.to_string(), Customer::new(seed));
+        let (cookie, visit) = (String::new(), Vec::new().into_iter());
+        Self { base, host, customer, cookie, visit, mark: "", bytes: Vec::new() }
+    }
+
+    fn step(&mut self) -> Step {
+        loop {
+            if let Some(step) = self.visit.next() {
+                return step;
             }
-            write(&mut bytes, &step, &shop.base, &host, &cookie);
-            let outcome = ask(&mut kept, &shop, &step, &bytes).await;
-            let (end, failed) = (Instant::now(), outcome.is_err());
-            if window.holds(end) {
-                tally.add(outcome.map(|()| end - start));
-            }
-            if failed {
-                kept = None;
-                tokio::time::sleep(Duration::from_millis(1)).await; // a dead server is not asked at full speed
-                break;
-            }
+            self.visit = self.customer.visit().into_iter();
+            self.cookie = self.customer.cookie();
         }
     }
 }
 
-/// What a browser would send.
-fn write(bytes: &mut Vec<u8>, step: &Step, base: &str, host: &str, cookie: &str) {
-    bytes.clear();
-    let (method, path, length) = (&step.method, &step.path, step.body.len());
-    let written = write!(
-        bytes,
-        "{method} {base}{path} HTTP/1.1\r\nHost: {host}\r\nAccept: text/html\r\nCookie: {cookie}\r\n\
-         Content-Length: {length}\r\n\r\n{}",
-        step.body
-    );
-    written.expect("memory takes all that is written");
-}
-
-async fn ask(kept: &mut Option<Lean>, shop: &Shop, step: &Step, bytes: &[u8]) -> Result<(), Failure> {
-    let mut connection = match kept.take() {
-        Some(connection) => connection,
-        None => Lean::open(shop.addr).await?,
-    };
-    let (body, last) = connection.ask(bytes).await?;
-    let right = memmem::find(body, step.kind.mark().as_bytes()).is_some();
-    if !last {
-        *kept = Some(connection);
+impl Caller for Hasty {
+    /// What a browser would send.
+    fn request(&mut self) -> &[u8] {
+        let Step { kind, method, path, body } = self.step();
+        let Self { base, host, cookie, bytes, .. } = self;
+        self.mark = kind.mark();
+        bytes.clear();
+        let written = write!(
+            bytes,
+            "{method} {base}{path} HTTP/1.1\r\nHost: {host}\r\nAccept: text/html\r\nCookie: {cookie}\r\n\
+             Content-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        written.expect("memory takes all that is written");
+        bytes
     }
-    right.then_some(()).ok_or(Failure::Body)
+
+    fn heard(&mut self, outcome: Result<&[u8], Failure>) -> Result<(), Failure> {
+        let right = |body: &[u8]| memmem::find(body, self.mark.as_bytes()).is_some();
+        let outcome = outcome.and_then(|body| right(body).then_some(()).ok_or(Failure::Body));
+        if outcome.is_err() {
+            self.visit = Vec::new().into_iter();
+        }
+        outcome
+    }
 }

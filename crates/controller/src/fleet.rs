@@ -20,7 +20,7 @@ pub trait Fleet: Send + Sync + 'static {
     fn logs(&self, query: LogQuery) -> mpsc::Receiver<LogLine>;
     /// CPU and memory in use by a function.
     fn usage(&self, id: FunctionId) -> BoxFuture<'static, Usage>;
-    /// Requests answered since the gateway started.
+    /// Requests that ended since the gateway started, those of other functions through shared memory too.
     fn invocations(&self, id: &FunctionId) -> u64;
     /// What the edges of the chains counted in shared memory.
     fn edges(&self) -> Vec<EdgeStatus> {

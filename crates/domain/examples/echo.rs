@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use nearpath_domain::post::{Settings, blocking};
-use nearpath_domain::{Answer, Incoming, Request, To};
+use nearpath_domain::{Answer, CallError, Incoming, Request, To};
 use nearpath_types::FunctionId;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -14,13 +14,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut post = blocking::Post::dial(Path::new(&door), Settings::default())?;
     Ok(post.serve(|post, incoming| match &next {
         Some(next) => pass_on(post, next, incoming),
-        None => Answer::ok(incoming.body.clone()),
+        None => Answer::ok(std::mem::take(&mut incoming.body)),
     })?)
 }
 
-fn pass_on(post: &mut blocking::Post, next: &FunctionId, incoming: &Incoming) -> Answer {
-    let request = Request { body: incoming.body.clone(), deadline: incoming.deadline, ..Request::default() };
-    match post.call(To::Function(next), &request) {
+fn pass_on(post: &mut blocking::Post, next: &FunctionId, incoming: &mut Incoming) -> Answer {
+    let request = Request { deadline: incoming.deadline, ..Request::default() };
+    let begun = post.begin_with(To::Function(next), &request, &mut incoming.body);
+    match begun.map_err(CallError::from).and_then(|pending| post.wait(pending)) {
         Ok(reply) => Answer { status: reply.status, body: reply.body, ..Answer::default() },
         Err(_) => Answer::platform(502, "the next function gave no answer\n"),
     }

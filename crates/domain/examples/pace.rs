@@ -23,7 +23,7 @@ fn main() -> Outcome {
     let server = party(&hub, 2, &echo)?;
     std::thread::spawn(move || {
         let serving = blocking::Post::join(server, post::Settings::default());
-        serving.map(|mut post| post.serve(|_, incoming| Answer::ok(incoming.body.clone())))
+        serving.map(|mut post| post.serve(|_, incoming| Answer::ok(std::mem::take(&mut incoming.body))))
     });
     one_at_a_time(party(&hub, 1, &caller)?, &echo)?;
     many_at_once(hub.gateway_socket()?, &echo)?;

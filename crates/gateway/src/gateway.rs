@@ -12,6 +12,7 @@ use http::{HeaderValue, Request, Response};
 use hyper::body::Incoming;
 use nearpath_daemon::drain;
 use nearpath_daemon::metrics::Registry;
+use nearpath_types::chain::NearCalls;
 use nearpath_types::{FunctionId, PlatformError, Reason, Snapshot};
 use nearpath_wire::Body;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -29,6 +30,10 @@ pub trait Control: Send + Sync + 'static {
     fn wake(&self, function: &FunctionId);
     /// Answers the administrator's paths: `/system/…`, `/ui…`, `/`, `/async-function/…`.
     fn admin(&self, request: Request<Incoming>) -> BoxFuture<'static, Response<Body>>;
+    /// How often a function was called by others through shared memory, past the gateway: for metrics.
+    fn near_calls(&self, _: &FunctionId) -> NearCalls {
+        NearCalls::default()
+    }
     /// A serving thread wants to join the node's security domains: a socket for each, those to come as well. `None`: there
     /// is no node in this process, and every call goes over HTTP.
     fn domains(&self) -> Option<UnboundedReceiver<OwnedFd>> {
@@ -108,7 +113,7 @@ impl Gateway {
     /// A gateway that knows no function yet. Its metrics go to `registry`.
     pub fn new(settings: Settings, control: Arc<dyn Control>, registry: &Registry) -> Self {
         let (table, totals) = (Arc::<Table>::default(), Arc::<Totals>::default());
-        let metrics = Metrics { table: table.clone(), totals: totals.clone() };
+        let metrics = Metrics { table: table.clone(), totals: totals.clone(), control: Arc::downgrade(&control) };
         registry.with(|registry| registry.register_collector(Box::new(metrics)));
         let served_by = HeaderValue::from_str(&settings.name).unwrap_or(HeaderValue::from_static("nearpath"));
         let shared = Arc::new(Shared { table, control, totals, log: None, served_by });
@@ -137,7 +142,7 @@ impl Gateway {
         self.shared.table.publish(snapshot);
     }
 
-    /// Requests for the function that have ended since it was first published.
+    /// Requests for the function that have ended since it was first published, of those that came to the gateway.
     pub fn invocations(&self, id: &FunctionId) -> u64 {
         self.shared.table.get(id).map_or(0, |function| function.tally.ended())
     }

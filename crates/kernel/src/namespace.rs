@@ -8,6 +8,15 @@ use std::thread;
 
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
+/// The calling thread joins a network namespace for good: sockets that it opens from now on are there, those that it has
+/// stay where they are.
+///
+/// # Errors
+/// Without `CAP_SYS_ADMIN`.
+pub fn enter(namespace: impl AsFd) -> io::Result<()> {
+    Ok(move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?)
+}
+
 /// Does something in a network namespace: on a thread of its own, which is of no use for anything else afterwards. Sockets
 /// that it opens and processes that it starts stay in that namespace.
 ///
@@ -16,7 +25,7 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space}
 pub fn within<T: Send>(namespace: impl AsFd, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     let namespace = namespace.as_fd();
     on_a_thread(|| {
-        move_into_link_name_space(namespace, Some(LinkNameSpaceType::Network))?;
+        enter(namespace)?;
         work()
     })
 }

@@ -40,7 +40,7 @@ pub fn probe() -> Capabilities {
     let (as_root, as_user) = namespaces();
     let isolation = best(&as_root, &as_user);
     let mut findings = vec![root(&as_root), user_namespaces(&as_user)];
-    findings.extend([seccomp(), usr(), sockmap()]);
+    findings.extend([seccomp(), usr(), sockmap(), forwarding()]);
     findings.extend(cgroups());
     Capabilities { isolation, findings }
 }
@@ -144,6 +144,16 @@ fn sockmap() -> Finding {
         optional: true,
         lost: "`nearpath.io/delivery: sockmap`; such chains go over HTTP",
         remedy: "run as root with CAP_BPF, CAP_NET_ADMIN and CAP_SYS_ADMIN, on a nearpath built where clang is",
+    }
+}
+
+fn forwarding() -> Finding {
+    Finding {
+        name: "packets forwarded by the kernel",
+        trouble: said(&crate::bpf::forwarding_possible()),
+        optional: true,
+        lost: "`nearpath up --forward tc`",
+        remedy: "run as root with CAP_BPF and CAP_NET_ADMIN, on Linux 6.6 or later, on a nearpath built where clang is",
     }
 }
 

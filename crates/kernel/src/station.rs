@@ -17,8 +17,13 @@ use crate::switch::write_settings;
 
 /// The far end's index and name, as in an instance.
 const ETH0: (u32, &str) = (2, "eth0");
-/// As in an instance: nothing here speaks IPv6.
-const SETTINGS: &[(&str, &str)] = &[("ipv6/conf/all/disable_ipv6", "1"), ("ipv6/conf/default/disable_ipv6", "1")];
+/// As in an instance: nothing here speaks IPv6. A station is no way to anywhere, whatever the host's own settings are, which
+/// new namespaces inherit.
+const SETTINGS: &[(&str, &str)] =
+    &[("ipv4/ip_forward", "0"), ("ipv6/conf/all/disable_ipv6", "1"), ("ipv6/conf/default/disable_ipv6", "1")];
+
+/// What a station asks for when it sends, where a forwarder answers for everybody: link-local (RFC 3927), nobody's address.
+pub const NEXT_HOP: Ipv4Addr = Ipv4Addr::new(169, 254, 0, 1);
 
 /// A handle to the station's namespace, which ends with its last handle, process and socket.
 #[derive(Debug)]
@@ -43,6 +48,14 @@ impl Station {
     /// Its address.
     pub fn eip(&self) -> Eip {
         self.eip
+    }
+
+    /// Lets the calling thread join it: sockets that it opens from now on are there.
+    ///
+    /// # Errors
+    /// Without `CAP_SYS_ADMIN`.
+    pub fn enter(&self) -> io::Result<()> {
+        namespace::enter(self)
     }
 
     /// The name of the switch's end of its pair.

@@ -9,8 +9,6 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::thread::LinkNameSpaceType;
-
 use crate::namespace;
 use crate::netlink::{LOOPBACK, Rtnl};
 
@@ -48,7 +46,7 @@ impl Switch {
     /// # Errors
     /// Without `CAP_SYS_ADMIN`.
     pub fn enter(&self) -> io::Result<()> {
-        Ok(rustix::thread::move_into_link_name_space(self.as_fd(), Some(LinkNameSpaceType::Network))?)
+        namespace::enter(self)
     }
 
     /// The address under which instances find the gateway.

@@ -15,7 +15,7 @@ use nearpath_kernel::station::Station;
 use nearpath_kernel::switch::Switch;
 use nearpath_types::Eip;
 
-use frames::{arp, checksum, ip};
+use frames::{arp, checksum, ip, seal, tcp, tcp_checksum};
 
 const NEXT_HOP: Ipv4Addr = Ipv4Addr::new(169, 254, 0, 1);
 const GATEWAY: Eip = Eip(Ipv4Addr::new(10, 62, 0, 1));
@@ -121,6 +121,60 @@ fn what_is_not_allowed_goes_nowhere() {
     }
     assert_eq!(forwarder.packets().forwarded, 0);
     assert_eq!(forwarder.judge(&ip(A, GATEWAY, 64)).unwrap().0, REDIRECT, "the control");
+}
+
+#[test]
+fn who_asks_for_a_connection_that_is_denied_is_told_so() {
+    let forwarder = forwarder!();
+    judged_as_a(&forwarder);
+    let (verdict, frame) = forwarder.judge(&tcp(A, B, 0x02)).unwrap();
+    assert_eq!((verdict, frame.len()), (REDIRECT, 54), "back, without the options");
+    assert_eq!(
+        frame[..12],
+        [0x06, 0x4e, 10, 62, 0, 2, 0x02, 0x4e, 10, 62, 0, 2],
+        "to A, from the switch's end of its pair"
+    );
+    assert_eq!((&frame[26..30], &frame[30..34]), (&B.0.octets()[..], &A.0.octets()[..]));
+    assert_eq!((&frame[34..38], &frame[38..46]), (&[0x22, 0x22, 0x11, 0x11][..], &[0, 0, 0, 0, 1, 2, 3, 5][..]));
+    assert_eq!((frame[46], frame[47]), (0x50, 0x14), "a reset that acknowledges");
+    assert_eq!((&frame[16..18], checksum(&frame[14..34]), tcp_checksum(&frame)), (&[0, 40][..], 0, 0));
+    assert_eq!(forwarder.packets(), Packets { denied: 1, ..Packets::default() });
+    let mut fragment = tcp(A, B, 0x02);
+    fragment[20] = 0x20;
+    seal(&mut fragment);
+    let mut udp = tcp(A, B, 0x02);
+    udp[23] = 17;
+    for other in [tcp(A, B, 0x12), tcp(A, B, 0x10), tcp(A, B, 0x04), tcp(A, B, 0x03), fragment, udp] {
+        assert_eq!(forwarder.judge(&other).unwrap().0, SHOT, "nobody asked");
+    }
+    assert_eq!(forwarder.judge(&tcp(B, A, 0x02)).unwrap().0, SHOT, "a forger is told nothing");
+    assert_eq!(forwarder.packets(), Packets { denied: 7, forged: 1, ..Packets::default() });
+    assert_eq!(
+        forwarder.judge(&tcp(A, GATEWAY, 0x02)).unwrap(),
+        {
+            let mut frame = tcp(A, GATEWAY, 0x02);
+            frame[..12].copy_from_slice(&[0x06, 0x4e, 10, 62, 0, 1, 0x02, 0x4e, 10, 62, 0, 1]);
+            frame[22] -= 1;
+            seal(&mut frame);
+            (REDIRECT, frame)
+        },
+        "the control"
+    );
+}
+
+/// A gateway that does not know yet of an instance's end does not wait for it.
+#[test]
+fn a_connection_to_nobody_is_refused_at_once() {
+    let forwarder = forwarder!();
+    let net = Net::new();
+    net.attach(&forwarder);
+    let _listener = listen(&net.a);
+    assert_eq!(connect(&net.gateway, &net.a).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+    forwarder.allow(GATEWAY, A).unwrap();
+    connect(&net.gateway, &net.a).unwrap();
+    forwarder.detach(A);
+    assert_eq!(connect(&net.gateway, &net.a).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+    assert!(forwarder.packets().denied >= 2);
 }
 
 #[test]

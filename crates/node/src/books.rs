@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nearpath_domain::clock;
-use nearpath_domain::hub::{BUCKETS, EdgeCounters, Holdings, Ledger, Roll};
+use nearpath_domain::hub::{BUCKETS, Calls, EdgeCounters, Holdings, Ledger, Roll};
 use nearpath_types::FunctionId;
 use nearpath_types::chain::{Bucket, EdgeStatus, GATEWAY, HolderStatus, MemoryStatus};
 
@@ -31,6 +31,16 @@ impl Books {
         let edges = edges.collect();
         all.retain(|_, ledger| !ledger.is_idle());
         edges
+    }
+
+    /// How often a function was called by others through memory; it may have been in several domains, one after another.
+    pub(crate) fn calls(&self, callee: &FunctionId) -> Calls {
+        self.all().values().fold(Calls::default(), |all, ledger| all.and(ledger.calls(callee)))
+    }
+
+    /// Forgets how often functions were called that there are no more.
+    pub(crate) fn retain(&self, known: impl Fn(&FunctionId) -> bool) {
+        self.all().values().for_each(|ledger| ledger.retain(&known));
     }
 
     /// The memory of every domain.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use nearpath_kernel::bpf::Forwarder;
 use nearpath_kernel::sandbox::Isolation;
 use nearpath_kernel::switch::Switch;
 
@@ -62,6 +63,9 @@ pub struct Config {
     pub gateway_url: String,
     /// The node's network; needed unless `isolation` is [`Isolation::None`].
     pub switch: Option<Arc<Switch>>,
+    /// What moves packets between the gateway, which is attached already, and the instances; `None`: the gateway is in the
+    /// switch.
+    pub forwarder: Option<Arc<Forwarder>>,
     /// When a withdrawn instance may be told to stop.
     pub settle: Settle,
     /// How much a function's folder may hold.
@@ -83,6 +87,7 @@ impl Config {
             gateway_ip: Ipv4Addr::new(10, 62, 0, 1),
             gateway_url: "http://gateway:8080".to_owned(),
             switch: None,
+            forwarder: None,
             settle: Settle::after(Duration::from_millis(100)),
             artifact_limit: Limit::default(),
             log_bound: Bound::default(),

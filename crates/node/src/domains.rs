@@ -80,7 +80,12 @@ impl Domains {
 
     /// The edges as they are from now on. Domains without functions end.
     pub(crate) fn declare<'a>(&mut self, functions: impl Iterator<Item = (&'a FunctionId, &'a Policy)>) {
-        let all: Vec<_> = functions.filter(|(_, policy)| policy.chain.is_some()).collect();
+        let (mut there, mut all) = (BTreeSet::new(), Vec::new());
+        for (id, policy) in functions {
+            there.insert(id);
+            all.extend(policy.chain.is_some().then_some((id, policy)));
+        }
+        self.books.retain(|id| there.contains(id));
         self.at_odds = at_odds(all.iter().copied(), &self.at_odds);
         let ways: HashMap<_, _> =
             all.iter().filter_map(|(id, policy)| Some((policy.domain(id)?, Ways::of(policy)))).collect();

@@ -17,6 +17,7 @@ mod domains;
 mod edge_metrics;
 mod edges;
 mod exchanges;
+mod forwarding;
 mod identity;
 pub mod ids;
 pub mod instance;

@@ -6,10 +6,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use nearpath_daemon::metrics::Registry;
+use nearpath_domain::hub::Calls;
 use nearpath_kernel::sandbox::{INIT_ARGUMENT, Isolation, Launcher};
-use nearpath_types::chain::{EdgeStatus, MemoryStatus, PathStatus};
+use nearpath_types::chain::{EdgeStatus, MemoryStatus, NearCalls, PathStatus};
 use nearpath_types::status::Usage;
-use nearpath_types::{Desired, FunctionId, LogLine, LogQuery, ObservedFunction, Snapshot};
+use nearpath_types::{Desired, Eip, FunctionId, LogLine, LogQuery, ObservedFunction, Snapshot};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::agent::{Agent, Command, Inbox, Lots, Premises, Publisher, Workshop};
@@ -18,6 +19,7 @@ use crate::books::Books;
 use crate::config::{Config, NodeError};
 use crate::domains::Domains;
 use crate::exchanges::Exchanges;
+use crate::forwarding::Forwarding;
 use crate::ids::{Eips, Ids};
 use crate::instance::life::Tools;
 use crate::logs::Logs;
@@ -53,7 +55,10 @@ impl Node {
         };
         let launcher = launcher.map_err(NodeError::Launcher)?;
         let network = (config.gateway_ip, config.switch.clone());
-        let machine = KernelMachine::new(launcher, &config.node, config.isolation, &config.watchdog, network);
+        let mut machine = KernelMachine::new(launcher, &config.node, config.isolation, &config.watchdog, network);
+        if let Some(forwarder) = config.forwarder.clone() {
+            machine = machine.forwarded(Forwarding::new(forwarder, Eip(config.gateway_ip), registry));
+        }
         Self::start_on(Arc::new(machine), config, registry).await
     }
 
@@ -122,6 +127,13 @@ impl Node {
     /// What the edges of the chains counted in shared memory. Reads the counters of every open channel.
     pub fn edges(&self) -> Vec<EdgeStatus> {
         self.books.edges()
+    }
+
+    /// How often a function was called by other functions through shared memory, since the node began. Calls from the gateway
+    /// are not in it.
+    pub fn calls(&self, callee: &FunctionId) -> NearCalls {
+        let Calls { ended, failed, open } = self.books.calls(callee);
+        NearCalls { ended, failed, open }
     }
 
     /// Who holds how much of the chains' memory. Looks at every slot.

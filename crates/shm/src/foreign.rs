@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use crate::copies::copied;
 use crate::descriptor::{BadDescriptor, Descriptor};
 use crate::geometry::Geometry;
 use crate::pool::read_geometry;
@@ -33,6 +34,7 @@ impl Foreign {
     pub fn copy(&self, descriptor: &Descriptor) -> Result<Vec<u8>, BadDescriptor> {
         let Descriptor { slot, offset, length, .. } = *descriptor;
         descriptor.check(self.geometry.slot_size(slot))?;
+        copied(length as usize);
         let start = self.geometry.slot_offset(slot).ok_or(BadDescriptor::NoSuchSlot)?;
         self.region.copy(start + u64::from(offset), length as usize).ok_or(BadDescriptor::NoSuchSlot)
     }

@@ -1,7 +1,7 @@
 //! Messages between processes of one machine through shared memory: the path `shm`. `contract/memory.md` is the layout.
 //!
 //! A [`pool`] holds the slots of one security domain. A [`Member`] is one thread that sends and receives there: it claims a
-//! slot as a [`Lease`], fills it with a [`Draft`] and sends it over the [`End`] of a [`channel`]; only a 16-byte
+//! slot as a [`Lease`], fills it with a [`Draft`], or a [`Parcel`] when the body comes first, and sends it over the [`End`] of a [`channel`]; only a 16-byte
 //! [`Descriptor`] moves, and the lease word of the slot says at every moment who may touch it. A [`Desk`] is where a member
 //! sleeps and is woken. In a strict domain every member has a pool of its own that others can only read ([`Foreign`]), and what
 //! comes is copied before it is looked at. The node makes all of it and, when a process has died, gives its slots back ([`reclaim`]).
@@ -18,6 +18,8 @@
 pub mod bell;
 #[cfg(not(loom))]
 pub mod channel;
+#[cfg(not(loom))]
+pub mod copies;
 #[cfg(not(loom))]
 pub mod counters;
 pub mod descriptor;
@@ -37,6 +39,8 @@ mod ledger;
 pub mod member;
 #[cfg(not(loom))]
 pub mod message;
+#[cfg(not(loom))]
+pub mod parcel;
 #[cfg(not(loom))]
 pub mod payload;
 #[cfg(not(loom))]
@@ -68,6 +72,8 @@ pub use lease::Lease;
 pub use member::Member;
 #[cfg(not(loom))]
 pub use message::{Draft, Message, Outgoing};
+#[cfg(not(loom))]
+pub use parcel::Parcel;
 #[cfg(not(loom))]
 pub use payload::Payload;
 #[cfg(not(loom))]

@@ -3,15 +3,18 @@
 use std::fmt;
 use std::ptr::NonNull;
 
+use crate::copies::copied;
 use crate::descriptor::Descriptor;
 use crate::envelope::{self, BadEnvelope, Envelope, flag};
 use crate::head::{BadHead, Field, Fields, MAX_FIELDS};
 use crate::lease::Lease;
+use crate::parcel::Parcel;
 
 /// A message that is being written: first its fields, then its body, then the envelope.
 #[derive(Debug)]
 pub struct Draft {
     lease: Lease,
+    start: u32,
     head: u32,
     fields: usize,
     body: u32,
@@ -20,12 +23,22 @@ pub struct Draft {
 impl Draft {
     /// In a slot that this party holds; what was there is overwritten.
     pub fn new(lease: Lease) -> Self {
-        Self { lease, head: 0, fields: 0, body: 0 }
+        Self::at(lease, 0)
+    }
+
+    /// From byte `start` of the slot on, a multiple of 8: so that who passes the body on has room for another head before it.
+    pub fn at(lease: Lease, start: u32) -> Self {
+        debug_assert!(start.is_multiple_of(8), "not a descriptor's offset");
+        Self { lease, start, head: 0, fields: 0, body: 0 }
     }
 
     /// The slot that it is written in.
     pub fn lease(&self) -> &Lease {
         &self.lease
+    }
+
+    pub(crate) fn into_lease(self) -> Lease {
+        self.lease
     }
 
     /// Adds a field to the head. Only before the body.
@@ -36,10 +49,10 @@ impl Draft {
         if self.fields == MAX_FIELDS || end > envelope::MAX_HEAD as usize {
             return Err(BadHead::TooMany.into());
         }
-        if self.body > 0 || envelope::body_at(end as u32) > self.lease.size() {
+        if self.body > 0 || self.start + envelope::body_at(end as u32) > self.lease.size() {
             return Err(NotWritten::NoRoom);
         }
-        let at = (envelope::SIZE + start) as u32;
+        let at = self.start + (envelope::SIZE + start) as u32;
         self.lease.write(at, &lengths);
         self.lease.write(at + 4, name.as_bytes());
         self.lease.write(at + 4 + name.len() as u32, value);
@@ -52,6 +65,7 @@ impl Draft {
         if bytes.len() > self.room() as usize || !self.lease.write(self.body_end(), bytes) {
             return Err(NotWritten::NoRoom);
         }
+        copied(bytes.len());
         self.body += bytes.len() as u32;
         Ok(())
     }
@@ -81,13 +95,13 @@ impl Draft {
         if !envelope.has(flag::MORE) && envelope.kind != envelope::Kind::Part {
             envelope.total = u64::from(self.body);
         }
-        let length = self.body_end().max(envelope::SIZE as u32);
-        self.lease.write(0, &envelope.to_bytes());
-        Outgoing { lease: self.lease, offset: 0, length }
+        let length = (self.body_end() - self.start).max(envelope::SIZE as u32);
+        self.lease.write(self.start, &envelope.to_bytes());
+        Outgoing { lease: self.lease, offset: self.start, length }
     }
 
     fn body_end(&self) -> u32 {
-        envelope::body_at(self.head) + self.body
+        self.start + envelope::body_at(self.head) + self.body
     }
 }
 
@@ -111,6 +125,16 @@ pub struct Outgoing {
     pub offset: u32,
     /// Bytes of the message.
     pub length: u32,
+}
+
+impl Outgoing {
+    /// The body again, of a message that was not sent.
+    pub fn into_parcel(self) -> Option<Parcel> {
+        let mut copy = [0; envelope::SIZE];
+        self.lease.read(self.offset, &mut copy);
+        let envelope = Envelope::from_bytes(&copy, self.length).ok()?;
+        Some(Parcel::new(self.lease, self.offset + envelope.body_at(), envelope.body))
+    }
 }
 
 /// A message that this party received: where it is, and a private copy of its envelope, checked.
@@ -196,6 +220,7 @@ impl Message {
 
     /// Copies the body out; `into` has [`Message::body_len`] bytes. False when it has another length.
     pub fn copy_body(&self, into: &mut [u8]) -> bool {
+        copied(into.len());
         into.len() == self.envelope.body as usize && self.content.read(self.body_at(), into)
     }
 
@@ -230,6 +255,17 @@ impl Message {
             Content::Slot(lease) => Some(lease),
             Content::Copy(_) => None,
         }
+    }
+
+    /// The body where it lies, to be passed on; a private copy is none.
+    pub fn into_parcel(self) -> Option<Parcel> {
+        let (at, length) = (self.body_at(), self.envelope.body);
+        self.into_lease().map(|lease| Parcel::new(lease, at, length))
+    }
+
+    /// Whether it lies in a slot of the domain's pool, which this party holds.
+    pub fn is_in_slot(&self) -> bool {
+        matches!(self.content, Content::Slot(_))
     }
 
     /// The same head and body under another envelope, without a copy; of a private copy there is nothing to send on. `head`,

@@ -16,7 +16,7 @@ use nearpath_shm::geometry::Size;
 use nearpath_shm::reclaim;
 use nearpath_shm::region::{Access, Pages, Region};
 use nearpath_shm::spin::Spin;
-use nearpath_shm::{Channel, Draft, End, Envelope, Kind, Knocker, Lease, Member, Party, Pool, Side};
+use nearpath_shm::{Channel, Draft, End, Envelope, Kind, Knocker, Lease, Member, Parcel, Party, Pool, Side};
 use rustix::fs::{Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 
@@ -155,6 +155,7 @@ fn role() {
     let visitor = Visitor::arrive(number.parse().unwrap());
     match role {
         "echo" => echo(visitor),
+        "scribe" => scribe(visitor),
         "vandal" => vandal(visitor),
         "cutter" => cutter(&visitor),
         other => panic!("no such role: {other}"),
@@ -173,6 +174,32 @@ fn echo(mut visitor: Visitor) {
                 Ok(Some(call)) => {
                     let answer = Envelope { status: 200, ..Envelope::new(Kind::Answer, call.envelope().call) };
                     visitor.end.send(call.forward(answer).unwrap()).unwrap();
+                }
+                Ok(None) => break,
+                Err(_) => return,
+            }
+        }
+        visitor.end.flush();
+    }
+}
+
+/// Answers calls with bodies that it has written in place or passes on, others half written, until it is killed.
+fn scribe(mut visitor: Visitor) {
+    let (mut desks, mut turn) = (Vec::new(), 0u8);
+    loop {
+        desks.extend(Parcel::claim(&visitor.member, 512));
+        desks.iter_mut().for_each(|parcel| parcel.bytes_mut().fill(turn));
+        desks.truncate(3);
+        visitor.desk.wait(0, None, || visitor.end.ready());
+        loop {
+            match visitor.end.receive() {
+                Ok(Some(call)) => {
+                    turn = turn.wrapping_add(1);
+                    let answer = Envelope { status: 200, ..Envelope::new(Kind::Answer, call.envelope().call) };
+                    let parcel = if turn.is_multiple_of(2) { call.into_parcel() } else { desks.pop() };
+                    let Some(parcel) = parcel.or_else(|| Parcel::claim(&visitor.member, 0).ok()) else { continue };
+                    let draft = parcel.address(&[]).unwrap();
+                    visitor.end.send(draft.finish(answer)).unwrap();
                 }
                 Ok(None) => break,
                 Err(_) => return,
@@ -223,6 +250,18 @@ fn killed_at_any_moment_all_comes_back() {
     let (mut house, mut dice) = (House::new(desk::Kind::Futex), seeded());
     for round in 0..60 {
         let mut guest = house.invite("echo", desk::Kind::Futex);
+        keep_busy(&mut house, &mut guest, &mut dice);
+        house.bury(guest);
+        assert_eq!(reclaim::usage(&house.pool).len(), 0, "round {round}");
+        assert_eq!(house.claimable(), SLOTS, "round {round}");
+    }
+}
+
+#[test]
+fn killed_with_bodies_half_written_all_comes_back() {
+    let (mut house, mut dice) = (House::new(desk::Kind::Futex), seeded());
+    for round in 0..60 {
+        let mut guest = house.invite("scribe", desk::Kind::Futex);
         keep_busy(&mut house, &mut guest, &mut dice);
         house.bury(guest);
         assert_eq!(reclaim::usage(&house.pool).len(), 0, "round {round}");

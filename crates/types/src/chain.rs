@@ -38,6 +38,17 @@ pub struct EdgeStatus {
     pub latency: Vec<Bucket>,
 }
 
+/// Calls that a function received from other functions through shared memory, as it counted them itself.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct NearCalls {
+    /// Those that ended, the failed ones too.
+    pub ended: u64,
+    /// Of these: answered with 500 or above, given up by the caller, or lost with the instance.
+    pub failed: u64,
+    /// Those that have not ended.
+    pub open: u64,
+}
+
 /// One bucket of a histogram.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Bucket {

@@ -19,7 +19,7 @@ pub struct FunctionStatus {
     /// The rest of the spec; `service` is left out on the wire.
     #[serde(flatten)]
     pub spec: SpecFields,
-    /// Requests answered since the gateway started.
+    /// Requests answered since nearpath started: the gateway's, and those of other functions through shared memory.
     pub invocation_count: f64,
     /// Replicas wanted.
     pub replicas: u64,

@@ -1,7 +1,6 @@
 """The shop's services, all ten of them, against the call graph in README.md. `make test` runs this."""
 
 import collections
-import contextlib
 import datetime
 import http.client
 import json
@@ -108,13 +107,12 @@ class Shop(unittest.TestCase):
             self.assertEqual(len(answer.body["order"]["items"]), n)
 
     def test_every_edge_is_declared(self):
-        text = self.stack.read_text()
-        edges = dict(re.findall(r"^      ([a-z]+): \[(.*)\]$", text, re.MULTILINE))
+        edges = standin.edges(self.stack)
         self.assertEqual(sorted(edges), ["checkout", "frontend"])
         called = {call.split()[0] for call in INDEX + PRODUCT + VIEW + ["checkout /orders"]}
-        self.assertEqual(called, set(edges["frontend"].split(", ")))
+        self.assertEqual(called, edges["frontend"])
         of_checkout = {call.split()[0] for call in order_calls(1)[1:-2]}
-        self.assertEqual(of_checkout, set(edges["checkout"].split(", ")))
+        self.assertEqual(of_checkout, edges["checkout"])
 
     # Carts and money.
 
@@ -163,8 +161,9 @@ class Shop(unittest.TestCase):
     def test_a_chunked_body_is_refused_and_ends_the_connection(self):
         connection = http.client.HTTPConnection("127.0.0.1", self.shop.ports["shipping"], timeout=30)
         self.addCleanup(connection.close)
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the refusal may come before all is sent
-            connection.request("POST", "/quote", body=iter([b"{}"]), encode_chunked=True)
+        connection.putrequest("POST", "/quote")
+        connection.putheader("Transfer-Encoding", "chunked")
+        connection.endheaders()  # and no body: the answer does not wait for it, and would be lost if the peer closed on it
         response = connection.getresponse()
         self.assertEqual((response.status, response.getheader("Connection")), (411, "close"))
 

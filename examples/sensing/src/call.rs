@@ -48,7 +48,7 @@ impl Calls {
             Some(to) => self.straight(to, body).await.map_err(|error| (502, format!("{name}: {error}")))?,
             None => {
                 let answer = nearpath::call(name, body).await.map_err(|error| (502, error.to_string()))?;
-                (answer.status(), answer.into_body())
+                (answer.status(), answer.into_body().into())
             }
         };
         if status == 200 { Ok(body) } else { Err((status, String::from_utf8_lossy(&body).into_owned())) }

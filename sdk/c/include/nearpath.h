@@ -38,6 +38,7 @@ typedef struct np_request np_request; /* a call that came in; lives as long as i
 typedef struct np_answer np_answer;   /* what a handler answers; lives as long as it runs */
 typedef struct np_reply np_reply;     /* an answer that came; np_reply_free */
 typedef struct np_pending np_pending; /* a call that is under way; np_wait or np_cancel */
+typedef struct np_draft np_draft;     /* a payload that is being written where it goes out */
 
 /* A header field: its value need not end with NUL. */
 typedef struct np_field {
@@ -100,6 +101,21 @@ void np_cancel(np_party *party, np_pending *pending);
 /* Sends an event: nobody answers. */
 np_code np_notify(np_party *party, const char *name, const void *payload, size_t bytes, const np_ask *ask);
 
+/* ---- a payload that goes out where it lies ---- */
+
+/* So many zeros to write in, at *place: in shared memory where there is a slot, else in private memory; nobody else sees them before
+   they are handed over. NULL: no memory. Hand it over once, or np_draft_free it, while its party lives. */
+np_draft *np_draft_begin(np_party *party, size_t bytes, void **place);
+/* Cuts what was not needed. draft may be NULL. */
+void np_draft_cut(np_draft *draft, size_t bytes);
+/* Gives it up. draft may be NULL. */
+void np_draft_free(np_draft *draft);
+/* As np_call, np_begin and np_notify without a copy where shared memory reaches. draft is gone afterwards, whatever they return: from
+   then on the memory at *place is the callee's. Writing there is an error that nobody can detect. */
+np_code np_call_draft(np_party *party, const char *name, np_draft *draft, const np_ask *ask, np_reply **reply);
+np_code np_begin_draft(np_party *party, const char *name, np_draft *draft, const np_ask *ask, np_pending **pending);
+np_code np_notify_draft(np_party *party, const char *name, np_draft *draft, const np_ask *ask);
+
 /* ---- an answer that came ---- */
 
 uint16_t np_reply_status(const np_reply *reply);
@@ -139,9 +155,11 @@ np_code np_answer_header(np_answer *answer, const char *name, const void *value,
 np_code np_answer_body(np_answer *answer, const void *body, size_t bytes);
 /* The body, without that copy; as np_call_owned. */
 np_code np_answer_body_owned(np_answer *answer, const void *body, size_t bytes, np_free release, void *context);
-/* A body of so many bytes to write in: valid until the handler returns, nothing is copied but into the slot. NULL: no memory. */
+/* A body of so many zeros to write in, where it goes out: valid until the handler returns. NULL: no memory. */
 void *np_answer_begin(np_answer *answer, size_t bytes);
-/* Passes a reply on: status and body, without a copy between. reply is gone afterwards. */
+/* The body that was written in a draft; draft is gone afterwards. */
+np_code np_answer_draft(np_answer *answer, np_draft *draft);
+/* Passes a reply on: status and body, without a copy where it came in one piece. reply is gone afterwards. */
 np_code np_answer_reply(np_answer *answer, np_reply *reply);
 
 #ifdef __cplusplus

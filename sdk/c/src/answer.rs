@@ -3,10 +3,12 @@
 use std::ffi::{c_char, c_void};
 
 use bytes::Bytes;
-use nearpath::{Head, Response};
+use nearpath::{Draft, Head, Payload, Response};
 
 use crate::border::{self, Lent, Release};
 use crate::code::{self, Code, MISUSE, OK};
+use crate::draft::DraftOfC;
+use crate::party::PartyOfC;
 use crate::reply::ReplyOfC;
 
 /// `np_answer`.
@@ -15,23 +17,25 @@ pub struct AnswerOfC {
     status: u16,
     head: Head,
     body: Body,
+    /// Where it is made.
+    party: *const PartyOfC,
 }
 
 #[derive(Debug)]
 enum Body {
-    Whole(Bytes),
+    Whole(Payload),
     /// C writes there until the handler returns.
-    Written(Vec<u8>),
+    Written(Draft),
 }
 
 impl AnswerOfC {
-    pub(crate) fn new() -> Self {
-        Self { status: 200, head: Head::default(), body: Body::Whole(Bytes::new()) }
+    pub(crate) fn new(party: *const PartyOfC) -> Self {
+        Self { status: 200, head: Head::default(), body: Body::Whole(Payload::default()), party }
     }
 
     pub(crate) fn finish(self) -> Response {
         let body = match self.body {
-            Body::Whole(bytes) => bytes,
+            Body::Whole(payload) => payload,
             Body::Written(written) => written.into(),
         };
         Response::new(body).with_status(self.status).with_head(self.head)
@@ -67,7 +71,7 @@ pub unsafe extern "C" fn np_answer_body(answer: *mut AnswerOfC, body: *const c_v
     // SAFETY: NULL, or as the header says.
     let (answer, body) = unsafe { (answer.as_mut(), border::bytes(body, bytes)) };
     let Some((answer, body)) = answer.zip(body) else { return MISUSE };
-    answer.body = Body::Whole(Bytes::copy_from_slice(body));
+    answer.body = Body::Whole(Bytes::copy_from_slice(body).into());
     OK
 }
 
@@ -83,7 +87,7 @@ pub unsafe extern "C" fn np_answer_body_owned(
     let body = Lent::new(body, bytes, release, context).into_bytes();
     // SAFETY: NULL, or the answer of a handler that runs.
     let Some((answer, body)) = unsafe { answer.as_mut() }.zip(body) else { return MISUSE };
-    answer.body = Body::Whole(body);
+    answer.body = Body::Whole(body.into());
     OK
 }
 
@@ -92,14 +96,23 @@ pub unsafe extern "C" fn np_answer_body_owned(
 pub unsafe extern "C" fn np_answer_begin(answer: *mut AnswerOfC, bytes: usize) -> *mut c_void {
     // SAFETY: NULL, or the answer of a handler that runs.
     let Some(answer) = (unsafe { answer.as_mut() }) else { return std::ptr::null_mut() };
-    let mut written = Vec::new();
-    if written.try_reserve_exact(bytes).is_err() {
-        return std::ptr::null_mut();
-    }
-    written.resize(bytes, 0); // what C leaves out is zero, not what lay there before
-    let place = written.as_mut_ptr().cast();
-    answer.body = Body::Written(written);
+    // SAFETY: the party that serves; it lives while the handler runs.
+    let Some(party) = (unsafe { answer.party.as_ref() }) else { return std::ptr::null_mut() };
+    let Some(mut draft) = party.draft(bytes) else { return std::ptr::null_mut() };
+    let place = draft.as_mut_ptr().cast();
+    answer.body = Body::Written(draft);
     place
+}
+
+/// See `nearpath.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn np_answer_draft(answer: *mut AnswerOfC, draft: *mut DraftOfC) -> Code {
+    // SAFETY: NULL, or from `np_draft_begin` and not given back.
+    let draft = unsafe { DraftOfC::take(draft) };
+    // SAFETY: NULL, or the answer of a handler that runs.
+    let Some((answer, draft)) = unsafe { answer.as_mut() }.zip(draft) else { return MISUSE };
+    answer.body = Body::Whole(draft.into());
+    OK
 }
 
 /// See `nearpath.h`.

@@ -14,18 +14,18 @@ use crate::reply::ReplyOfC;
 
 /// `np_pending`.
 #[derive(Debug)]
-pub struct PendingOfC(Pending);
+pub struct PendingOfC(pub(crate) Pending);
 
 /// What every call needs, read.
-struct Wish<'a> {
-    party: &'a PartyOfC,
-    name: &'a str,
-    ask: Ask,
+pub(crate) struct Wish<'a> {
+    pub(crate) party: &'a PartyOfC,
+    pub(crate) name: &'a str,
+    pub(crate) ask: Ask,
 }
 
 /// # Safety
 /// Everything is NULL or valid during the call.
-unsafe fn wish<'a>(party: *mut PartyOfC, name: *const c_char, ask: *const AskOfC) -> Result<Wish<'a>, Code> {
+pub(crate) unsafe fn wish<'a>(party: *mut PartyOfC, name: *const c_char, ask: *const AskOfC) -> Result<Wish<'a>, Code> {
     // SAFETY: NULL or from `np_join`.
     let party = unsafe { party.as_ref() }.ok_or(MISUSE)?;
     // SAFETY: as the caller says.
@@ -53,7 +53,7 @@ impl Wish<'_> {
 ///
 /// # Safety
 /// `place` can be written, or is NULL.
-unsafe fn tell<T>(made: Result<T, Code>, place: *mut *mut T) -> Code {
+pub(crate) unsafe fn tell<T>(made: Result<T, Code>, place: *mut *mut T) -> Code {
     if place.is_null() {
         return MISUSE;
     }

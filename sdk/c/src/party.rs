@@ -3,8 +3,8 @@
 use std::cell::{Cell, RefCell};
 use std::ffi::{CString, c_char, c_void};
 
-use nearpath::Error;
 use nearpath::blocking::Party;
+use nearpath::{Draft, Error};
 
 use crate::answer::AnswerOfC;
 use crate::ask::NoAsk;
@@ -33,6 +33,12 @@ impl PartyOfC {
         work(party).map_err(|error| self.failed(&error))
     }
 
+    /// Memory to write a body in; none when there is no memory at all.
+    pub(crate) fn draft(&self, bytes: usize) -> Option<Draft> {
+        let draft = self.with(|party| Ok(party.draft_in_slot(bytes))).ok()?;
+        draft.or_else(|| private(bytes))
+    }
+
     pub(crate) fn failed(&self, error: &Error) -> Code {
         self.say(&error.to_string(), error.retry_is_safe());
         code::of(error)
@@ -55,6 +61,14 @@ impl PartyOfC {
         self.error.replace(CString::new(text).unwrap_or_default());
         self.retry.set(retry);
     }
+}
+
+/// Zeros: what C leaves out is not what lay there before.
+fn private(bytes: usize) -> Option<Draft> {
+    let mut own = Vec::new();
+    own.try_reserve_exact(bytes).ok()?;
+    own.resize(bytes, 0);
+    Some(Draft::written(own))
 }
 
 /// See `nearpath.h`.
@@ -90,7 +104,7 @@ pub unsafe extern "C" fn np_serve(party: *mut PartyOfC, handler: HandlerOfC, use
     // SAFETY: the box of `np_join`: no handler runs. It is used through the handler's reference only, until `serve` returns.
     let served = unsafe { &mut *before }.serve(|inner, request| {
         of_c.current.set(inner);
-        let (request, mut answer) = (RequestOfC(request), AnswerOfC::new());
+        let (request, mut answer) = (RequestOfC(request), AnswerOfC::new(of_c));
         // SAFETY: C's function with C's `user`; request and answer live until it returns.
         unsafe { handler(party, &request, &mut answer, user) };
         answer.finish()

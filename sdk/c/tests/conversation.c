@@ -14,7 +14,7 @@ static bool is(const char *text, size_t bytes, const char *wanted) {
     return text != NULL && bytes == strlen(wanted) && memcmp(text, wanted, bytes) == 0;
 }
 
-/* Answers by path: /echo, /begin (written in place), /owned, /slow (waits for nothing), /how (how it came). */
+/* Answers by path: /echo, /begin and /draft (written in place), /owned, /slow (waits for nothing), /how (how it came). */
 static void handler(np_party *party, const np_request *request, np_answer *answer, void *user) {
     size_t bytes, length;
     const char *path = np_request_path(request, &length);
@@ -23,6 +23,14 @@ static void handler(np_party *party, const np_request *request, np_answer *answe
     CHECK(np_serve(party, handler, user) == NP_MISUSE);
     if (is(path, length, "/begin")) {
         memset(np_answer_begin(answer, bytes), 'x', bytes);
+    } else if (is(path, length, "/draft")) {
+        void *place;
+        np_draft *draft = np_draft_begin(party, bytes + 7, &place);
+        CHECK(draft != NULL && place != NULL);
+        memcpy(place, body, bytes);
+        np_draft_cut(draft, bytes);
+        CHECK(np_answer_draft(answer, draft) == NP_OK);
+        CHECK(np_answer_draft(answer, NULL) == NP_MISUSE);
     } else if (is(path, length, "/owned")) {
         char *own = malloc(bytes);
         CHECK(own != NULL);
@@ -97,6 +105,43 @@ static void speaks(np_party *party, const char *near, uint32_t flags) {
     np_reply_free(reply);
 }
 
+/* A draft with so many bytes of one letter. */
+static np_draft *drafted(np_party *party, size_t bytes, char letter) {
+    void *place;
+    np_draft *draft = np_draft_begin(party, bytes, &place);
+    CHECK(draft != NULL && place != NULL);
+    for (size_t at = 0; at < bytes; at++) CHECK(((char *)place)[at] == 0);
+    memset(place, letter, bytes);
+    return draft;
+}
+
+static void drafts(np_party *party) {
+    size_t sizes[] = { 0, 1, 5000, 500000, 3 << 20 };
+    np_ask ask = NP_ASK;
+    np_pending *pending;
+    np_reply *reply;
+    ask.path = "/draft";
+    for (size_t at = 0; at < sizeof sizes / sizeof *sizes; at++) {
+        size_t bytes = sizes[at];
+        char *wanted = malloc(bytes + 1);
+        CHECK(wanted != NULL);
+        memset(wanted, 'd', bytes);
+        CHECK(np_call_draft(party, "callee", drafted(party, bytes, 'd'), &ask, &reply) == NP_OK);
+        same(reply, wanted, bytes);
+        CHECK(np_begin_draft(party, "callee", drafted(party, bytes, 'd'), &ask, &pending) == NP_OK);
+        CHECK(np_wait(party, pending, &reply) == NP_OK);
+        same(reply, wanted, bytes);
+        free(wanted);
+    }
+    for (int at = 0; at < 1000; at++) np_draft_free(drafted(party, 100000, 'f')); /* far more than there are slots */
+    CHECK(np_call_draft(party, "No Name", drafted(party, 5, 'x'), NULL, &reply) == NP_NAME && reply == NULL);
+    CHECK(np_call_draft(party, "callee", NULL, NULL, &reply) == NP_MISUSE && reply == NULL);
+    CHECK(np_notify_draft(NULL, "callee", drafted(party, 5, 'x'), NULL) == NP_MISUSE);
+    CHECK(np_draft_begin(party, 5, NULL) == NULL);
+    np_draft_free(NULL);
+    np_draft_cut(NULL, 1);
+}
+
 static void at_once(np_party *party) {
     np_pending *first, *second, *third;
     np_reply *reply;
@@ -136,9 +181,11 @@ int main(int count, char **words) {
         return code;
     }
     speaks(party, words[2], strcmp(words[2], "shm") == 0 ? NP_NEAR_ONLY : 0);
+    drafts(party);
     at_once(party);
     errors(party);
     CHECK(np_notify(party, "callee", "event", 5, NULL) == NP_OK || strcmp(words[2], "http") == 0);
+    CHECK(np_notify_draft(party, "callee", drafted(party, 5, 'e'), NULL) == NP_OK || strcmp(words[2], "http") == 0);
     np_leave(party);
     np_leave(NULL);
     CHECK(released == 1);

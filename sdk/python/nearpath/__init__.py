@@ -6,16 +6,18 @@
 Inside a domain a call goes through shared memory, everywhere else over HTTP through the gateway; Response.path tells which. The
 same program runs inside nearpath, beside a plain OpenFaaS gateway, and alone.
 
+`nearpath.buffer(n)` is memory to write a payload in that goes out where it lies.
+
 A thread is a party of its own from its first call on; `serve` runs one call at a time, on the thread that calls it. Bodies are
 read-only memoryviews of shared memory: nothing is copied, and the memory is free when the last view is gone. Keep bytes(body),
 not the view. Do not fork a process that has made calls; start a new one.
 """
 
 try:
-    from ._nearpath import Error, Request, Response, call, gather, notify, serve
+    from ._nearpath import Buffer, Error, Request, Response, buffer, call, gather, notify, serve
 except ImportError as missing:  # another system than the one that the wheel is for: HTTP is what is left
     if missing.name != "nearpath._nearpath":
         raise
-    from ._http import Error, Request, Response, call, gather, notify, serve
+    from ._http import Buffer, Error, Request, Response, buffer, call, gather, notify, serve
 
-__all__ = ["Error", "Request", "Response", "call", "gather", "notify", "serve"]
+__all__ = ["Buffer", "Error", "Request", "Response", "buffer", "call", "gather", "notify", "serve"]

@@ -1,7 +1,14 @@
-from collections.abc import Buffer, Callable, Mapping
+from collections.abc import Buffer as _Buffer, Callable, Mapping
 from typing import Literal, overload
 
-type Payload = Buffer | str
+class Buffer:
+    def __len__(self) -> int: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+    def truncate(self, bytes: int, /) -> None: ...
+    @property
+    def in_slot(self) -> bool: ...
+
+type Payload = _Buffer | str
 type Headers = Mapping[str, str | bytes]
 type Path = Literal["shm", "http"]
 
@@ -47,6 +54,7 @@ class Response:
 type Answer = Response | Payload | tuple[int, Response | Payload | None] | None
 
 def serve(handler: Callable[[Request], Answer], /) -> None: ...
+def buffer(bytes: int, /) -> Buffer: ...
 def call(
     name: str,
     payload: Payload | None = None,

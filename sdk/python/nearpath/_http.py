@@ -27,6 +27,28 @@ class Error(Exception):
         self.retry_is_safe = kind == "unsent" or reason in RETRY
 
 
+class Buffer(bytearray):
+    """A payload to write in. It is taken once, when nobody can write there any more."""
+
+    in_slot, _gone = False, False
+
+    def truncate(self, length, /):
+        del self[length:]
+
+    def _take(self):
+        if self._gone:
+            raise BufferError("the buffer was handed over: make another one")
+        payload = bytes(self)
+        self.clear()  # BufferError while somebody looks
+        self._gone = True
+        return payload
+
+
+def buffer(length, /):
+    """So many zeros to write a payload in."""
+    return Buffer(length)
+
+
 class Response:
     """An answer: one that came, or that of a handler."""
 
@@ -46,6 +68,8 @@ class Request:
 def _bytes(payload):
     if payload is None:
         return b""
+    if isinstance(payload, Buffer):
+        return payload._take()
     return payload.encode() if isinstance(payload, str) else bytes(payload)
 
 

@@ -2,10 +2,11 @@
 //!
 //! A thread of Python is a party for threads that wait ([`nearpath::blocking`]); the interpreter's lock is let go of while it
 //! waits. Bodies are views: memory of the slot for as long as Python looks at it. `unsafe` is only the buffer protocol, in
-//! [`view`] and [`payload`].
+//! [`view`], [`buffer`] and [`payload`].
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod ask;
+mod buffer;
 mod error;
 mod messages;
 mod party;
@@ -21,7 +22,9 @@ fn _nearpath(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<messages::Request>()?;
     module.add_class::<messages::Response>()?;
     module.add_class::<view::View>()?;
+    module.add_class::<buffer::Buffer>()?;
     module.add("Error", module.py().get_type::<error::Error>())?;
+    module.add_function(wrap_pyfunction!(party::buffer, module)?)?;
     module.add_function(wrap_pyfunction!(party::call, module)?)?;
     module.add_function(wrap_pyfunction!(party::gather, module)?)?;
     module.add_function(wrap_pyfunction!(party::notify, module)?)?;

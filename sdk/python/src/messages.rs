@@ -36,7 +36,7 @@ impl Request {
     /// The payload where it lies, read-only; it stays for as long as somebody looks at it.
     #[getter]
     fn body<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyMemoryView>> {
-        memoryview(py, self.0.body())
+        memoryview(py, self.0.share_body())
     }
 
     /// NAME.NAMESPACE of the function that calls, as the node says; None: the gateway.
@@ -102,7 +102,7 @@ impl Response {
     /// The payload where it lies, read-only; it stays for as long as somebody looks at it.
     #[getter]
     fn body<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyMemoryView>> {
-        memoryview(py, self.0.body())
+        memoryview(py, self.0.share_body())
     }
 
     /// "shm" or "http": the way that the call took; None for an answer of one's own.

@@ -2,11 +2,13 @@
 
 use std::cell::RefCell;
 
-use nearpath::Error;
 use nearpath::blocking::Party;
+use nearpath::{Draft, Error};
+use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
+use crate::buffer::Buffer;
 use crate::error::raise;
 use crate::messages::Response;
 use crate::{ask, payload};
@@ -26,6 +28,21 @@ fn with<T: Send>(py: Python<'_>, work: impl FnOnce(&mut Party) -> Result<T, Erro
     py.detach(|| PARTY.with_borrow_mut(work)).map_err(|error| raise(py, &error))
 }
 
+/// So many zeros to write a payload in, where it goes out.
+#[pyfunction]
+#[pyo3(signature = (bytes, /))]
+pub(crate) fn buffer(py: Python<'_>, bytes: usize) -> PyResult<Buffer> {
+    let draft = with(py, |party| Ok(party.draft_in_slot(bytes)))?;
+    draft.or_else(|| private(bytes)).map(Buffer::new).ok_or_else(|| PyMemoryError::new_err("no memory for the buffer"))
+}
+
+fn private(bytes: usize) -> Option<Draft> {
+    let mut own = Vec::new();
+    own.try_reserve_exact(bytes).ok()?;
+    own.resize(bytes, 0);
+    Some(Draft::written(own))
+}
+
 /// Calls a function and waits for its answer, whatever status that has.
 #[pyfunction]
 #[pyo3(signature = (name, payload=None, /, **how))]
@@ -35,8 +52,8 @@ pub(crate) fn call(
     payload: Option<&Bound<'_, PyAny>>,
     how: Option<&Bound<'_, PyDict>>,
 ) -> PyResult<Response> {
-    let payload = payload.map(payload::read).transpose()?.unwrap_or_default();
     let ask = ask::read(py, how)?;
+    let payload = payload.map(payload::read).transpose()?.unwrap_or_default();
     with(py, |party| party.call(name, payload, &ask)).map(Response)
 }
 
@@ -76,7 +93,7 @@ pub(crate) fn notify(
     payload: Option<&Bound<'_, PyAny>>,
     how: Option<&Bound<'_, PyDict>>,
 ) -> PyResult<()> {
-    let payload = payload.map(payload::read).transpose()?.unwrap_or_default();
     let ask = ask::read(py, how)?;
+    let payload = payload.map(payload::read).transpose()?.unwrap_or_default();
     with(py, |party| party.notify(name, payload, &ask))
 }

@@ -2,11 +2,13 @@
 #![allow(unsafe_code)]
 
 use bytes::Bytes;
+use nearpath::Payload;
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyMemoryView, PyString};
 
+use crate::buffer::Buffer;
 use crate::view::View;
 
 /// `bytes` that Python keeps as they are, for as long as somebody reads them.
@@ -26,28 +28,32 @@ impl AsRef<[u8]> for Held {
     }
 }
 
-/// Without a copy from `bytes` and from a body that came in; anything else that is like bytes, and text, is copied.
-pub(crate) fn read(payload: &Bound<'_, PyAny>) -> PyResult<Bytes> {
+/// Without a copy from a `Buffer`, which is taken, from `bytes` and from a body that came in; anything else that is like bytes,
+/// and text, is copied.
+pub(crate) fn read(payload: &Bound<'_, PyAny>) -> PyResult<Payload> {
+    if let Ok(buffer) = payload.cast::<Buffer>() {
+        return buffer.get().take();
+    }
     if let Ok(bytes) = payload.cast::<PyBytes>() {
         let slice = bytes.as_bytes();
         let held = Held { place: slice.as_ptr(), bytes: slice.len(), _owner: bytes.clone().unbind() };
-        return Ok(Bytes::from_owner(held));
+        return Ok(Bytes::from_owner(held).into());
     }
     if let Some(body) = body(payload) {
         return Ok(body);
     }
     if let Ok(text) = payload.cast::<PyString>() {
-        return Ok(Bytes::copy_from_slice(text.to_cow()?.as_bytes()));
+        return Ok(Bytes::copy_from_slice(text.to_cow()?.as_bytes()).into());
     }
     let buffer = PyBuffer::<u8>::get(payload)
         .map_err(|_| PyTypeError::new_err("a payload is bytes, text, or anything with a buffer of bytes"))?;
-    buffer.to_vec(payload.py()).map(Bytes::from)
+    buffer.to_vec(payload.py()).map(Payload::from)
 }
 
 /// The body that a memoryview shows, when it shows the whole of one.
-fn body(payload: &Bound<'_, PyAny>) -> Option<Bytes> {
+fn body(payload: &Bound<'_, PyAny>) -> Option<Payload> {
     payload.cast::<PyMemoryView>().ok()?;
     let owner = payload.getattr("obj").ok()?;
     let view = owner.cast::<View>().ok()?;
-    (payload.len().ok()? == view.get().0.len()).then(|| view.get().0.clone())
+    (payload.len().ok()? == view.get().0.len()).then(|| view.get().0.share())
 }

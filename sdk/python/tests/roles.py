@@ -5,6 +5,8 @@ import sys
 
 import nearpath
 
+held = []
+
 
 def answer(request):
     match request.path:
@@ -19,6 +21,15 @@ def answer(request):
             return None
         case "/pair":
             return 418, "tea"
+        case "/buffer":
+            buffer = nearpath.buffer(len(request.body))
+            with memoryview(buffer) as place:
+                place[:] = bytes(request.body)[::-1]
+            return nearpath.Response(headers={"x-in-slot": str(buffer.in_slot)}, body=buffer)
+        case "/held":
+            buffer = nearpath.buffer(5)
+            held.append(memoryview(buffer))
+            return buffer
         case "/upper":
             return bytearray(bytes(request.body).upper())
         case "/on":

@@ -81,6 +81,7 @@ impl Error {
     /// Of a call through shared memory.
     pub(crate) fn near(function: &str, error: CallError) -> Self {
         let kind = match error {
+            CallError::Unsent(Unsent::Lost) => Kind::Died(error.to_string()), // there is nothing left to send
             CallError::Unsent(why) => Kind::Unsent(why.to_string()),
             CallError::Died => Kind::Died(error.to_string()),
             CallError::Timeout => Kind::Timeout,

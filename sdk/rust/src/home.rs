@@ -8,8 +8,8 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use nearpath_domain::post::Settings;
 use nearpath_domain::post::polled::{Driver, Post};
+use nearpath_domain::post::{Draft, Payload, Settings};
 use nearpath_types::FunctionId;
 use tokio::task::{LocalSet, spawn_local};
 
@@ -120,14 +120,19 @@ impl Home {
         }
     }
 
-    pub(crate) async fn call(&self, name: &str, body: Bytes, ask: &Ask) -> Result<Response, Error> {
+    pub(crate) fn draft(&self, bytes: usize) -> Draft {
+        self.post().map_or_else(|| Draft::private(bytes), |post| post.draft(bytes))
+    }
+
+    pub(crate) async fn call(&self, name: &str, mut body: Payload, ask: &Ask) -> Result<Response, Error> {
         let function = function(name)?;
+        let _twice = ask.idempotent.then(|| body.bytes().clone()); // what may be needed again is not handed over
         let context = Context::current().narrowed(ask);
-        let first = self.attempt(name, &function, &body, ask, context).await;
+        let first = self.attempt(name, &function, &mut body, ask, context).await;
         match &first {
             // Seldom, and so on the heap: a call's future is as large as the largest way that it can take.
             Err(error) if ask.idempotent && matches!(error.kind(), Kind::Died(_)) => {
-                Box::pin(self.attempt(name, &function, &body, ask, context)).await
+                Box::pin(self.attempt(name, &function, &mut body, ask, context)).await
             }
             _ => first,
         }
@@ -137,7 +142,7 @@ impl Home {
         &self,
         name: &str,
         function: &FunctionId,
-        body: &Bytes,
+        body: &mut Payload,
         ask: &Ask,
         context: Context,
     ) -> Result<Response, Error> {
@@ -149,25 +154,27 @@ impl Home {
         } else if ask.near_only {
             return Err(nobody(name));
         }
-        Box::pin(self.client.call(Way::Sync, name, body, ask, context)).await // far larger than the near way
+        Box::pin(self.client.call(Way::Sync, name, body.bytes(), ask, context)).await // far larger than the near way
     }
 
-    pub(crate) async fn notify(&self, name: &str, body: Bytes, ask: &Ask) -> Result<(), Error> {
+    pub(crate) async fn notify(&self, name: &str, mut body: Payload, ask: &Ask) -> Result<(), Error> {
         let function = function(name)?;
         let context = Context::current().narrowed(ask);
         if let Some(post) = self.reaching(&function).await {
-            let sent = near::asking(ask, &body, context, |request| {
-                post.notify(nearpath_domain::To::Function(&function), request)
+            let sent = near::asking(ask, &Bytes::new(), context, |request| {
+                post.notify_with(nearpath_domain::To::Function(&function), request, &mut body)
             });
             match sent {
-                Err(why) if ask.near_only => return Err(Error::unsent(name, why)),
+                Err(why) if ask.near_only || why == nearpath_domain::Unsent::Lost => {
+                    return Err(Error::unsent(name, why));
+                }
                 Err(_) => {}
                 Ok(()) => return Ok(()),
             }
         } else if ask.near_only {
             return Err(nobody(name));
         }
-        let accepted = self.client.call(Way::Async, name, &body, ask, context).await?;
+        let accepted = self.client.call(Way::Async, name, body.bytes(), ask, context).await?;
         refused(name, &accepted)
     }
 

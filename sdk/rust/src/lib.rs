@@ -26,13 +26,12 @@ mod message;
 mod near;
 mod server;
 
-use bytes::Bytes;
-
 pub use ask::Ask;
 pub use environment::Environment;
 pub use error::{Error, Kind};
 pub use head::Head;
 pub use message::{IntoResponse, Path, Request, Response};
+pub use nearpath_domain::post::{Draft, Payload};
 pub use server::{Handler, Server};
 
 /// Serves calls until the process is told to stop (SIGTERM, SIGINT), and finishes those that are open.
@@ -59,11 +58,17 @@ pub fn run_in<F: Future>(environment: Environment, future: F) -> Result<F::Outpu
     home::run(environment, false, home::only_calls, async || future.await)
 }
 
+/// Memory to write a payload in that goes out where it lies: so many zeros, in a slot of the domain where this thread is a party
+/// of one and has room. It is accepted wherever a payload is; where shared memory does not reach, it is copied.
+pub fn draft(bytes: usize) -> Draft {
+    home::here().draft(bytes)
+}
+
 /// Calls a function, `NAME` or `NAME.NAMESPACE`, and waits for its answer, whatever status that has.
 ///
 /// # Errors
 /// When there is no answer of the function: [`Error`] says which function, which path and why.
-pub async fn call(name: &str, payload: impl Into<Bytes>) -> Result<Response, Error> {
+pub async fn call(name: &str, payload: impl Into<Payload>) -> Result<Response, Error> {
     call_with(name, payload, Ask::default()).await
 }
 
@@ -71,7 +76,7 @@ pub async fn call(name: &str, payload: impl Into<Bytes>) -> Result<Response, Err
 ///
 /// # Errors
 /// As [`call`].
-pub async fn call_with(name: &str, payload: impl Into<Bytes>, ask: Ask) -> Result<Response, Error> {
+pub async fn call_with(name: &str, payload: impl Into<Payload>, ask: Ask) -> Result<Response, Error> {
     home::here().call(name, payload.into(), &ask).await
 }
 
@@ -79,7 +84,7 @@ pub async fn call_with(name: &str, payload: impl Into<Bytes>, ask: Ask) -> Resul
 ///
 /// # Errors
 /// When it was not handed over.
-pub async fn notify(name: &str, payload: impl Into<Bytes>) -> Result<(), Error> {
+pub async fn notify(name: &str, payload: impl Into<Payload>) -> Result<(), Error> {
     notify_with(name, payload, Ask::default()).await
 }
 
@@ -87,6 +92,6 @@ pub async fn notify(name: &str, payload: impl Into<Bytes>) -> Result<(), Error> 
 ///
 /// # Errors
 /// As [`notify`].
-pub async fn notify_with(name: &str, payload: impl Into<Bytes>, ask: Ask) -> Result<(), Error> {
+pub async fn notify_with(name: &str, payload: impl Into<Payload>, ask: Ask) -> Result<(), Error> {
     home::here().notify(name, payload.into(), &ask).await
 }

@@ -72,7 +72,7 @@ async fn read(request: http::Request<Incoming>) -> Result<Request, Response> {
         let status = if error.is::<LengthLimitError>() { 413 } else { 400 };
         Response::new(format!("the request's body: {error}\n")).with_status(status)
     })?;
-    Ok(Request { head, body: body.to_bytes(), caller: None, event: false, path: Path::Http, context })
+    Ok(Request { head, body: body.to_bytes().into(), caller: None, event: false, path: Path::Http, context })
 }
 
 /// Fields that HTTP does not know are left out.
@@ -85,6 +85,6 @@ fn write(response: Response) -> http::Response<Full<Bytes>> {
             out.headers_mut().append(name, value);
         }
     }
-    *out.body_mut() = Full::new(response.into_body());
+    *out.body_mut() = Full::new(response.into_body().into());
     out
 }

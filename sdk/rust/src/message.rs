@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use nearpath_domain::clock;
-use nearpath_domain::post::Caller;
+use nearpath_domain::post::{Caller, Draft, Payload};
 use nearpath_domain::{Answer, Incoming, Reply};
 use nearpath_types::Reason;
 
@@ -44,7 +44,7 @@ impl fmt::Display for Path {
 #[derive(Debug)]
 pub struct Request {
     pub(crate) head: Head,
-    pub(crate) body: Bytes,
+    pub(crate) body: Payload,
     /// None when it came over HTTP.
     pub(crate) caller: Option<Arc<Caller>>,
     pub(crate) event: bool,
@@ -93,12 +93,17 @@ impl Request {
     /// The payload. It may lie in shared memory, whose slot is free when the last clone of these bytes is dropped: copy what is
     /// kept. A function of the domain that breaks the rules can change it meanwhile.
     pub fn body(&self) -> &Bytes {
-        &self.body
+        self.body.bytes()
     }
 
-    /// The payload alone.
-    pub fn into_body(self) -> Bytes {
+    /// The payload alone. Called on with it, or answered with it, nothing is copied, unless somebody keeps bytes of it.
+    pub fn into_body(self) -> Payload {
         self.body
+    }
+
+    /// The payload in common with this request: as long as both are there, it is copied when it is sent.
+    pub fn share_body(&self) -> Payload {
+        self.body.share()
     }
 
     /// The function that calls, `NAME.NAMESPACE`, as the node says; none when it is the gateway or came over HTTP.
@@ -123,18 +128,27 @@ impl Request {
 }
 
 /// An answer.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 pub struct Response {
     status: u16,
     pub(crate) head: Head,
-    body: Bytes,
+    body: Payload,
     path: Option<Path>,
     instance: Option<u64>,
 }
 
+/// The clone has its body in common with the original: neither is passed on without a copy while the other is there.
+impl Clone for Response {
+    fn clone(&self) -> Self {
+        let Self { status, head, body, path, instance } = self;
+        let (head, body) = (head.clone(), body.share());
+        Self { status: *status, head, body, path: *path, instance: *instance }
+    }
+}
+
 impl Response {
     /// Status 200 with this body.
-    pub fn new(body: impl Into<Bytes>) -> Self {
+    pub fn new(body: impl Into<Payload>) -> Self {
         Self { status: 200, body: body.into(), ..Self::default() }
     }
 
@@ -151,6 +165,11 @@ impl Response {
     pub fn with_header(mut self, name: &str, value: impl AsRef<[u8]>) -> Result<Self, Error> {
         self.head.push(name, value.as_ref())?;
         Ok(self)
+    }
+
+    /// The payload in common with this response: as long as both are there, it is copied when it is sent.
+    pub fn share_body(&self) -> Payload {
+        self.body.share()
     }
 
     /// With these header fields instead of those that it had.
@@ -186,11 +205,11 @@ impl Response {
 
     /// The payload; as [`Request::body`].
     pub fn body(&self) -> &Bytes {
-        &self.body
+        self.body.bytes()
     }
 
-    /// The payload alone.
-    pub fn into_body(self) -> Bytes {
+    /// The payload alone. Called on with it, or answered with it, nothing is copied, unless somebody keeps bytes of it.
+    pub fn into_body(self) -> Payload {
         self.body
     }
 
@@ -271,4 +290,4 @@ macro_rules! payloads {
     )* };
 }
 
-payloads!(Bytes, Vec<u8>, String, &'static [u8], &'static str);
+payloads!(Payload, Draft, Bytes, Vec<u8>, String, &'static [u8], &'static str);

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use nearpath_domain::clock;
+use nearpath_domain::post::Payload;
 use nearpath_domain::post::polled::{Call, Post};
 use nearpath_domain::{CallError, To, Unsent};
 use nearpath_types::FunctionId;
@@ -16,16 +17,17 @@ use crate::message::Response;
 /// How long a call without a deadline waits for credit before it goes another way.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Makes a call and waits for the answer.
+/// Makes a call and waits for the answer. Nothing is left of a body that was handed over; of one that was not sent, all is.
 pub(crate) async fn call(
     post: &Post,
     name: &str,
     function: &FunctionId,
-    body: &Bytes,
+    body: &mut Payload,
     ask: &Ask,
     context: Context,
 ) -> Result<Response, Error> {
-    let send = || asking(ask, body, context, |request| post.call(To::Function(function), request));
+    let to = To::Function(function);
+    let mut send = || asking(ask, &Bytes::new(), context, |request| post.call_with(to, request, body));
     let mut sent = send();
     if matches!(sent, Err(Unsent::NoCredit)) {
         sent = Box::pin(with_credit(post, function, context, send)).await; // seldom, and so on the heap

@@ -59,6 +59,12 @@ pub struct UpArgs {
     #[arg(long, default_value = "none", value_name = "auto|MILLIS|none")]
     pub gateway_cpu: GatewayCpu,
 
+    /// How packets get from the gateway to instances: none (the gateway's sockets are where the instances' veth pairs end)
+    /// or tc (the gateway has a network namespace of its own, and a BPF program moves and counts packets between the two
+    /// past the host's stack). tc needs root and Linux 6.6
+    #[arg(long, default_value = "none", value_enum, value_name = "tc|none", conflicts_with = "no_sandbox")]
+    pub forward: Forward,
+
     /// Write one JSON line a request to this file, or to standard output with `-`
     #[arg(long, value_name = "FILE")]
     pub access_log: Option<PathBuf>,
@@ -82,6 +88,16 @@ pub struct UpArgs {
     /// MQTT and CoAP.
     #[command(flatten)]
     pub adapters: AdapterArgs,
+}
+
+/// What stands between the gateway and instances.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Forward {
+    /// Nothing: both are ends of one veth pair.
+    #[default]
+    None,
+    /// `bpf/tc_forward.c` between two pairs.
+    Tc,
 }
 
 /// Limits of callers' connections: what nobody may hold for ever. The defaults are those of

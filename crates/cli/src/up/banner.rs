@@ -3,6 +3,7 @@
 use nearpath_controller::Controller;
 use nearpath_kernel::sandbox::Isolation;
 
+use super::args::Forward;
 use super::plan::Plan;
 
 /// What a person who typed `nearpath up` wants to know first.
@@ -33,5 +34,8 @@ pub(super) fn print(plan: &Plan, controller: &Controller) {
         }
     }
     eprintln!("  sandbox  {isolation}");
+    if plan.forward == Forward::Tc {
+        eprintln!("  packets  forwarded by the kernel (--forward tc)");
+    }
     eprintln!("try: nearpath deploy -f examples/echo/stack.yml && nearpath invoke echo -d hello");
 }

@@ -10,7 +10,7 @@ use hyper::body::Incoming;
 use nearpath_controller::{Controller, Fleet};
 use nearpath_gateway::{Control, Gateway};
 use nearpath_node::{Node, Settle};
-use nearpath_types::chain::{EdgeStatus, MemoryStatus, PathStatus};
+use nearpath_types::chain::{EdgeStatus, MemoryStatus, NearCalls, PathStatus};
 use nearpath_types::status::Usage;
 use nearpath_types::{Desired, FunctionId, LogLine, LogQuery, ObservedFunction};
 use tokio::runtime::Handle;
@@ -57,6 +57,10 @@ impl Control for FrontDesk {
                 Err(_) => unavailable(), // the control runtime is shutting down
             }
         })
+    }
+
+    fn near_calls(&self, function: &FunctionId) -> NearCalls {
+        self.node.get().map(|node| node.calls(function)).unwrap_or_default()
     }
 
     fn domains(&self) -> Option<mpsc::UnboundedReceiver<OwnedFd>> {
@@ -106,7 +110,7 @@ impl Fleet for Machine {
     }
 
     fn invocations(&self, id: &FunctionId) -> u64 {
-        self.gateway.invocations(id)
+        self.gateway.invocations(id).saturating_add(self.node.calls(id).ended)
     }
 
     fn edges(&self) -> Vec<EdgeStatus> {

@@ -16,6 +16,7 @@ use tokio::sync::watch;
 
 use super::cpu::Cpu;
 use super::desk::{FrontDesk, Machine};
+use super::network::Network;
 use super::plan::{Plan, UpError, cores};
 use super::{banner, parts, sockets};
 
@@ -50,14 +51,14 @@ impl House {
         let adapter_sockets = plan.adapters.bind()?;
         let admin_socket = TcpListener::bind(plan.admin_listen);
         let admin_socket = admin_socket.map_err(UpError::listen("--admin-listen", plan.admin_listen))?;
-        let switch = sockets::switch(plan.isolation)?;
-        listeners.extend(sockets::inner(switch.as_ref(), plan.threads)?);
+        let network = Network::create(&plan)?;
+        listeners.extend(network.as_ref().map(|network| network.inner(plan.threads)).transpose()?);
 
         let registry = Registry::default();
         let desk = FrontDesk::new(tokio::runtime::Handle::current());
         let gateway = parts::gateway(&plan, desk.clone(), &registry)?;
         let (settle, published) = settle();
-        let config = parts::node_config(&plan, switch.clone(), settle.clone())?;
+        let config = parts::node_config(&plan, network.as_ref(), settle.clone())?;
         let name = config.node.clone();
         let node = Node::start(config, &registry).await;
         let node = Arc::new(node.map_err(UpError::part("node"))?);
@@ -73,7 +74,7 @@ impl House {
         let mut cpu = Cpu::new(plan.gateway_cpu, &name)?;
         let join = cpu.as_ref().map(Cpu::enter);
         let enter = move || {
-            switch.as_ref().map_or(Ok(()), |switch| switch.enter())?;
+            network.as_ref().map_or(Ok(()), Network::enter)?;
             join.as_ref().map_or(Ok(()), |join| join())
         };
         let gateway = match plan.adapters.adapters(adapter_sockets, controller.credentials()) {

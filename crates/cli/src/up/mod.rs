@@ -1,6 +1,6 @@
 //! `nearpath up`: controller, node and gateway in one process.
 //!
-//! [`args`] is what was typed, [`plan`] what is ready to use, [`house`] builds the parts ([`parts`], [`sockets`]) and ties
+//! [`args`] is what was typed, [`plan`] what is ready to use, [`house`] builds the parts ([`parts`], [`sockets`], [`network`]) and ties
 //! them together, [`desk`] is the seam where they meet, [`cpu`] what the gateway may use, [`banner`] what is printed. Everything that can be refused (a port
 //! in use, a second process on the data directory, a missing watchdog) is refused before anything is started.
 
@@ -10,13 +10,14 @@ mod banner;
 mod cpu;
 mod desk;
 mod house;
+mod network;
 mod parts;
 mod plan;
 mod sockets;
 
 use std::process::ExitCode;
 
-pub use args::UpArgs;
+pub use args::{Forward, UpArgs};
 pub use cpu::GatewayCpu;
 
 /// Runs until a signal ends it. Exit code 0 after an orderly end, 1 when it could not start or run.

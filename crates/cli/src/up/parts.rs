@@ -9,12 +9,11 @@ use nearpath_controller::Auth;
 use nearpath_daemon::metrics::Registry;
 use nearpath_gateway::Gateway;
 use nearpath_kernel::sandbox::Isolation;
-use nearpath_kernel::switch::Switch;
 use nearpath_node::Settle;
 
 use super::desk::FrontDesk;
+use super::network::{GATEWAY_IP, INNER_PORT, Network};
 use super::plan::{Plan, UpError};
-use super::sockets::{GATEWAY_IP, INNER_PORT};
 
 pub(super) fn gateway(plan: &Plan, desk: Arc<FrontDesk>, registry: &Registry) -> Result<Gateway, UpError> {
     let gateway = Gateway::new(plan.gateway.clone(), desk, registry);
@@ -34,13 +33,14 @@ fn access_log(path: &Path) -> io::Result<Box<dyn io::Write + Send>> {
 
 pub(super) fn node_config(
     plan: &Plan,
-    switch: Option<Arc<Switch>>,
+    network: Option<&Network>,
     settle: Settle,
 ) -> Result<nearpath_node::Config, UpError> {
     let node = nearpath_node::node_id(&plan.data_dir).map_err(UpError::part("--data-dir"))?;
     let config = nearpath_node::Config::new(plan.data_dir.clone(), plan.watchdog.clone());
-    let (isolation, gateway_url) = (plan.isolation, gateway_url(plan));
-    Ok(nearpath_node::Config { node, isolation, gateway_ip: GATEWAY_IP, gateway_url, switch, settle, ..config })
+    let (isolation, gateway_ip, gateway_url) = (plan.isolation, GATEWAY_IP, gateway_url(plan));
+    let (switch, forwarder) = (network.map(|network| network.switch.clone()), network.and_then(Network::forwarder));
+    Ok(nearpath_node::Config { node, isolation, gateway_ip, gateway_url, switch, forwarder, settle, ..config })
 }
 
 /// Where instances call each other: at the inner listener by name or, without a network of their own, where everybody does.

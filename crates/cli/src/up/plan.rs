@@ -10,7 +10,7 @@ use nearpath_kernel::sandbox::Isolation;
 use thiserror::Error;
 
 use super::adapters::AdapterArgs;
-use super::args::{CallerArgs, UpArgs};
+use super::args::{CallerArgs, Forward, UpArgs};
 use super::cpu::GatewayCpu;
 
 /// Why `nearpath up` does not start.
@@ -28,6 +28,10 @@ pub(super) enum UpError {
         "no namespaces: this process may not make them, nor a user namespace of its own ({0}). `nearpath doctor` says what to do; --no-sandbox runs functions without isolation"
     )]
     NoIsolation(std::io::Error),
+    #[error(
+        "--forward tc: the kernel takes programs from root alone, and this process is not root on the machine: run as root, or without --forward"
+    )]
+    ForwardNeedsRoot,
     #[error("{what} {addr}: {error}")]
     Listen { what: &'static str, addr: SocketAddr, error: std::io::Error },
     #[error("{what}: {error}")]
@@ -66,6 +70,7 @@ pub(super) struct Plan {
     pub(super) isolation: Isolation,
     pub(super) threads: usize,
     pub(super) gateway_cpu: GatewayCpu,
+    pub(super) forward: Forward,
     pub(super) access_log: Option<PathBuf>,
     pub(super) watchdog: PathBuf,
     pub(super) gateway: Settings,
@@ -84,6 +89,10 @@ impl Plan {
             return Err(UpError::Insecure(addr));
         }
         args.adapters.check(args.insecure)?;
+        let (watchdog, isolation) = (watchdog(args.watchdog)?, isolation(args.no_sandbox)?);
+        if args.forward == Forward::Tc && isolation != Isolation::Root {
+            return Err(UpError::ForwardNeedsRoot);
+        }
         Ok(Self {
             data_dir: args.data_dir.unwrap_or_else(crate::default_data_dir),
             listen: args.listen,
@@ -91,10 +100,11 @@ impl Plan {
             admin_listen: args.admin_listen,
             insecure: args.insecure,
             secret_mount_path: args.secret_mount_path,
-            watchdog: watchdog(args.watchdog)?,
-            isolation: isolation(args.no_sandbox)?,
+            watchdog,
+            isolation,
             threads: args.threads.unwrap_or_else(cores).max(1),
             gateway_cpu: args.gateway_cpu,
+            forward: args.forward,
             access_log: args.access_log,
             gateway: gateway(&args.callers, args.drain_timeout),
             adapters: args.adapters,

@@ -9,6 +9,7 @@ use nearpath_shm::counters::Reading;
 use nearpath_shm::{Channel, Side};
 use nearpath_types::FunctionId;
 
+use super::calls::{Calls, Steady};
 use crate::clock::Nanos;
 
 /// How long an edge without a channel is shown.
@@ -40,11 +41,23 @@ pub(super) struct Line {
     edge: Key,
     channel: Channel,
     seen: [Reading; 2],
+    steady: Steady,
 }
 
 impl Line {
     pub(super) fn new(edge: Key, channel: Channel) -> Self {
-        Self { edge, channel, seen: Default::default() }
+        Self { edge, channel, seen: Default::default(), steady: Steady::default() }
+    }
+
+    /// Which edge it is of.
+    pub(super) fn edge(&self) -> &Key {
+        &self.edge
+    }
+
+    /// What the callee counted so far.
+    pub(super) fn calls(&mut self) -> Calls {
+        let [_, taken] = self.read();
+        self.steady.calls(&taken)
     }
 
     /// What both sides counted so far.

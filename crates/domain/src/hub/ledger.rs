@@ -11,6 +11,7 @@ use nearpath_shm::region::Pages;
 use nearpath_shm::{Channel, Party, reclaim};
 use nearpath_types::FunctionId;
 
+use super::calls::{Calls, Earlier};
 use super::edges::{EdgeCounters, Key, Line, Past};
 use super::pools::Pools;
 use crate::clock::{self, Nanos};
@@ -25,6 +26,16 @@ struct Book {
     volumes: BTreeMap<u64, Volume>,
     last: u64,
     past: Past,
+    earlier: Earlier,
+}
+
+impl Book {
+    /// A channel is being forgotten.
+    fn keep(&mut self, mut line: Line) {
+        let last = line.calls();
+        self.earlier.keep(line.edge(), last);
+        self.past.keep(line, clock::now());
+    }
 }
 
 /// What one house writes.
@@ -83,6 +94,21 @@ impl Ledger {
         past.with(volumes.values_mut().flat_map(|volume| volume.lines.values_mut()).map(|(line, ..)| line), now)
     }
 
+    /// How often a function of this domain was called by others since the first volume began. Never falls, as long as the
+    /// function is there.
+    pub fn calls(&self, callee: &FunctionId) -> Calls {
+        let mut book = self.book();
+        let lines = book.volumes.values_mut().flat_map(|volume| volume.lines.values_mut()).map(|(line, ..)| line);
+        let theirs = lines.filter(|line| matches!(line.edge(), (Some(_), Some(to)) if to == callee));
+        let open = theirs.fold(Calls::default(), |all, line| all.and(line.calls()));
+        open.and(book.earlier.of(callee))
+    }
+
+    /// Forgets how often functions were called that there are no more.
+    pub fn retain(&self, known: impl Fn(&FunctionId) -> bool) {
+        self.book().earlier.retain(known);
+    }
+
     /// What the pool holds at this moment: looks at every slot's word (about 10⁴, some 10 µs). The words are the parties' to
     /// write: in a domain with a hostile one they are its word, but never more than the pool has. In a strict domain there is a
     /// pool for each party, and its use is the kernel's word: the memory behind it.
@@ -102,7 +128,7 @@ impl Ledger {
     /// Nobody writes in it, nobody else can, and nothing in it is worth showing.
     pub fn is_idle(&self) -> bool {
         let book = self.book();
-        Arc::strong_count(&self.0) == 1 && book.volumes.is_empty() && book.past.is_empty()
+        Arc::strong_count(&self.0) == 1 && book.volumes.is_empty() && book.past.is_empty() && book.earlier.is_empty()
     }
 
     /// For the house: begins a volume.
@@ -175,42 +201,38 @@ pub(super) struct Writer {
 
 impl Writer {
     pub(super) fn came(&self, party: Party, who: Who) {
-        self.write(|volume, _| drop(volume.parties.insert(party, who)));
+        self.write(|volume| drop(volume.parties.insert(party, who)));
     }
 
     pub(super) fn left(&self, party: Party) {
-        self.write(|volume, _| drop(volume.parties.remove(&party)));
+        self.write(|volume| drop(volume.parties.remove(&party)));
     }
 
     pub(super) fn opened(&self, number: u32, edge: Key, channel: Channel, caller: Party, callee: Party) {
-        self.write(|volume, _| drop(volume.lines.insert(number, (Line::new(edge, channel), caller, callee))));
+        self.write(|volume| drop(volume.lines.insert(number, (Line::new(edge, channel), caller, callee))));
     }
 
     pub(super) fn closed(&self, number: u32) {
-        self.write(|volume, past| {
-            if let Some((line, ..)) = volume.lines.remove(&number) {
-                past.keep(line, clock::now());
-            }
-        });
+        let mut book = self.ledger.book();
+        let line = book.volumes.get_mut(&self.number).and_then(|volume| volume.lines.remove(&number));
+        line.into_iter().for_each(|(line, ..)| book.keep(line));
     }
 
     pub(super) fn edges(&self) -> Vec<EdgeCounters> {
         self.ledger.edges(clock::now())
     }
 
-    fn write(&self, change: impl FnOnce(&mut Volume, &mut Past)) {
-        let Book { volumes, past, .. } = &mut *self.ledger.book();
-        if let Some(volume) = volumes.get_mut(&self.number) {
-            change(volume, past);
+    fn write(&self, change: impl FnOnce(&mut Volume)) {
+        if let Some(volume) = self.ledger.book().volumes.get_mut(&self.number) {
+            change(volume);
         }
     }
 }
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        let Book { volumes, past, .. } = &mut *self.ledger.book();
-        let volume = volumes.remove(&self.number);
-        let lines = volume.into_iter().flat_map(|volume| volume.lines.into_values());
-        lines.for_each(|(line, ..)| past.keep(line, clock::now()));
+        let mut book = self.ledger.book();
+        let volume = book.volumes.remove(&self.number);
+        volume.into_iter().flat_map(|volume| volume.lines.into_values()).for_each(|(line, ..)| book.keep(line));
     }
 }

@@ -3,6 +3,7 @@
 //! Every party's socket has a small task that reads packets and writes letters; a party that does not read its letters, or
 //! speaks nonsense, is disconnected. All else happens in the task of the hub, in order.
 
+mod calls;
 mod connection;
 mod delivery;
 mod edges;
@@ -18,6 +19,7 @@ use nearpath_shm::geometry::Size;
 use nearpath_types::{FunctionId, InstanceId};
 use tokio::sync::{mpsc, oneshot};
 
+pub use calls::Calls;
 pub use delivery::{Delivery, Exchange};
 pub use edges::{EdgeCounters, LARGEST, MOST_PAST, RETENTION};
 pub use ledger::{Held, Holdings, Ledger, Roll};

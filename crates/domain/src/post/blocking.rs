@@ -16,6 +16,7 @@ use nearpath_shm::Knocker;
 use super::core::Core;
 use super::join::{self, HEARTBEAT, JoinError, Place, Settings};
 use super::outbox::Whole;
+use super::payload::{Draft, Load, Payload};
 use super::rest::Rest;
 use super::words::{Answer, CallError, Incoming, NotWanted, Published, Reply, Request, Unsent};
 use crate::book::{Call, To};
@@ -77,11 +78,32 @@ impl Post {
         self.wait(pending)
     }
 
+    /// Memory to write a body in that goes out where it lies: so many zeros. In private memory when no slot is that large, or
+    /// free; then it is copied when it is sent.
+    pub fn draft(&mut self, bytes: usize) -> Draft {
+        self.draft_in_slot(bytes).unwrap_or_else(|| Draft::private(bytes))
+    }
+
+    /// As [`Post::draft`], and nothing where it would be in private memory.
+    pub fn draft_in_slot(&mut self, bytes: usize) -> Option<Draft> {
+        self.core.draft(bytes)
+    }
+
     /// Sends a call without waiting: for several at once.
     pub fn begin(&mut self, to: To<'_>, request: &Request<'_>) -> Result<Pending, Unsent> {
+        self.begin_load(to, request, Load::Kept(&request.body))
+    }
+
+    /// As [`Post::begin`] with this body in place of the request's: it is handed over where it lies, and nothing is left of it,
+    /// if it lies in a slot and the call is sent. Otherwise it stays.
+    pub fn begin_with(&mut self, to: To<'_>, request: &Request<'_>, body: &mut Payload) -> Result<Pending, Unsent> {
+        self.begin_load(to, request, Load::Given(body))
+    }
+
+    fn begin_load(&mut self, to: To<'_>, request: &Request<'_>, load: Load<'_>) -> Result<Pending, Unsent> {
         let now = clock::now();
         self.core.turn(now);
-        let sent = self.core.call(to, request, Whole::Here, now).map(Pending);
+        let sent = self.core.call(to, request, load, Whole::Here, now).map(Pending);
         self.core.ring();
         sent
     }
@@ -96,7 +118,7 @@ impl Post {
     ) -> Result<(Pending, Writing), Unsent> {
         let now = clock::now();
         self.core.turn(now);
-        let call = self.core.call(to, request, Whole::Open(total), now)?;
+        let call = self.core.call(to, request, Load::Kept(&request.body), Whole::Open(total), now)?;
         self.core.ring();
         let channel = self.core.book.channel(call).ok_or(Unsent::NoPeer)?;
         Ok((Pending(call), Writing { channel, call }))
@@ -186,9 +208,18 @@ impl Post {
 
     /// Sends an event: nobody answers, and it may be lost with its receiver.
     pub fn notify(&mut self, to: To<'_>, request: &Request<'_>) -> Result<(), Unsent> {
+        self.notify_load(to, request, Load::Kept(&request.body))
+    }
+
+    /// As [`Post::notify`] with this body in place of the request's; see [`Post::begin_with`].
+    pub fn notify_with(&mut self, to: To<'_>, request: &Request<'_>, body: &mut Payload) -> Result<(), Unsent> {
+        self.notify_load(to, request, Load::Given(body))
+    }
+
+    fn notify_load(&mut self, to: To<'_>, request: &Request<'_>, load: Load<'_>) -> Result<(), Unsent> {
         let now = clock::now();
         self.core.turn(now);
-        let sent = self.core.notify(to, request, now);
+        let sent = self.core.notify(to, request, load, now);
         self.core.ring();
         sent
     }
@@ -250,19 +281,19 @@ impl Post {
         }
     }
 
-    /// Serves until the node hangs up. What the handler returns for an event is not sent.
-    pub fn serve(&mut self, mut handler: impl FnMut(&mut Self, &Incoming) -> Answer) -> io::Result<()> {
+    /// Serves until the node hangs up. What the handler returns for an event is not sent. A body that it takes out can be passed on.
+    pub fn serve(&mut self, mut handler: impl FnMut(&mut Self, &mut Incoming) -> Answer) -> io::Result<()> {
         self.serve_until(|post, incoming| ControlFlow::Continue(handler(post, incoming)))
     }
 
     /// Serves until the handler breaks off or the node hangs up.
     pub fn serve_until(
         &mut self,
-        mut handler: impl FnMut(&mut Self, &Incoming) -> ControlFlow<(), Answer>,
+        mut handler: impl FnMut(&mut Self, &mut Incoming) -> ControlFlow<(), Answer>,
     ) -> io::Result<()> {
         self.ready()?;
-        while let Some(incoming) = self.next(None) {
-            match handler(self, &incoming) {
+        while let Some(mut incoming) = self.next(None) {
+            match handler(self, &mut incoming) {
                 ControlFlow::Continue(answer) => self.answer(incoming, answer),
                 ControlFlow::Break(()) => return Ok(()),
             }

@@ -8,11 +8,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use nearpath_shm::channel::ReceiveFault;
 use nearpath_shm::envelope::flag;
-use nearpath_shm::{End, Envelope, Kind, Member, Message, Payload, Side};
+use nearpath_shm::{End, Envelope, Kind, Member, Message, Side};
 use nearpath_types::InstanceId;
 
 use super::flow::Flow;
 use super::outbox::{Letter, Progress, has_room};
+use super::payload::Payload;
 use super::rest::Feed;
 use super::words::{CallError, Caller};
 use crate::assembly::Assembly;
@@ -82,7 +83,7 @@ pub(super) type First = (Envelope, Vec<u8>);
 #[derive(Debug)]
 pub(super) enum Came {
     /// A whole message.
-    Whole(Envelope, Vec<u8>, Bytes),
+    Whole(Envelope, Vec<u8>, Payload),
     /// The first part of a body that is read as it comes.
     Begun(Envelope, Vec<u8>, Bytes, Arc<Feed>),
     /// The last part of one.
@@ -167,7 +168,8 @@ impl Link {
             return Ok(Came::Bad(envelope));
         }
         if !envelope.has(flag::MORE) {
-            let body = if message.body_len() == 0 { Bytes::new() } else { Bytes::from_owner(Payload::new(message)) };
+            // Who takes bodies as they come reads them, and passes none on as it is.
+            let body = if taking.streams { whole(message).into() } else { Payload::received(message) };
             return Ok(Came::Whole(envelope, head, body));
         }
         if self.parts.len() >= self.end.channel().capacity() as usize || self.parts.contains_key(&envelope.call) {
@@ -189,7 +191,7 @@ impl Link {
 
     /// A part where it lies: letting it go rings the sender.
     fn payload(&self, message: Message) -> Bytes {
-        Bytes::from_owner(Payload::part(message, self.end.desk().clone()))
+        Bytes::from_owner(nearpath_shm::Payload::part(message, self.end.desk().clone()))
     }
 
     fn part(&mut self, message: Message, envelope: Envelope) -> Came {
@@ -217,7 +219,7 @@ impl Link {
     fn assembled(&mut self, call: u64, fits: bool) -> Came {
         let Some(Partial::Assembly(assembly)) = self.parts.remove(&call) else { return Came::Part };
         let ((first, head), body) = assembly.finish();
-        if fits { Came::Whole(first, head, body) } else { Came::Bad(first) }
+        if fits { Came::Whole(first, head, body.into()) } else { Came::Bad(first) }
     }
 
     fn is_clogged(&mut self) -> bool {
@@ -384,6 +386,11 @@ impl Link {
     pub(super) fn is_idle(&self) -> bool {
         self.outbox.is_empty() && self.flows.is_empty() && self.taken.is_empty() && self.parts.is_empty()
     }
+}
+
+/// The body of a message that is the only one.
+fn whole(message: Message) -> Bytes {
+    if message.body_len() == 0 { Bytes::new() } else { Bytes::from_owner(nearpath_shm::Payload::new(message)) }
 }
 
 fn append(assembly: &mut Assembly<First>, message: &Message) -> bool {

@@ -13,6 +13,7 @@ mod inbox;
 mod join;
 mod link;
 mod outbox;
+mod payload;
 mod peers;
 #[cfg(feature = "tokio")]
 pub mod polled;
@@ -21,6 +22,7 @@ mod words;
 
 pub use crate::book::To;
 pub use join::{JoinError, Place, Settings};
+pub use payload::{Draft, Payload};
 pub use rest::Rest;
 pub use words::{
     Answer, CallError, Caller, Fields, Incoming, NotWanted, OwnedField, Published, Reply, Request, Unsent,

@@ -25,6 +25,7 @@ use tokio::time::{Instant, Sleep, sleep};
 use super::core::Core;
 use super::join::{self, JoinError, Place, Settings};
 use super::outbox::Whole;
+use super::payload::{Draft, Load, Payload};
 use super::rest::Rest;
 use super::words::{Answer, CallError, Incoming, NotWanted, Published, Reply, Request, Unsent};
 use crate::book::{self, To};
@@ -130,16 +131,32 @@ impl Post {
 
     /// Sends a call at once; the future is its outcome. Dropping the future cancels the call.
     pub fn call(&self, to: To<'_>, request: &Request<'_>) -> Result<Call, Unsent> {
-        let call = self.shared.core.borrow_mut().call(to, request, Whole::Here, clock::now())?;
+        self.call_load(to, request, Load::Kept(&request.body))
+    }
+
+    /// As [`Post::call`] with this body in place of the request's: it is handed over where it lies, and nothing is left of it,
+    /// if it lies in a slot and the call is sent. Otherwise it stays.
+    pub fn call_with(&self, to: To<'_>, request: &Request<'_>, body: &mut Payload) -> Result<Call, Unsent> {
+        self.call_load(to, request, Load::Given(body))
+    }
+
+    fn call_load(&self, to: To<'_>, request: &Request<'_>, load: Load<'_>) -> Result<Call, Unsent> {
+        let call = self.shared.core.borrow_mut().call(to, request, load, Whole::Here, clock::now())?;
         self.shared.rearm();
         Ok(Call { shared: Rc::clone(&self.shared), call: Some(call) })
+    }
+
+    /// Memory to write a body in that goes out where it lies: so many zeros. In private memory when no slot is that large, or
+    /// free; then it is copied when it is sent.
+    pub fn draft(&self, bytes: usize) -> Draft {
+        self.shared.core.borrow_mut().draft(bytes).unwrap_or_else(|| Draft::private(bytes))
     }
 
     /// Sends the beginning of a call; the rest of its body goes through the writer, `total` bytes in all, if that is known.
     /// The answer may come before all has been written: then nothing more of the body is wanted.
     pub fn open(&self, to: To<'_>, request: &Request<'_>, total: Option<u64>) -> Result<(Call, Writer), Unsent> {
         let mut core = self.shared.core.borrow_mut();
-        let call = core.call(to, request, Whole::Open(total), clock::now())?;
+        let call = core.call(to, request, Load::Kept(&request.body), Whole::Open(total), clock::now())?;
         let channel = core.book.channel(call).ok_or(Unsent::NoPeer)?;
         drop(core);
         self.shared.rearm();
@@ -149,7 +166,16 @@ impl Post {
 
     /// Sends an event: nobody answers, and it may be lost with its receiver.
     pub fn notify(&self, to: To<'_>, request: &Request<'_>) -> Result<(), Unsent> {
-        let sent = self.shared.core.borrow_mut().notify(to, request, clock::now());
+        self.notify_load(to, request, Load::Kept(&request.body))
+    }
+
+    /// As [`Post::notify`] with this body in place of the request's; see [`Post::call_with`].
+    pub fn notify_with(&self, to: To<'_>, request: &Request<'_>, body: &mut Payload) -> Result<(), Unsent> {
+        self.notify_load(to, request, Load::Given(body))
+    }
+
+    fn notify_load(&self, to: To<'_>, request: &Request<'_>, load: Load<'_>) -> Result<(), Unsent> {
+        let sent = self.shared.core.borrow_mut().notify(to, request, load, clock::now());
         self.shared.rearm();
         sent
     }

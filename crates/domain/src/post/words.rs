@@ -8,6 +8,7 @@ use nearpath_shm::channel::State;
 use nearpath_shm::head;
 use nearpath_types::{FunctionId, InstanceId, Reason};
 
+use super::payload::Payload;
 use super::rest::Rest;
 use crate::clock::Nanos;
 
@@ -32,7 +33,7 @@ pub struct Request<'a> {
 }
 
 /// What is answered.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 pub struct Answer {
     /// HTTP status, or 0 where there is none.
     pub status: u16,
@@ -42,19 +43,19 @@ pub struct Answer {
     pub platform: bool,
     /// The head.
     pub fields: Vec<OwnedField>,
-    /// The body.
-    pub body: Bytes,
+    /// The body. One that lies in a slot goes out where it lies: a draft, or one that came and is passed on.
+    pub body: Payload,
 }
 
 impl Answer {
     /// Status 200 with this body.
-    pub fn ok(body: impl Into<Bytes>) -> Self {
+    pub fn ok(body: impl Into<Payload>) -> Self {
         Self { status: 200, body: body.into(), ..Self::default() }
     }
 
     /// An error that the platform makes, with a text for people.
     pub fn platform(status: u16, text: &'static str) -> Self {
-        Self { status, platform: true, body: Bytes::from_static(text.as_bytes()), ..Self::default() }
+        Self { status, platform: true, body: text.into(), ..Self::default() }
     }
 }
 
@@ -71,7 +72,7 @@ pub struct Reply {
     pub from: InstanceId,
     pub(crate) head: Vec<u8>,
     /// The body, without a copy when it came in one message; its first part when there is a rest.
-    pub body: Bytes,
+    pub body: Payload,
     /// What follows, for a party that takes bodies as they come.
     pub rest: Option<Rest>,
 }
@@ -133,7 +134,7 @@ pub struct Incoming {
     pub span: [u8; 8],
     pub(crate) head: Vec<u8>,
     /// The body, without a copy when it came in one message; its first part when there is a rest.
-    pub body: Bytes,
+    pub body: Payload,
     /// What follows, for a party that takes bodies as they come.
     pub rest: Option<Rest>,
     pub(crate) channel: u32,
@@ -167,6 +168,9 @@ pub enum Unsent {
     /// The head does not fit into the largest slot, or a field is none.
     #[error("the head is too large or holds what a head may not hold")]
     Head,
+    /// The slot that the body lay in was taken from this party: nothing is left that could go another way.
+    #[error("the slot of the body is no longer this party's")]
+    Lost,
     /// The channel was closed meanwhile.
     #[error("the channel is closed: {0:?}")]
     Closed(State),

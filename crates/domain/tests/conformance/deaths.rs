@@ -27,7 +27,7 @@ fn role() {
     }
     let mut post = blocking::Post::dial(Path::new(&door), post::Settings::default()).unwrap();
     match role.as_str() {
-        "echo" => post.serve(|_, incoming| Answer::ok(incoming.body.clone())).unwrap(),
+        "echo" => post.serve(|_, incoming| Answer::ok(std::mem::take(&mut incoming.body))).unwrap(),
         "hang" => {
             post.ready().unwrap();
             let _kept: Vec<_> = std::iter::from_fn(|| post.next(None)).collect();

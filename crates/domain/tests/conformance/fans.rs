@@ -40,7 +40,7 @@ pub(crate) fn a_fan_comes_back_in_order_though_one_part_fails(mode: Mode) {
     pending.insert(2, a.begin(To::Function(&hanging), &body(b"lost")).unwrap());
     hang.kill();
     let outcomes = a.wait_all(pending);
-    let bodies: Vec<_> = outcomes.iter().map(|outcome| outcome.as_ref().map(|reply| &*reply.body)).collect();
+    let bodies: Vec<_> = outcomes.iter().map(|outcome| outcome.as_ref().map(|reply| &**reply.body)).collect();
     let expected = [Ok(&b"ONE"[..]), Ok(b"TWO"), Err(&CallError::Died), Ok(b"THREE"), Ok(b"FOUR"), Ok(b"FIVE")];
     assert_eq!(bodies, expected);
     drop((outcomes, a));

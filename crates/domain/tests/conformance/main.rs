@@ -5,6 +5,7 @@
 
 mod carried;
 mod deaths;
+mod drafts;
 mod fans;
 mod ledger;
 mod limits;
@@ -46,6 +47,10 @@ conformance! { Ring = ring, Sockmap = sockmap, Poll = poll: {
         callers_of_the_dead_hear_of_it_at_once, a_gateways_calls_end_too_and_the_other_instance_goes_on,
         slots_come_back_from_callers_that_are_killed, nonsense_is_disconnected, what_is_not_known_is_passed_over,
         a_call_against_the_edge_breaks_the_channel;
+    drafts:
+        what_is_written_in_place_is_not_copied, control_what_is_not_written_in_place_is_copied,
+        what_has_no_room_in_place_goes_all_the_same, what_came_is_passed_on, what_somebody_keeps_is_copied,
+        drafts_of_an_event_loop, more_drafts_than_slots;
     streams:
         an_echo_runs_both_ways_at_once, blocking_parties_stream_too, a_slow_reader_stops_the_writer_and_nobody_else,
         what_is_unread_is_a_window, who_stops_reading_or_writing_is_heard, whole_and_streaming_parties_understand_each_other,
@@ -93,6 +98,10 @@ mod strict_domains {
             a_withdrawn_instance_finishes_what_it_has, an_answer_that_cannot_be_written_is_an_error, too_large_is_said;
         deaths:
             callers_of_the_dead_hear_of_it_at_once, a_gateways_calls_end_too_and_the_other_instance_goes_on;
+        drafts:
+            what_is_written_in_place_is_not_copied, control_what_is_not_written_in_place_is_copied,
+            what_has_no_room_in_place_goes_all_the_same, what_came_is_passed_on, what_somebody_keeps_is_copied,
+            drafts_of_an_event_loop, more_drafts_than_slots;
         ledger:
             counters_are_exact_and_outlive_their_channels_and_their_domain, the_roll_says_who_reaches_whom;
         fans:

@@ -73,6 +73,11 @@ pub(crate) fn strictly(case: impl FnOnce()) {
     case();
 }
 
+/// Whether the case that runs is one of strict domains.
+pub(crate) fn is_strict() -> bool {
+    STRICT.get()
+}
+
 pub(crate) fn function(name: &str) -> FunctionId {
     name.parse().unwrap()
 }
@@ -120,7 +125,7 @@ impl Node {
         &self,
         instance: u64,
         name: &str,
-        handler: impl FnMut(&mut blocking::Post, &Incoming) -> Answer + Send + 'static,
+        handler: impl FnMut(&mut blocking::Post, &mut Incoming) -> Answer + Send + 'static,
     ) -> JoinHandle<()> {
         let socket = self.socket(instance, name);
         std::thread::spawn(move || {

@@ -171,8 +171,8 @@ pub(super) fn response(reply: Reply) -> Response<Source> {
         response.headers_mut().entry(X_OPENFAAS_INTERNAL).or_insert(HeaderValue::from_static("function"));
     }
     response.map(|()| match reply.rest {
-        None => Source::Memory(reply.body),
-        Some(rest) => Source::Parts(Parts::new(reply.body, rest)),
+        None => Source::Memory(reply.body.into()),
+        Some(rest) => Source::Parts(Parts::new(reply.body.into(), rest)),
     })
 }
 

@@ -1,15 +1,22 @@
 //! Shows the tallies as metrics, under OpenFaaS's names where it has one.
+//!
+//! What functions ask each other through shared memory passes no gateway; it is asked for at each scrape and added to what the gateway
+//! counted, so that an invocation is one whichever way it came. Of such a call it is known whether it failed, not with which
+//! status: it counts as 200 or 500.
 
-use std::fmt::{Debug, Error};
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::fmt::{self, Debug, Error};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
+use nearpath_types::chain::NearCalls;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::exemplar::Exemplar;
 
 use super::tally::{BOUNDS_US, Refusals, Times};
+use crate::gateway::Control;
 use crate::route::{Function, Table};
 
 type NoExemplar<'a> = Option<&'a Exemplar<[(&'static str, &'static str); 0], u64>>;
@@ -30,27 +37,42 @@ pub(crate) struct Totals {
 }
 
 /// Reads the table and the totals at each scrape.
-#[derive(Debug)]
 pub(crate) struct Metrics {
     /// The functions.
     pub table: Arc<Table>,
     /// The rest.
     pub totals: Arc<Totals>,
+    /// Knows of calls past the gateway.
+    pub control: Weak<dyn Control>,
 }
+
+impl Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Metrics").field("table", &self.table).field("totals", &self.totals).finish_non_exhaustive()
+    }
+}
+
+/// A function, and what it was asked past the gateway.
+type Called = (Arc<Function>, NearCalls);
 
 impl Collector for Metrics {
     fn encode(&self, mut to: DescriptorEncoder) -> Result<(), Error> {
         let mut functions = self.table.functions();
         functions.sort_by(|a, b| a.name.cmp(&b.name));
         self.seconds(&mut to, &functions)?;
-        self.invocations(&mut to, &functions)?;
-        self.gauges(&mut to, &functions)?;
+        let called: Vec<Called> = functions.iter().map(|function| (function.clone(), self.near(function))).collect();
+        self.invocations(&mut to, &called)?;
+        self.gauges(&mut to, &called)?;
         self.refusals(&mut to, &functions)?;
         self.connections(&mut to)
     }
 }
 
 impl Metrics {
+    fn near(&self, function: &Function) -> NearCalls {
+        self.control.upgrade().map(|control| control.near_calls(&function.id)).unwrap_or_default()
+    }
+
     fn seconds(&self, to: &mut DescriptorEncoder, functions: &[Arc<Function>]) -> Result<(), Error> {
         let help = "Seconds from a request's arrival to its response's end";
         let mut metric = to.encode_descriptor("gateway_functions_seconds", help, None, MetricType::Histogram)?;
@@ -62,31 +84,36 @@ impl Metrics {
         })
     }
 
-    fn invocations(&self, to: &mut DescriptorEncoder, functions: &[Arc<Function>]) -> Result<(), Error> {
+    fn invocations(&self, to: &mut DescriptorEncoder, functions: &[Called]) -> Result<(), Error> {
         let help = "Requests that ended";
         let mut metric = to.encode_descriptor("gateway_function_invocation", help, None, MetricType::Counter)?;
-        each_code(functions, |name, code, times| {
-            let labels = [("function_name", name), ("code", code)];
-            metric.encode_family(&labels)?.encode_counter(&times.count(), None as NoExemplar)
-        })
+        for (function, near) in functions {
+            for (code, count) in by_code(function, near) {
+                let labels = [("function_name", &*function.name), ("code", &code.to_string())];
+                metric.encode_family(&labels)?.encode_counter(&count, None as NoExemplar)?;
+            }
+        }
+        Ok(())
     }
 
-    fn gauges(&self, to: &mut DescriptorEncoder, functions: &[Arc<Function>]) -> Result<(), Error> {
-        type Value = fn(&Function) -> u64;
+    fn gauges(&self, to: &mut DescriptorEncoder, functions: &[Called]) -> Result<(), Error> {
+        type Value = fn(&Function, &NearCalls) -> u64;
         let gauges: [(&str, &str, Value); 4] = [
             // OpenFaaS's name has no `_total`, which OpenMetrics demands of a counter.
-            ("gateway_function_invocation_started", "Requests that came", |f| f.tally.started()),
-            ("gateway_service_count", "Instances that are ready", |f| f.route().ready.len() as u64),
-            ("nearpath_inflight", "Requests that came and have not ended", |f| {
-                f.tally.started().saturating_sub(f.tally.ended())
+            ("gateway_function_invocation_started", "Requests that came", |f, near| {
+                f.tally.started().saturating_add(near.ended).saturating_add(near.open)
             }),
-            ("nearpath_queued", "Requests that wait for an instance", |f| f.gate.load().1 as u64),
+            ("gateway_service_count", "Instances that are ready", |f, _| f.route().ready.len() as u64),
+            ("nearpath_inflight", "Requests that came and have not ended", |f, near| {
+                f.tally.started().saturating_sub(f.tally.ended()).saturating_add(near.open)
+            }),
+            ("nearpath_queued", "Requests that wait for an instance", |f, _| f.gate.load().1 as u64),
         ];
         for (name, help, value) in gauges {
             let mut metric = to.encode_descriptor(name, help, None, MetricType::Gauge)?;
-            for function in functions {
+            for (function, near) in functions {
                 let labels = [("function_name", &*function.name)];
-                metric.encode_family(&labels)?.encode_gauge(&value(function))?;
+                metric.encode_family(&labels)?.encode_gauge(&value(function, near))?;
             }
         }
         Ok(())
@@ -135,6 +162,19 @@ fn each_code(
         }
     }
     Ok(())
+}
+
+/// Requests that ended, by status code, whichever way they came.
+fn by_code(function: &Function, near: &NearCalls) -> BTreeMap<u16, u64> {
+    let mut codes: BTreeMap<u16, u64> = function.tally.codes().map(|(code, times)| (code, times.count())).collect();
+    let failed = near.failed.min(near.ended);
+    for (code, count) in [(200, near.ended - failed), (500, failed)] {
+        if count > 0 {
+            let all = codes.entry(code).or_default();
+            *all = all.saturating_add(count);
+        }
+    }
+    codes
 }
 
 fn buckets(times: &Times) -> Vec<(f64, u64)> {

@@ -72,7 +72,7 @@ pub struct Packets {
     pub forwarded: u64,
     /// ARP requests, answered.
     pub answered: u64,
-    /// Dropped: to a station that is not there or not allowed.
+    /// Dropped: to a station that is not there or not allowed. A request for a TCP connection is refused instead.
     pub denied: u64,
     /// Dropped: the source is not that of the device.
     pub forged: u64,
@@ -254,6 +254,17 @@ fn program(loaded: &mut Ebpf) -> io::Result<&mut SchedClassifier> {
 fn put(program: &mut SchedClassifier, device: &str) -> io::Result<(u32, SchedClassifierLinkId)> {
     let index = Rtnl::open()?.index(device)?;
     let first = TcAttachOptions::TcxOrder(LinkOrder::default());
-    let link = program.attach_with_options(device, TcAttachType::Ingress, first).map_err(|error| refused(&error))?;
-    Ok((index, link))
+    let link = program.attach_with_options(device, TcAttachType::Ingress, first);
+    link.map(|link| (index, link)).map_err(|error| too_old(refused(&error)))
+}
+
+/// A kernel that does not know tcx calls it an invalid argument.
+fn too_old(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::InvalidInput => io::Error::new(
+            io::ErrorKind::Unsupported,
+            format!("{error}; programs at veth pairs need Linux 6.6 or later (tcx)"),
+        ),
+        _ => error,
+    }
 }

@@ -12,6 +12,11 @@ mod sockets;
 
 use std::io;
 
+use nearpath_types::Eip;
+
+use crate::station::NEXT_HOP;
+use crate::switch::Switch;
+
 pub use exchange::{Counts, Exchange, Seat};
 pub use forwarder::{Carried, Forwarder, Packets};
 
@@ -21,4 +26,13 @@ pub use forwarder::{Carried, Forwarder, Packets};
 /// What is missing, and what to do.
 pub fn possible() -> io::Result<()> {
     Exchange::create().map(drop)
+}
+
+/// The same for forwarders: puts one on a device of a namespace made for it, which ends with it. Tried, not looked up.
+///
+/// # Errors
+/// What is missing, and what to do.
+pub fn forwarding_possible() -> io::Result<()> {
+    let switch = Switch::create(NEXT_HOP)?;
+    Forwarder::load()?.attach(&switch, Eip(NEXT_HOP), "lo")
 }

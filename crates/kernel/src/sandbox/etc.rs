@@ -70,7 +70,7 @@ mod tests {
     fn the_gateway_has_a_name() {
         let mut spec = Spec::new(InstanceId(7), Isolation::Root, "/bin/true".into());
         let (eip, gateway) = (Eip([10, 62, 0, 9].into()), [10, 62, 0, 1].into());
-        spec.network = Some(Network { eip, gateway, switch: None });
+        spec.network = Some(Network { eip, gateway, switch: None, forwarder: None });
         let hosts = hosts(&spec);
         assert!(hosts.contains("10.62.0.1 gateway") && hosts.contains("10.62.0.9 i7"), "{hosts}");
         spec.pickup = Some([127, 0, 0, 2].into());

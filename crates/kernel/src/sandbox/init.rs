@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::process::ExitCode;
 
+use super::guard;
 use super::lockdown::{self, Image};
 use super::network;
 use super::notes::Notes;
@@ -79,7 +80,9 @@ fn become_instance(spec: &Spec, order: &mut Order, kit: &Kit, notes: &mut Notes)
     notes.phase("cgroup");
     match spec.isolation {
         Isolation::None => step("scratch", live_in_scratch(spec))?,
-        Isolation::Root | Isolation::UserNamespace => build_sandbox(spec, order.switch.take(), notes)?,
+        Isolation::Root | Isolation::UserNamespace => {
+            build_sandbox(spec, [order.switch.take(), order.guard.take()], notes)?
+        }
     }
     step("lockdown", lock_down(spec, kit))?;
     let image = step("lockdown", Image::new(&in_place(spec)))?;
@@ -87,8 +90,8 @@ fn become_instance(spec: &Spec, order: &mut Order, kit: &Kit, notes: &mut Notes)
     execute(spec, &image, &kit.filters)
 }
 
-fn build_sandbox(spec: &Spec, switch: Option<OwnedFd>, notes: &mut Notes) -> io::Result<()> {
-    step("network", connect(spec, switch))?;
+fn build_sandbox(spec: &Spec, [switch, guard]: [Option<OwnedFd>; 2], notes: &mut Notes) -> io::Result<()> {
+    step("network", connect(spec, switch, guard))?;
     step("hostname", rustix::system::sethostname(spec.hostname.as_bytes()))?;
     notes.phase("network");
     step("root", root::build(spec))?;
@@ -97,12 +100,13 @@ fn build_sandbox(spec: &Spec, switch: Option<OwnedFd>, notes: &mut Notes) -> io:
     Ok(())
 }
 
-fn connect(spec: &Spec, switch: Option<OwnedFd>) -> io::Result<()> {
+fn connect(spec: &Spec, switch: Option<OwnedFd>, guard: Option<OwnedFd>) -> io::Result<()> {
     match (&spec.network, switch) {
         (Some(network), Some(switch)) => {
             let mut socket = network::socket_in(switch)?;
             network::unshare()?;
-            network::connect(spec.instance, network, &mut socket)
+            network::connect(spec.instance, network, &mut socket, guard.is_some())?;
+            guard.map_or(Ok(()), guard::ask)
         }
         _ => {
             network::unshare()?;

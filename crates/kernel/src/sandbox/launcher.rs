@@ -19,6 +19,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::INIT_ARGUMENT;
+use super::guard;
 use super::orders::{self, Streams};
 use super::spec::{Isolation, Spec};
 use crate::seccomp::Filters;
@@ -38,6 +39,9 @@ pub struct Launched {
     pub notes: OwnedFd,
 }
 
+/// Where a child asks for the forwarder, if its pair is to have one.
+type Guard = Option<OwnedFd>;
+
 /// Starts instances.
 #[derive(Debug)]
 pub struct Launcher {
@@ -47,7 +51,7 @@ pub struct Launcher {
 
 struct Job {
     spec: Spec,
-    answer: mpsc::SyncSender<io::Result<Launched>>,
+    answer: mpsc::SyncSender<io::Result<(Launched, Guard)>>,
 }
 
 impl Launcher {
@@ -82,7 +86,8 @@ impl Launcher {
     }
 
     /// Starts an instance; returns once its process exists, long before it is ready. Blocks for about a millisecond, and
-    /// for longer when more instances are under construction than there are cores: call it where blocking is allowed.
+    /// for longer when more instances are under construction than there are cores: call it where blocking is allowed. With
+    /// a forwarder it returns once that stands at the instance's pair.
     ///
     /// # Errors
     /// When the child cannot be made or the spec lacks its switch. What fails later is told by a note.
@@ -90,7 +95,11 @@ impl Launcher {
         let (answer, launched) = mpsc::sync_channel(1);
         let jobs = self.jobs.as_ref().ok_or_else(ended)?;
         jobs.send(Job { spec: spec.clone(), answer }).map_err(|_| ended())?;
-        launched.recv().map_err(|_| ended())?
+        let (launched, guard) = launched.recv().map_err(|_| ended())??;
+        if let Some(guard) = guard {
+            guard::stand(guard, spec);
+        }
+        Ok(launched)
     }
 }
 
@@ -133,7 +142,7 @@ impl Bench {
         }
     }
 
-    fn launch(&mut self, spec: &Spec) -> io::Result<Launched> {
+    fn launch(&mut self, spec: &Spec) -> io::Result<(Launched, Guard)> {
         let networked = spec.isolation != Isolation::None && spec.network.is_some();
         if networked && spec.network.as_ref().is_some_and(|network| network.switch.is_none()) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "a spec with a network needs its switch"));
@@ -149,17 +158,27 @@ impl Bench {
         }
     }
 
-    fn order(&mut self, spec: &Spec) -> io::Result<Launched> {
+    fn order(&mut self, spec: &Spec) -> io::Result<(Launched, Guard)> {
         let (stdout, out) = pipe_with(PipeFlags::CLOEXEC)?;
         let (stderr, err) = pipe_with(PipeFlags::CLOEXEC)?;
         let (notes, note) = pipe_with(PipeFlags::CLOEXEC)?;
         let (gate, hold) = pipe_with(PipeFlags::CLOEXEC)?;
         let streams = Streams { stdout: out, stderr: err, notes: note, gate: hold };
-        orders::send(self.template.socket.as_fd(), spec, &streams)?;
-        drop(streams);
+        let (guard, asks) = guarded(spec)?.unzip();
+        orders::send(self.template.socket.as_fd(), spec, &streams, asks.as_ref())?;
+        drop((streams, asks));
         let (pid, pidfd) = orders::answered(self.template.socket.as_fd())?;
         self.gates.open.push_back(gate);
-        Ok(Launched { pid, pidfd, stdout, stderr, notes })
+        Ok((Launched { pid, pidfd, stdout, stderr, notes }, guard))
+    }
+}
+
+/// The node's end and the child's, where a forwarder is to stand at the pair.
+fn guarded(spec: &Spec) -> io::Result<Option<(OwnedFd, OwnedFd)>> {
+    let wanted = spec.network.as_ref().is_some_and(|network| network.forwarder.is_some());
+    match wanted && spec.isolation != Isolation::None {
+        true => Ok(Some(socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?)),
+        false => Ok(None),
     }
 }
 

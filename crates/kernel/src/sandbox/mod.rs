@@ -2,10 +2,12 @@
 //!
 //! [`Launcher`] lives on one thread of the node and runs this very program once more as `instance-init`: the template
 //! ([`instance_init`]), which forks for each [`Spec`]. The child joins its cgroups, builds its network (`network`) and its root
-//! (`root`), gives up every privilege (`lockdown`) and becomes the watchdog. What it meets on the way it reports line
+//! (`root`), gives up every privilege (`lockdown`) and becomes the watchdog; where a forwarder is to stand at its pair, it waits
+//! for that (`guard`). What it meets on the way it reports line
 //! by line (`notes`; the format is in `contract/notes.md`).
 
 mod etc;
+mod guard;
 mod init;
 mod launcher;
 mod lockdown;

@@ -39,8 +39,9 @@ pub(super) fn socket_in(switch: impl AsFd) -> io::Result<Rtnl> {
     Rtnl::open()
 }
 
-/// Sets up the calling process's new network namespace, and the other end through `switch`.
-pub(super) fn connect(instance: InstanceId, network: &Network, switch: &mut Rtnl) -> io::Result<()> {
+/// Sets up the calling process's new network namespace, and the other end through `switch`. Of an instance whose pair is
+/// guarded the switch's stack knows nothing: without a route strict reverse-path filtering drops what it sends.
+pub(super) fn connect(instance: InstanceId, network: &Network, switch: &mut Rtnl, guarded: bool) -> io::Result<()> {
     write_settings(SETTINGS)?;
     let here = File::open("/proc/self/ns/net")?;
     let near = device_name(instance);
@@ -48,7 +49,9 @@ pub(super) fn connect(instance: InstanceId, network: &Network, switch: &mut Rtnl
     switch.veth(&veth)?;
     let device = switch.index(&near)?;
     let (eip, gateway) = (network.eip.0, network.gateway);
-    switch.route(&Route { to: Some(eip), via: None, device, source: Some(gateway) })?;
+    if !guarded {
+        switch.route(&Route { to: Some(eip), via: None, device, source: Some(gateway) })?;
+    }
     let mut inside = loopback()?;
     inside.address(ETH0, eip)?;
     inside.up(ETH0)?;
@@ -64,7 +67,7 @@ pub(super) fn loopback() -> io::Result<Rtnl> {
 }
 
 /// The name of an instance's device in the switch: at most 15 octets, so of a longer id the low 52 bits.
-fn device_name(instance: InstanceId) -> String {
+pub(super) fn device_name(instance: InstanceId) -> String {
     format!("np{:x}", instance.0 & ((1 << 52) - 1))
 }
 

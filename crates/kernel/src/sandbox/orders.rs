@@ -16,7 +16,7 @@ use rustix::process::Pid;
 
 use super::spec::{Isolation, Spec};
 
-const MOST_FDS: usize = 6;
+const MOST_FDS: usize = 7;
 
 /// One instance to be made, as the template gets it.
 pub(super) struct Order {
@@ -27,6 +27,8 @@ pub(super) struct Order {
     pub(super) streams: Streams<OwnedFd>,
     /// The switch's network namespace.
     pub(super) switch: Option<OwnedFd>,
+    /// Where to ask whether the pair is guarded, when somebody guards it.
+    pub(super) guard: Option<OwnedFd>,
 }
 
 /// The ends that the child writes to.
@@ -39,11 +41,17 @@ pub(super) struct Streams<F> {
 }
 
 /// Sends an order.
-pub(super) fn send(socket: BorrowedFd<'_>, spec: &Spec, streams: &Streams<OwnedFd>) -> io::Result<()> {
+pub(super) fn send(
+    socket: BorrowedFd<'_>,
+    spec: &Spec,
+    streams: &Streams<OwnedFd>,
+    guard: Option<&OwnedFd>,
+) -> io::Result<()> {
     let text = memfd("spec", &serde_json::to_vec(spec)?)?;
     let Streams { stdout, stderr, notes, gate } = streams;
     let mut fds = [&text, stdout, stderr, notes, gate].map(AsFd::as_fd).to_vec();
     fds.extend(spec.network.as_ref().and_then(|network| network.switch.as_deref()).map(AsFd::as_fd));
+    fds.extend(guard.map(AsFd::as_fd));
     put(socket, &[u8::from(spec.isolation != Isolation::None)], &fds)
 }
 
@@ -59,7 +67,8 @@ pub(super) fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<Order>> {
         || fds.next().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "an order lacks a descriptor"));
     let (spec, stdout, stderr, notes, gate) = (next()?, next()?, next()?, next()?, next()?);
     let streams = Streams { stdout, stderr, notes, gate };
-    Ok(Some(Order { spec, own_pids: own_pids[0] == 1, streams, switch: fds.next() }))
+    let (switch, guard) = (fds.next(), fds.next());
+    Ok(Some(Order { spec, own_pids: own_pids[0] == 1, streams, switch, guard }))
 }
 
 impl Order {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use nearpath_types::{Eip, InstanceId};
 use serde::{Deserialize, Serialize};
 
+use crate::bpf::Forwarder;
 use crate::switch::Switch;
 
 /// How far an instance is kept apart from the machine.
@@ -44,6 +45,10 @@ pub struct Network {
     /// Where its veth pair's other end goes. Handed to the child as a descriptor; must be set when launching.
     #[serde(skip)]
     pub switch: Option<Arc<Switch>>,
+    /// What moves the pair's packets instead of the switch's stack. It stands before anything of the instance runs;
+    /// whom it lets through is for the caller to say, and to take it away for the caller as well.
+    #[serde(skip)]
+    pub forwarder: Option<Arc<Forwarder>>,
 }
 
 impl fmt::Debug for Network {

@@ -39,3 +39,20 @@ pub(crate) fn arp(operation: u8, from: Eip, about: Ipv4Addr) -> Vec<u8> {
     frame.extend(about.octets());
     frame
 }
+
+/// A TCP segment with these flags from port 0x1111 to port 0x2222 with sequence number 0x01020304, and 20 octets of options.
+pub(crate) fn tcp(from: Eip, to: Eip, flags: u8) -> Vec<u8> {
+    let mut frame = ip(from, to, 64);
+    let header = [0x11, 0x11, 0x22, 0x22, 1, 2, 3, 4, 0, 0, 0, 0, 0xa0, flags, 0xff, 0xff, 0, 0, 0, 0];
+    frame[34..].copy_from_slice(&header);
+    frame.extend([1; 20]);
+    frame[16..18].copy_from_slice(&60_u16.to_be_bytes());
+    seal(&mut frame);
+    frame
+}
+
+/// The checksum of a TCP segment with its pseudo header; 0 when it holds.
+pub(crate) fn tcp_checksum(frame: &[u8]) -> u16 {
+    let length = u16::try_from(frame.len() - 34).unwrap().to_be_bytes();
+    checksum(&[&frame[26..34], &[0, 6], &length, &frame[34..]].concat())
+}

@@ -51,9 +51,14 @@ fn next() -> u64 {
 
 impl Lab {
     pub(crate) fn new() -> Lab {
+        Self::around(GATEWAY)
+    }
+
+    /// One whose switch has this address.
+    pub(crate) fn around(switch: Ipv4Addr) -> Lab {
         let mark = format!("lab-{}-{}", std::process::id(), next());
         let launcher = Launcher::with_program(&instance_program(), ["instance-init", &mark]).unwrap();
-        Lab { mark, switch: Arc::new(Switch::create(GATEWAY).unwrap()), launcher }
+        Lab { mark, switch: Arc::new(Switch::create(switch).unwrap()), launcher }
     }
 
     /// An instance that runs a shell script.
@@ -63,7 +68,7 @@ impl Lab {
         spec.arguments = vec!["-c".into(), script.into()];
         spec.environment.insert("PATH".into(), "/usr/bin:/bin".into());
         let eip = Eip(Ipv4Addr::new(10, 62, (id >> 8) as u8, id as u8));
-        spec.network = Some(Network { eip, gateway: GATEWAY, switch: Some(self.switch.clone()) });
+        spec.network = Some(Network { eip, gateway: GATEWAY, switch: Some(self.switch.clone()), forwarder: None });
         (spec.uid, spec.gid) = (UID + id as u32, UID + id as u32);
         spec
     }

@@ -16,6 +16,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, pidfd_send_signal, wai
 use tokio::io::unix::AsyncFd;
 
 use super::{Blueprint, Consumed, DISPATCH, Exit, Launched, Limits, Machine, Process, session};
+use crate::forwarding::{Forwarding, Passage};
 
 /// Starts instances as sandboxed processes of this machine.
 pub struct KernelMachine {
@@ -25,6 +26,7 @@ pub struct KernelMachine {
     watchdog: PathBuf,
     switch: Option<Arc<Switch>>,
     gateway: Ipv4Addr,
+    forwarding: Option<Forwarding>,
 }
 
 impl KernelMachine {
@@ -37,12 +39,20 @@ impl KernelMachine {
         network: (Ipv4Addr, Option<Arc<Switch>>),
     ) -> Self {
         let (gateway, switch) = network;
-        Self { launcher, cgroups: Cgroups::detect(node), isolation, watchdog: watchdog.to_owned(), switch, gateway }
+        let (cgroups, watchdog) = (Cgroups::detect(node), watchdog.to_owned());
+        Self { launcher, cgroups, isolation, watchdog, switch, gateway, forwarding: None }
+    }
+
+    /// The same machine, on which a forwarder moves the packets of instances.
+    pub(crate) fn forwarded(self, forwarding: Forwarding) -> Self {
+        Self { forwarding: Some(forwarding), ..self }
     }
 
     fn spec(&self, from: &Blueprint, cgroup: &Cgroup) -> Spec {
         let mut spec = Spec::new(from.id, self.isolation, self.watchdog.clone());
-        spec.network = from.eip.map(|eip| Network { eip, gateway: self.gateway, switch: self.switch.clone() });
+        let forwarder = self.forwarding.as_ref().map(Forwarding::forwarder);
+        spec.network =
+            from.eip.map(|eip| Network { eip, gateway: self.gateway, switch: self.switch.clone(), forwarder });
         spec.pickup = from.pickup;
         spec.cgroup = cgroup.join_files();
         (spec.uid, spec.gid) = (from.uid, from.uid);
@@ -64,11 +74,13 @@ impl Machine for KernelMachine {
     fn launch(&self, blueprint: &Blueprint) -> io::Result<Launched> {
         let cgroup = self.cgroups.create(blueprint.id, &limits(&blueprint.limits))?;
         let scratch = Scratch::make(&blueprint.tmp, self.isolation)?;
+        let passage = self.forwarding.as_ref().zip(blueprint.eip);
+        let passage = passage.map(|(all, eip)| all.admit(eip, &blueprint.function)).transpose()?;
         let launched = self.launcher.launch(&self.spec(blueprint, &cgroup))?;
         let process = KernelProcess {
             pidfd: launched.pidfd,
             session: Pid::from_raw(launched.pid as i32).filter(|_| self.isolation == Isolation::None),
-            remains: Mutex::new(Some(Remains { cgroup, _scratch: scratch })),
+            remains: Mutex::new(Some(Remains { cgroup, _scratch: scratch, _passage: passage })),
         };
         let (stdout, stderr, notes) = (launched.stdout, launched.stderr, launched.notes);
         Ok(Launched { pid: launched.pid, stdout, stderr, notes, process: Arc::new(process) })
@@ -130,6 +142,7 @@ impl Drop for Scratch {
 struct Remains {
     cgroup: Cgroup,
     _scratch: Scratch,
+    _passage: Option<Passage>,
 }
 
 struct KernelProcess {

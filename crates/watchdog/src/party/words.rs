@@ -94,7 +94,7 @@ pub(super) fn answer(head: response::Parts, body: Bytes) -> Answer {
         reason: reason.map_or(0, |reason| *reason as u16),
         platform: reason.is_some(),
         fields: fields.map(owned).collect(),
-        body,
+        body: body.into(),
     }
 }
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use nearpath_domain::post::Settings;
 use nearpath_domain::post::blocking::{self, Post};
+use nearpath_domain::post::{Draft, Payload, Settings};
 use nearpath_domain::{CallError, To, Unsent};
 use nearpath_types::FunctionId;
 
@@ -43,7 +43,7 @@ pub struct Party {
 pub struct Pending {
     name: String,
     call: Underway,
-    body: Bytes,
+    body: Payload,
     ask: Ask,
     context: Context,
 }
@@ -74,11 +74,25 @@ impl Party {
         Self { far: Arc::clone(&self.far), ..Self::new(self.environment.clone()) }
     }
 
+    /// Memory to write a payload in that goes out where it lies: so many zeros. It is accepted wherever a payload is. Where there
+    /// is no domain, or no slot, it is private memory.
+    pub fn draft(&mut self, bytes: usize) -> Draft {
+        self.draft_in_slot(bytes).unwrap_or_else(|| Draft::private(bytes))
+    }
+
+    /// As [`Party::draft`], and nothing where it would be in private memory.
+    pub fn draft_in_slot(&mut self, bytes: usize) -> Option<Draft> {
+        if !self.serves {
+            self.enter();
+        }
+        self.post.as_mut()?.draft_in_slot(bytes)
+    }
+
     /// Calls a function and waits for its answer, whatever status that has.
     ///
     /// # Errors
     /// When there is no answer of the function.
-    pub fn call(&mut self, name: &str, payload: impl Into<Bytes>, ask: &Ask) -> Result<Response, Error> {
+    pub fn call(&mut self, name: &str, payload: impl Into<Payload>, ask: &Ask) -> Result<Response, Error> {
         let pending = self.begin(name, payload, ask)?;
         self.wait(pending)
     }
@@ -87,25 +101,27 @@ impl Party {
     ///
     /// # Errors
     /// When it was not sent.
-    pub fn begin(&mut self, name: &str, payload: impl Into<Bytes>, ask: &Ask) -> Result<Pending, Error> {
-        let (body, context) = (payload.into(), self.context.narrowed(ask));
-        let call = self.send(name, &body, ask, context)?;
+    pub fn begin(&mut self, name: &str, payload: impl Into<Payload>, ask: &Ask) -> Result<Pending, Error> {
+        let (mut body, context) = (payload.into(), self.context.narrowed(ask));
+        let call = self.send(name, &mut body, ask, context)?;
         Ok(Pending { name: name.to_owned(), call, body, ask: ask.clone(), context })
     }
 
-    fn send(&mut self, name: &str, body: &Bytes, ask: &Ask, context: Context) -> Result<Underway, Error> {
+    fn send(&mut self, name: &str, body: &mut Payload, ask: &Ask, context: Context) -> Result<Underway, Error> {
         let to = function(name)?;
+        let _twice = ask.idempotent.then(|| body.bytes().clone()); // what may be needed again is not handed over
         if let Some(post) = self.reaching(&to) {
-            let sent = asking(ask, body, context, |request| post.begin(To::Function(&to), request));
+            let to = To::Function(&to);
+            let sent = asking(ask, &Bytes::new(), context, |request| post.begin_with(to, request, body));
             match sent {
                 Ok(pending) => return Ok(Underway::Near(pending, self.joins)),
-                Err(why) if ask.near_only => return Err(Error::unsent(name, why)),
+                Err(why) if ask.near_only || why == Unsent::Lost => return Err(Error::unsent(name, why)),
                 Err(_) => {}
             }
         } else if ask.near_only {
             return Err(nobody(name));
         }
-        self.far.begin(name, body.clone(), ask, context).map(Underway::Far)
+        self.far.begin(name, body.bytes().clone(), ask, context).map(Underway::Far)
     }
 
     /// Waits for the answer.
@@ -113,13 +129,13 @@ impl Party {
     /// # Errors
     /// As [`Party::call`].
     pub fn wait(&mut self, pending: Pending) -> Result<Response, Error> {
-        let Pending { name, call, body, ask, context } = pending;
+        let Pending { name, call, mut body, ask, context } = pending;
         match self.outcome(&name, call) {
             Err(error) if !ask.near_only && unsent(&error) && error.path() == Some(crate::Path::Shm) => {
-                self.far.call(Way::Sync, &name, &body, &ask, context)
+                self.far.call(Way::Sync, &name, body.bytes(), &ask, context)
             }
             Err(error) if ask.idempotent && matches!(error.kind(), Kind::Died(_)) => {
-                let again = self.send(&name, &body, &ask, context)?;
+                let again = self.send(&name, &mut body, &ask, context)?;
                 self.outcome(&name, again)
             }
             outcome => outcome,
@@ -150,20 +166,21 @@ impl Party {
     ///
     /// # Errors
     /// When it was not handed over.
-    pub fn notify(&mut self, name: &str, payload: impl Into<Bytes>, ask: &Ask) -> Result<(), Error> {
-        let (to, body, context) = (function(name)?, payload.into(), self.context.narrowed(ask));
+    pub fn notify(&mut self, name: &str, payload: impl Into<Payload>, ask: &Ask) -> Result<(), Error> {
+        let (to, mut body, context) = (function(name)?, payload.into(), self.context.narrowed(ask));
         if let Some(post) = self.reaching(&to) {
+            let to = To::Function(&to);
             let sent: Result<(), Unsent> =
-                asking(ask, &body, context, |request| post.notify(To::Function(&to), request));
+                asking(ask, &Bytes::new(), context, |request| post.notify_with(to, request, &mut body));
             match sent {
                 Ok(()) => return Ok(()),
-                Err(why) if ask.near_only => return Err(Error::unsent(name, why)),
+                Err(why) if ask.near_only || why == Unsent::Lost => return Err(Error::unsent(name, why)),
                 Err(_) => {}
             }
         } else if ask.near_only {
             return Err(nobody(name));
         }
-        let accepted = self.far.call(Way::Async, name, &body, ask, context)?;
+        let accepted = self.far.call(Way::Async, name, body.bytes(), ask, context)?;
         refused(name, &accepted)
     }
 

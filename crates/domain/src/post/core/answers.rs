@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-use bytes::Bytes;
 use nearpath_shm::envelope::flag;
 use nearpath_shm::{Envelope, Kind, Member};
 
 use super::super::link::{Link, Taken};
 use super::super::outbox::{Letter, Whole, begin};
+use super::super::payload::{Load, Payload};
 use super::super::words::{Answer, CallError, Unsent};
 use super::Core;
 use crate::clock::Nanos;
@@ -78,16 +78,17 @@ pub(super) fn answer_on(link: &mut Link, member: &Arc<Member>, call: u64, mut an
 /// Sends it now if nothing waits before it; else when there is room.
 pub(super) fn send_answer(link: &mut Link, member: &Arc<Member>, call: u64, answer: Answer, whole: Whole) {
     let flags = if answer.platform { flag::PLATFORM } else { 0 };
-    let Answer { status, reason, fields, body, .. } = answer;
+    let Answer { status, reason, fields, mut body, .. } = answer;
     let envelope = Envelope { flags, status, reason, ..Envelope::new(Kind::Answer, call) };
     if link.outbox.is_empty() {
         let borrowed: Vec<(&str, &[u8])> = fields.iter().map(|(name, value)| (&**name, &**value)).collect();
-        match begin(&mut link.end, member, envelope, &borrowed, &body, whole) {
+        match begin(&mut link.end, member, envelope, &borrowed, &mut Load::Given(&mut body), whole) {
             Ok(None) => return,
             Ok(Some(flow)) => link.flow(call, flow),
             Err(Unsent::NoCredit | Unsent::NoSlot | Unsent::Head) => {
                 link.outbox.push_back(Letter::new(envelope, fields, body, whole))
             }
+            Err(Unsent::Lost) => link.outbox.push_back(Letter::lost(envelope)),
             Err(_) => return,
         }
     } else {
@@ -102,7 +103,7 @@ pub(super) fn break_off(link: &mut Link, call: u64) {
     let gave_up = Envelope { status: 499, flags: flag::PLATFORM, ..Envelope::new(Kind::Answer, call) };
     link.outbox.push_back(match seen {
         true => Letter::cancel(call),
-        false => Letter::new(gave_up, Vec::new(), Bytes::new(), Whole::Here),
+        false => Letter::new(gave_up, Vec::new(), Payload::default(), Whole::Here),
     });
     link.settle(call, true);
 }

@@ -7,24 +7,32 @@ use nearpath_shm::{Envelope, Kind};
 
 use super::super::link::Link;
 use super::super::outbox::{Letter, Whole, begin};
+use super::super::payload::{Draft, Load};
 use super::super::words::{CallError, Published, Request, Unsent};
 use super::{Begun, Core, Outcome};
 use crate::book::{Call, Nobody, To};
 use crate::clock::Nanos;
 
 impl Core {
-    /// Sends a call, or the beginning of one.
+    /// A slot to write a body in; none when none is that large, or free.
+    pub(in crate::post) fn draft(&mut self, bytes: usize) -> Option<Draft> {
+        let claimed = Draft::claim(&self.member, &self.socket, bytes);
+        claimed.or_else(|| if self.collect() > 0 { Draft::claim(&self.member, &self.socket, bytes) } else { None })
+    }
+
+    /// Sends a call, or the beginning of one. What the load is takes the place of the request's body.
     pub(in crate::post) fn call(
         &mut self,
         to: To<'_>,
         request: &Request<'_>,
+        mut load: Load<'_>,
         whole: Whole,
         now: Nanos,
     ) -> Result<Call, Unsent> {
         let channel = self.choose(to)?;
         let call = self.book.open(channel, now, request.deadline);
         let envelope = Envelope { flags: flag::PARTS, ..asking(Kind::Call, call, request) };
-        let sent = self.send(channel, envelope, request, whole);
+        let sent = self.send(channel, envelope, request, &mut load, whole);
         match sent {
             Ok(()) => Ok(call),
             Err(why) => {
@@ -35,12 +43,18 @@ impl Core {
     }
 
     /// Sends an event: nobody answers.
-    pub(in crate::post) fn notify(&mut self, to: To<'_>, request: &Request<'_>, now: Nanos) -> Result<(), Unsent> {
+    pub(in crate::post) fn notify(
+        &mut self,
+        to: To<'_>,
+        request: &Request<'_>,
+        mut load: Load<'_>,
+        now: Nanos,
+    ) -> Result<(), Unsent> {
         let channel = self.choose(to)?;
         // A number of its own, so that its parts are told apart from those of calls.
         let call = self.book.open(channel, now, 0);
         self.book.unopen(call);
-        self.send(channel, asking(Kind::Event, call, request), request, Whole::Here)
+        self.send(channel, asking(Kind::Event, call, request), request, &mut load, Whole::Here)
     }
 
     /// Sends an event to one instance of each function that subscribes.
@@ -50,7 +64,7 @@ impl Core {
         let request = Request { fields: &fields, ..request.clone() };
         let mut published = Published::default();
         for function in self.book.subscribers(topic) {
-            match self.notify(To::Subscriber(&function), &request, now) {
+            match self.notify(To::Subscriber(&function), &request, Load::Kept(&request.body), now) {
                 Ok(()) => published.sent += 1,
                 Err(_) => published.missed += 1,
             }
@@ -100,11 +114,12 @@ impl Core {
         channel: u32,
         envelope: Envelope,
         request: &Request<'_>,
+        load: &mut Load<'_>,
         whole: Whole,
     ) -> Result<(), Unsent> {
-        let mut flow = self.begin(channel, envelope, request, whole);
+        let mut flow = self.begin(channel, envelope, request, load, whole);
         if matches!(flow, Err(Unsent::NoSlot)) && self.collect() > 0 {
-            flow = self.begin(channel, envelope, request, whole);
+            flow = self.begin(channel, envelope, request, load, whole);
         }
         let (flow, link) = (flow?, self.links.get_mut(&channel).ok_or(Unsent::NoPeer)?);
         if envelope.kind == Kind::Call {
@@ -118,9 +133,16 @@ impl Core {
         Ok(())
     }
 
-    pub(super) fn begin(&mut self, channel: u32, envelope: Envelope, request: &Request<'_>, whole: Whole) -> Begun {
+    pub(super) fn begin(
+        &mut self,
+        channel: u32,
+        envelope: Envelope,
+        request: &Request<'_>,
+        load: &mut Load<'_>,
+        whole: Whole,
+    ) -> Begun {
         let link = self.links.get_mut(&channel).ok_or(Unsent::NoPeer)?;
-        begin(&mut link.end, &self.member, envelope, request.fields, &request.body, whole)
+        begin(&mut link.end, &self.member, envelope, request.fields, load, whole)
     }
 
     /// In a strict domain: frees the slots of what peers have taken since the last turn. How many.

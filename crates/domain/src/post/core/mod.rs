@@ -37,7 +37,7 @@ type Begun = Result<Option<Flow>, Unsent>;
 #[derive(Debug)]
 pub(in crate::post) struct Core {
     pub(in crate::post) desk: Desk,
-    pub(in crate::post) socket: OwnedFd,
+    pub(in crate::post) socket: Arc<OwnedFd>,
     pub(in crate::post) book: Book<Outcome>,
     pub(in crate::post) incoming: VecDeque<Incoming>,
     pub(in crate::post) member: Arc<Member>,
@@ -70,7 +70,7 @@ impl Core {
             mail: desk.mail().wrapping_sub(1), // what came after the welcome is looked for at the first turn
             left: Left::new(own),
             desk,
-            socket,
+            socket: Arc::new(socket),
             member,
             inbox,
             settings,

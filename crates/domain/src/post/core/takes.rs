@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-use bytes::Bytes;
 use nearpath_shm::envelope::flag;
 use nearpath_shm::{Envelope, Kind, Side};
 
 use super::super::link::{Came, Link};
 use super::super::outbox::Letter;
+use super::super::payload::Payload;
 use super::super::rest::{Feed, Rest};
 use super::super::words::{Answer, CallError, Incoming, Reply};
 use super::answers::{answer_on, break_off, take_on};
@@ -26,7 +26,7 @@ impl Core {
                     return feed.leave(); // it was given up, and its callee has been told
                 }
                 let rest = self.rest(channel, envelope.call, feed);
-                self.book.begin(envelope.call, Ok(reply(link, &envelope, head, body, Some(rest))));
+                self.book.begin(envelope.call, Ok(reply(link, &envelope, head, body.into(), Some(rest))));
                 return;
             }
             Came::Ended(call) => return self.settle(channel, link, call, None, now),
@@ -73,7 +73,7 @@ impl Core {
             Came::Whole(envelope, head, body) => self.accept(channel, link, envelope, head, body, None, now),
             Came::Begun(envelope, head, body, feed) => {
                 let rest = Some(self.rest(channel, envelope.call, feed));
-                self.accept(channel, link, envelope, head, body, rest, now);
+                self.accept(channel, link, envelope, head, body.into(), rest, now);
             }
             Came::Cancelled(call, assembling) => self.cancelled(channel, link, call, assembling, now),
             Came::Bad(envelope) if envelope.kind == Kind::Call => {
@@ -92,7 +92,7 @@ impl Core {
         link: &mut Link,
         envelope: Envelope,
         head: Vec<u8>,
-        body: Bytes,
+        body: Payload,
         rest: Option<Rest>,
         now: Nanos,
     ) {
@@ -128,7 +128,7 @@ impl Core {
     }
 }
 
-pub(super) fn reply(link: &Link, envelope: &Envelope, head: Vec<u8>, body: Bytes, rest: Option<Rest>) -> Reply {
+pub(super) fn reply(link: &Link, envelope: &Envelope, head: Vec<u8>, body: Payload, rest: Option<Rest>) -> Reply {
     let Envelope { status, reason, .. } = *envelope;
     Reply { status, reason, platform: envelope.has(flag::PLATFORM), from: link.instance, head, body, rest }
 }

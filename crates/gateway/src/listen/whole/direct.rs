@@ -41,7 +41,7 @@ where
         }
         Ok(reply) => match head(&mut out, visit, &sent, &reply, close) {
             Some(status) => {
-                let body = if is_bodiless(status) { Bytes::new() } else { reply.body };
+                let body = if is_bodiless(status) { Bytes::new() } else { reply.body.into() };
                 sent.complete(status.as_u16(), body.len() as u64);
                 busy.gives();
                 drop(busy);

@@ -36,7 +36,7 @@ impl Sdk {
             ask = ask.header(name, value).map_err(lost)?;
         }
         match self.call(to.name(), body, ask).await {
-            Ok(answer) => Ok(Parcel { status: answer.status(), platform: false, body: answer.into_body() }),
+            Ok(answer) => Ok(Parcel { status: answer.status(), platform: false, body: answer.into_body().into() }),
             Err(error) => match error.kind() {
                 Kind::Platform { status, text, .. } => {
                     Ok(Parcel { status: *status, platform: true, body: Bytes::from(text.clone()) })

@@ -1,0 +1,101 @@
+"""The running shop: its functions on the examples' stand-in for nearpath, and a database of its own."""
+
+import http.client
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+RETAIL = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(RETAIL.parent))
+
+from testing import need, standin  # noqa: E402
+
+
+class Database:
+    """PostgreSQL in a temporary folder. `accesses` tells who connected to it."""
+
+    def __init__(self):
+        self.folder = tempfile.mkdtemp(prefix="nearpath-retail-test.")
+        pathlib.Path(self.folder).chmod(0o755)  # the server runs as a user of its own
+        started = self.command("start")
+        if started.returncode == 77:
+            shutil.rmtree(self.folder)
+            need.skip("examples/retail", started.stderr)
+        if started.returncode != 0:
+            raise RuntimeError(f"the database does not start: {started.stderr}")
+        self.variables = dict(re.findall(r"(RETAIL_\w+)=(\S+)", started.stdout))
+        self.connection = self.connect()
+
+    def connect(self):
+        """The test's own connection."""
+        import pg8000.native  # the functions' own dependency: need.packages has brought it
+
+        host, _, port = self.variables["RETAIL_DATABASE"].rpartition(":")
+        own = {"password": self.variables["RETAIL_PASSWORD"], "application_name": "test", "ssl_context": False}
+        return pg8000.native.Connection("retail", host=host, port=int(port), database="retail", timeout=60, **own)
+
+    def command(self, command):
+        return subprocess.run([str(RETAIL / "database"), command, self.folder], capture_output=True, text=True, timeout=120)
+
+    def seed(self):
+        """Everything is as at the start."""
+        self.connection.run((RETAIL / "seed.sql").read_text())
+
+    def sql(self, statement):
+        """The values of the first column."""
+        return [row[0] for row in self.connection.run(statement) or []]
+
+    def until(self, statement, wanted):
+        """Waits until a statement answers this: a server ends a connection a moment after its client has."""
+        deadline = time.monotonic() + standin.PATIENCE
+        while (answer := self.sql(statement)) != [wanted]:
+            if time.monotonic() > deadline:
+                raise AssertionError(f"after {standin.PATIENCE} s `{statement}` answers {answer}")
+            time.sleep(0.05)
+
+    def accesses(self):
+        """Which functions connected, in order. The server writes the line before it answers the client."""
+        log = (pathlib.Path(self.folder) / "log").read_text()
+        names = re.findall(r"connection authorized: .*application_name=(\S+)", log)
+        return [name for name in names if name not in ("psql", "test")]
+
+    def stop(self):
+        self.connection.close()
+        self.command("stop")
+        shutil.rmtree(self.folder)
+
+
+class House(standin.StandIn):
+    """The shop's functions, with the environment that stack.yml gives them."""
+
+    def __init__(self):
+        packages = need.packages("retail")
+        sys.path.insert(0, packages)
+        self.database = Database()
+        given = self.database.variables
+        environment = {"HOST": given["RETAIL_DATABASE"], "PASS": given["RETAIL_PASSWORD"]}
+        environment |= {"USER": "retail", "DBNAME": "retail", "PYTHONPATH": packages}
+        try:
+            super().__init__(RETAIL / "stack.yml", environment)
+        except BaseException:
+            self.database.stop()
+            raise
+
+    def ask(self, function, body):
+        """Asks a function itself, without the stand-in: status and answer."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.ports[function], timeout=30)
+        try:
+            connection.request("POST", "/", json.dumps(body))
+            response = connection.getresponse()
+            return response.status, json.loads(response.read())
+        finally:
+            connection.close()
+
+    def stop(self):
+        super().stop()
+        self.database.stop()

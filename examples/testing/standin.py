@@ -1,0 +1,175 @@
+"""A stand-in for nearpath: starts an example's functions as plain processes and routes /function/NAME between them.
+
+It writes down every call, so that tests can hold the call graph against the example's README. The functions and their
+commands come from stack.yml, read with a few lines that know just the layout of these files (the standard library has no YAML).
+"""
+
+import collections
+import http.client
+import http.server
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+Function = collections.namedtuple("Function", "name folder command")
+PATIENCE = 60  # seconds that something which must happen may take: machines that test are busy
+
+Call = collections.namedtuple("Call", "caller_id function method path")
+
+
+def functions(stack):
+    """The functions of a stack file that have a folder."""
+    found = re.findall(r"^  ([a-z0-9-]+):\n(?:    .+\n)*?    handler: (.+)\n    fprocess: (.+)$", stack.read_text(), re.MULTILINE)
+    return [Function(name, stack.parent / folder, command) for name, folder, command in found]
+
+
+def edges(stack):
+    """Who may call whom: caller → set of callees, of all chains."""
+    found = re.findall(r"^      ([a-z0-9-]+): \[(.*)\]$", stack.read_text(), re.MULTILINE)
+    return {caller: set(callees.split(", ")) for caller, callees in found}
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """An HTTP server for tests, on a free loopback port."""
+
+    request_queue_size = 128  # Python's 5 overflow when many calls come at once
+    daemon_threads = True
+
+    def __init__(self, handler):
+        super().__init__(("127.0.0.1", 0), handler)
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    def handle_error(self, request, client_address):
+        """A caller who went away is nothing to report: functions give up calls whose answer is no longer wanted."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
+
+    def stop(self):
+        self.shutdown()
+        self.server_close()
+
+
+class StandIn:
+    """A running application. `calls` lists what was called, in order; names in `broken` answer 503 like a platform error."""
+
+    def __init__(self, stack, environment=None):
+        self.stack, self.environment = stack, environment or {}
+        self.calls, self.called, self.broken, self.ports = [], threading.Condition(), set(), {}
+        self.processes, self.logs = [], {}
+        self.server = Server(type("Router", (Router,), {"application": self}))
+        self.gateway = f"http://127.0.0.1:{self.server.server_port}"
+        try:
+            self.start_all()
+            for name, port in self.ports.items():
+                self.until_listening(name, port)
+        except BaseException:
+            self.stop()
+            raise
+
+    def start_all(self):
+        for function in functions(self.stack):
+            self.start(function)
+
+    def start(self, function):
+        port = self.ports[function.name] = free_port()
+        words = function.command.replace("python3", sys.executable).replace(":PORT", f":{port}").split()
+        env = {"PATH": os.environ["PATH"], "PORT": str(port), "gateway_url": self.gateway, "OPENFAAS_NAME": function.name}
+        env["PYTHONDONTWRITEBYTECODE"] = "1"  # this folder is what gets deployed: leave nothing in it
+        log = self.logs[function.name] = tempfile.TemporaryFile()
+        process = subprocess.Popen(words, cwd=function.folder, env={**env, **self.environment}, stderr=log)
+        self.processes.append(process)
+
+    def until_listening(self, name, port):
+        until = time.monotonic() + PATIENCE
+        while time.monotonic() < until:
+            try:
+                socket.create_connection(("127.0.0.1", port), timeout=1).close()
+                return
+            except OSError:
+                time.sleep(0.01)
+        raise RuntimeError(f"{name} does not listen after {PATIENCE} s: {self.log(name)}")
+
+    def log(self, name):
+        """What a function wrote to standard error."""
+        log = self.logs[name]
+        return os.pread(log.fileno(), 1 << 20, 0).decode(errors="replace")
+
+    def until_logged(self, name, pattern):
+        """Waits until a function has written this to standard error."""
+        until = time.monotonic() + PATIENCE
+        while not re.search(pattern, self.log(name)):
+            if time.monotonic() > until:
+                raise AssertionError(f"after {PATIENCE} s {name} has not written {pattern!r} but {self.log(name)!r}")
+            time.sleep(0.01)
+
+    def stop(self):
+        self.server.stop()
+        for process in self.processes:
+            process.kill()
+            process.wait()
+        for log in self.logs.values():
+            log.close()
+
+    def note(self, call):
+        with self.called:
+            self.calls.append(call)
+            self.called.notify_all()
+
+    def until_called(self, caller_id, count):
+        """Waits until a request has caused so many calls, itself included: for those that nobody waits for."""
+        with self.called:
+            self.called.wait_for(lambda: len(self.of(caller_id)) >= count, timeout=PATIENCE)
+            return self.of(caller_id)
+
+    def of(self, caller_id):
+        return [call for call in self.calls if call.caller_id == caller_id]
+
+    def answer(self, name, method, path, headers, body):
+        """What function `name` answers: status, header fields, body."""
+        if name in self.broken:
+            return 503, [("X-OpenFaaS-Internal", "gateway")], b"no instance"
+        connection = http.client.HTTPConnection("127.0.0.1", self.ports[name], timeout=30)
+        try:
+            connection.request(method, path, body, headers)
+            response = connection.getresponse()
+            kept = [(k, v) for k, v in response.getheaders() if k.lower() in ("content-type", "set-cookie")]
+            return response.status, kept, response.read()
+        finally:
+            connection.close()
+
+
+class Router(http.server.BaseHTTPRequestHandler):
+    """Routes /function/NAME/PATH. `application` is set by StandIn."""
+
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def route(self):
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        target, mark, query = self.path.partition("?")
+        _, _, name, *rest = target.split("/", 3)
+        path = "/" + (rest[0] if rest else "") + mark + query
+        self.application.note(Call(self.headers.get("X-Call-Id"), name, self.command, path))
+        headers = {k: v for k, v in self.headers.items() if k.lower() not in ("host", "connection")}
+        status, kept, answer = self.application.answer(name, self.command, path, headers, body)
+        self.send_response(status)
+        for key, value in [*kept, ("Content-Length", str(len(answer)))]:
+            self.send_header(key, value)
+        self.end_headers()
+        self.wfile.write(answer)
+
+    do_GET = do_POST = do_DELETE = route
+
+    def log_message(self, *_):
+        pass

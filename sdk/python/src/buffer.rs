@@ -1,0 +1,108 @@
+//! A payload that Python writes where it goes out.
+#![allow(unsafe_code)]
+
+use std::ffi::c_int;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use nearpath::{Draft, Payload};
+use pyo3::exceptions::PyBufferError;
+use pyo3::prelude::*;
+use pyo3::{PyErr, ffi};
+
+/// So many zeros to write in: shared memory where there is a slot. `memoryview`, `numpy.frombuffer` and `readinto` write there; a
+/// call or an answer takes it, once, and raises BufferError while one of these still looks.
+#[pyclass(frozen, module = "nearpath")]
+pub(crate) struct Buffer(Mutex<State>);
+
+struct State {
+    /// Nothing once it was handed over.
+    draft: Option<Draft>,
+    /// Who can still write: what Python has asked for and not given back.
+    exports: usize,
+}
+
+fn refused(why: &str) -> PyErr {
+    PyBufferError::new_err(why.to_owned())
+}
+
+fn gone() -> PyErr {
+    refused("the buffer was handed over: make another one")
+}
+
+fn looked_at() -> PyErr {
+    refused("somebody can still write in the buffer: release its memoryviews, and drop arrays that lie there")
+}
+
+impl Buffer {
+    pub(crate) fn new(draft: Draft) -> Self {
+        Self(Mutex::new(State { draft: Some(draft), exports: 0 }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// To be sent. Nobody can write there any more.
+    pub(crate) fn take(&self) -> PyResult<Payload> {
+        let mut state = self.lock();
+        if state.exports > 0 {
+            return Err(looked_at());
+        }
+        state.draft.take().map(Payload::from).ok_or_else(gone)
+    }
+}
+
+#[pymethods]
+impl Buffer {
+    fn __len__(&self) -> PyResult<usize> {
+        self.lock().draft.as_ref().map(|draft| draft.len()).ok_or_else(gone)
+    }
+
+    /// Cuts what was not needed.
+    fn truncate(&self, bytes: usize) -> PyResult<()> {
+        let mut state = self.lock();
+        if state.exports > 0 {
+            return Err(looked_at());
+        }
+        state.draft.as_mut().map(|draft| draft.truncate(bytes)).ok_or_else(gone)
+    }
+
+    /// Whether it lies in shared memory, and not in memory from where it is copied.
+    #[getter]
+    fn in_slot(&self) -> PyResult<bool> {
+        self.lock().draft.as_ref().map(Draft::is_in_slot).ok_or_else(gone)
+    }
+
+    fn __repr__(&self) -> String {
+        match &self.lock().draft {
+            Some(draft) => format!("<nearpath.Buffer {} bytes>", draft.len()),
+            None => "<nearpath.Buffer, handed over>".to_owned(),
+        }
+    }
+
+    /// # Safety
+    /// Python's: `view` can be written, and is given back through `PyBuffer_Release`.
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        if view.is_null() {
+            return Err(refused("no place for the buffer"));
+        }
+        let mut state = slf.get().lock();
+        let draft = state.draft.as_mut().ok_or_else(gone)?;
+        let (place, length) = (draft.as_mut_ptr(), draft.len() as isize);
+        // SAFETY: `view` can be written; it takes a reference to `slf`, which holds the draft. What it shows stays where it is and
+        // is neither cut nor handed over before `__releasebuffer__`, for `exports` counts it. Python's threads write there under
+        // Python's rules; Rust does not look meanwhile.
+        let filled = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), place.cast(), length, 0, flags) };
+        if filled != 0 {
+            return Err(PyErr::fetch(slf.py()));
+        }
+        state.exports += 1;
+        Ok(())
+    }
+
+    /// # Safety
+    /// Python's: once for each buffer that was given.
+    unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {
+        self.lock().exports -= 1;
+    }
+}

@@ -1,0 +1,149 @@
+//! What bodies cost that are copied, written where they go out, and passed on: `copies [ROUNDS]`. A caller and a callee, two
+//! threads of one domain, no node; the three ways take turns, so that what else the machine does meets all alike.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::Duration;
+
+use nearpath::{Ask, Environment, Payload, Request, Response, Server};
+use nearpath_domain::hub::{Door, Hub, Settings};
+use nearpath_shm::copies;
+use nearpath_types::{FunctionId, InstanceId};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
+use rustix::time::{ClockId, clock_gettime};
+
+type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
+
+const SIZES: [usize; 3] = [1 << 10, 64 << 10, 1_000_000];
+/// Bytes that each way sends in a round.
+const ROUND: usize = 16 << 20;
+
+/// How a body is made, and what the callee answers with.
+#[derive(Debug, Clone, Copy)]
+enum Way {
+    /// In private memory on both sides.
+    Copied,
+    /// In a draft on both sides.
+    Drafted,
+    /// The caller's draft comes back as it is.
+    Passed,
+}
+
+const WAYS: [Way; 3] = [Way::Copied, Way::Drafted, Way::Passed];
+
+impl Way {
+    fn body(self, bytes: usize) -> Payload {
+        match self {
+            Self::Copied => {
+                let mut body = vec![0; bytes];
+                body.fill(7);
+                body.into()
+            }
+            Self::Drafted | Self::Passed => {
+                let mut draft = nearpath::draft(bytes);
+                draft.fill(7);
+                draft.into()
+            }
+        }
+    }
+
+    fn path(self) -> &'static str {
+        ["/copied", "/drafted", "/passed"][self as usize]
+    }
+
+    fn answer(request: Request) -> Payload {
+        let bytes = request.body().len();
+        match request.path() {
+            "/copied" => Self::Copied.body(bytes),
+            "/drafted" => Self::Drafted.body(bytes),
+            "/passed" => request.into_body(),
+            _ => [spent(), copies::so_far()].iter().flat_map(|n| n.to_le_bytes()).collect::<Vec<u8>>().into(),
+        }
+    }
+}
+
+/// CPU time in ns and bytes copied, of both sides together.
+type Cost = [u64; 2];
+
+fn main() -> Outcome<()> {
+    let rounds = std::env::args().nth(1).map_or(Ok(20), |word| word.parse::<usize>())?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    let (hub, _faults) = runtime.block_on(async { Hub::start(Settings::named("copies")) })?;
+    let (front, leaf): (FunctionId, FunctionId) = ("front".parse()?, "leaf".parse()?);
+    hub.declare([(front.clone(), leaf.clone())]);
+    let folder = std::env::temp_dir().join(format!("nearpath-copies-{}", std::process::id()));
+    std::fs::create_dir_all(&folder)?;
+    let environment = |instance: u64, function: &FunctionId| -> Outcome<Environment> {
+        let path = folder.join(function.name.as_str());
+        hub.admit(InstanceId(instance), function.clone(), Door::Listening(door(&path)?));
+        let listen = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+        Ok(Environment { door: Some(path), gateway: "http://127.0.0.1:9".to_owned(), listen })
+    };
+    let (callee, caller) = (environment(1, &leaf)?, environment(2, &front)?);
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let serving = std::thread::spawn(move || {
+        let end = async { drop(stopped.await) };
+        let handler = async |request: Request| Response::new(Way::answer(request));
+        Server::new(handler).within(callee).run_until(end)
+    });
+    nearpath::run_in(caller, measure(rounds))??;
+    let _ = stop.send(());
+    serving.join().expect("it does not panic")?;
+    Ok(std::fs::remove_dir_all(folder)?)
+}
+
+async fn measure(rounds: usize) -> Result<(), nearpath::Error> {
+    while call("/spent", Payload::default()).await.is_err() {
+        tokio::time::sleep(Duration::from_millis(1)).await; // it is on its way into the domain
+    }
+    println!("there and back          CPU of both sides, bytes copied");
+    for bytes in SIZES {
+        let mut costs = [[0; 2]; WAYS.len()];
+        let calls = (ROUND / bytes).clamp(16, 4096);
+        for _ in 0..rounds {
+            for way in WAYS {
+                let before = cost().await?;
+                for _ in 0..calls {
+                    let answer = call(way.path(), way.body(bytes)).await?;
+                    assert!(answer.body().len() == bytes && answer.body().last() == Some(&7));
+                }
+                let after = cost().await?;
+                for (all, (after, before)) in costs[way as usize].iter_mut().zip(after.into_iter().zip(before)) {
+                    *all += after - before;
+                }
+            }
+        }
+        for (way, [time, copied]) in WAYS.into_iter().zip(costs) {
+            let each = |all: u64| all as f64 / (rounds * calls) as f64;
+            let name = format!("{way:?}");
+            println!("{bytes:>8} B  {name:<8} {:>10.2} µs {:>12.0} B", each(time) / 1e3, each(copied));
+        }
+    }
+    Ok(())
+}
+
+async fn call(path: &str, body: Payload) -> Result<Response, nearpath::Error> {
+    nearpath::call_with("leaf", body, Ask::default().path(path).near_only()).await
+}
+
+async fn cost() -> Result<Cost, nearpath::Error> {
+    let answer = call("/spent", Payload::default()).await?;
+    let theirs = answer.body().as_chunks::<8>().0.iter().map(|n| u64::from_le_bytes(*n));
+    let mut sum = [spent(), copies::so_far()];
+    sum.iter_mut().zip(theirs).for_each(|(own, theirs)| *own += theirs);
+    Ok(sum)
+}
+
+/// CPU time of this thread, in ns.
+fn spent() -> u64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+fn door(path: &Path) -> Outcome<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    bind(&socket, &SocketAddrUnix::new(path)?)?;
+    listen(&socket, 16)?;
+    Ok(socket)
+}

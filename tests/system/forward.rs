@@ -1,0 +1,181 @@
+//! `--forward tc`: the gateway in a namespace of its own, a BPF program at every pair, and what it counts.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::net::{Ipv4Addr, UdpSocket};
+use std::process::Command;
+
+use aya::programs::loaded_links;
+use http::{Request, StatusCode};
+use http_body_util::Full;
+use nearpath_kernel::namespace::within;
+use nearpath_testkit::{eventually, need_root, skip};
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::house::{House, echo, http_function, send};
+
+/// Calls another function through the gateway and hands on what came back.
+const RELAY: &str = r#"try:
+    with urllib.request.urlopen("http://gateway:8080" + body.decode(), data=b"from inside") as reply:
+        self.answer(reply.status, reply.read())
+except urllib.error.HTTPError as error:
+    self.answer(error.code, error.read())"#;
+
+/// Knocks at an address; says whether anybody was there.
+const KNOCK: &str = r#"import socket
+try:
+    socket.create_connection((body.decode(), 8080), 1).close()
+    self.answer(200, b"open")
+except OSError as error:
+    self.answer(200, b"closed: " + str(error).encode())"#;
+
+const FORWARD: &[&str] = &["--forward", "tc"];
+
+macro_rules! need_forwarding {
+    () => {
+        need_root!();
+        // Only what is not there is passed over: a program that the kernel refuses is a fault.
+        match nearpath_kernel::bpf::forwarding_possible() {
+            Err(why)
+                if matches!(why.kind(), std::io::ErrorKind::Unsupported | std::io::ErrorKind::PermissionDenied) =>
+            {
+                skip!("no forwarding here: {why}")
+            }
+            _ => {}
+        }
+    };
+}
+
+/// The sum of a metric over the series that hold `labels`.
+async fn metric(house: &House, name: &str, labels: &str) -> u64 {
+    let request = Request::builder().uri("/metrics").header("host", "localhost").body(Full::default()).unwrap();
+    let page = nearpath_testkit::within(send(house.admin, request)).await.unwrap();
+    let page = String::from_utf8(page.body().to_vec()).unwrap();
+    let of =
+        |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' '])) && line.contains(labels);
+    page.lines().filter(of).map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()).sum()
+}
+
+async fn carried(house: &House, function: &str, direction: &str) -> u64 {
+    let labels = format!("function=\"{function}.openfaas-fn\",direction=\"{direction}\"");
+    metric(house, "nearpath_forward_packets_total", &labels).await
+}
+
+/// The address of a function's only instance.
+async fn eip(house: &House, function: &str) -> String {
+    let addr = house.describe(function).await["instances"][0]["addr"].as_str().unwrap().to_owned();
+    addr.split_once(':').unwrap().0.to_owned()
+}
+
+#[tokio::test]
+async fn calls_go_through_the_forwarder_and_are_counted() {
+    need_forwarding!();
+    let folder = tempfile::tempdir().unwrap();
+    let house = House::start_in(folder.path(), FORWARD).await;
+    house.deploy_ready(&echo(folder.path(), "callee")).await;
+    let mut caller = http_function(folder.path(), "caller", RELAY);
+    caller["annotations"] = json!({ "nearpath.io/chain": "shop", "nearpath.io/calls": "callee" });
+    house.deploy_ready(&caller).await;
+    let before = (carried(&house, "callee", "to").await, carried(&house, "caller", "from").await);
+    let answer = house.call("caller", "/function/callee").await;
+    let said = (answer.status(), answer.body().as_ref());
+    assert_eq!(said, (StatusCode::OK, b"from inside".as_ref()), "{}", house.log());
+    assert!(carried(&house, "callee", "to").await > before.0, "the gateway called it");
+    assert!(carried(&house, "caller", "from").await > before.1, "it called the gateway");
+    let both =
+        [carried(&house, "callee", "from").await, metric(&house, "nearpath_forward_bytes_total", "callee").await];
+    assert!(both[0] > 0 && both[1] > 1_000, "{both:?}");
+    let kept = carried(&house, "callee", "to").await;
+    house.scale("callee", 0).await;
+    house.until_available("callee", 0).await;
+    assert!(carried(&house, "callee", "to").await >= kept, "what was counted stays");
+    assert_eq!(house.call("callee", "awake").await.body().as_ref(), b"awake", "an instance that comes later");
+}
+
+#[tokio::test]
+async fn an_instance_reaches_nobody_but_the_gateway() {
+    need_forwarding!();
+    let folder = tempfile::tempdir().unwrap();
+    let house = House::start_in(folder.path(), FORWARD).await;
+    house.deploy_ready(&echo(folder.path(), "other")).await;
+    house.deploy_ready(&http_function(folder.path(), "knock", KNOCK)).await;
+    let other: &'static str = Box::leak(eip(&house, "other").await.into_boxed_str());
+    let knock = async |at| String::from_utf8(house.call("knock", at).await.body().to_vec()).unwrap();
+    assert_eq!(knock("10.62.0.1").await, "open", "the control: the gateway is there");
+    assert_eq!(metric(&house, "nearpath_packets_denied_total", "").await, 0);
+    assert!(knock(other).await.contains("refused"));
+    assert!(metric(&house, "nearpath_packets_denied_total", "").await > 0);
+    assert!(knock("169.254.0.1").await.contains("refused"), "not the switch itself either");
+}
+
+#[tokio::test]
+async fn a_forged_source_is_dropped_and_counted() {
+    need_forwarding!();
+    let folder = tempfile::tempdir().unwrap();
+    let house = House::start_in(folder.path(), FORWARD).await;
+    house.deploy_ready(&echo(folder.path(), "honest")).await;
+    house.deploy_ready(&echo(folder.path(), "liar")).await;
+    let honest: Ipv4Addr = eip(&house, "honest").await.parse().unwrap();
+    let inside = File::open(format!("/proc/{}/ns/net", house.instance_pids("liar").await[0])).unwrap();
+    // An instance may not do this; root does it in its place.
+    let add = || Command::new("ip").args(["addr", "add", &format!("{honest}/32"), "dev", "lo"]).status();
+    match within(&inside, add) {
+        Ok(status) => assert!(status.success()),
+        Err(why) => skip!("ip(8): {why}"),
+    }
+    assert_eq!(metric(&house, "nearpath_packets_forged_total", "").await, 0);
+    let forwarded = metric(&house, "nearpath_packets_forwarded_total", "").await;
+    let liar = within(&inside, || UdpSocket::bind((honest, 0))).unwrap();
+    liar.send_to(b"I am honest", (Ipv4Addr::new(10, 62, 0, 1), 9)).unwrap();
+    eventually("the forger is found out", async || metric(&house, "nearpath_packets_forged_total", "").await > 0).await;
+    assert_eq!(metric(&house, "nearpath_packets_forwarded_total", "").await, forwarded, "it went nowhere");
+}
+
+/// The forwarder refuses connections to a dead instance: their requests go elsewhere.
+#[tokio::test]
+async fn killed_instances_cost_only_the_requests_inside_them() {
+    need_forwarding!();
+    let folder = tempfile::tempdir().unwrap();
+    crate::death::only_the_requests_inside_are_lost(House::start_in(folder.path(), FORWARD).await).await;
+}
+
+/// The tcx links of a process.
+fn links(pid: u32) -> BTreeSet<u32> {
+    let infos = fs::read_dir(format!("/proc/{pid}/fdinfo"))
+        .unwrap()
+        .filter_map(|file| fs::read_to_string(file.ok()?.path()).ok());
+    let id = |info: String| info.lines().find_map(|line| line.strip_prefix("link_id:")?.trim().parse().ok());
+    infos.filter_map(id).collect()
+}
+
+/// The namespace of a gateway's thread, held so that it outlives the gateway.
+fn gateway_namespace(house: &House) -> File {
+    let threads = fs::read_dir(format!("/proc/{}/task", house.pid())).unwrap().map(|thread| thread.unwrap().path());
+    let mut gateways =
+        threads.filter(|thread| fs::read_to_string(thread.join("comm")).is_ok_and(|name| name.starts_with("gateway-")));
+    File::open(gateways.next().unwrap().join("ns/net")).unwrap()
+}
+
+/// Its pair is there as long as the switch at the other end is.
+fn has_pair(namespace: &File) -> bool {
+    within(namespace, || fs::read_to_string("/proc/thread-self/net/dev")).unwrap().contains("eth0:")
+}
+
+#[tokio::test]
+async fn its_end_leaves_no_link_and_no_namespace() {
+    need_forwarding!();
+    for signal in [Signal::TERM, Signal::KILL] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut house = House::start_in(folder.path(), FORWARD).await;
+        house.deploy_ready(&echo(folder.path(), "echo")).await;
+        assert_eq!(house.call("echo", "x").await.status(), StatusCode::OK);
+        let (mine, namespace) = (links(house.pid()), gateway_namespace(&house));
+        assert_eq!(mine.len(), 2, "one for the gateway, one for the instance");
+        let all = || loaded_links().filter_map(|link| Some(link.ok()?.id())).collect::<BTreeSet<_>>();
+        assert!(mine.is_subset(&all()) && has_pair(&namespace));
+        house.end(signal);
+        eventually("the links end", async || mine.is_disjoint(&all())).await;
+        eventually("the switch ends, and with it the pair", async || !has_pair(&namespace)).await;
+    }
+}
