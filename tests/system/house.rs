@@ -137,6 +137,28 @@ impl House {
         let instances = self.describe(name).await["instances"].clone();
         instances.as_array().into_iter().flatten().map(|i| i["pid"].as_i64().unwrap() as i32).collect()
     }
+
+    /// Process ids of all that runs in a function's instances: watchdogs, and what they have started.
+    pub(crate) async fn processes(&self, name: &str) -> Vec<i32> {
+        let mut all = self.instance_pids(name).await;
+        let mut at = 0;
+        while let Some(&parent) = all.get(at) {
+            all.extend(children(parent));
+            at += 1;
+        }
+        all
+    }
+}
+
+/// Those whose parent it is; see proc_pid_stat(5).
+fn children(parent: i32) -> Vec<i32> {
+    let all = std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let is_child = |pid: &i32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+        after_name.split_whitespace().nth(1) == Some(&parent.to_string())
+    };
+    all.filter(is_child).collect()
 }
 
 impl Drop for House {

@@ -4,6 +4,7 @@
 
 mod badinput;
 mod boutique;
+mod canaries;
 mod coap;
 mod cpu;
 mod death;
@@ -14,6 +15,7 @@ mod invoke;
 mod load;
 mod mqtt;
 mod pickup;
+mod placement;
 mod restart;
 mod rootless;
 mod scale;
@@ -21,3 +23,4 @@ mod sdk;
 mod security;
 mod sensors;
 mod shm;
+mod strict;

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::house::{Answer, House, send};
 
 /// The load generator's handler is a function that knows both ways, HTTP and memory.
-fn function(house: &House, name: &str, next: Option<&str>, calls: &str) -> Value {
+pub(crate) fn function(house: &House, name: &str, next: Option<&str>, calls: &str) -> Value {
     let folder = house.data_dir.join("chain");
     if !folder.exists() {
         std::fs::create_dir(&folder).unwrap();
@@ -28,17 +28,17 @@ fn function(house: &House, name: &str, next: Option<&str>, calls: &str) -> Value
 }
 
 /// Asks a function, and which path the call took.
-async fn ask(house: &House, name: &str) -> Answer {
+pub(crate) async fn ask(house: &House, name: &str) -> Answer {
     let request = Request::builder().method(Method::GET).uri(format!("/function/{name}"));
     let request = request.header("host", "localhost").header("x-nearpath-path", "?");
     send(house.addr, request.body(Full::default()).unwrap()).await.unwrap()
 }
 
-fn path(answer: &Answer) -> &str {
+pub(crate) fn path(answer: &Answer) -> &str {
     answer.headers()["x-nearpath-path"].to_str().unwrap()
 }
 
-async fn until_in_memory(house: &House, name: &str) {
+pub(crate) async fn until_in_memory(house: &House, name: &str) {
     eventually("calls go through memory", async || path(&ask(house, name).await) == "shm").await;
 }
 

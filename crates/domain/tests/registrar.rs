@@ -9,6 +9,8 @@ use nearpath_shm::Party;
 use nearpath_types::{FunctionId, InstanceId};
 use proptest::prelude::*;
 
+/// Longer than a pair whose channels broke waits for the next one.
+const LONG: u64 = 65_000_000_000;
 const FUNCTIONS: [&str; 3] = ["f", "g", "h"];
 
 fn function(index: usize) -> FunctionId {
@@ -34,6 +36,10 @@ enum Event {
     /// The nth party that was told answers.
     Drained(usize),
     Tick(u64),
+    /// One side of the nth channel, the caller or the callee, says that it is broken.
+    Broken(usize, bool),
+    /// The nth channel could not be made after all; whether its callee has heard of it.
+    Failed(usize, bool),
     /// The sweep finds that no slot bears the nth resting number.
     Clean(usize),
 }
@@ -48,6 +54,8 @@ fn event() -> impl Strategy<Value = Event> {
         1 => (0..3u64).prop_map(Event::Withdraw),
         3 => any::<usize>().prop_map(Event::Drained),
         1 => (0..2_000_000_000u64).prop_map(Event::Tick),
+        1 => (any::<usize>(), any::<bool>()).prop_map(|(n, caller)| Event::Broken(n, caller)),
+        1 => (any::<usize>(), any::<bool>()).prop_map(|(n, told)| Event::Failed(n, told)),
         1 => any::<usize>().prop_map(Event::Clean),
     ]
 }
@@ -118,6 +126,22 @@ impl World {
     }
 }
 
+/// A party that lives says that a channel of its own is broken, whatever becomes of it already.
+fn broken(registrar: &mut Registrar, world: &World, n: usize, by_caller: bool) -> Vec<Action> {
+    let all = world.channels.iter().map(|(&channel, &sides)| (channel, sides));
+    let Some((channel, (caller, callee))) = World::pick(all, n) else { return Vec::new() };
+    let by = if by_caller { caller } else { callee };
+    let lives = world.parties.contains_key(&by);
+    if lives { registrar.broken(by, channel, world.now).unwrap() } else { Vec::new() }
+}
+
+fn left(registrar: &mut Registrar, world: &mut World, n: usize) -> Vec<Action> {
+    let Some(party) = World::pick(world.parties.keys().copied(), n) else { return Vec::new() };
+    world.parties.remove(&party);
+    world.told.retain(|(told, _)| *told != party);
+    registrar.left(party, world.now)
+}
+
 fn step(registrar: &mut Registrar, world: &mut World, event: Event) {
     let actions = match event {
         Event::Arrive(f, instance, takes) => {
@@ -139,14 +163,7 @@ fn step(registrar: &mut Registrar, world: &mut World, event: Event) {
             }
             None => Vec::new(),
         },
-        Event::Left(n) => match World::pick(world.parties.keys().copied(), n) {
-            Some(party) => {
-                world.parties.remove(&party);
-                world.told.retain(|(told, _)| *told != party);
-                registrar.left(party, world.now)
-            }
-            None => Vec::new(),
-        },
+        Event::Left(n) => left(registrar, world, n),
         Event::Declare(edges) => {
             world.edges = edges.iter().copied().collect();
             registrar.declare(edges.into_iter().map(|(by, to)| (function(by), function(to))))
@@ -161,6 +178,11 @@ fn step(registrar: &mut Registrar, world: &mut World, event: Event) {
                 world.told.remove(at);
                 registrar.drained(party, channel, world.now).unwrap_or_default()
             }
+            None => Vec::new(),
+        },
+        Event::Broken(n, by_caller) => broken(registrar, world, n, by_caller),
+        Event::Failed(n, told) => match World::pick(registrar.open_channels(), n) {
+            Some((channel, _, callee)) => registrar.failed(channel, told.then_some(callee), world.now),
             None => Vec::new(),
         },
         Event::Tick(by) => {
@@ -198,6 +220,7 @@ proptest! {
         while !world.told.is_empty() {
             step(&mut registrar, &mut world, Event::Drained(0));
         }
+        step(&mut registrar, &mut world, Event::Tick(LONG));
         let open: BTreeSet<_> = registrar.open_channels().map(|(_, p, q)| (p, q)).collect();
         prop_assert_eq!(&open, &world.wanted());
         let mapped: BTreeSet<_> = world.channels.values().copied().collect();
@@ -206,4 +229,30 @@ proptest! {
         resting.into_iter().for_each(|party| registrar.rested(party));
         prop_assert_eq!(registrar.resting().count(), 0, "in the end every number is free again");
     }
+}
+
+#[test]
+fn who_breaks_every_channel_gets_the_next_one_later_each_time() {
+    let mut registrar = Registrar::new();
+    let callee = Who::Instance(InstanceId(1), function(0));
+    let (caller, _) = registrar.arrive(Who::Gateway, false).unwrap();
+    let (callee, _) = registrar.arrive(callee, true).unwrap();
+    let opened = |actions: &[Action]| {
+        actions.iter().find_map(|action| if let Action::Open { channel, .. } = action { Some(*channel) } else { None })
+    };
+    let mut channel = opened(&registrar.ready(callee)).unwrap();
+    let (mut now, mut waits) = (7, Vec::new());
+    for _ in 0..9 {
+        let told = registrar.broken(caller, channel, now).unwrap();
+        assert!(told.contains(&Action::Tell { party: callee, channel, state: End::Dead }));
+        assert_eq!(registrar.broken(callee, channel, now).unwrap(), [], "it has been told: its `drained` comes");
+        assert_eq!(opened(&registrar.drained(callee, channel, now).unwrap()), None);
+        let next = registrar.next_tick(now).unwrap();
+        assert_eq!(opened(&registrar.tick(next - 1)), None);
+        channel = opened(&registrar.tick(next)).unwrap();
+        waits.push((next - now) / 1_000_000_000);
+        now = next;
+    }
+    assert_eq!(waits, [1, 2, 4, 8, 16, 32, 64, 64, 64]);
+    assert!(registrar.broken(Party::new(999).unwrap(), channel, now).is_err(), "that is no channel of its own");
 }

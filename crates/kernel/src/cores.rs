@@ -51,6 +51,19 @@ fn line(text: &str) -> Option<Ticks> {
     Some(Ticks { number, busy: all.iter().sum::<u64>() - idle, idle })
 }
 
+/// Lets the calling thread interrupt every ordinary one, as the kernel's own interrupts do (`SCHED_FIFO`, sched(7)): for a
+/// thread that stands for a piece of hardware and sleeps most of the time. Threads that it starts are ordinary.
+///
+/// # Errors
+/// Without `CAP_SYS_NICE`, or in a group of processes that may not.
+pub fn prefer_this_thread() -> io::Result<()> {
+    let lowest = libc::sched_param { sched_priority: 1 };
+    // SAFETY: the call takes numbers, and a pointer that is valid for the kernel's read.
+    let result =
+        unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, &raw const lowest) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 /// Moves the threads that a group's file lists, from where they were put to elsewhere; `None` is every one of `all`. A
 /// thread that has chosen its processors by itself stays there. Returns how many were moved.
 pub(crate) fn place(file: &Path, all: &[usize], from: Option<usize>, to: Option<usize>) -> io::Result<usize> {

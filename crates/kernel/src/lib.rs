@@ -4,7 +4,8 @@
 //! fills in a [`sandbox::Spec`] and launches it. The child's side is [`sandbox::instance_init`]: it builds the sandbox
 //! around itself, drops all power and becomes the watchdog. [`probe`] tells what this machine allows.
 //! [`bpf`] carries descriptors from party to party inside the kernel, for chains that ask for it, and packets from namespace
-//! to namespace, for a gateway that is not in the switch but a [`station`] on it.
+//! to namespace, for a gateway that is not in the switch but a [`station`] on it. [`tun`] and [`devices`] are what test labs
+//! cable namespaces with.
 //!
 //! Everything made here is held by processes and file descriptors alone, so that a killed node leaves nothing but empty
 //! cgroup folders, which [`cgroup::Cgroups::sweep`] removes.
@@ -13,6 +14,7 @@
 pub mod bpf;
 pub mod cgroup;
 pub mod cores;
+pub mod devices;
 pub mod namespace;
 mod netlink;
 pub mod probe;
@@ -20,3 +22,4 @@ pub mod sandbox;
 pub mod seccomp;
 pub mod station;
 pub mod switch;
+pub mod tun;

@@ -30,8 +30,11 @@ pub fn within<T: Send>(namespace: impl AsFd, work: impl FnOnce() -> io::Result<T
     })
 }
 
-/// Makes a namespace, in which `work` is done first.
-pub(crate) fn create(work: impl FnOnce() -> io::Result<()> + Send) -> io::Result<OwnedFd> {
+/// Makes a namespace, in which `work` is done first. It ends with its last handle, process and socket.
+///
+/// # Errors
+/// Without `CAP_SYS_ADMIN`, and those of `work`.
+pub fn create(work: impl FnOnce() -> io::Result<()> + Send) -> io::Result<OwnedFd> {
     on_a_thread(|| {
         // SAFETY: unsharing the network namespace of a thread that ends here breaks no assumption about shared files.
         unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }?;

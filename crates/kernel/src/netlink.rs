@@ -129,7 +129,8 @@ impl Rtnl {
         self.request(RouteNetlinkMessage::NewLink(near), NLM_F_CREATE | NLM_F_EXCL)
     }
 
-    fn request(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
+    /// Sends a request and waits until the kernel has done or refused it.
+    pub(crate) fn request(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
         let mut packet = NetlinkMessage::from(message);
         self.sequence += 1;
         packet.header.sequence_number = self.sequence;

@@ -22,6 +22,8 @@ pub enum Kind {
     Part = 4,
     /// The sender no longer wants the call, or cannot finish what it began.
     Cancel = 5,
+    /// In a strict domain: so many messages of the other side's body have been let go of.
+    Taken = 6,
 }
 
 impl Kind {
@@ -33,6 +35,7 @@ impl Kind {
             3 => Self::Event,
             4 => Self::Part,
             5 => Self::Cancel,
+            6 => Self::Taken,
             _ => return None,
         })
     }
@@ -182,7 +185,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn bytes64() -> impl Strategy<Value = [u8; SIZE]> {
-        (any::<[u8; 32]>(), any::<[u8; 32]>(), 0u8..3, 0u8..7, any::<bool>()).prop_map(
+        (any::<[u8; 32]>(), any::<[u8; 32]>(), 0u8..3, 0u8..8, any::<bool>()).prop_map(
             |(a, b, version, kind, small)| {
                 let mut bytes = [0; SIZE];
                 bytes[..32].copy_from_slice(&a);

@@ -92,7 +92,8 @@ impl Draft {
     /// Writes the envelope: `head` and `body` are filled in here, `total` too unless more parts follow.
     pub fn finish(mut self, mut envelope: Envelope) -> Outgoing {
         (envelope.head, envelope.body) = (self.head, self.body);
-        if !envelope.has(flag::MORE) && envelope.kind != envelope::Kind::Part {
+        let counts_messages = envelope.kind == envelope::Kind::Taken;
+        if !envelope.has(flag::MORE) && envelope.kind != envelope::Kind::Part && !counts_messages {
             envelope.total = u64::from(self.body);
         }
         let length = (self.body_end() - self.start).max(envelope::SIZE as u32);

@@ -191,7 +191,7 @@ fn envelopes() -> Value {
         good(Envelope { kind: Kind::Part, body: 8, total: 8, ..base }, 1 << 20),
         bad(base, Some((0, 2)), 64, "version"),
         bad(base, Some((1, 0)), 64, "kind"),
-        bad(base, Some((1, 6)), 64, "kind"),
+        bad(base, Some((1, 7)), 64, "kind"),
         bad(full, None, 179, "length"),
         bad(Envelope { head: 1, ..base }, None, 71, "length"),
         bad(Envelope { head: 65_537, ..base }, None, 1 << 20, "length"),

@@ -1,4 +1,5 @@
-//! For tests only: skips that are counted, ports that are free, deadlines for what can hang, programs that were built.
+//! For tests only: skips that are counted, ports that are free, deadlines for what can hang, programs that were built, and
+//! (feature `lab`) machines with links between them.
 #![forbid(unsafe_code)]
 
 use std::future::Future;
@@ -6,6 +7,9 @@ use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::time::Duration;
+
+#[cfg(all(feature = "lab", target_os = "linux"))]
+pub mod lab;
 
 /// Ends the test early and says why. Every skip is written to the file that `NEARPATH_SKIP_LOG` names; `make test` prints
 /// them and fails when there are more than `tests/skips.allowed` lists.

@@ -3,12 +3,11 @@
 
 use std::io;
 
-use tokio::time::sleep_until;
-
 use super::{Args, http_goals};
-use crate::compare::{Comparison, Sample};
-use crate::cpu::Moment;
-use crate::load::{Template, Window, closed};
+use crate::command::measure::measured;
+use crate::compare::{Comparison, Measured};
+use crate::load::closed::Reuse;
+use crate::load::{Template, Window, tight};
 use crate::peer::alone::Alone;
 
 pub(super) const WAYS: [(&str, &[&str]); 2] = [("up", &[]), ("up --forward tc", &["--forward", "tc"])];
@@ -32,22 +31,17 @@ pub(super) async fn compare(comparison: &mut Comparison, args: &Args) -> io::Res
     }
     for (case, callers) in CASES.into_iter().filter(|(case, _)| args.wants(case)) {
         let one = async |variant: usize| measure(&houses[variant], callers, args).await;
-        comparison.case(case, &WAYS.map(|(name, _)| name), one).await?;
+        comparison.loads(case, &WAYS.map(|(name, _)| name), one).await?;
         eprintln!("measured: {case}");
     }
     http_goals(comparison, args);
     Ok(())
 }
 
-async fn measure(alone: &Alone, callers: usize, args: &Args) -> io::Result<Sample> {
+async fn measure(alone: &Alone, callers: usize, args: &Args) -> io::Result<Measured> {
     let template = Template::get(alone.addr(), Alone::PATH).map_err(io::Error::other)?;
     let window = Window::after(args.warm_up, args.duration);
-    let clock = async {
-        sleep_until(window.from).await;
-        let before = Moment::now(&[alone.pid()]);
-        sleep_until(window.until).await;
-        before.until(&Moment::now(&[alone.pid()]))
-    };
-    let (tally, cpu) = tokio::join!(closed::run_lean(&template, callers, window), clock);
-    Ok(Sample::of(&tally, window, cpu))
+    let load = tight::run(&template, callers, Reuse::KeepAlive, window);
+    let (loaded, cpu) = measured(load, window, &[alone.pid()]).await;
+    Ok(Measured::of(&loaded?, window, cpu))
 }

@@ -1,4 +1,7 @@
 //! A body of which the first message has gone: its parts, as the receiver lets them go.
+//!
+//! In a shared domain the slot's lease says whether a part was let go; in a strict one the receiver says how many it has let
+//! go of so far, and parts are let go in the order in which they went.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -28,19 +31,57 @@ impl Ticket {
 pub(super) struct Flow {
     envelope: Envelope,
     pub(super) out: Outflow<Ticket>,
+    told: Told,
+}
+
+/// What a strict receiver has said of a body's messages.
+#[derive(Debug, Default)]
+struct Told {
+    /// The most that it has let go of, the first message included.
+    all: u64,
+    /// Those of them that still count as with it.
+    unseen: u64,
+}
+
+impl Told {
+    /// Only more counts. What it says is believed: who lies stops, or floods, itself.
+    fn hear(&mut self, all: u64) {
+        self.unseen = self.unseen.saturating_add(all.saturating_sub(self.all));
+        self.all = self.all.max(all);
+    }
+
+    /// Whether the oldest message that still counts is with the receiver.
+    fn holds_oldest(&mut self) -> bool {
+        let holds = self.unseen == 0;
+        self.unseen = self.unseen.saturating_sub(1);
+        holds
+    }
 }
 
 impl Flow {
     /// `first`: the message that has gone; `rest`: what is there of the body beyond it.
     pub(super) fn new(first: Envelope, rest: Bytes, open: bool, ticket: Ticket) -> Self {
         let envelope = Envelope { total: first.total, ..Envelope::new(Kind::Part, first.call) };
-        Self { envelope, out: Outflow::new(rest, open, ticket) }
+        Self { envelope, out: Outflow::new(rest, open, ticket), told: Told::default() }
+    }
+
+    /// A strict receiver has let go of so many messages of this body, from its first one on.
+    pub(super) fn hear(&mut self, let_go: u64) {
+        self.told.hear(let_go);
+    }
+
+    fn due(&mut self, member: &Member, window: usize) -> Due {
+        let Self { out, told, .. } = self;
+        match member.pool().is_own() {
+            true => out.due(window, |_| told.holds_oldest()),
+            false => out.due(window, |ticket| member.outlives(ticket.0, ticket.1)),
+        }
     }
 
     /// Sends what can be sent.
     pub(super) fn advance(&mut self, end: &mut End, member: &Arc<Member>, window: usize) -> Progress {
         loop {
-            match self.out.due(window, |ticket| is_unread(member, ticket)) {
+            match self.due(member, window) {
                 Due::Nothing => return Progress::Gone,
                 Due::Writer => return Progress::WantsWriter,
                 Due::Window => return Progress::WantsRoom,
@@ -70,7 +111,7 @@ impl Flow {
 
     /// Whether something can go: what to look at before sleeping.
     pub(super) fn may_go(&mut self, member: &Arc<Member>, window: usize) -> bool {
-        self.out.due(window, |ticket| is_unread(member, ticket)) == Due::Part
+        self.due(member, window) == Due::Part
     }
 }
 
@@ -79,8 +120,4 @@ impl Drop for Flow {
     fn drop(&mut self) {
         self.out.writer().into_iter().for_each(Waker::wake);
     }
-}
-
-fn is_unread(member: &Arc<Member>, ticket: &Ticket) -> bool {
-    member.outlives(ticket.0, ticket.1)
 }

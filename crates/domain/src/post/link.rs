@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use nearpath_shm::channel::ReceiveFault;
-use nearpath_shm::envelope::flag;
-use nearpath_shm::{End, Envelope, Kind, Member, Message, Side};
+use nearpath_shm::envelope::{self, flag};
+use nearpath_shm::{Draft, End, Envelope, Kind, Member, Message, Side};
 use nearpath_types::InstanceId;
 
 use super::flow::Flow;
-use super::outbox::{Letter, Progress, has_room};
+use super::outbox::{Letter, Progress, claim, has_room, send};
 use super::payload::Payload;
 use super::rest::Feed;
-use super::words::{CallError, Caller};
+use super::words::{CallError, Caller, Unsent};
 use crate::assembly::Assembly;
 use crate::clock::{self, Nanos};
 use crate::outflow::window;
@@ -38,6 +38,8 @@ pub(super) struct Link {
     busy: VecDeque<u64>,
     pub(super) wants_slot: bool,
     parts: HashMap<u64, Partial>,
+    /// What a strict peer is to be told, by call: so many messages of its body have been let go of.
+    untold: BTreeMap<u64, u64>,
     /// The body that has to be read before more is taken from this channel.
     clogged: Option<Arc<Feed>>,
     /// Calls taken here and not answered, with the time when they came: for a callee.
@@ -74,7 +76,12 @@ pub(super) struct Taking {
     pub(super) bound: usize,
     /// They are read as they come, those of calls and answers.
     pub(super) streams: bool,
+    /// The peer has to be told what was let go of: it sees no lease here.
+    pub(super) told: bool,
 }
+
+/// All that there is of a body, and will be: a receiver that puts it together needs no window.
+const ALL: u64 = u64::MAX;
 
 /// The first message of something that comes in parts.
 pub(super) type First = (Envelope, Vec<u8>);
@@ -112,6 +119,7 @@ impl Link {
             busy: VecDeque::new(),
             wants_slot: false,
             parts: HashMap::new(),
+            untold: BTreeMap::new(),
             clogged: None,
             taken: HashMap::new(),
             events_only: false,
@@ -148,21 +156,30 @@ impl Link {
         let envelope = *message.envelope();
         let fits = match (self.side, envelope.kind) {
             (_, Kind::Part | Kind::Cancel) => true,
+            (_, Kind::Taken) => taking.told,
             (Side::Caller, kind) => kind == Kind::Answer,
             (Side::Callee, Kind::Call) => !self.events_only,
             (Side::Callee, kind) => kind != Kind::Answer,
         };
         if !fits {
-            return Err(Breach); // an answer where calls come from, or a call against the edge's direction
+            return Err(Breach); // an answer where calls come from, a call against the edge's direction, a word out of place
         }
         Ok(match envelope.kind {
             Kind::Cancel => Came::Cancelled(envelope.call, self.break_part(envelope.call, CallError::BrokenOff)),
-            Kind::Part => self.part(message, envelope),
+            Kind::Part => self.part(message, envelope, taking),
+            Kind::Taken => {
+                self.hear(envelope.call, envelope.total);
+                Came::Part
+            }
             _ => self.first(message, envelope, taking)?,
         })
     }
 
     fn first(&mut self, message: Message, envelope: Envelope, taking: Taking) -> Result<Came, Breach> {
+        let streams = taking.streams && envelope.kind != Kind::Event;
+        if taking.told && envelope.has(flag::MORE) && !streams {
+            self.tell(envelope.call, ALL);
+        }
         let mut head = Vec::new();
         if message.head(&mut head).is_err() {
             return Ok(Came::Bad(envelope));
@@ -175,9 +192,10 @@ impl Link {
         if self.parts.len() >= self.end.channel().capacity() as usize || self.parts.contains_key(&envelope.call) {
             return Err(Breach);
         }
-        let (partial, came) = if taking.streams && envelope.kind != Kind::Event {
+        let (partial, came) = if streams {
             let feed = Feed::new(envelope.total);
-            (Partial::Feed(Arc::clone(&feed)), Came::Begun(envelope, head, self.payload(message), feed))
+            let body = self.payload(message, &feed, taking);
+            (Partial::Feed(Arc::clone(&feed)), Came::Begun(envelope, head, body, feed))
         } else {
             let mut assembly = Assembly::new((envelope, head), envelope.total, taking.bound);
             if !append(&mut assembly, &message) {
@@ -189,17 +207,40 @@ impl Link {
         Ok(came)
     }
 
-    /// A part where it lies: letting it go rings the sender.
-    fn payload(&self, message: Message) -> Bytes {
-        Bytes::from_owner(nearpath_shm::Payload::part(message, self.end.desk().clone()))
+    /// A part where it lies: letting it go rings the sender, or is told to it.
+    fn payload(&self, message: Message, feed: &Arc<Feed>, taking: Taking) -> Bytes {
+        match taking.told {
+            true => feed.hold(message),
+            false => Bytes::from_owner(nearpath_shm::Payload::part(message, self.end.desk().clone())),
+        }
     }
 
-    fn part(&mut self, message: Message, envelope: Envelope) -> Came {
+    /// A strict peer has let go of so many messages of this body: more of it may go.
+    fn hear(&mut self, call: u64, let_go: u64) {
+        if let Some(flow) = self.flows.get_mut(&call) {
+            flow.hear(let_go);
+            self.stir(call);
+        }
+    }
+
+    /// A strict peer is to be told, with the next [`Link::pump`], that so many messages of its body have been let go of. Of
+    /// several words that wait the largest counts.
+    pub(super) fn tell(&mut self, call: u64, let_go: u64) {
+        let untold = self.untold.entry(call).or_default();
+        *untold = let_go.max(*untold);
+    }
+
+    /// The same for a body that nobody reads.
+    pub(super) fn tell_all(&mut self, call: u64) {
+        self.tell(call, ALL);
+    }
+
+    fn part(&mut self, message: Message, envelope: Envelope, taking: Taking) -> Came {
         let last = !envelope.has(flag::MORE);
         match self.parts.get_mut(&envelope.call) {
             Some(Partial::Feed(feed)) => {
                 let feed = Arc::clone(feed);
-                feed.came(self.payload(message), last);
+                feed.came(self.payload(message, &feed, taking), last);
                 if last {
                     self.parts.remove(&envelope.call);
                     return Came::Ended(envelope.call);
@@ -280,13 +321,14 @@ impl Link {
 
     /// Whether something waits to be sent.
     pub(super) fn is_busy(&self) -> bool {
-        !self.outbox.is_empty() || !self.busy.is_empty()
+        !self.outbox.is_empty() || !self.busy.is_empty() || !self.untold.is_empty()
     }
 
     /// Sends what can be sent of what waits, and asks to be rung when there is room for the rest.
     pub(super) fn pump(&mut self, member: &Arc<Member>) {
         loop {
             self.wants_slot = false;
+            self.pump_words(member);
             self.pump_letters(member);
             self.pump_flows(member);
             if !self.is_busy() || self.wants_slot {
@@ -295,6 +337,17 @@ impl Link {
             self.end.starve();
             if !self.may_go(member) {
                 return;
+            }
+        }
+    }
+
+    /// What the peer is told of its bodies: first of all, for it may wait for that with all that it has.
+    fn pump_words(&mut self, member: &Arc<Member>) {
+        while let Some((&call, &let_go)) = self.untold.first_key_value() {
+            match word(&mut self.end, member, call, let_go) {
+                Err(Unsent::NoCredit) => return,
+                Err(Unsent::NoSlot) => return self.wants_slot = true,
+                Ok(()) | Err(_) => drop(self.untold.remove(&call)),
             }
         }
     }
@@ -373,7 +426,7 @@ impl Link {
 
     fn may_go(&mut self, member: &Arc<Member>) -> bool {
         self.end.collect(); // what a strict peer has taken is no longer with it
-        if !self.outbox.is_empty() && has_room(&mut self.end, false) {
+        if (!self.outbox.is_empty() || !self.untold.is_empty()) && has_room(&mut self.end, false) {
             return true;
         }
         let Self { busy, flows, end, .. } = self;
@@ -386,6 +439,13 @@ impl Link {
     pub(super) fn is_idle(&self) -> bool {
         self.outbox.is_empty() && self.flows.is_empty() && self.taken.is_empty() && self.parts.is_empty()
     }
+}
+
+/// Says how many messages of a body have been let go of.
+fn word(end: &mut End, member: &Arc<Member>, call: u64, let_go: u64) -> Result<(), Unsent> {
+    let draft = Draft::new(claim(member, envelope::body_at(0), 0)?);
+    let envelope = Envelope { total: let_go, ..Envelope::new(Kind::Taken, call) };
+    send(end, draft, envelope, &[], false)
 }
 
 /// The body of a message that is the only one.

@@ -133,7 +133,7 @@ pub(super) fn send(
     if more {
         envelope.flags |= flag::MORE;
     }
-    let begins = !matches!(envelope.kind, Kind::Part | Kind::Cancel);
+    let begins = !matches!(envelope.kind, Kind::Part | Kind::Cancel | Kind::Taken);
     let message = draft.finish(envelope);
     let sent = if begins { end.send(message) } else { end.send_more(message) };
     sent.map_err(|not| unsent(not.why))

@@ -14,7 +14,7 @@ use super::link::Link;
 use super::words::{CallError, Caller};
 use crate::book::Book;
 use crate::packet::{self, Packet};
-use crate::protocol::{self, Drained, FromNode, FromParty, Gone, Peer, Role};
+use crate::protocol::{self, Broken, Drained, FromNode, FromParty, Gone, Peer, Role};
 
 impl Core {
     /// Ends links that are closed, or withdrawn and done.
@@ -46,10 +46,17 @@ impl Core {
         link.break_all(CallError::Died);
         link.taken.drain().filter_map(|(_, taken)| taken.waker).for_each(Waker::wake);
         link.end.flush(); // takes back what the dead will not take
-        if link.withdrawn {
-            self.drained(channel);
-        } else {
-            self.ended.push(channel);
+        match link.end.channel().state() {
+            _ if link.withdrawn => self.drained(channel),
+            State::Broken => self.broken(channel),
+            _ => self.ended.push(channel),
+        }
+    }
+
+    /// The node ends it for the other side too, and makes another one.
+    fn broken(&mut self, channel: u32) {
+        if self.say(&FromParty::Broken(Broken { channel })).is_err() {
+            self.hung_up = true;
         }
     }
 
@@ -96,9 +103,10 @@ impl Core {
             Ok(Some(FromNode::Peer(peer))) => {
                 let channel = peer.channel;
                 if self.meet(peer, packet.descriptors).is_err() {
-                    self.ended.push(channel);
+                    self.broken(channel); // what came with it could not be mapped, or was cut off: no descriptors are left here
                 }
             }
+            Ok(Some(FromNode::Failed(failed))) => self.book.lacks(failed.function, failed.lacks),
             Ok(Some(FromNode::Gone(gone))) => self.gone(gone),
             _ => {}
         }

@@ -416,6 +416,9 @@ async fn drive(shared: Weak<Shared>, event: Option<UnixDatagram>, socket: UnixDa
         drop(post); // the handles alone keep the party
         let Some(event) = event.as_ref().filter(|_| asleep) else {
             tokio::task::yield_now().await; // whom the turn has woken goes first
+            if event.is_none() {
+                std::thread::yield_now(); // a party that polls: its peer may wait for this very processor
+            }
             continue;
         };
         tokio::select! {

@@ -1,15 +1,16 @@
 //! The rest of a body that is read as it comes: parts are taken from here without the post, and may be let go anywhere.
 //!
 //! A part is *unread* until its bytes are dropped: they lie in the sender's slot. Its sender stops at eight of them. So a
-//! reader that wants to keep what it read copies it.
+//! reader that wants to keep what it read copies it. In a strict domain they are a copy, and the sender is told how many
+//! have been dropped: at the party's next turn, all of them in one word.
 
-use std::sync::atomic::{AtomicBool, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
-use nearpath_shm::Knocker;
 use nearpath_shm::envelope::TOTAL_UNKNOWN;
+use nearpath_shm::{Knocker, Message, Payload};
 
 use super::words::CallError;
 use crate::inflow::{Inflow, Next};
@@ -32,18 +33,50 @@ pub struct Rest {
 pub(super) struct Feed {
     inflow: Mutex<Inflow<CallError>>,
     total: u64,
+    /// Messages of which nobody holds the bytes any more: what a strict sender goes by.
+    let_go: AtomicU64,
+    /// The sender has said all that it will, or nobody reads: it is told no more.
+    over: AtomicBool,
+    /// Where the party looks for what it has to tell: channel and call.
+    report: OnceLock<(Arc<Left>, u32, u64)>,
 }
 
-/// The bodies that nobody reads any more, until the party looks here.
+/// A message of a body that came from a strict peer.
+struct Held {
+    payload: Payload,
+    feed: Arc<Feed>,
+}
+
+/// What readers leave for the party, until it looks here.
 #[derive(Debug)]
 pub(super) struct Left {
     some: AtomicBool,
-    bodies: Mutex<Vec<(u32, u64)>>,
+    news: Mutex<News>,
     own: Knocker,
+}
+
+/// What has become of bodies, by channel and call.
+#[derive(Debug, Default)]
+pub(super) struct News {
+    /// Nobody reads them any more.
+    pub(super) left: Vec<(u32, u64)>,
+    /// So many messages of them have been let go of; for a strict sender.
+    pub(super) let_go: Vec<(u32, u64, u64)>,
+}
+
+impl News {
+    /// Words about one body come one after the other: the largest is enough.
+    fn let_go(&mut self, channel: u32, call: u64, let_go: u64) {
+        match self.let_go.last_mut().filter(|last| (last.0, last.1) == (channel, call)) {
+            Some(last) => last.2 = last.2.max(let_go),
+            None => self.let_go.push((channel, call, let_go)),
+        }
+    }
 }
 
 impl Rest {
     pub(super) fn new(feed: Arc<Feed>, left: Arc<Left>, channel: u32, call: u64) -> Self {
+        let _ = feed.report.set((Arc::clone(&left), channel, call));
         Self { feed, left, channel, call }
     }
 
@@ -86,26 +119,56 @@ impl Rest {
 
 impl Drop for Rest {
     fn drop(&mut self) {
+        self.feed.over.store(true, Ordering::Relaxed);
         let more = self.feed.lock().leave();
         if more {
-            self.left.bodies.lock().unwrap_or_else(PoisonError::into_inner).push((self.channel, self.call));
-            self.left.some.store(true, Ordering::Release);
-            self.left.ring();
+            self.left.say(|news| news.left.push((self.channel, self.call)));
         }
+    }
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        self.payload.as_ref()
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.feed.dropped();
     }
 }
 
 impl Feed {
     pub(super) fn new(total: u64) -> Arc<Self> {
-        Arc::new(Self { inflow: Mutex::default(), total })
+        let (let_go, over) = (AtomicU64::new(0), AtomicBool::new(false));
+        Arc::new(Self { inflow: Mutex::default(), total, let_go, over, report: OnceLock::new() })
+    }
+
+    /// The bytes of a message that came from a strict peer: its sender hears when they are dropped.
+    pub(super) fn hold(self: &Arc<Self>, message: Message) -> Bytes {
+        Bytes::from_owner(Held { payload: Payload::new(message), feed: Arc::clone(self) })
+    }
+
+    /// One more message was let go of. May be called with the inflow locked.
+    fn dropped(&self) {
+        let let_go = self.let_go.fetch_add(1, Ordering::Relaxed) + 1;
+        let Some((left, channel, call)) = self.report.get() else { return };
+        if !self.over.load(Ordering::Relaxed) {
+            left.say(|news| news.let_go(*channel, *call, let_go));
+        }
     }
 
     pub(super) fn came(&self, part: Bytes, last: bool) {
+        if last {
+            self.over.store(true, Ordering::Relaxed);
+        }
         let reader = self.lock().came(part, last);
         reader.into_iter().for_each(Waker::wake);
     }
 
     pub(super) fn broke(&self, why: CallError) {
+        self.over.store(true, Ordering::Relaxed);
         let reader = self.lock().broke(why);
         reader.into_iter().for_each(Waker::wake);
     }
@@ -127,16 +190,26 @@ impl Feed {
 
 impl Left {
     pub(super) fn new(own: Knocker) -> Arc<Self> {
-        Arc::new(Self { some: AtomicBool::new(false), bodies: Mutex::default(), own })
+        Arc::new(Self { some: AtomicBool::new(false), news: Mutex::default(), own })
     }
 
     pub(super) fn any(&self) -> bool {
         self.some.load(Ordering::Acquire)
     }
 
-    pub(super) fn take(&self) -> Vec<(u32, u64)> {
+    pub(super) fn take(&self) -> News {
         self.some.store(false, Ordering::Release);
-        std::mem::take(&mut *self.bodies.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.lock())
+    }
+
+    fn say(&self, what: impl FnOnce(&mut News)) {
+        what(&mut self.lock());
+        self.some.store(true, Ordering::Release);
+        self.ring();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, News> {
+        self.news.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Wakes the party itself, if it sleeps.

@@ -11,6 +11,7 @@ use nearpath_types::{FunctionId, InstanceId, Reason};
 use super::payload::Payload;
 use super::rest::Rest;
 use crate::clock::Nanos;
+use crate::protocol::Lack;
 
 /// Fields of a head, in order.
 pub type Fields<'a> = &'a [(&'a str, &'a [u8])];
@@ -159,6 +160,9 @@ pub enum Unsent {
     /// No edge, or no instance that is ready.
     #[error("no peer of that name: the edge is not declared, or no instance is ready on this machine")]
     NoPeer,
+    /// The node could make no channel to it, and tries again.
+    #[error("no channel to that function could be made: {0}")]
+    NoChannel(Lack),
     /// Every instance has as many calls as it may have.
     #[error("no instance has credit for another call")]
     NoCredit,

@@ -181,3 +181,33 @@ pub(crate) fn a_call_against_the_edge_breaks_the_channel(mode: Mode) {
     assert_eq!(end.channel().state(), State::Broken);
     node.stop();
 }
+
+/// The node hears of it from the party that found it, and makes another one.
+pub(crate) fn a_broken_channel_is_replaced(mode: Mode) {
+    let node = Node::new(mode);
+    node.edges(&[("a", "b")]);
+    let stranger = Stranger::join(&node, mode, 2, "b");
+    let mut a = node.caller(1, "a");
+    let mut end = stranger.meet();
+    knows(&mut a, "b");
+    let asking = std::thread::spawn(move || {
+        let broken = a.call(To::Function(&function("b")), &body(b"x")).unwrap_err();
+        knows(&mut a, "b"); // again, over the next one
+        (broken, a.call(To::Function(&function("b")), &body(b"y")).unwrap().status)
+    });
+    let _first = stranger.receive(&mut end);
+    end.break_off();
+    let gone = packet::receive(&stranger.socket).unwrap().unwrap();
+    let Some(FromNode::Gone(gone)) = FromNode::read(&gone.bytes).unwrap() else { panic!("not told") };
+    assert_eq!(gone.state, nearpath_domain::protocol::End::Dead);
+    drop(end);
+    let drained = FromParty::Drained(nearpath_domain::protocol::Drained { channel: gone.channel });
+    packet::send(&stranger.socket, &drained, &[]).unwrap();
+    let mut end = stranger.meet();
+    let call = stranger.receive(&mut end).envelope().call;
+    let answer = Envelope { status: 200, ..Envelope::new(Kind::Answer, call) };
+    end.send(Draft::new(stranger.member.claim(256).unwrap()).finish(answer)).unwrap();
+    end.flush();
+    assert_eq!(asking.join().unwrap(), (CallError::Died, 200));
+    node.stop();
+}

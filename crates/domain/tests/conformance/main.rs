@@ -46,7 +46,7 @@ conformance! { Ring = ring, Sockmap = sockmap, Poll = poll: {
     deaths:
         callers_of_the_dead_hear_of_it_at_once, a_gateways_calls_end_too_and_the_other_instance_goes_on,
         slots_come_back_from_callers_that_are_killed, nonsense_is_disconnected, what_is_not_known_is_passed_over,
-        a_call_against_the_edge_breaks_the_channel;
+        a_call_against_the_edge_breaks_the_channel, a_broken_channel_is_replaced;
     drafts:
         what_is_written_in_place_is_not_copied, control_what_is_not_written_in_place_is_copied,
         what_has_no_room_in_place_goes_all_the_same, what_came_is_passed_on, what_somebody_keeps_is_copied,
@@ -54,7 +54,7 @@ conformance! { Ring = ring, Sockmap = sockmap, Poll = poll: {
     streams:
         an_echo_runs_both_ways_at_once, blocking_parties_stream_too, a_slow_reader_stops_the_writer_and_nobody_else,
         what_is_unread_is_a_window, who_stops_reading_or_writing_is_heard, whole_and_streaming_parties_understand_each_other,
-        an_answer_whose_function_is_killed_is_broken_off;
+        an_answer_whose_function_is_killed_is_broken_off, a_body_that_nobody_reads_is_written_to_its_end;
     ledger:
         counters_are_exact_and_outlive_their_channels_and_their_domain,
         what_a_function_holds_is_counted_against_its_bound, the_roll_says_who_reaches_whom;
@@ -68,7 +68,7 @@ conformance! { Ring = ring, Sockmap = sockmap, Poll = poll: {
         backpressure_never_loses, a_death_between_push_and_send_gives_slots_back;
 }}
 
-/// The same in a strict domain, where bodies are put together before they are handed over.
+/// The same in a strict domain.
 macro_rules! strictly {
     (@ $mode:ident { $($file:ident: $($case:ident),*;)* }) => {
         use crate::node::{Mode, strictly, trouble};
@@ -98,6 +98,11 @@ mod strict_domains {
             a_withdrawn_instance_finishes_what_it_has, an_answer_that_cannot_be_written_is_an_error, too_large_is_said;
         deaths:
             callers_of_the_dead_hear_of_it_at_once, a_gateways_calls_end_too_and_the_other_instance_goes_on;
+        streams:
+            an_echo_runs_both_ways_at_once, blocking_parties_stream_too, a_slow_reader_stops_the_writer_and_nobody_else,
+            what_is_unread_is_a_window, who_stops_reading_or_writing_is_heard,
+            whole_and_streaming_parties_understand_each_other, an_answer_whose_function_is_killed_is_broken_off,
+            a_body_that_nobody_reads_is_written_to_its_end;
         drafts:
             what_is_written_in_place_is_not_copied, control_what_is_not_written_in_place_is_copied,
             what_has_no_room_in_place_goes_all_the_same, what_came_is_passed_on, what_somebody_keeps_is_copied,
@@ -129,6 +134,7 @@ mod who_sleeps {
 
 mod carried_by_the_kernel {
     conformance! { @ Sockmap {
-        carried: a_forged_channel_cuts_its_sender_off, a_library_that_cannot_is_refused;
+        carried: a_forged_channel_cuts_its_sender_off, a_library_that_cannot_is_refused,
+            a_channel_that_cannot_be_made_is_told_and_tried_again;
     } }
 }

@@ -289,6 +289,34 @@ pub(crate) fn who_stops_reading_or_writing_is_heard(mode: Mode) {
     server.join().unwrap();
 }
 
+/// A handler that wants no body lets it pass; it answers when its caller has written all.
+pub(crate) fn a_body_that_nobody_reads_is_written_to_its_end(mode: Mode) {
+    let node = Node::new(mode);
+    let (written, writes) = tokio::sync::watch::channel(0);
+    let server = serve(&node, 1, "f", move |mut received| {
+        let mut writes = writes.clone();
+        async move {
+            drop(received.take_rest());
+            writes.wait_for(|written| *written == 100).await.unwrap();
+            received.answer(Answer::ok("all the same"));
+        }
+    });
+    gateway(&node, |post| async move {
+        knows_async(&post, "f").await;
+        let (call, mut writer) = post.open(To::Function(&function("f")), &Request::default(), None).unwrap();
+        for n in 0..100 {
+            writer.write(piece(n)).await.unwrap();
+        }
+        written.send(100).unwrap();
+        let reply = call.await.unwrap();
+        assert_eq!((reply.status, &reply.body[..]), (200, &b"all the same"[..]));
+        assert!(writer.write(piece(100)).await.is_err(), "what was answered wants no more");
+    });
+    node.until("all slots are back", |usage| usage.slots == 0);
+    node.stop();
+    server.join().unwrap();
+}
+
 pub(crate) fn whole_and_streaming_parties_understand_each_other(mode: Mode) {
     let node = Node::new(mode);
     let whole = node.serve(1, "whole", |_, incoming| Answer::ok(incoming.body.clone()));

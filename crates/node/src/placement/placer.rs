@@ -106,7 +106,12 @@ impl Plan {
     fn seat(&mut self, crews: &Crews) {
         for (domain, crew) in crews {
             let cores = self.cores(domain);
-            self.seats.entry(domain.clone()).or_default().obey(crew.wish(), &cores);
+            let seat = self.seats.entry(domain.clone()).or_default();
+            let before = seat.core();
+            let after = seat.obey(crew.wish(), &cores);
+            if before != after {
+                tracing::info!(domain, from = before, to = after, "the chain's processor, as its functions wish");
+            }
         }
         self.move_all(crews);
     }

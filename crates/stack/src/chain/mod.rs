@@ -7,6 +7,8 @@
 //!     topics: { order/placed: { from: [cart], to: [mail, audit] } }
 //!     delivery: ring
 //!     isolation: shared
+//!     placement: auto
+//!     pages: small
 //!   news: ["front -> feed -> store", "front -> ads"]
 //! ```
 //!
@@ -26,11 +28,13 @@ use crate::text::Place;
 use crate::yaml::shape::{Text, brief};
 use crate::yaml::{Entry, Kind, Node};
 
-const KEYS: &[&str] = &["edges", "topics", "delivery", "isolation"];
+const KEYS: &[&str] = &["edges", "topics", "delivery", "isolation", "placement", "pages"];
 /// What holds for all functions of a chain: key, annotation, values.
 const WAYS: &[(&str, &str, &[&str])] = &[
     ("delivery", policy::DELIVERY, &["ring", "sockmap", "poll"]),
     ("isolation", policy::ISOLATION, &["shared", "strict"]),
+    ("placement", policy::PLACEMENT, &["auto", "core", "spread"]),
+    ("pages", policy::PAGES, &["small", "huge", "auto"]),
 ];
 
 /// Caller → callee, as written.
@@ -94,7 +98,17 @@ pub(crate) fn read(entry: &Entry, problems: &mut Problems<'_>) -> Chain {
             },
         }
     }
+    doubt_pages(&chain, problems);
     chain
+}
+
+/// A pool that its readers cannot write has small pages only: a huge one that was never filled could end them (ADR 16).
+fn doubt_pages(chain: &Chain, problems: &mut Problems<'_>) {
+    let is = |annotation, value: &str| chain.ways.iter().any(|(key, chosen)| *key == annotation && chosen == value);
+    if is(policy::ISOLATION, "strict") && is(policy::PAGES, "huge") {
+        let text = format!("chain {} is strict: its memory has small pages", brief(&chain.name.text));
+        problems.warn(chain.name.place, text).help("leave `pages` out, or `isolation`");
+    }
 }
 
 fn read_way(

@@ -109,6 +109,42 @@ fn aliases_topics_delivery_and_isolation_become_annotations() {
 }
 
 #[test]
+fn each_way_of_a_chain_becomes_its_annotation_with_every_value() {
+    for (key, values) in [
+        ("delivery", &["ring", "sockmap", "poll"][..]),
+        ("isolation", &["shared", "strict"]),
+        ("placement", &["auto", "core", "spread"]),
+        ("pages", &["small", "huge", "auto"]),
+    ] {
+        for value in values {
+            let stack = good(&abc(&format!("chains:\n  shop:\n    edges: {{a: [b]}}\n    {key}: {value}\n")));
+            assert_eq!(
+                ["a", "b", "c"].map(|name| annotation(&stack, name, key)),
+                [Some(*value), Some(*value), None],
+                "{key}"
+            );
+            let policy = Policy::of(&stack.functions[1]).unwrap();
+            let read = [
+                ("delivery", policy.delivery.to_string()),
+                ("isolation", policy.isolation.to_string()),
+                ("placement", format!("{:?}", policy.placement).to_lowercase()),
+                ("pages", format!("{:?}", policy.pages).to_lowercase()),
+            ];
+            assert!(read.contains(&(key, (*value).to_owned())), "the platform reads it as written: {read:?}");
+        }
+    }
+}
+
+#[test]
+fn a_functions_own_annotation_wins_over_its_chain() {
+    let stack = good(
+        "functions:\n  a: {image: x, annotations: {nearpath.io/placement: spread}}\n  b: {image: x}\nchains:\n  k:\n    edges: {a: [b]}\n    placement: core\n    pages: auto\n",
+    );
+    assert_eq!(["a", "b"].map(|name| annotation(&stack, name, "placement")), [Some("spread"), Some("core")]);
+    assert_eq!(["a", "b"].map(|name| annotation(&stack, name, "pages")), [Some("auto"); 2]);
+}
+
+#[test]
 fn who_only_answers_two_chains_belongs_to_none() {
     let stack = good(&abc("chains:\n  one: [a -> c]\n  two: [b -> c]\n"));
     assert_eq!(["a", "b", "c"].map(|name| annotation(&stack, name, "chain")), [Some("one"), Some("two"), None]);

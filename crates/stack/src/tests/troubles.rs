@@ -66,6 +66,12 @@ fn edges_are_checked() {
         ("chains:\n  k: [a -> x=b, a -> x=c]\n", "6:7: error: nearpath.io/calls: `x` stands for two functions"),
         ("chains:\n  k:\n    delivery: pigeon\n", "7:15: error: unknown delivery `pigeon`"),
         ("chains:\n  k:\n    isolation: loose\n", "7:16: error: unknown isolation `loose`"),
+        ("chains:\n  k:\n    isolation: [strict]\n", "7:16: error: isolation should be text, and is a list"),
+        ("chains:\n  k:\n    placement: cores\n", "7:16: error: unknown placement `cores`"),
+        ("chains:\n  k:\n    placement: 1\n", "7:16: error: unknown placement `1`"),
+        ("chains:\n  k:\n    placement: {a: core}\n", "7:16: error: placement should be text, and is a map"),
+        ("chains:\n  k:\n    pages: large\n", "7:12: error: unknown pages `large`"),
+        ("chains:\n  k:\n    pages: 2Mi\n", "7:12: error: unknown pages `2Mi`"),
         ("chains:\n  k:\n    topics: {t: {from: a, to: [d]}}\n", "7:32: error: function `d` is not below `functions:`"),
         ("chains:\n  k:\n    topics: {t: {from: a}}\n", "7:14: error: topic t has nobody in `to`"),
         ("chains:\n  k:\n    topics: {'t/#/u': {from: a, to: b}}\n", "7:14: error: \"t/#/u\" is no topic filter"),
@@ -81,6 +87,21 @@ fn edges_are_checked() {
 }
 
 #[test]
+fn a_wrong_way_of_a_chain_is_told_with_the_right_ones() {
+    for (line, help) in [
+        ("delivery: rings", "one of ring, sockmap, poll"),
+        ("isolation: strictly", "one of shared, strict"),
+        ("placement: cpu", "one of auto, core, spread"),
+        ("pages: big", "one of small, huge, auto"),
+    ] {
+        let report = report(&abc(&format!("chains:\n  k:\n    {line}\n"))).to_string();
+        assert!(report.contains(&format!("help: {help}")), "{report}");
+    }
+    let report = report(&abc("chains:\n  k:\n    placment: core\n")).to_string();
+    assert!(report.contains("unknown key `placment` in chain k") && report.contains("`placement`"), "{report}");
+}
+
+#[test]
 fn doubts_are_warnings() {
     for (text, wanted) in [
         ("functions:\n  a: {imag: y, image: x}\n", "2:7: warning: unknown key `imag` in function a"),
@@ -88,6 +109,10 @@ fn doubts_are_warnings() {
         ("chain: {}\nfunctions:\n  a: {image: x}\n", "1:1: warning: unknown key `chain`"),
         ("functions:\n  a: {image: 'x${UNSET}'}\n", "2:16: warning: UNSET is not set"),
         ("functions:\n  a: {image: x, lang: python3}\n", "2:23: warning: templates"),
+        (
+            "functions:\n  a: {image: x}\nchains:\n  k: {edges: {a: [a]}, isolation: strict, pages: huge}\n",
+            "4:3: warning: chain k is strict: its memory has small pages",
+        ),
     ] {
         assert!(told(text).iter().any(|one| one.starts_with(wanted)), "{wanted}: {:#?}", told(text));
         assert!(read(text).is_ok(), "{text}");

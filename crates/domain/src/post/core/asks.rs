@@ -106,6 +106,7 @@ impl Core {
         self.book.choose(to, credit).map_err(|nobody| match nobody {
             Nobody::Unknown => Unsent::NoPeer,
             Nobody::Busy => Unsent::NoCredit,
+            Nobody::NoChannel(lack) => Unsent::NoChannel(lack),
         })
     }
 

@@ -27,7 +27,8 @@ use crate::clock::Nanos;
 use crate::packet;
 use crate::protocol::FromParty;
 
-/// How long to wait for somebody to release a slot: nobody rings for that.
+/// How long to wait for somebody to release a slot: nobody rings for that. A bell would make every release look at a word that
+/// all parties write, and wake all that wait; this costs a thousand looks a second of a party that is short, and none of others.
 const SLOT_RETRY: Duration = Duration::from_millis(1);
 
 pub(in crate::post) type Outcome = Result<Reply, CallError>;
@@ -141,9 +142,8 @@ impl Core {
     }
 
     fn turn_link(&mut self, channel: u32, link: &mut Link, now: Nanos) {
-        // What a strict peer sends is copied at once: only a body that is put together here has a bound here.
-        let streams = self.settings.streams && !self.member.pool().is_own();
-        let taking = Taking { bound: self.settings.largest_body, streams };
+        let Settings { largest_body: bound, streams, .. } = self.settings;
+        let taking = Taking { bound, streams, told: self.member.pool().is_own() };
         link.take(taking, |link, came| match link.side {
             Side::Caller => self.answered(channel, link, came, now),
             Side::Callee => self.called(channel, link, came, now),

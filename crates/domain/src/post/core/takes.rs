@@ -10,7 +10,7 @@ use nearpath_shm::{Envelope, Kind, Side};
 use super::super::link::{Came, Link};
 use super::super::outbox::Letter;
 use super::super::payload::Payload;
-use super::super::rest::{Feed, Rest};
+use super::super::rest::{Feed, News, Rest};
 use super::super::words::{Answer, CallError, Incoming, Reply};
 use super::answers::{answer_on, break_off, take_on};
 use super::{Core, Outcome};
@@ -55,17 +55,31 @@ impl Core {
         Rest::new(feed, Arc::clone(&self.left), channel, call)
     }
 
-    /// Nobody reads the rest of some bodies: the senders of answers are told, the parts of calls are let go.
+    /// Nobody reads the rest of some bodies: the senders of answers are told, the parts of calls are let go. Of others a strict
+    /// sender is told how far they have been read.
     pub(super) fn heed_readers(&mut self) {
         if !self.left.any() {
             return;
         }
-        for (channel, call) in self.left.take() {
-            let link = self.links.get(&channel);
-            if link.is_some_and(|link| link.side == Side::Caller && link.feeds(call)) {
-                self.cancel(channel, call);
+        let News { left, let_go } = self.left.take();
+        for (channel, call, let_go) in let_go {
+            self.tell(channel, |link| link.tell(call, let_go));
+        }
+        for (channel, call) in left {
+            let Some(link) = self.links.get(&channel).filter(|link| link.feeds(call)) else { continue };
+            match link.side {
+                Side::Caller => self.cancel(channel, call),
+                Side::Callee if self.member.pool().is_own() => self.tell(channel, |link| link.tell_all(call)),
+                Side::Callee => {}
             }
         }
+    }
+
+    fn tell(&mut self, channel: u32, what: impl FnOnce(&mut Link)) {
+        let Some(link) = self.links.get_mut(&channel) else { return };
+        what(link);
+        link.pump(&self.member);
+        self.unrung = true;
     }
 
     pub(super) fn called(&mut self, channel: u32, link: &mut Link, came: Came, now: Nanos) {

@@ -5,13 +5,20 @@
 //! [`PATIENCE`]; what the dead held is swept at once and again at the end. A party's number rests until every peer has let go
 //! and no slot bears it. A party that stands in for its instance is called only while no other party of it takes calls.
 
+mod endings;
+mod setback;
+mod words;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use nearpath_shm::Party;
 use nearpath_types::{FunctionId, InstanceId};
 
 use crate::clock::Nanos;
-use crate::protocol::End;
+
+pub use words::{Action, Closing, NotAsked, Who};
+
+use setback::Setback;
 
 /// How long peers have to let go of a dead party's channels.
 pub const PATIENCE: Nanos = 1_000_000_000;
@@ -20,86 +27,6 @@ pub const PATIENCE: Nanos = 1_000_000_000;
 pub type Channel = u32;
 /// Caller and callee.
 pub type Edge = (FunctionId, FunctionId);
-
-/// Who a party is; what the node knows from the socket that it came by.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Who {
-    /// It may call every function.
-    Gateway,
-    /// An instance of a function.
-    Instance(InstanceId, FunctionId),
-}
-
-impl Who {
-    /// The function, unless it is the gateway.
-    pub fn function(&self) -> Option<&FunctionId> {
-        match self {
-            Self::Gateway => None,
-            Self::Instance(_, function) => Some(function),
-        }
-    }
-
-    /// The instance, unless it is the gateway.
-    pub fn instance(&self) -> Option<InstanceId> {
-        match self {
-            Self::Gateway => None,
-            Self::Instance(instance, _) => Some(*instance),
-        }
-    }
-}
-
-/// What is to be done.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Action {
-    /// Make a channel and tell both.
-    Open {
-        /// Its number: never given before.
-        channel: Channel,
-        /// Who calls.
-        caller: Party,
-        /// Who is called.
-        callee: Party,
-    },
-    /// Write `closed` and wake both sides.
-    Close {
-        /// Which.
-        channel: Channel,
-        /// No new calls, or the caller or callee is gone.
-        how: Closing,
-    },
-    /// Tell a party that a channel comes to its end.
-    Tell {
-        /// Whom.
-        party: Party,
-        /// Which.
-        channel: Channel,
-        /// How.
-        state: End,
-    },
-    /// Nobody living holds the channel: let go of it.
-    Forget {
-        /// Which.
-        channel: Channel,
-    },
-    /// Give the slots of the dead back; say [`Registrar::rested`] of those numbers that no slot bears.
-    Sweep,
-    /// All that this instance was asked is answered, and it is asked no more.
-    Quiet {
-        /// The instance that was withdrawn.
-        instance: InstanceId,
-    },
-}
-
-/// How a channel is closed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Closing {
-    /// No new calls.
-    Withdrawn,
-    /// The caller is gone, or done.
-    Caller,
-    /// The callee is gone.
-    Callee,
-}
 
 #[derive(Debug)]
 struct Member {
@@ -139,6 +66,8 @@ pub struct Registrar {
     lines: BTreeMap<Channel, Line>,
     withdrawn: BTreeSet<InstanceId>,
     resting: BTreeSet<Party>,
+    /// By caller and callee, as long as both live.
+    setbacks: BTreeMap<(Party, Party), Setback>,
     last_party: u16,
     last_channel: Channel,
 }
@@ -206,94 +135,6 @@ impl Registrar {
         actions
     }
 
-    fn withdraw_unwanted(&mut self) -> Vec<Action> {
-        let stale = |line: &Line| line.phase == Phase::Open && !self.wanted(line.caller, line.callee);
-        let stale: Vec<Channel> = self.lines.iter().filter(|(_, line)| stale(line)).map(|(&c, _)| c).collect();
-        stale.into_iter().flat_map(|channel| self.withdraw_line(channel)).collect()
-    }
-
-    /// An instance gets no new calls. [`Action::Quiet`] follows when the open ones have ended.
-    pub fn withdraw(&mut self, instance: InstanceId) -> Vec<Action> {
-        if !self.withdrawn.insert(instance) {
-            return Vec::new();
-        }
-        let lines =
-            self.lines.iter().filter(|(_, line)| line.phase == Phase::Open && self.is_of(line.callee, instance));
-        let lines: Vec<Channel> = lines.map(|(&channel, _)| channel).collect();
-        let mut actions: Vec<Action> = lines.into_iter().flat_map(|channel| self.withdraw_line(channel)).collect();
-        actions.extend(self.quiet(instance));
-        actions
-    }
-
-    fn withdraw_line(&mut self, channel: Channel) -> Vec<Action> {
-        let Some(line) = self.lines.get_mut(&channel) else { return Vec::new() };
-        line.phase = Phase::Finishing;
-        let tell = Action::Tell { party: line.caller, channel, state: End::Withdrawn };
-        vec![Action::Close { channel, how: Closing::Withdrawn }, tell]
-    }
-
-    /// A party has left or died.
-    pub fn left(&mut self, party: Party, now: Nanos) -> Vec<Action> {
-        let Some(member) = self.members.remove(&party) else { return Vec::new() };
-        self.resting.insert(party);
-        let mut actions = Vec::new();
-        for channel in self.lines_of(party) {
-            actions.extend(self.orphan(channel, party, now));
-        }
-        actions.push(Action::Sweep);
-        if let Some(instance) = member.who.instance() {
-            actions.extend(self.connect()); // another party of the instance may stand in
-            actions.extend(self.quiet(instance));
-        }
-        actions
-    }
-
-    /// One side of a line is gone: the other is told, and has to let go.
-    fn orphan(&mut self, channel: Channel, gone: Party, now: Nanos) -> Vec<Action> {
-        let Some(line) = self.lines.get_mut(&channel) else { return Vec::new() };
-        let holder = if line.caller == gone { line.callee } else { line.caller };
-        let alive = self.members.contains_key(&holder);
-        let waits = match line.phase {
-            Phase::Ending { holder: last, .. } => last != gone && alive,
-            _ => alive,
-        };
-        if !waits {
-            self.lines.remove(&channel);
-            return vec![Action::Forget { channel }];
-        }
-        if matches!(line.phase, Phase::Ending { .. }) {
-            return Vec::new(); // the other has been told already
-        }
-        let how = if line.caller == gone { Closing::Caller } else { Closing::Callee };
-        line.phase = Phase::Ending { holder, until: now + PATIENCE, overdue: false };
-        vec![Action::Close { channel, how }, Action::Tell { party: holder, channel, state: End::Dead }]
-    }
-
-    /// A party holds nothing of a channel any more. An error when it was not asked: the party is at fault.
-    pub fn drained(&mut self, party: Party, channel: Channel, now: Nanos) -> Result<Vec<Action>, NotAsked> {
-        let Some(line) = self.lines.get_mut(&channel) else { return Err(NotAsked) };
-        match line.phase {
-            Phase::Finishing if line.caller == party => {
-                let callee = line.callee;
-                line.phase = Phase::Ending { holder: callee, until: now + PATIENCE, overdue: false };
-                let mut actions = vec![
-                    Action::Close { channel, how: Closing::Caller },
-                    Action::Tell { party: callee, channel, state: End::Dead },
-                ];
-                actions.extend(self.quiet_party(callee));
-                Ok(actions)
-            }
-            Phase::Ending { holder, .. } if holder == party => {
-                self.lines.remove(&channel);
-                let mut actions = vec![Action::Forget { channel }, Action::Sweep];
-                actions.extend(self.connect()); // declared again meanwhile
-                Ok(actions)
-            }
-            _ if line.caller == party || line.callee == party => Ok(Vec::new()), // said twice, or before it was asked
-            _ => Err(NotAsked),
-        }
-    }
-
     /// Time has passed.
     pub fn tick(&mut self, now: Nanos) -> Vec<Action> {
         let mut actions = Vec::new();
@@ -309,6 +150,11 @@ impl Registrar {
         if !actions.is_empty() || !self.resting.is_empty() {
             actions.push(Action::Sweep);
         }
+        let mut due = self.setbacks.values_mut().filter(|setback| setback.waits && setback.until <= now).peekable();
+        if due.peek().is_some() {
+            due.for_each(|setback| setback.waits = false);
+            actions.extend(self.connect());
+        }
         actions
     }
 
@@ -319,7 +165,8 @@ impl Registrar {
             _ => None,
         });
         let resting = (!self.resting.is_empty()).then_some(now + PATIENCE);
-        ending.chain(resting).min()
+        let setbacks = self.setbacks.values().filter(|setback| setback.waits).map(|setback| setback.until);
+        ending.chain(resting).chain(setbacks).min()
     }
 
     /// Numbers of the dead that may still be borne by a slot.
@@ -380,7 +227,8 @@ impl Registrar {
         let (Some(p), Some(q)) = (self.members.get(&caller), self.members.get(&callee)) else { return false };
         let Who::Instance(instance, function) = &q.who else { return false };
         let ready = p.furnished && q.furnished && q.serves && q.ready;
-        let called = ready && caller != callee && !self.withdrawn.contains(instance);
+        let waits = self.setbacks.get(&(caller, callee)).is_some_and(|setback| setback.waits);
+        let called = ready && caller != callee && !waits && !self.withdrawn.contains(instance);
         let edge = || p.who.function().is_none_or(|by| self.edges.contains(&(by.clone(), function.clone())));
         called && edge() && !(q.stands_in && self.is_served(*instance))
     }
@@ -399,21 +247,4 @@ impl Registrar {
     fn is_of(&self, party: Party, instance: InstanceId) -> bool {
         self.who(party).and_then(Who::instance) == Some(instance)
     }
-
-    fn quiet_party(&self, party: Party) -> Option<Action> {
-        self.quiet(self.who(party)?.instance()?)
-    }
-
-    /// Whether a withdrawn instance has nothing more to do.
-    fn quiet(&self, instance: InstanceId) -> Option<Action> {
-        let asks =
-            |line: &Line| matches!(line.phase, Phase::Open | Phase::Finishing) && self.is_of(line.callee, instance);
-        let quiet = self.withdrawn.contains(&instance) && !self.lines.values().any(asks);
-        quiet.then_some(Action::Quiet { instance })
-    }
 }
-
-/// A party speaks of a channel that is none of its own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the party speaks of a channel that is none of its own")]
-pub struct NotAsked;

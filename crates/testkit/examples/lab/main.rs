@@ -1,0 +1,121 @@
+//! What a link of the lab is like: how exact its delay is, what it carries, what it costs. Needs root.
+//!
+//! `cargo run -p nearpath-testkit --example lab -- --delay 0.5ms`
+
+mod report;
+mod traffic;
+
+use std::io;
+use std::net::IpAddr;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Parser;
+use nearpath_testkit::lab::{Lab, Link};
+
+/// Lays a link between two nodes, sends packets and bytes through it, and prints what came of them.
+#[derive(Parser)]
+struct Args {
+    /// One-way delay, such as 0.5ms or 300us; several, with commas between, make a row each.
+    #[arg(long, value_delimiter = ',', default_value = "0ms,0.5ms,1ms,2ms,3ms", value_parser = duration)]
+    delay: Vec<Duration>,
+    /// What is added to the delay at the most.
+    #[arg(long, default_value = "0ms", value_parser = duration)]
+    jitter: Duration,
+    /// Share of packets lost, 0 to 1.
+    #[arg(long, default_value_t = 0.0)]
+    loss: f64,
+    /// Share of packets that arrive twice.
+    #[arg(long, default_value_t = 0.0)]
+    duplicate: f64,
+    /// Share of packets held back so that others overtake them.
+    #[arg(long, default_value_t = 0.0)]
+    reorder: f64,
+    /// Mbit/s.
+    #[arg(long)]
+    rate: Option<u64>,
+    /// Octets that wait for the rate.
+    #[arg(long, default_value_t = 256 * 1024)]
+    queue: usize,
+    /// Largest packet, in octets.
+    #[arg(long, default_value_t = 1500)]
+    mtu: u32,
+    /// How long the link's thread stays awake around packets: exact delays for CPU time.
+    #[arg(long, default_value = "0ms", value_parser = duration)]
+    awake: Duration,
+    /// Where chance begins.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// IPv6 instead of IPv4.
+    #[arg(long)]
+    ipv6: bool,
+    /// How many packets measure the delay.
+    #[arg(long, default_value_t = 2000)]
+    count: u32,
+    /// How many megabytes measure the throughput.
+    #[arg(long, default_value_t = 200)]
+    megabytes: usize,
+    /// One JSON object a delay instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    match measure(&args) {
+        Ok(rows) => {
+            report::print(&rows, args.json);
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("lab: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn measure(args: &Args) -> io::Result<Vec<report::Row>> {
+    args.delay.iter().map(|&delay| row(args, delay)).collect()
+}
+
+fn row(args: &Args, delay: Duration) -> io::Result<report::Row> {
+    let mut lab = Lab::new()?;
+    let (near, far) = (lab.node("near")?, lab.node("far")?);
+    let cable = lab.link(&near, &far, &args.link(delay))?;
+    let address = |end: &nearpath_testkit::lab::End| if args.ipv6 { IpAddr::V6(end.v6) } else { IpAddr::V4(end.v4) };
+    let to = address(cable.second());
+    let pings = traffic::pings(&near, &far, to, args.count)?;
+    let bulk = traffic::bulk(&near, &far, to, args.megabytes * 1_000_000, &cable)?;
+    Ok(report::Row::new(delay, pings, bulk))
+}
+
+impl Args {
+    fn link(&self, delay: Duration) -> Link {
+        Link {
+            delay,
+            jitter: self.jitter,
+            loss: self.loss,
+            duplicate: self.duplicate,
+            reorder: self.reorder,
+            rate: self.rate.map(|rate| rate * 1_000_000),
+            queue: self.queue,
+            seed: self.seed,
+            mtu: self.mtu,
+            awake: self.awake,
+            ..Link::default()
+        }
+    }
+}
+
+/// `0.5ms`, `300us`, `1s`.
+fn duration(text: &str) -> Result<Duration, String> {
+    let (number, unit) = text.split_at(text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len()));
+    let second = match unit {
+        "us" => 1e-6,
+        "ms" => 1e-3,
+        "s" => 1.0,
+        _ => return Err(format!("{text}: a number and us, ms or s, as in 0.5ms")),
+    };
+    let number: f64 = number.parse().map_err(|_| format!("{text}: {number} is no number"))?;
+    Duration::try_from_secs_f64(number * second).map_err(|error| format!("{text}: {error}"))
+}

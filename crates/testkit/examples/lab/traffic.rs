@@ -1,0 +1,154 @@
+//! The traffic that measures a link. Both nodes have the machine's clock, so one way can be timed alone.
+
+use std::io::{self, IoSliceMut, Read, Write};
+use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use nearpath_kernel::cores::prefer_this_thread;
+use nearpath_testkit::lab::{Cable, Direction, Node};
+use nix::sys::socket::sockopt::ReceiveTimestampns;
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, setsockopt};
+use nix::sys::time::TimeSpec;
+
+const PORT: u16 = 7000;
+/// How long a packet is waited for before it counts as lost.
+const PATIENCE: Duration = Duration::from_millis(200);
+/// Pings do not follow at once, so that each finds the link's thread asleep, as a lone request does.
+const PAUSE: Duration = Duration::from_micros(300);
+
+/// One-way and round-trip times of those that came back, sorted.
+pub(crate) struct Pings {
+    pub(crate) one_way: Vec<Duration>,
+    pub(crate) round_trip: Vec<Duration>,
+    pub(crate) sent: u32,
+}
+
+/// What a bulk transfer over TCP took.
+pub(crate) struct Bulk {
+    pub(crate) octets: usize,
+    pub(crate) took: Duration,
+    /// CPU time of the link's thread.
+    pub(crate) cpu: Duration,
+    /// Packets that the link carried, acknowledgements included; segments that stayed together count as one.
+    pub(crate) packets: u64,
+    /// Packets that came faster than the link's thread fetched them: the figures are of no use then.
+    pub(crate) overrun: u64,
+}
+
+/// Sends one datagram at a time and waits for it to come back.
+pub(crate) fn pings(near: &Node, far: &Node, to: IpAddr, count: u32) -> io::Result<Pings> {
+    let far = far.enter(|| UdpSocket::bind((to, PORT)))?;
+    let near = near.enter(|| UdpSocket::bind((unspecified(to), 0)))?;
+    near.connect((to, PORT))?;
+    far.connect(near.local_addr()?)?;
+    near.set_read_timeout(Some(PATIENCE))?;
+    far.set_read_timeout(Some(PATIENCE))?;
+    setsockopt(&far, ReceiveTimestampns, &true)?;
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| echo(&far, &done));
+        let pings = scope.spawn(|| collect(&near, count)).join();
+        done.store(true, Ordering::Release);
+        pings.map_err(|_| io::Error::other("the sender panicked"))?
+    })
+}
+
+/// Sends `octets` over one TCP connection.
+pub(crate) fn bulk(near: &Node, far: &Node, to: IpAddr, octets: usize, cable: &Cable) -> io::Result<Bulk> {
+    let listener = far.enter(|| TcpListener::bind((to, PORT)))?;
+    let before = (cable.cpu_time()?, packets(cable));
+    let began = Instant::now();
+    thread::scope(|scope| {
+        let sink = scope.spawn(|| drain(&listener));
+        let mut stream = near.enter(|| TcpStream::connect((to, PORT)))?;
+        let block = vec![0; 256 * 1024];
+        for start in (0..octets).step_by(block.len()) {
+            stream.write_all(&block[..block.len().min(octets - start)])?;
+        }
+        drop(stream);
+        sink.join().map_err(|_| io::Error::other("the receiver panicked"))?
+    })?;
+    let took = began.elapsed();
+    let (cpu, packets) = (cable.cpu_time()? - before.0, packets(cable) - before.1);
+    Ok(Bulk { octets, took, cpu, packets, overrun: cable.overrun()? })
+}
+
+fn unspecified(like: IpAddr) -> IpAddr {
+    if like.is_ipv4() { std::net::Ipv4Addr::UNSPECIFIED.into() } else { std::net::Ipv6Addr::UNSPECIFIED.into() }
+}
+
+/// Answers each datagram with itself and the time at which the kernel took it from the link: what the receiver needs to wake
+/// up is not the link's.
+fn echo(socket: &UdpSocket, done: &AtomicBool) {
+    let _ = prefer_this_thread();
+    while !done.load(Ordering::Acquire) {
+        if let Some((mut packet, arrived)) = receive(socket) {
+            packet.extend(arrived.to_le_bytes());
+            let _ = socket.send(&packet);
+        }
+    }
+}
+
+/// A datagram, and when the kernel had it, in nanoseconds since 1970.
+fn receive(socket: &UdpSocket) -> Option<(Vec<u8>, u64)> {
+    let (mut packet, mut space) = ([0; 64], nix::cmsg_space!(TimeSpec));
+    let mut buffers = [IoSliceMut::new(&mut packet)];
+    let message = recvmsg::<()>(socket.as_raw_fd(), &mut buffers, Some(&mut space), MsgFlags::empty()).ok()?;
+    let stamp = message.cmsgs().ok()?.find_map(|note| match note {
+        ControlMessageOwned::ScmTimestampns(time) => Some(Duration::from(time)),
+        _ => None,
+    })?;
+    let length = message.bytes;
+    Some((packet[..length].to_vec(), nanoseconds(stamp)))
+}
+
+fn collect(socket: &UdpSocket, count: u32) -> io::Result<Pings> {
+    let _ = prefer_this_thread();
+    let mut pings = Pings { one_way: Vec::new(), round_trip: Vec::new(), sent: count };
+    for number in 0..u64::from(count) {
+        thread::sleep(PAUSE);
+        let sent = now();
+        socket.send(&[number.to_le_bytes(), sent.to_le_bytes()].concat())?;
+        if let Some(arrived) = answer(socket, number) {
+            pings.one_way.push(Duration::from_nanos(arrived.saturating_sub(sent)));
+            pings.round_trip.push(Duration::from_nanos(now() - sent));
+        }
+    }
+    pings.one_way.sort_unstable();
+    pings.round_trip.sort_unstable();
+    Ok(pings)
+}
+
+/// When that datagram arrived. Answers to earlier ones, which came too late or twice, are passed over.
+fn answer(socket: &UdpSocket, number: u64) -> Option<u64> {
+    let mut packet = [0; 24];
+    while socket.recv(&mut packet).ok()? == 24 {
+        if packet[..8] == number.to_le_bytes() {
+            return Some(u64::from_le_bytes(packet[16..].try_into().ok()?));
+        }
+    }
+    None
+}
+
+fn drain(listener: &TcpListener) -> io::Result<()> {
+    let (mut stream, _) = listener.accept()?;
+    let mut buffer = vec![0; 256 * 1024];
+    while stream.read(&mut buffer)? > 0 {}
+    Ok(())
+}
+
+fn packets(cable: &Cable) -> u64 {
+    [Direction::There, Direction::Back].map(|direction| cable.counts(direction).offered).iter().sum()
+}
+
+/// The clock of the kernel's stamps.
+fn now() -> u64 {
+    nanoseconds(SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is past 1970"))
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).expect("the year is before 2554")
+}

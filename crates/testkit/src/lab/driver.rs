@@ -1,0 +1,201 @@
+//! The thread of a link: reads packets from each end's device, asks the [`Line`] and writes them to the other end's.
+//!
+//! It sleeps in epoll until a device has packets, the timer of the next arrival fires (timerfd, to the nanosecond and without
+//! the slack of timeouts) or the bell rings: somebody changed or ends the link. A packet that arrives at once is written from
+//! the buffer it was read into; others are copied into buffers that are used again.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use nearpath_kernel::tun::{HEADER, LONGEST, Tun};
+use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+};
+
+use super::line::{Fate, Line};
+
+/// How many packets are taken from one end before the other has its turn.
+const BATCH: usize = 64;
+/// How many buffers are kept for use again.
+const SPARE: usize = 1024;
+/// Where the bell is in epoll's answers; the devices are 0 and 1.
+const BELL: u64 = 2;
+const TIMER: u64 = 3;
+
+/// What the thread and the handles of a link share.
+pub(super) struct Shared {
+    /// Taken by the thread for a batch at a time.
+    lines: Mutex<[Line<Vec<u8>>; 2]>,
+    pub(super) ends: [Tun; 2],
+    bell: OwnedFd,
+    stop: AtomicBool,
+    /// Packets that the receiver's device did not take: it was down.
+    pub(super) refused: AtomicU64,
+    /// The thread's id, for asking the kernel what it used.
+    pub(super) thread: AtomicU64,
+    began: Instant,
+}
+
+impl Shared {
+    pub(super) fn new(lines: [Line<Vec<u8>>; 2], ends: [Tun; 2]) -> io::Result<Self> {
+        Ok(Self {
+            lines: Mutex::new(lines),
+            ends,
+            bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            stop: AtomicBool::new(false),
+            refused: AtomicU64::new(0),
+            thread: AtomicU64::new(0),
+            began: Instant::now(),
+        })
+    }
+
+    pub(super) fn lines(&self) -> MutexGuard<'_, [Line<Vec<u8>>; 2]> {
+        self.lines.lock().expect("the link's thread does not panic")
+    }
+
+    /// Wakes the thread, so that it sees what was changed.
+    pub(super) fn ring(&self) {
+        // A bell that cannot be rung any more has been rung 2^64 times and not been heard yet.
+        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+    }
+
+    pub(super) fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.ring();
+    }
+}
+
+/// What the thread alone has.
+pub(super) struct Driver<'a> {
+    shared: &'a Shared,
+    epoll: OwnedFd,
+    timer: OwnedFd,
+    /// What the timer is set to, to set it only when that changes.
+    armed: Option<Duration>,
+    scratch: Vec<u8>,
+    spare: Vec<Vec<u8>>,
+}
+
+impl<'a> Driver<'a> {
+    pub(super) fn new(shared: &'a Shared) -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
+        let [there, back] = &shared.ends;
+        let sources = [there.as_fd(), back.as_fd(), shared.bell.as_fd(), timer.as_fd()];
+        for (source, number) in sources.into_iter().zip(0..) {
+            epoll::add(&epoll, source, epoll::EventData::new_u64(number), epoll::EventFlags::IN)?;
+        }
+        Ok(Self { shared, epoll, timer, armed: None, scratch: vec![0; LONGEST], spare: Vec::new() })
+    }
+
+    /// Works until the link is to end.
+    pub(super) fn run(mut self) -> io::Result<()> {
+        let mut readable = [true; 2];
+        while !self.shared.stop.load(Ordering::Acquire) {
+            let next = self.turn(readable)?;
+            readable = self.wait(next)?;
+        }
+        Ok(())
+    }
+
+    /// Takes what came, delivers what is due, and says when to wake up for the next.
+    fn turn(&mut self, readable: [bool; 2]) -> io::Result<Option<Duration>> {
+        let shared = self.shared;
+        let mut lines = shared.lines();
+        for from in [0, 1] {
+            if readable[from] {
+                self.take(from, &mut lines[from])?;
+            }
+            self.deliver(1 - from, &mut lines[from]);
+        }
+        let next = lines.iter().filter_map(|line| Some(line.next()?.saturating_sub(line.link().awake)));
+        Ok(next.min())
+    }
+
+    fn take(&mut self, from: usize, line: &mut Line<Vec<u8>>) -> io::Result<()> {
+        for _ in 0..BATCH {
+            let Some(length) = self.shared.ends[from].read(&mut self.scratch)? else { break };
+            let now = self.now();
+            let (packet, spare) = (&self.scratch[..length], &mut self.spare);
+            if line.offer(now, length.saturating_sub(HEADER), || copy(packet, spare)) == Fate::Arrives {
+                self.hand_over(1 - from, packet);
+            }
+        }
+        Ok(())
+    }
+
+    fn deliver(&mut self, to: usize, line: &mut Line<Vec<u8>>) {
+        while let Some(packet) = line.due(self.now()) {
+            self.hand_over(to, &packet);
+            if self.spare.len() < SPARE {
+                self.spare.push(packet);
+            }
+        }
+    }
+
+    fn hand_over(&self, to: usize, packet: &[u8]) {
+        if self.shared.ends[to].write(packet).is_err() {
+            self.shared.refused.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Sleeps until a packet comes, the bell rings or it is time; says which ends have packets.
+    fn wait(&mut self, until: Option<Duration>) -> io::Result<[bool; 2]> {
+        let poll = until.is_some_and(|until| until <= self.now());
+        if !poll {
+            self.arm(until)?;
+        }
+        let now = poll.then_some(Timespec { tv_sec: 0, tv_nsec: 0 });
+        let mut events =
+            [const { epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) } }; 4];
+        let count = match epoll::wait(&self.epoll, &mut events, now.as_ref()) {
+            Err(rustix::io::Errno::INTR) => 0,
+            other => other?,
+        };
+        let mut readable = [false; 2];
+        for event in &events[..count] {
+            match event.data.u64() {
+                BELL => drain(&self.shared.bell),
+                TIMER => {
+                    drain(&self.timer);
+                    self.armed = None;
+                }
+                end => readable[usize::from(end == 1)] = true,
+            }
+        }
+        Ok(readable)
+    }
+
+    fn arm(&mut self, until: Option<Duration>) -> io::Result<()> {
+        if until == self.armed {
+            return Ok(());
+        }
+        // A time of zero would switch the timer off.
+        let wait = until.map(|until| until.saturating_sub(self.now()).max(Duration::from_nanos(1)));
+        let value = Timespec::try_from(wait.unwrap_or_default()).map_err(io::Error::other)?;
+        let setting = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: value };
+        timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &setting)?;
+        self.armed = until;
+        Ok(())
+    }
+
+    fn now(&self) -> Duration {
+        self.shared.began.elapsed()
+    }
+}
+
+fn copy(packet: &[u8], spare: &mut Vec<Vec<u8>>) -> Vec<u8> {
+    let mut buffer = spare.pop().unwrap_or_default();
+    buffer.clear();
+    buffer.extend_from_slice(packet);
+    buffer
+}
+
+/// Reads a counter, which sets it to zero.
+fn drain(counter: &OwnedFd) {
+    let _ = rustix::io::read(counter, &mut [0_u8; 8]);
+}

@@ -1,0 +1,44 @@
+//! The names of labels, annotations and variables.
+
+/// Annotation: the chain that the function belongs to.
+pub const CHAIN: &str = "nearpath.io/chain";
+/// Annotation: functions that this one may call, comma separated: the chain's edges that start here. `ALIAS=FUNCTION` lets it
+/// call the function by another name.
+pub const CALLS: &str = "nearpath.io/calls";
+/// Annotation: how descriptors go between the functions of the chain: `ring`, `sockmap` or `poll`.
+pub const DELIVERY: &str = "nearpath.io/delivery";
+/// Annotation: who can write where in the chain's memory: `shared` or `strict`.
+pub const ISOLATION: &str = "nearpath.io/isolation";
+/// Annotation: on which processors the functions of the chain run, see [`Placement`].
+pub const PLACEMENT: &str = "nearpath.io/placement";
+/// Annotation: pages of the chain's shared memory, see [`Pages`]. Every function of the chain has to ask for huge ones.
+pub const PAGES: &str = "nearpath.io/pages";
+/// Annotation: topics (or filters of topics) whose events this function sends within its chain, comma separated.
+pub const PUBLISHES: &str = "nearpath.io/publishes";
+/// Annotation: filters of the topics whose events this function wants from others of its chain, comma separated.
+pub const SUBSCRIBES: &str = "nearpath.io/subscribes";
+/// Annotation: destinations outside (`HOST:PORT`), comma separated, that this function may reach.
+pub const EGRESS: &str = "nearpath.io/egress";
+/// Annotation or environment variable: requests that one instance serves at a time; 0 means no limit.
+pub const MAX_INFLIGHT: &str = "nearpath.io/max-inflight";
+/// Annotation: requests that may wait when every instance is busy or none is ready.
+pub const QUEUE: &str = "nearpath.io/queue";
+/// Annotation: how long a request may wait for a free instance.
+pub const QUEUE_TIMEOUT: &str = "nearpath.io/queue-timeout";
+/// Annotation: how long a request may wait for the first instance of a sleeping function.
+pub const COLD_TIMEOUT: &str = "nearpath.io/cold-timeout";
+/// Annotation: from the request's end to the response's first byte.
+pub const FIRST_BYTE_TIMEOUT: &str = "nearpath.io/first-byte-timeout";
+/// Annotation: longest silence inside a response or an upgraded connection.
+pub const IDLE_TIMEOUT: &str = "nearpath.io/idle-timeout";
+/// Annotation: the whole request, from its first byte to the response's last one.
+pub const TOTAL_TIMEOUT: &str = "nearpath.io/total-timeout";
+/// Annotation: largest request body, as a memory quantity.
+pub const MAX_BODY: &str = "nearpath.io/max-body";
+/// Annotation: MQTT topics whose messages call the function, comma separated, with the wildcards `+` and `#`. The name is
+/// the one that OpenFaaS's connectors read.
+pub const TOPIC: &str = "topic";
+/// Label: replicas to start with and to wake to.
+pub const SCALE_MIN: &str = "com.openfaas.scale.min";
+/// Label: most replicas.
+pub const SCALE_MAX: &str = "com.openfaas.scale.max";
