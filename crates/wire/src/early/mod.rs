@@ -9,10 +9,12 @@
 //! That is why a request with side effects may go in the first flight, too.
 
 pub mod mint;
+mod provision;
 mod register;
 mod sessions;
 mod tokens;
 
+pub use provision::{LONGEST, Provision, ProvisionError};
 pub use register::{Entry, Register};
 pub use sessions::Sessions;
 pub use tokens::{TokenKey, Used};

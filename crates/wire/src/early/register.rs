@@ -49,6 +49,11 @@ impl Register {
         }
     }
 
+    /// The certificate was replaced: entries that come from now on end with the new one.
+    pub fn ends(&self, certificates_end: Instant) {
+        self.lock().end = Some(certificates_end);
+    }
+
     /// Takes all entries out.
     pub fn drain(&self) -> Vec<Entry> {
         let mut state = self.lock();

@@ -1,12 +1,13 @@
 //! The decision about a peer, made anew for every connection.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::SystemTime;
 
-use nearpath_types::SpiffeId;
+use nearpath_types::spiffe::Role;
+use nearpath_types::{FunctionId, SpiffeId};
 use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
-use std::sync::Arc;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
@@ -16,6 +17,8 @@ pub struct Trust {
     trust_domain: Arc<str>,
     roots: Arc<RootCertStore>,
     revoked: Arc<HashSet<String>>,
+    /// Functions that may call; none: whoever can be called, too.
+    callers: Option<Arc<HashSet<FunctionId>>>,
 }
 
 /// A peer that was admitted.
@@ -62,13 +65,19 @@ impl Trust {
         for authority in authorities {
             roots.add(authority.clone())?;
         }
-        Ok(Self { trust_domain: trust_domain.into(), roots: Arc::new(roots), revoked: Arc::default() })
+        Ok(Self { trust_domain: trust_domain.into(), roots: Arc::new(roots), revoked: Arc::default(), callers: None })
     }
 
     /// The same, without the incarnations of these names.
     #[must_use]
     pub fn without(&self, revoked: HashSet<String>) -> Self {
         Self { revoked: Arc::new(revoked), ..self.clone() }
+    }
+
+    /// The same for who is called: by gateways, and by instances of these functions only.
+    #[must_use]
+    pub fn called_by(&self, callers: HashSet<FunctionId>) -> Self {
+        Self { callers: Some(Arc::new(callers)), ..self.clone() }
     }
 
     pub(crate) fn roots(&self) -> Arc<RootCertStore> {
@@ -90,7 +99,12 @@ impl Trust {
         if self.revoked.contains(&peer.name) {
             return Err(Refusal::Revoked(peer.id));
         }
-        Ok(peer)
+        match (&self.callers, &peer.id.role) {
+            (Some(callers), Role::Instance(function, _)) if !callers.contains(function) => {
+                Err(Refusal::NoEdge(peer.id))
+            }
+            _ => Ok(peer),
+        }
     }
 }
 

@@ -11,8 +11,10 @@ pub mod frame;
 mod heads;
 mod serve;
 mod upload;
+mod worker;
 
 pub use body::{BodyError, Incoming};
 pub use call::{Answer, CallError, DialError, Dialer, Early, Line};
 pub use serve::{Call, Server};
 pub use upload::SendError;
+pub use worker::{Worker, WorkerError};

@@ -1,5 +1,6 @@
 //! The worker's side: takes connections, and hands each stream to a handler.
 
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -9,6 +10,7 @@ use bytes::{Bytes, BytesMut};
 use http::{Request, Response};
 use http_body::Body;
 use quinn::{Connection, RecvStream, SendStream};
+use tokio::sync::{Notify, watch};
 
 use super::body::{BodyError, Incoming};
 use super::call::certificates;
@@ -35,8 +37,20 @@ pub struct Call {
 /// Who may call, and what answers.
 #[derive(Debug)]
 pub struct Server<H> {
-    trust: Trust,
+    trust: RefCell<Trust>,
     handler: H,
+    /// Changes with the trust, and when the server stops.
+    changes: watch::Sender<Stage>,
+    open: Cell<usize>,
+    idle: Notify,
+}
+
+/// What connections are told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Whom to admit, by its number.
+    Serving(u64),
+    Stopping,
 }
 
 impl<H, F, B> Server<H>
@@ -48,7 +62,30 @@ where
 {
     /// Answers whom `trust` admits.
     pub fn new(trust: Trust, handler: H) -> Rc<Self> {
-        Rc::new(Self { trust, handler })
+        let (trust, changes) = (RefCell::new(trust), watch::Sender::new(Stage::Serving(0)));
+        Rc::new(Self { trust, handler, changes, open: Cell::new(0), idle: Notify::new() })
+    }
+
+    /// Admits others from now on. Connections of those who are not admitted any more are closed.
+    pub fn trust(&self, trust: Trust) {
+        *self.trust.borrow_mut() = trust;
+        self.changes.send_modify(|stage| {
+            if let Stage::Serving(number) = stage {
+                *number += 1;
+            }
+        });
+    }
+
+    /// Takes no more calls; done when those that are open have ended.
+    pub async fn stop(&self) {
+        self.changes.send_replace(Stage::Stopping);
+        loop {
+            let idle = self.idle.notified();
+            if self.open.get() == 0 {
+                return;
+            }
+            idle.await;
+        }
     }
 
     /// One connection, from its first packet to its end. Must run inside a `LocalSet`.
@@ -72,6 +109,7 @@ where
         let mut peer = self.admit(&connection);
         let mut complete = std::pin::pin!(complete);
         let mut early = true;
+        let mut changes = self.changes.subscribe();
         loop {
             tokio::select! {
                 biased;
@@ -80,6 +118,11 @@ where
                     peer = self.admit(&connection);
                     if let Err(refusal) = &peer {
                         return refuse(&connection, refusal);
+                    }
+                }
+                _ = changes.changed(), if !early => {
+                    if let Err(refusal) = self.admit(&connection) {
+                        return refuse(&connection, &refusal);
                     }
                 }
                 stream = connection.accept_bi(), if peer.is_ok() => match (stream, &peer) {
@@ -92,7 +135,7 @@ where
 
     /// Looks at what the peer showed: a session may be older than what the controller took back.
     fn admit(&self, connection: &Connection) -> Result<Arc<Peer>, Refusal> {
-        self.trust.admit(&certificates(connection), SystemTime::now()).map(Arc::new)
+        self.trust.borrow().admit(&certificates(connection), SystemTime::now()).map(Arc::new)
     }
 
     fn spawn(self: &Rc<Self>, send: SendStream, receive: RecvStream, peer: &Arc<Peer>, early: bool) {
@@ -103,16 +146,39 @@ where
 
     async fn call(self: Rc<Self>, send: SendStream, receive: RecvStream, peer: Arc<Peer>, early: bool) {
         let (mut out, mut incoming) = (Outgoing::new(send), Incoming::<Asked>::new(receive));
+        if *self.changes.borrow() == Stage::Stopping {
+            return out.refuse(code::UNSEEN);
+        }
+        let _one = One::of(&self);
         let call = match begin(&mut incoming).await {
             Ok((request, asked)) => Call { request: request.map(|()| incoming), asked, peer, early },
-            Err(_) => return drop(out.stream().reset(code::FAULT)),
+            Err(_) => return out.refuse(code::FAULT),
         };
         let gone = out.stream().stopped();
         let answer = tokio::select! {
             answer = (self.handler)(call) => answer,
             _ = gone => return, // nobody waits: the handler's work is dropped
         };
-        let _ = give(&mut out, answer).await; // there is nobody to tell
+        if give(&mut out, answer).await.is_ok() {
+            let _ = out.stream().stopped().await; // the caller has all of it: only then may the connection end
+        }
+    }
+}
+
+/// One call that is under way.
+struct One<'a, H>(&'a Server<H>);
+
+impl<'a, H> One<'a, H> {
+    fn of(server: &'a Server<H>) -> Self {
+        server.open.set(server.open.get() + 1);
+        Self(server)
+    }
+}
+
+impl<H> Drop for One<'_, H> {
+    fn drop(&mut self) {
+        self.0.open.set(self.0.open.get() - 1);
+        self.0.idle.notify_waiters();
     }
 }
 

@@ -7,7 +7,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use http::HeaderMap;
 use http_body::{Body, Frame};
 use nearpath_types::head::BadHead;
-use quinn::{SendStream, WriteError};
+use quinn::{SendStream, VarInt, WriteError};
 
 use super::code;
 use super::frame::{self, LONGEST, UNKNOWN};
@@ -42,6 +42,12 @@ impl Outgoing {
 
     pub(super) fn stream(&mut self) -> &mut SendStream {
         &mut self.stream
+    }
+
+    /// Ends it with nothing sent, and says why.
+    pub(super) fn refuse(mut self, why: VarInt) {
+        let _ = self.stream.reset(why); // it may be closed already
+        self.finished = true;
     }
 
     /// Sends what came first, which is written already, and the body after it.

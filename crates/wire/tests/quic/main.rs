@@ -6,3 +6,4 @@ mod early;
 mod peers;
 mod replay;
 mod site;
+mod worker;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use nearpath_types::SpiffeId;
+use nearpath_types::{InstanceId, SpiffeId};
 use nearpath_wire::identity::Refusal;
 use nearpath_wire::quic::{DialError, Early};
 
@@ -77,6 +77,27 @@ fn a_certificate_that_was_taken_back() {
         worker.trust = site.trust.without(["gateway".to_owned()].into());
         let told = refusal(&caller, &worker.start(echo)).await;
         assert!(told.contains("was revoked"), "{told}");
+    });
+}
+
+#[test]
+fn a_function_without_an_edge() {
+    run(async {
+        let site = Site::new();
+        let function = |name: &str, number| SpiffeId::instance(DOMAIN, name.parse().unwrap(), InstanceId(number));
+        let mut worker = site.worker(1);
+        worker.trust = site.trust.called_by(["friend".parse().unwrap()].into());
+        let worker = worker.start(echo);
+        let stranger = site.caller_as(site.credentials(function("stranger", 8), "i8"));
+        let told = refusal(&stranger, &worker).await;
+        assert!(
+            told.contains("no edge leads from spiffe://test.nearpath/ns/openfaas-fn/fn/stranger/instance/8"),
+            "{told}"
+        );
+        for id in [function("friend", 9), gateway()] {
+            let line = site.caller_as(site.credentials(id, "i9")).dial(&worker).await;
+            assert!(line.call_whole(post("in"), Early::Allowed).await.unwrap().status().is_success());
+        }
     });
 }
 
