@@ -10,6 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 use bytes::Bytes;
 use http::Response;
 use http_body::Body;
+use nearpath_types::SpiffeId;
 use quinn::{Endpoint, EndpointConfig, TokioRuntime};
 
 use super::code;
@@ -92,6 +93,11 @@ where
         }
         self.register.provision(entries, Instant::now());
         Ok(())
+    }
+
+    /// Who it is.
+    pub fn id(&self) -> &SpiffeId {
+        &self.provision.credentials.id
     }
 
     /// Where it listens.
