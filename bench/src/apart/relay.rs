@@ -75,14 +75,12 @@ async fn serve(hop: Hop, ready: impl FnOnce()) -> Result<(), Error> {
     let server = port::serve(port::listen(all(SERVER))?, Some(server), handler);
     let socket = UdpSocket::bind(all(PLAIN))?;
     socket.set_nonblocking(true)?;
-    let _quic = Worker::start(socket, hop.provision, move |call| {
-        answer(call.request.uri().path().to_owned(), next.clone())
-    })?;
+    let _quic =
+        Worker::start(socket, hop.provision, move |call| answer(call.request.uri().path().to_owned(), next.clone()))?;
     ready();
     tokio::join!(plain, mutual, server);
     Ok(())
 }
-
 
 type Asked = http::Request<hyper::body::Incoming>;
 

@@ -68,10 +68,8 @@ pub(super) fn callee(provision: &Provision, mutual: bool) -> Result<Arc<ServerCo
 /// AES-128 first, as QUIC has it here.
 fn provider() -> Arc<CryptoProvider> {
     let mut provider = ring::default_provider();
-    provider.cipher_suites = vec![
-        ring::cipher_suite::TLS13_AES_128_GCM_SHA256,
-        ring::cipher_suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
-    ];
+    provider.cipher_suites =
+        vec![ring::cipher_suite::TLS13_AES_128_GCM_SHA256, ring::cipher_suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256];
     Arc::new(provider)
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nearpath_testkit::lab::{Lab, Link, Node};
 
-use super::{Args, Place, here};
+use super::{Args, Place, here, minting};
 use crate::apart::caller::{Ask, Callee, Caller};
 use crate::apart::drive::{self, Took};
 use crate::apart::site::{Identity, Site, mint};
@@ -78,11 +78,7 @@ impl Ground {
 impl Stage<'_> {
     async fn all(&self, comparison: &mut Comparison) -> Result<(), Error> {
         let worker = self.worker(SESSIONS, true, true)?;
-        let asks = [
-            ("GET", Ask::get(SMALL)),
-            ("POST", Ask::post(SMALL)),
-            ("1 MB response", Ask::get(LARGE)),
-        ];
+        let asks = [("GET", Ask::get(SMALL)), ("POST", Ask::post(SMALL)), ("1 MB response", Ask::get(LARGE))];
         for (what, ask) in &asks {
             self.fresh(comparison, &worker, &format!("{what}, new connection, {}", self.place), ask).await?;
         }
@@ -91,6 +87,9 @@ impl Stage<'_> {
         {
             let case = format!("{what}, continuous {at_a_time}, {}", self.place);
             self.kept(comparison, &worker, &case, (ask, at_a_time)).await?;
+        }
+        if self.place == Place::Loopback {
+            self.beside_mints(comparison, &worker, &asks[0].1).await?;
         }
         drop(worker);
         self.never_contacted(comparison).await
@@ -140,6 +139,26 @@ impl Stage<'_> {
             let name = format!("caller's CPU µs a call, {case}, quic - tcp");
             to.figure(Ratio { name, value: quic - tcp, better: Better::Lower, goal: 8.0 });
         }
+        Ok(())
+    }
+
+    /// Calls on a connection that stays, while sessions for other workers are minted as fast as one thread can.
+    async fn beside_mints(&self, to: &mut Comparison, worker: &Worker, ask: &Ask) -> Result<(), Error> {
+        let case = "GET beside mints, continuous 1, loopback";
+        if self.args.mints == 0 || !self.args.wants(case) {
+            return Ok(());
+        }
+        let one = async |index: usize| {
+            let of = (Way::Quic, &worker.callee);
+            let calls = drive::kept(&self.caller, of, (ask, 1), self.args.plan(), spent(worker, Way::Quic));
+            let took = match index {
+                0 => calls.await,
+                _ => minting::beside(calls).await?.0,
+            };
+            Ok::<_, Error>(told(case, Way::Quic, &took).measured())
+        };
+        to.loads(case, &["quic, no mints", "quic, mints"], one).await?;
+        eprintln!("measured: {case}");
         Ok(())
     }
 
