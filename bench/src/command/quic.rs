@@ -14,8 +14,8 @@ use std::time::Duration;
 use tokio::task::LocalSet;
 
 use super::{Outcome, seconds};
-use crate::apart::Error;
 use crate::apart::drive::Plan;
+use crate::apart::{Error, Way};
 use crate::compare::{Comparison, ROUNDS};
 
 /// Options of `quic`.
@@ -60,6 +60,10 @@ pub(crate) struct Args {
     /// Only cases whose name begins so
     #[arg(long, default_value = "")]
     case: String,
+
+    /// Only variants of these names
+    #[arg(long, value_delimiter = ';')]
+    variants: Vec<String>,
 }
 
 /// What lies between caller and worker.
@@ -97,6 +101,12 @@ impl Args {
         Plan { duration: self.duration, least: self.least }
     }
 
+    /// Those of `ways` that are wanted.
+    fn ways(&self, ways: &[Way]) -> Vec<Way> {
+        let wanted = |way: &&Way| self.variants.is_empty() || self.variants.iter().any(|name| name == way.name());
+        ways.iter().filter(wanted).copied().collect()
+    }
+
     fn wants(&self, case: &str) -> bool {
         case.starts_with(&self.case)
     }
@@ -114,6 +124,11 @@ pub(crate) fn run(args: &Args) -> Outcome {
     }
     goals::add(&mut comparison, args.chain_delay);
     Ok(if comparison.finish()? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// As a table has them.
+fn names(ways: &[Way]) -> Vec<&'static str> {
+    ways.iter().map(|way| way.name()).collect()
 }
 
 /// On this thread, whose namespace the sockets are in.

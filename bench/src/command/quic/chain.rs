@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use nearpath_testkit::lab::{Cable, Lab, Link, Node};
 
-use super::{Args, Place, here, near};
+use super::{Args, Place, here, names, near};
 use crate::apart::caller::{Callee, Caller};
 use crate::apart::site::{Identity, Site, mint};
 use crate::apart::{Error, Way, drive, relay};
@@ -48,13 +48,14 @@ async fn one(
     (case, length): (&str, usize),
     threads: &[u32],
 ) -> Result<(), Error> {
+    let ways = args.ways(&WAYS);
     let spent = || -> Duration { cpu::of_threads(threads) };
     let measure = async |index: usize| {
-        let way = WAYS[index];
+        let way = ways[index];
         let took = drive::fresh(caller, (way, first), &relay::ask(way, length), args.plan(), spent).await;
         Ok::<_, Error>(near::told(case, way, &took).measured())
     };
-    comparison.loads(case, &WAYS.map(Way::name), measure).await?;
+    comparison.loads(case, &names(&ways), measure).await?;
     eprintln!("measured: {case}");
     Ok(())
 }

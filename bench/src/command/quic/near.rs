@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nearpath_testkit::lab::{Lab, Link, Node};
 
-use super::{Args, Place, here, minting};
+use super::{Args, Place, here, minting, names};
 use crate::apart::caller::{Ask, Callee, Caller};
 use crate::apart::drive::{self, Took};
 use crate::apart::site::{Identity, Site, mint};
@@ -109,13 +109,14 @@ impl Stage<'_> {
         if !self.args.wants(case) {
             return Ok(());
         }
+        let ways = self.args.ways(&Way::ALL);
         let one = async |index: usize| {
-            let way = Way::ALL[index];
+            let way = ways[index];
             let of = (way, &worker.callee);
             let took = drive::fresh(&self.caller, of, ask, self.args.plan(), spent(worker, way)).await;
             Ok::<_, Error>(told(case, way, &took).measured())
         };
-        to.loads(case, &Way::ALL.map(Way::name), one).await?;
+        to.loads(case, &names(&ways), one).await?;
         eprintln!("measured: {case}");
         Ok(())
     }
@@ -124,18 +125,20 @@ impl Stage<'_> {
         if !self.args.wants(case) {
             return Ok(());
         }
-        let callers = RefCell::new(KEPT.map(|_| Vec::new()));
+        let ways = self.args.ways(&KEPT);
+        let callers = RefCell::new(vec![Vec::new(); ways.len()]);
         let one = async |index: usize| {
-            let way = KEPT[index];
+            let way = ways[index];
             let of = (way, &worker.callee);
             let took = drive::kept(&self.caller, of, what, self.args.plan(), spent(worker, way)).await;
             callers.borrow_mut()[index].push(took.caller_us());
             Ok::<_, Error>(told(case, way, &took).measured())
         };
-        to.loads(case, &KEPT.map(Way::name), one).await?;
+        to.loads(case, &names(&ways), one).await?;
         eprintln!("measured: {case}");
-        if self.place == Place::Loopback && what.0.answer == SMALL {
-            let [tcp, .., quic] = callers.into_inner().map(|us| median(us.into_iter()));
+        if self.place == Place::Loopback && what.0.answer == SMALL && ways == KEPT {
+            let us: Vec<f64> = callers.into_inner().into_iter().map(|us| median(us.into_iter())).collect();
+            let (tcp, quic) = (us[0], us[KEPT.len() - 1]);
             let name = format!("caller's CPU µs a call, {case}, quic - tcp");
             to.figure(Ratio { name, value: quic - tcp, better: Better::Lower, goal: 8.0 });
         }
@@ -169,9 +172,8 @@ impl Stage<'_> {
             return Ok(());
         }
         // A session of an earlier connection, and a connection from before, are what such a worker cannot have.
-        let ways: Vec<Way> =
-            Way::ALL.into_iter().filter(|way| !matches!(way, Way::Tls13Resumed | Way::QuicReady)).collect();
-        let names: Vec<&str> = ways.iter().map(|way| way.name()).collect();
+        let mut ways = self.args.ways(&Way::ALL);
+        ways.retain(|way| !matches!(way, Way::Tls13Resumed | Way::QuicReady));
         let one = async |index: usize| {
             let (way, mut took) = (ways[index], Took::default());
             for _ in 0..self.args.starts {
@@ -180,7 +182,7 @@ impl Stage<'_> {
             }
             Ok::<_, Error>(told(&case, way, &took).measured())
         };
-        to.loads(&case, &names, one).await?;
+        to.loads(&case, &names(&ways), one).await?;
         eprintln!("measured: {case}");
         Ok(())
     }
