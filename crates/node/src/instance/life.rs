@@ -144,7 +144,8 @@ impl Life {
     }
 
     async fn run(&self, launched: Launched, stop: oneshot::Receiver<StopOrder>) -> Ending {
-        let Launched { pid, stdout, stderr, notes, process } = launched;
+        let Launched { pid, stdout, stderr, notes, identity, process } = launched;
+        drop(identity);
         self.tell(Event::Launched { id: self.blueprint.id, pid, process: process.clone() });
         self.admit_unkept_limits();
         let pumps: Pumps = [stdout, stderr].map(|output| {
