@@ -134,7 +134,7 @@ mod tests {
             let (sender, frames) = mpsc::channel(4);
             sender.try_send(b"first".to_vec()).unwrap();
             *self.frames.lock().unwrap() = Some(sender);
-            Ok(Identity { name: format!("i{instance}.{function}").into(), frames })
+            Ok(Identity { name: format!("{instance}.{function}").into(), frames })
         }
 
         fn gone(&self, name: &str) {
