@@ -1,5 +1,6 @@
 //! Connections of one thread, in every way.
 
+use std::cell::Cell;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +12,7 @@ use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
 use nearpath_wire::quic::{Dialer, Early, Line};
 use quinn::{ClientConfig, Endpoint, EndpointConfig, TokioRuntime};
+use rustls::HandshakeKind;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -52,6 +54,8 @@ pub(crate) struct Caller {
     identity: Identity,
     early: Dialer,
     full: Dialer,
+    /// There was a handshake that leaves a session for the next one.
+    met: Cell<bool>,
 }
 
 /// An open connection.
@@ -70,7 +74,7 @@ impl Caller {
             Ok(Dialer::new(endpoint, config.clone(), identity.trust.clone()))
         };
         let (early, full) = (dialer(&identity.early.0)?, dialer(&identity.full.0)?);
-        Ok(Self { identity, early, full })
+        Ok(Self { identity, early, full, met: Cell::new(false) })
     }
 
     /// Opens a connection.
@@ -93,7 +97,12 @@ impl Caller {
         let config = self.identity.tls.of(way).ok_or(Failure::Connect)?;
         let name = ServerName::try_from(callee.name.clone()).map_err(|_| Failure::Connect)?;
         let stream = TlsConnector::from(Arc::clone(config)).connect(name, tcp(addr).await?).await;
-        Connection::http(stream.map_err(|_| Failure::Connect)?).await
+        let stream = stream.map_err(|_| Failure::Connect)?;
+        let resumed = stream.get_ref().1.handshake_kind() == Some(HandshakeKind::Resumed);
+        if way == Way::Tls13Resumed && !resumed && self.met.replace(true) {
+            return Err(Failure::Connect); // what is measured would be something else
+        }
+        Connection::http(stream).await
     }
 
     async fn quic(&self, way: Way, callee: &Callee) -> Result<Connection, Failure> {
@@ -154,10 +163,17 @@ impl Connection {
 
     /// Ends it when what a worker gives to each caller has come, sessions among it: they follow the handshake, which a call in the
     /// first flight does not wait for.
-    pub(crate) async fn end(self) {
-        if let Self::Quic(line, _) = self {
-            tokio::time::sleep(2 * line.rtt() + Duration::from_millis(1)).await;
-            line.close();
+    ///
+    /// # Errors
+    /// [`Failure::Broken`] when the worker did not take the first flight: the call went a second time.
+    pub(crate) async fn end(self) -> Result<(), Failure> {
+        let Self::Quic(line, early) = self else { return Ok(()) };
+        tokio::time::sleep(2 * line.rtt() + Duration::from_millis(1)).await;
+        let settled = tokio::time::timeout(PATIENCE, line.settled()).await;
+        line.close();
+        match settled {
+            Ok(Ok(taken)) if taken || early == Early::Never => Ok(()),
+            _ => Err(Failure::Broken),
         }
     }
 }

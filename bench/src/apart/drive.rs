@@ -99,9 +99,9 @@ pub(crate) async fn first(caller: &Caller, (way, callee): (Way, &Callee), ask: &
     };
     match opened {
         Ok(mut connection) => {
-            let outcome = connection.ask(ask).await;
-            took.add(outcome.map(|()| begun.elapsed()));
-            connection.end().await;
+            let outcome = connection.ask(ask).await.map(|()| begun.elapsed());
+            let ended = connection.end().await;
+            took.add(outcome.and_then(|time| ended.map(|()| time)));
         }
         Err(failure) => took.add(Err(failure)),
     }

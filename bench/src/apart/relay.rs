@@ -109,7 +109,7 @@ async fn on(way: Way, left: usize, next: &(Caller, Callee)) -> bool {
     let (caller, callee) = next;
     let Ok(mut connection) = caller.open(way, callee).await else { return false };
     let done = connection.ask(&ask(way, left)).await.is_ok();
-    tokio::task::spawn_local(connection.end()); // the answer does not wait for it
+    tokio::task::spawn_local(async move { drop(connection.end().await) }); // the answer does not wait for it
     done
 }
 

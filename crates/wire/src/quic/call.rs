@@ -200,8 +200,11 @@ impl Line {
         self.connection.close(code::DONE, b"");
     }
 
-    /// Waits for the handshake: whether the first flight was taken.
-    async fn settled(&self) -> Result<bool, CallError> {
+    /// Waits for the handshake: whether the first flight was taken; without one it was not.
+    ///
+    /// # Errors
+    /// [`CallError::Unseen`] when the handshake failed or the peer is not admitted.
+    pub async fn settled(&self) -> Result<bool, CallError> {
         let mut stage = self.stage.clone();
         let settled = stage.wait_for(|stage| *stage != Stage::Early).await;
         match settled.as_deref() {

@@ -42,6 +42,18 @@ fn bodies_of_all_sizes() {
 }
 
 #[test]
+fn one_probe_finds_the_longest_datagram() {
+    run(async {
+        let line = line(echo).await;
+        let path = || line.connection().stats().path;
+        while path().current_mtu == 1200 {
+            line.call_whole(post("a call"), Early::Allowed).await.unwrap();
+        }
+        assert_eq!((path().current_mtu, path().sent_plpmtud_probes), (1452, 1));
+    });
+}
+
+#[test]
 fn many_at_once() {
     run(async {
         let line = line(echo).await;
