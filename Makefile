@@ -39,8 +39,7 @@ test: setup ## every test that is fast; fails when more are skipped than tests/s
 	@rm -f $(SKIPS)
 	$(CARGO) build --locked --workspace
 	NEARPATH_SKIP_LOG=$(SKIPS) $(CARGO) test --locked --workspace
-	NEARPATH_SKIP_LOG=$(SKIPS) $(MAKE) --no-print-directory test-python
-	$(MAKE) --no-print-directory test-go test-sdk
+	NEARPATH_SKIP_LOG=$(SKIPS) $(MAKE) --no-print-directory test-python test-go test-sdk
 	@tools/skips $(SKIPS)
 
 test-python: ## the tests of the examples; those of one: EXAMPLES=retail

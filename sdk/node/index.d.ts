@@ -1,6 +1,8 @@
 /** Functions that take calls and make them, over the nearest path there is: shared memory on one machine, HTTP elsewhere. */
 
 export type Payload = string | ArrayBuffer | ArrayBufferView | null | undefined;
+/** Sent as it yields. */
+export type Pieces = AsyncIterable<Payload> | Iterator<Payload>;
 export type Headers = Record<string, string | string[]>;
 export type Path = 'shm' | 'http';
 
@@ -16,6 +18,10 @@ export interface Request {
   readonly cameOver: Path;
   /** One way: the answer goes nowhere. */
   readonly isEvent: boolean;
+  /** Of an event that was published. */
+  readonly topic: string | null;
+  /** The payload as it comes, with `serve(…, { stream: true })`; `body` is empty then. Else it yields the body, once. */
+  readonly stream: AsyncIterableIterator<Buffer>;
   /** Milliseconds that the caller still waits; null: it did not say. */
   readonly timeLeft: number | null;
   /** Aborted when the caller no longer waits. */
@@ -34,7 +40,19 @@ export interface Response {
 export interface Answer {
   status?: number;
   headers?: Headers;
-  body?: Payload;
+  body?: Payload | Pieces;
+}
+
+export interface Streamed extends Response {
+  /** The body as it comes; `body` is empty. Leaving a loop over it tells the callee that nobody reads. */
+  readonly stream: AsyncIterableIterator<Buffer>;
+}
+
+export interface Published {
+  /** Functions that subscribe and to one of whose instances the event went. */
+  readonly sent: number;
+  /** Functions that subscribe and whose instances had no room for it. */
+  readonly missed: number;
 }
 
 export interface How {
@@ -47,6 +65,8 @@ export interface How {
   idempotent?: boolean;
   /** Shared memory or an error of kind `unsent`, never HTTP. */
   nearOnly?: boolean;
+  /** The answer is there when it begins, and is read as it comes. A deadline is for all of it. */
+  stream?: boolean;
 }
 
 export class NearpathError extends Error {
@@ -60,13 +80,22 @@ export class NearpathError extends Error {
   readonly reason: string | null;
 }
 
-export type Returned = Answer | Payload | [number, Answer | Payload];
+export type Returned = Answer | Streamed | Payload | Pieces | [number, Answer | Streamed | Payload | Pieces];
 
 /** Serves until the process is told to stop (SIGTERM, SIGINT), and finishes calls that are open. */
-export function serve(handler: (request: Request) => Returned | Promise<Returned>): Promise<void>;
+export function serve(
+  handler: (request: Request) => Returned | Promise<Returned>,
+  how?: {
+    /** The handler is called when a request begins. */
+    stream?: boolean;
+  },
+): Promise<void>;
 /** Calls a function and waits for its answer, whatever status that has. */
-export function call(name: string, payload?: Payload, how?: How): Promise<Response>;
+export function call(name: string, payload: Payload | Pieces, how: How & { stream: true }): Promise<Streamed>;
+export function call(name: string, payload?: Payload | Pieces, how?: How): Promise<Response>;
 /** Calls several functions at once; the answers come in the same order. */
 export function gather(calls: [name: string, payload?: Payload][], how?: How): Promise<Response[]>;
 /** Sends an event: nobody answers. */
 export function notify(name: string, payload?: Payload, how?: How): Promise<void>;
+/** Sends an event to one instance of each function of the domain that subscribes to the topic. */
+export function publish(topic: string, payload?: Payload, how?: How): Promise<Published>;

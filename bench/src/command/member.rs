@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use nearpath_domain::post::Settings;
 use nearpath_domain::post::polled::{Post, Received};
 use nearpath_domain::{Answer, Request, To};
-use nearpath_types::FunctionId;
+use nearpath_types::{FunctionId, Reason};
 
 /// Where a function finds the door to its domain; see `contract/dispatch.md`.
 const DISPATCH: &str = "NEARPATH_DISPATCH";
@@ -51,7 +51,7 @@ async fn forward(post: Post, next: Rc<FunctionId>, received: Received, answer: &
         Ok(()) => Answer::ok(answer),
         Err(error) => {
             eprintln!("{error}");
-            Answer::platform(502, "the next function did not answer")
+            Answer::platform(Reason::InstanceDied, "the next function did not answer")
         }
     });
 }

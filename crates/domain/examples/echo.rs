@@ -6,7 +6,7 @@ use std::path::Path;
 
 use nearpath_domain::post::{Settings, blocking};
 use nearpath_domain::{Answer, CallError, Incoming, Request, To};
-use nearpath_types::FunctionId;
+use nearpath_types::{FunctionId, Reason};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let door = std::env::var("NEARPATH_DISPATCH").unwrap_or_else(|_| "/run/nearpath/dispatch".into());
@@ -23,6 +23,6 @@ fn pass_on(post: &mut blocking::Post, next: &FunctionId, incoming: &mut Incoming
     let begun = post.begin_with(To::Function(next), &request, &mut incoming.body);
     match begun.map_err(CallError::from).and_then(|pending| post.wait(pending)) {
         Ok(reply) => Answer { status: reply.status, body: reply.body, ..Answer::default() },
-        Err(_) => Answer::platform(502, "the next function gave no answer\n"),
+        Err(_) => Answer::platform(Reason::InstanceDied, "the next function gave no answer\n"),
     }
 }

@@ -66,6 +66,8 @@ struct World {
     parties: BTreeMap<Party, (Who, Takes, bool)>,
     edges: BTreeSet<(usize, usize)>,
     withdrawn: BTreeSet<InstanceId>,
+    /// Of these, whose open calls have ended, as told.
+    quiet: BTreeSet<InstanceId>,
     /// Channels with their two sides, and who has still to let go.
     channels: BTreeMap<Channel, (Party, Party)>,
     told: Vec<(Party, Channel)>,
@@ -93,7 +95,10 @@ impl World {
                 }
                 Action::Forget { channel } => drop(self.channels.remove(&channel)),
                 Action::Close { channel, .. } => assert!(self.channels.contains_key(&channel)),
-                Action::Quiet { instance } => assert!(self.withdrawn.contains(&instance)),
+                Action::Quiet { instance } => {
+                    assert!(self.withdrawn.contains(&instance));
+                    self.quiet.insert(instance);
+                }
                 Action::Sweep => {}
             }
         }
@@ -221,6 +226,7 @@ proptest! {
             step(&mut registrar, &mut world, Event::Drained(0));
         }
         step(&mut registrar, &mut world, Event::Tick(LONG));
+        prop_assert_eq!(&world.quiet, &world.withdrawn, "who waits for an instance's last call hears of it");
         let open: BTreeSet<_> = registrar.open_channels().map(|(_, p, q)| (p, q)).collect();
         prop_assert_eq!(&open, &world.wanted());
         let mapped: BTreeSet<_> = world.channels.values().copied().collect();
@@ -255,4 +261,15 @@ fn who_breaks_every_channel_gets_the_next_one_later_each_time() {
     }
     assert_eq!(waits, [1, 2, 4, 8, 16, 32, 64, 64, 64]);
     assert!(registrar.broken(Party::new(999).unwrap(), channel, now).is_err(), "that is no channel of its own");
+}
+
+#[test]
+fn a_withdrawn_instance_is_quiet_when_its_last_caller_leaves_without_a_word() {
+    let mut registrar = Registrar::new();
+    let (caller, _) = registrar.arrive(Who::Gateway, false).unwrap();
+    let (callee, _) = registrar.arrive(Who::Instance(InstanceId(1), function(0)), true).unwrap();
+    registrar.ready(callee);
+    let quiet = Action::Quiet { instance: InstanceId(1) };
+    assert!(!registrar.withdraw(InstanceId(1)).contains(&quiet), "its caller may have calls open");
+    assert!(registrar.left(caller, 7).contains(&quiet));
 }

@@ -11,7 +11,9 @@ use nearpath_domain::hub::{BUCKETS, Calls, EdgeCounters, Holdings, Ledger, Roll}
 use nearpath_types::FunctionId;
 use nearpath_types::chain::{Bucket, EdgeStatus, GATEWAY, HolderStatus, MemoryStatus};
 
-/// By domain, `CHAIN.NAMESPACE`. Clones are the same books.
+use crate::sums;
+
+/// By domain ([`nearpath_types::Policy::domain`]). Clones are the same books.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Books(Arc<Mutex<BTreeMap<String, Ledger>>>);
 
@@ -21,14 +23,14 @@ impl Books {
         self.all().entry(domain.to_owned()).or_default().clone()
     }
 
-    /// What every edge of every domain counted.
+    /// What every edge of every chain counted. A chain that was or is in several domains (it was deployed again with another
+    /// delivery or isolation, or does not agree with itself) is one chain: its counters are sums.
     pub(crate) fn edges(&self) -> Vec<EdgeStatus> {
         let now = clock::now();
         let mut all = self.all();
-        let edges = all.iter().flat_map(|(domain, ledger)| {
-            ledger.edges(now).into_iter().filter_map(move |counted| edge(domain, counted))
-        });
-        let edges = edges.collect();
+        let counted =
+            all.iter().flat_map(|(domain, ledger)| ledger.edges(now).into_iter().map(move |line| (domain, line)));
+        let edges = sums::edges(counted.filter_map(|(domain, line)| edge(domain, line)));
         all.retain(|_, ledger| !ledger.is_idle());
         edges
     }
@@ -43,10 +45,11 @@ impl Books {
         self.all().values().for_each(|ledger| ledger.retain(&known));
     }
 
-    /// The memory of every domain.
+    /// The memory of every chain; of one in several domains, together.
     pub(crate) fn memory(&self) -> Vec<MemoryStatus> {
         let all = self.all();
-        all.iter().filter_map(|(domain, ledger)| Some(memory(domain, ledger.holdings()?))).collect()
+        let held = all.iter().filter_map(|(domain, ledger)| Some(memory(domain, ledger.holdings()?)));
+        sums::memory(held)
     }
 
     /// Who is in each domain.
@@ -59,9 +62,10 @@ impl Books {
     }
 }
 
-/// Chain and namespace; a namespace has no dot.
+/// Chain and namespace of `CHAIN.NAMESPACE:WAY…`: a namespace has no dot, and neither has a colon.
 fn split(domain: &str) -> (String, String) {
-    let (chain, namespace) = domain.rsplit_once('.').unwrap_or((domain, ""));
+    let chain = domain.split_once(':').map_or(domain, |(chain, _)| chain);
+    let (chain, namespace) = chain.rsplit_once('.').unwrap_or((chain, ""));
     (chain.to_owned(), namespace.to_owned())
 }
 
@@ -113,5 +117,26 @@ fn memory(domain: &str, held: Holdings) -> MemoryStatus {
         missed_huge: held.missed_huge,
         dead_bytes: held.dead,
         holders: held.holders.iter().map(holder).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nearpath_types::Policy;
+    use nearpath_types::policy::{Delivery, Isolation};
+
+    use super::*;
+
+    #[test]
+    fn a_domain_of_any_way_is_its_chains() {
+        let function: FunctionId = "cart".parse().unwrap();
+        let chain = Some("shop".to_owned());
+        for delivery in [Delivery::Ring, Delivery::Sockmap, Delivery::Poll] {
+            for isolation in [Isolation::Shared, Isolation::Strict] {
+                let policy = Policy { chain: chain.clone(), delivery, isolation, ..Policy::default() };
+                let domain = policy.domain(&function).unwrap();
+                assert_eq!(split(&domain), ("shop".into(), "openfaas-fn".into()), "{domain}");
+            }
+        }
     }
 }

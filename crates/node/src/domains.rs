@@ -32,6 +32,8 @@ pub(crate) struct Domains {
     hubs: BTreeMap<String, Made>,
     /// What the functions of each domain ask for.
     pages: BTreeMap<String, Pages>,
+    /// Those that functions belong to.
+    declared: BTreeSet<String>,
     /// In which domain an instance is.
     members: HashMap<InstanceId, String>,
     /// What the domains write down.
@@ -70,6 +72,7 @@ impl Domains {
             folder,
             hubs: BTreeMap::new(),
             pages: BTreeMap::new(),
+            declared: BTreeSet::new(),
             members: HashMap::new(),
             books,
             gateways: Vec::new(),
@@ -92,15 +95,20 @@ impl Domains {
         let paged: Vec<_> = all.iter().filter_map(|(id, policy)| Some((policy.domain(id)?, policy.pages))).collect();
         self.pages = pages::by_domain(paged.iter().map(|(domain, pages)| (domain.as_str(), *pages)));
         let edges = edges::of(all.into_iter());
-        let named: BTreeSet<&str> =
-            self.members.values().map(String::as_str).chain(edges.keys().map(String::as_str)).collect();
-        self.hubs.retain(|name, _| named.contains(name.as_str()));
+        self.declared = edges.keys().cloned().collect();
+        self.end_unused();
         for (domain, edges) in edges {
             match self.hub(&domain, ways.get(&domain).copied().unwrap_or_default()) {
                 Ok(made) => made.hub.declare_with(edges),
                 Err(error) => tracing::warn!(domain, %error, "no shared memory for this chain; its calls go over HTTP"),
             }
         }
+    }
+
+    /// Ends domains to which no function belongs, and of which no instance is left.
+    fn end_unused(&mut self) {
+        let used: BTreeSet<&String> = self.members.values().chain(&self.declared).collect();
+        self.hubs.retain(|name, _| used.contains(name));
     }
 
     fn hub(&mut self, domain: &str, ways: Ways) -> io::Result<&Made> {
@@ -171,6 +179,7 @@ impl Domains {
         if let Some(Made { hub, .. }) = self.hubs.get(&domain) {
             hub.gone(instance);
         }
+        self.end_unused();
     }
 
     /// Lets a thread of the gateway in: a socket for every domain, those to come as well.
@@ -230,7 +239,24 @@ async fn complain(domain: String, mut faults: mpsc::UnboundedReceiver<Fault>) {
 
 #[cfg(test)]
 mod tests {
+    use nearpath_daemon::metrics::Registry;
+
     use super::*;
+
+    #[tokio::test]
+    async fn a_domain_ends_with_its_last_instance_when_no_function_belongs_to_it() {
+        let (folder, books) = (tempfile::tempdir().unwrap(), Books::default());
+        let exchanges = Exchanges::new(&Registry::default());
+        let mut domains = Domains::new(folder.path().to_owned(), books.clone(), exchanges);
+        let id: FunctionId = "cart".parse().unwrap();
+        let policy = Policy { chain: Some("shop".into()), ..Policy::default() };
+        domains.declare([(&id, &policy)].into_iter());
+        domains.admit(InstanceId(1), &id, &policy).unwrap();
+        domains.declare([].into_iter());
+        assert_eq!(books.memory().len(), 1, "its instance may still answer");
+        domains.gone(InstanceId(1));
+        nearpath_testkit::eventually("its memory is let go of", async || books.memory().is_empty()).await;
+    }
 
     #[test]
     fn chains_that_do_not_agree_are_told_once_and_forgotten_when_they_do() {

@@ -30,6 +30,7 @@ mod pages;
 mod paths;
 pub mod placement;
 pub mod reconcile;
+mod sums;
 
 pub use config::{Config, NodeError, Settle};
 pub use identities::{Identities, Identity, Issuer};

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use nearpath::{Draft, Head, Payload, Response};
 
 use crate::border::{self, Lent, Release};
-use crate::code::{self, Code, MISUSE, OK};
+use crate::code::{self, Code, MISUSE, OK, UNWANTED};
 use crate::draft::DraftOfC;
 use crate::party::PartyOfC;
 use crate::reply::ReplyOfC;
@@ -128,4 +128,49 @@ pub unsafe extern "C" fn np_answer_reply(answer: *mut AnswerOfC, reply: *mut Rep
     answer.status = reply.0.status();
     answer.body = Body::Whole(reply.0.into_body());
     OK
+}
+
+/// # Safety
+/// Both are NULL, or those of a handler that runs.
+unsafe fn both<'a>(party: *mut PartyOfC, answer: *mut AnswerOfC) -> Option<(&'a PartyOfC, &'a mut AnswerOfC)> {
+    // SAFETY: as the caller says.
+    unsafe { party.as_ref().zip(answer.as_mut()) }
+}
+
+/// See `nearpath.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn np_answer_open(party: *mut PartyOfC, answer: *mut AnswerOfC) -> Code {
+    // SAFETY: as the header says.
+    let Some((party, answer)) = (unsafe { both(party, answer) }) else { return MISUSE };
+    let head = std::mem::replace(answer, AnswerOfC::new(answer.party)).finish();
+    let begun = party.with(|party| Ok(party.begin_answer(head)));
+    if matches!(begun, Ok(Ok(()))) { OK } else { UNWANTED }
+}
+
+/// See `nearpath.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn np_answer_write(
+    party: *mut PartyOfC,
+    answer: *mut AnswerOfC,
+    piece: *const c_void,
+    bytes: usize,
+) -> Code {
+    // SAFETY: as the header says.
+    let (both, piece) = unsafe { (both(party, answer), border::bytes(piece, bytes)) };
+    let (Some((party, _)), Some(piece)) = (both, piece) else { return MISUSE };
+    let piece = Bytes::copy_from_slice(piece);
+    let written = party.with(|party| Ok(party.write_answer(piece)));
+    if matches!(written, Ok(Ok(()))) { OK } else { UNWANTED }
+}
+
+/// See `nearpath.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn np_answer_finish(party: *mut PartyOfC, answer: *mut AnswerOfC) -> Code {
+    // SAFETY: as the header says.
+    let Some((party, _)) = (unsafe { both(party, answer) }) else { return MISUSE };
+    let finished = party.with(|party| {
+        party.finish_answer();
+        Ok(())
+    });
+    finished.map_or_else(|code| code, |()| OK)
 }

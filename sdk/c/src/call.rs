@@ -14,7 +14,7 @@ use crate::reply::ReplyOfC;
 
 /// `np_pending`.
 #[derive(Debug)]
-pub struct PendingOfC(pub(crate) Pending);
+pub struct PendingOfC(pub(crate) Option<Pending>);
 
 /// What every call needs, read.
 pub(crate) struct Wish<'a> {
@@ -123,7 +123,7 @@ pub unsafe extern "C" fn np_begin(
         wish.party.with(|party| party.begin(wish.name, payload, &wish.ask))
     });
     // SAFETY: as the header says.
-    unsafe { tell(begun.map(PendingOfC), pending) }
+    unsafe { tell(begun.map(|begun| PendingOfC(Some(begun))), pending) }
 }
 
 /// See `nearpath.h`.
@@ -134,7 +134,44 @@ pub unsafe extern "C" fn np_wait(party: *mut PartyOfC, pending: *mut PendingOfC,
     let Some(party) = party.filter(|_| !pending.is_null()) else { return MISUSE };
     // SAFETY: from `np_begin`, and not given back before.
     let pending = unsafe { Box::from_raw(pending) };
-    let answered = party.with(|party| party.wait(pending.0));
+    let Some(pending) = pending.0 else { return party.misused("the call was waited for already") };
+    let answered = party.with(|party| party.wait(pending));
+    // SAFETY: as the header says.
+    unsafe { tell(answered.map(ReplyOfC), reply) }
+}
+
+/// See `nearpath.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn np_wait_any(
+    party: *mut PartyOfC,
+    pending: *mut *mut PendingOfC,
+    count: usize,
+    which: *mut usize,
+    reply: *mut *mut ReplyOfC,
+) -> Code {
+    // SAFETY: NULL or from `np_join`.
+    let party = unsafe { party.as_ref() };
+    let Some(party) = party.filter(|_| !pending.is_null() && !which.is_null()) else { return MISUSE };
+    // SAFETY: not NULL, and as many as the caller says.
+    let places = unsafe { std::slice::from_raw_parts_mut(pending, count) };
+    // SAFETY: each is NULL or from `np_begin`, and not given back.
+    let mut calls: Vec<_> =
+        places.iter().map(|&place| unsafe { place.as_mut() }.and_then(|of_c| of_c.0.take())).collect();
+    let Ok(first) = party.with(|party| Ok(party.wait_any(&mut calls))) else { return MISUSE };
+    for (&mut place, call) in places.iter_mut().zip(calls) {
+        // SAFETY: as above.
+        if let Some(of_c) = unsafe { place.as_mut() } {
+            of_c.0 = call;
+        }
+    }
+    let Some((at, outcome)) = first else { return party.misused("there is no call to wait for") };
+    let done = std::mem::replace(&mut places[at], std::ptr::null_mut());
+    // SAFETY: from `np_begin`: it was not NULL, its call has been waited for. `which` is not NULL and can be written.
+    unsafe {
+        drop(Box::from_raw(done));
+        which.write(at);
+    }
+    let answered = outcome.map_err(|error| party.failed(&error));
     // SAFETY: as the header says.
     unsafe { tell(answered.map(ReplyOfC), reply) }
 }
@@ -148,7 +185,7 @@ pub unsafe extern "C" fn np_cancel(party: *mut PartyOfC, pending: *mut PendingOf
     // SAFETY: from `np_begin`, and not given back before.
     let pending = unsafe { Box::from_raw(pending) };
     let _ = party.with(|party| {
-        party.cancel(pending.0);
+        pending.0.into_iter().for_each(|pending| party.cancel(pending));
         Ok(())
     });
 }
@@ -169,4 +206,32 @@ pub unsafe extern "C" fn np_notify(
         wish.party.with(|party| party.notify(wish.name, payload, &wish.ask))
     });
     sent.map_or_else(|code| code, |()| OK)
+}
+
+/// See `nearpath.h`.
+#[unsafe(no_mangle)]
+#[allow(clippy::too_many_arguments, reason = "two results, told apart")]
+pub unsafe extern "C" fn np_publish(
+    party: *mut PartyOfC,
+    topic: *const c_char,
+    payload: *const c_void,
+    bytes: usize,
+    ask: *const AskOfC,
+    sent: *mut usize,
+    missed: *mut usize,
+) -> Code {
+    // SAFETY: as the header says.
+    let published = unsafe { wish(party, topic, ask) }.and_then(|wish| {
+        // SAFETY: as the header says.
+        let payload = unsafe { wish.copy(payload, bytes) }?;
+        wish.party.with(|party| party.publish(wish.name, payload, &wish.ask))
+    });
+    let counts = published.unwrap_or_default();
+    for (place, count) in [(sent, counts.sent), (missed, counts.missed)] {
+        if !place.is_null() {
+            // SAFETY: not NULL, and the header says that it can be written.
+            unsafe { place.write(count) };
+        }
+    }
+    published.map_or_else(|code| code, |_| OK)
 }

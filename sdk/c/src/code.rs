@@ -9,10 +9,23 @@ pub type Code = c_int;
 
 pub(crate) const OK: Code = 0;
 pub(crate) const MISUSE: Code = 10;
+pub(crate) const UNWANTED: Code = 11;
 
-/// By number; `ok` and `misuse` are this language's own.
-const NAMES: [&CStr; 11] =
-    [c"ok", c"name", c"head", c"unsent", c"died", c"timeout", c"cut", c"too_large", c"platform", c"listen", c"misuse"];
+/// By number; `ok`, `misuse` and `unwanted` are this language's own.
+const NAMES: [&CStr; 12] = [
+    c"ok",
+    c"name",
+    c"head",
+    c"unsent",
+    c"died",
+    c"timeout",
+    c"cut",
+    c"too_large",
+    c"platform",
+    c"listen",
+    c"misuse",
+    c"unwanted",
+];
 
 /// The number of an error.
 pub(crate) fn of(error: &Error) -> Code {

@@ -91,7 +91,7 @@ pub unsafe extern "C" fn np_begin_draft(
         wish.party.with(|party| party.begin(wish.name, draft, &wish.ask))
     });
     // SAFETY: as the header says.
-    unsafe { tell(begun.map(PendingOfC), pending) }
+    unsafe { tell(begun.map(|begun| PendingOfC(Some(begun))), pending) }
 }
 
 /// See `nearpath.h`.

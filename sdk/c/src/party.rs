@@ -2,9 +2,10 @@
 
 use std::cell::{Cell, RefCell};
 use std::ffi::{CString, c_char, c_void};
+use std::num::NonZeroUsize;
 
 use nearpath::blocking::Party;
-use nearpath::{Draft, Error};
+use nearpath::{Draft, Error, Request, Response};
 
 use crate::answer::AnswerOfC;
 use crate::ask::NoAsk;
@@ -25,6 +26,12 @@ pub struct PartyOfC {
 pub type HandlerOfC = Option<unsafe extern "C" fn(*mut PartyOfC, *const RequestOfC, *mut AnswerOfC, *mut c_void)>;
 
 impl PartyOfC {
+    /// One whose handler runs.
+    fn over(party: *mut Party) -> Self {
+        let (error, retry) = (RefCell::default(), Cell::new(false));
+        Self { current: Cell::new(party), serving: Cell::new(true), error, retry }
+    }
+
     /// Does something with the party and keeps what went wrong.
     pub(crate) fn with<T>(&self, work: impl FnOnce(&mut Party) -> Result<T, Error>) -> Result<T, Code> {
         // SAFETY: `current` is the box of `np_join`, or the reference that the running handler was given and does not use
@@ -74,9 +81,9 @@ fn private(bytes: usize) -> Option<Draft> {
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn np_join() -> *mut PartyOfC {
-    let party = Cell::new(Box::into_raw(Box::new(Party::default())));
-    let (error, retry) = (RefCell::default(), Cell::new(false));
-    Box::into_raw(Box::new(PartyOfC { current: party, serving: Cell::new(false), error, retry }))
+    let party = PartyOfC::over(Box::into_raw(Box::new(Party::default())));
+    party.serving.set(false);
+    Box::into_raw(Box::new(party))
 }
 
 /// See `nearpath.h`.
@@ -92,23 +99,74 @@ pub unsafe extern "C" fn np_leave(party: *mut PartyOfC) {
     }
 }
 
+/// `np_serving`.
+#[repr(C)]
+#[derive(Debug)]
+pub struct ServingOfC {
+    size: usize,
+    threads: u32,
+    flags: u32,
+}
+
+const STREAM: u32 = 1;
+
+/// C's function with C's `user`.
+struct Handling(unsafe extern "C" fn(*mut PartyOfC, *const RequestOfC, *mut AnswerOfC, *mut c_void), *mut c_void);
+
+// SAFETY: the header says that with several threads both are used on all of them.
+unsafe impl Sync for Handling {}
+
+impl Handling {
+    fn run(&self, party: *mut PartyOfC, request: Request) -> Response {
+        let (request, mut answer) = (RequestOfC::new(request), AnswerOfC::new(party));
+        // SAFETY: C's function with C's `user`; party, request and answer live until it returns.
+        unsafe { (self.0)(party, &request, &mut answer, self.1) };
+        answer.finish()
+    }
+}
+
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn np_serve(party: *mut PartyOfC, handler: HandlerOfC, user: *mut c_void) -> Code {
-    // SAFETY: NULL or from `np_join`.
-    let (Some(of_c), Some(handler)) = (unsafe { party.as_ref() }, handler) else { return MISUSE };
+    // SAFETY: as the header says.
+    unsafe { np_serve_with(party, std::ptr::null(), handler, user) }
+}
+
+/// See `nearpath.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn np_serve_with(
+    party: *mut PartyOfC,
+    how: *const ServingOfC,
+    handler: HandlerOfC,
+    user: *mut c_void,
+) -> Code {
+    // SAFETY: NULL, or as the header says.
+    let (of_c, how) = unsafe { (party.as_ref(), how.as_ref()) };
+    let (Some(of_c), Some(handler)) = (of_c, handler) else { return MISUSE };
+    if how.is_some_and(|how| how.size < size_of::<ServingOfC>()) {
+        return of_c.misused("np_serving.size is too small: begin with NP_SERVING");
+    }
     if of_c.serving.replace(true) {
         return of_c.misused("np_serve was called in a handler");
     }
     let before = of_c.current.get();
     // SAFETY: the box of `np_join`: no handler runs. It is used through the handler's reference only, until `serve` returns.
-    let served = unsafe { &mut *before }.serve(|inner, request| {
-        of_c.current.set(inner);
-        let (request, mut answer) = (RequestOfC(request), AnswerOfC::new(of_c));
-        // SAFETY: C's function with C's `user`; request and answer live until it returns.
-        unsafe { handler(party, &request, &mut answer, user) };
-        answer.finish()
-    });
+    let inner = unsafe { &mut *before };
+    inner.set_streaming(how.is_some_and(|how| how.flags & STREAM != 0));
+    let handling = Handling(handler, user);
+    let served = match how.and_then(|how| NonZeroUsize::new(how.threads as usize)).filter(|count| count.get() > 1) {
+        None => inner.serve(|inner, request| {
+            of_c.current.set(inner);
+            handling.run(party, request)
+        }),
+        Some(threads) => {
+            let handling = &handling;
+            inner.serve_on(threads, move |inner, request| {
+                let mut party = PartyOfC::over(inner);
+                handling.run(&mut party, request)
+            })
+        }
+    };
     of_c.current.set(before);
     of_c.serving.set(false);
     served.map_or_else(|error| of_c.failed(&error), |()| OK)

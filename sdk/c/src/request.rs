@@ -1,14 +1,32 @@
 //! `np_request`: a call that came in.
 
+use std::cell::RefCell;
 use std::ffi::{c_char, c_void};
 
+use bytes::Bytes;
 use nearpath::Request;
 
 use crate::border;
+use crate::code::{Code, MISUSE, OK};
+use crate::party::PartyOfC;
 
 /// `np_request`.
 #[derive(Debug)]
-pub struct RequestOfC(pub(crate) Request);
+pub struct RequestOfC(pub(crate) Request, RefCell<Parts>);
+
+/// How its body is read in parts.
+#[derive(Debug)]
+struct Parts {
+    payload: Request,
+    part: Bytes,
+}
+
+impl RequestOfC {
+    pub(crate) fn new(mut request: Request) -> Self {
+        let payload = request.payload();
+        Self(request, RefCell::new(Parts { payload, part: Bytes::new() }))
+    }
+}
 
 /// Looks at a request and tells where the bytes lie.
 ///
@@ -87,4 +105,31 @@ pub unsafe extern "C" fn np_request_time_left(request: *const RequestOfC) -> u64
     // SAFETY: NULL, or the request of a handler that runs.
     let left = unsafe { request.as_ref() }.and_then(|request| request.0.time_left());
     left.map_or(u64::MAX, |left| u64::try_from(left.as_nanos()).unwrap_or(u64::MAX))
+}
+
+/// See `nearpath.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn np_request_topic(request: *const RequestOfC, bytes: *mut usize) -> *const c_char {
+    // SAFETY: as the header says.
+    unsafe { look(request, bytes, |request| request.topic().map(str::as_bytes)) }.cast()
+}
+
+/// See `nearpath.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn np_request_part(
+    party: *mut PartyOfC,
+    request: *const RequestOfC,
+    part: *mut *const c_void,
+    bytes: *mut usize,
+) -> Code {
+    // SAFETY: NULL, or the party and the request of a handler that runs.
+    let both = unsafe { party.as_ref().zip(request.as_ref()) };
+    let Some((party, request)) = both.filter(|_| !part.is_null()) else { return MISUSE };
+    let mut parts = request.1.borrow_mut();
+    let came = party.with(|party| party.part(&mut parts.payload).transpose());
+    parts.part = came.as_ref().ok().cloned().flatten().unwrap_or_default();
+    let there = matches!(came, Ok(Some(_)));
+    // SAFETY: not NULL, and the header says that both can be written. The bytes lie behind the request until its next part.
+    unsafe { part.write(border::tell(there.then(|| parts.part.as_ref()), bytes)) };
+    came.map_or_else(|code| code, |_| OK)
 }

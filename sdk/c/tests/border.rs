@@ -9,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nearpath_domain::hub::{Door, Hub, Settings};
+use nearpath_domain::protocol::Terms;
 use nearpath_testkit::{free_addr, program, skip};
 use nearpath_types::InstanceId;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
@@ -48,7 +49,8 @@ fn declared(text: &str) -> Option<String> {
 fn compile(folder: &Path, source: &str) -> Result<PathBuf, String> {
     let out = folder.join("program");
     let mut gcc = Command::new("gcc");
-    gcc.args(["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-g", "-I"]).arg(home().join("include"));
+    gcc.args(["-std=c99", "-D_POSIX_C_SOURCE=200809L", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-g", "-I"])
+        .arg(home().join("include"));
     gcc.arg(home().join(source)).arg(program("libnearpath_c.a")).args(["-lpthread", "-ldl", "-lm", "-lgcc_s"]);
     let done = gcc.arg("-o").arg(&out).output().map_err(|error| format!("gcc cannot be run: {error}"))?;
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
@@ -106,30 +108,41 @@ fn until_it_listens(address: SocketAddr) {
     }
 }
 
-#[test]
-fn two_programs_in_c_talk_through_memory() {
+/// Has two programs talk in a domain: words for the one that serves, its name, and words for the other.
+fn in_a_domain(source: &str, serves: &[&str], name: &str, calls: &[&str]) {
     let folder = tempfile::tempdir().unwrap();
-    let program = match compile(folder.path(), "tests/conversation.c") {
+    let program = match compile(folder.path(), source) {
         Ok(program) => program,
         Err(why) => skip!("{why}"),
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let (hub, _faults) = runtime.block_on(async { Hub::start(Settings::named("c")).unwrap() });
-    hub.declare([("caller".parse().unwrap(), "callee".parse().unwrap())]);
+    let terms = Terms { topics: vec!["orders".to_owned()], ..Terms::default() };
+    hub.declare_with([(("caller".parse().unwrap(), name.parse().unwrap()), terms)]);
     let start = |instance, name: &str, words: &[&str], port: SocketAddr| {
         let door = folder.path().join(name);
         hub.admit(InstanceId(instance), name.parse().unwrap(), Door::Listening(listening(&door)));
         let environment = [("NEARPATH_DISPATCH", door.display().to_string()), ("PORT", port.port().to_string())];
         Function::start(&program, words, &environment)
     };
-    let mut callee = start(1, "callee", &["serve"], free_addr());
-    let mut caller = start(2, "caller", &["call", "shm"], free_addr());
+    let mut callee = start(1, name, serves, free_addr());
+    let mut caller = start(2, "caller", calls, free_addr());
     assert_eq!(caller.end(), Some(0));
     assert_eq!(callee.told_to_stop(), Some(0));
     runtime.block_on(async {
         nearpath_testkit::eventually("all slots are back", async || hub.usage().await.slots == 0).await;
         hub.stop().await;
     });
+}
+
+#[test]
+fn two_programs_in_c_talk_through_memory() {
+    in_a_domain("tests/conversation.c", &["serve"], "callee", &["call", "shm"]);
+}
+
+#[test]
+fn bodies_go_piece_by_piece_and_threads_answer_at_once() {
+    in_a_domain("tests/pieces.c", &["serve", "3"], "listens-orders", &["call", "shm"]);
 }
 
 /// A gateway for one function: it takes `/function/NAME` away and passes the rest on.
@@ -169,6 +182,23 @@ fn outside_a_domain_they_talk_over_http() {
     let mut callee = Function::start(&program, &["serve"], &[("PORT", port.port().to_string())]);
     until_it_listens(port);
     let gateway = [("NEARPATH_GATEWAY", format!("http://{}", gateway(port)))];
+    let mut caller = Function::start(&program, &["call", "http"], &gateway);
+    assert_eq!(caller.end(), Some(0));
+    assert_eq!(callee.told_to_stop(), Some(0));
+}
+
+/// The function is its own gateway: it looks at the end of the path.
+#[test]
+fn piece_by_piece_over_http() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = match compile(folder.path(), "tests/pieces.c") {
+        Ok(program) => program,
+        Err(why) => skip!("{why}"),
+    };
+    let port = free_addr();
+    let mut callee = Function::start(&program, &["serve", "3"], &[("PORT", port.port().to_string())]);
+    until_it_listens(port);
+    let gateway = [("NEARPATH_GATEWAY", format!("http://{port}"))];
     let mut caller = Function::start(&program, &["call", "http"], &gateway);
     assert_eq!(caller.end(), Some(0));
     assert_eq!(callee.told_to_stop(), Some(0));

@@ -2,7 +2,8 @@
 // JavaScript's side of the native half: numbers of calls, promises, and handlers that run.
 
 const { AsyncLocalStorage } = require('node:async_hooks');
-const { NearpathError, bytes, inTurn, object, answer, failed } = require('./words');
+const { Bodies } = require('./bodies');
+const { NearpathError, bytes, inTurn, isPieces, object, answer, failed } = require('./words');
 
 const SERVED = -1;
 
@@ -14,31 +15,49 @@ class Half {
   #running = new AsyncLocalStorage(); // the number of the call whose handler runs
   #served = null;
   #awake = null;
+  #bodies = new Bodies(() => this.#native, () => this.#stayAwake());
 
   /** Opened with the first call: a process that only asks for types has no thread. */
-  #opened(serves) {
+  #opened(serves, streams = false) {
     if (this.#native === null || serves) {
       this.#native ??= require(process.env.NEARPATH_NODE_NATIVE ?? '../nearpath.node');
-      this.#native.open((message) => this.#told(message), serves);
+      this.#native.open((message) => this.#told(message), serves, streams);
     }
     return this.#native;
   }
 
-  async call(name, payload, how = {}, event) {
+  async call(name, payload, how = {}) {
+    const { stream = false } = how;
+    const pieces = isPieces(payload) ? payload : null;
+    const body = bytes(pieces ? null : payload);
+    const [id, response] = this.#made(how, (id, ask) => this.#native.call(id, String(name), body, ask, pieces !== null, stream));
+    if (pieces) this.#bodies.write(id, false, pieces).catch((error) => this.#calls.get(id)?.reject(error));
+    const { status, headers, body: whole, path, instance } = await response;
+    const told = { status, headers: object(headers), body: whole, path: path ?? null, instance: instance ?? null };
+    return stream ? { ...told, stream: this.#bodies.read(id, false) } : told;
+  }
+
+  /** An event: for a function, or for those who subscribe to a topic. */
+  async tell(name, payload, how = {}, topic) {
+    const body = bytes(payload);
+    const [, told] = this.#made(how, (id, ask) => this.#native.tell(id, String(name), body, ask, topic));
+    return told;
+  }
+
+  /** Makes a call: its number, and what becomes of it. */
+  #made(how, make) {
     const { method, path, headers, deadline, idempotent, nearOnly } = how;
     const parent = this.#running.getStore();
     const ask = { method, path, headers: inTurn(headers), deadline, idempotent, nearOnly, parent };
-    const body = bytes(payload);
-    const native = this.#opened(false);
+    this.#opened(false);
     const id = ++this.#last;
-    return new Promise((resolve, reject) => {
-      this.#calls.set(id, { resolve, reject });
-      this.#stayAwake();
-      native.call(id, String(name), body, ask, event);
-    });
+    const outcome = new Promise((resolve, reject) => this.#calls.set(id, { resolve, reject }));
+    this.#stayAwake();
+    make(id, ask);
+    return [id, outcome];
   }
 
-  serve(handler) {
+  serve(handler, { stream = false } = {}) {
     if (typeof handler !== 'function') throw new TypeError('serve wants a function');
     if (this.#served) throw new Error('this process serves already');
     return new Promise((resolve, reject) => {
@@ -48,8 +67,8 @@ class Half {
         this.#served = null;
         settle(value);
       };
-      this.#served = { handler, resolve: done(resolve), reject: done(reject) };
-      this.#opened(true);
+      this.#served = { handler, stream, resolve: done(resolve), reject: done(reject) };
+      this.#opened(true, stream);
       this.#stayAwake();
       for (const name of ['SIGTERM', 'SIGINT']) process.on(name, stop);
     });
@@ -57,6 +76,7 @@ class Half {
 
   #told(message) {
     if (message.id === SERVED) this.#over(message.error);
+    else if (typeof message.taken === 'boolean') this.#bodies.told(message);
     else if (message.request) this.#take(message.id, message.request);
     else if (message.givenUp) this.#open.get(message.id)?.abort();
     else this.#settle(message);
@@ -68,18 +88,21 @@ class Half {
     else this.#served.resolve();
   }
 
-  #settle({ id, response, error }) {
+  #settle({ id, response, error, published }) {
     const { resolve, reject } = this.#calls.get(id);
     this.#calls.delete(id);
     if (error) return reject(new NearpathError(error));
-    const { status, headers, body, path, instance } = response;
-    resolve({ status, headers: object(headers), body, path: path ?? null, instance: instance ?? null });
+    resolve(published ? { sent: published[0], missed: published[1] } : response);
   }
 
-  async #take(id, { headers, timeLeft, caller, ...request }) {
+  async #take(id, { headers, timeLeft, caller, topic, ...request }) {
     const given = new AbortController();
     this.#open.set(id, given);
-    Object.assign(request, { headers: object(headers), timeLeft: timeLeft ?? null, caller: caller ?? null });
+    Object.assign(request, { headers: object(headers), timeLeft: timeLeft ?? null, caller: caller ?? null, topic: topic ?? null });
+    const whole = request.body;
+    request.stream = this.#served.stream ? this.#bodies.read(id, true) : (async function* once() {
+      if (whole.length > 0) yield whole;
+    })();
     Object.defineProperty(request, 'signal', { get: () => given.signal });
     let response;
     try {
@@ -87,13 +110,16 @@ class Half {
     } catch (error) {
       response = failed(error);
     }
+    const { pieces, ...head } = response;
+    this.#native.answer(id, head, pieces !== undefined);
+    if (pieces) await this.#bodies.write(id, true, pieces).catch(console.error); // and it was broken off
     this.#open.delete(id);
-    this.#native.answer(id, response);
+    this.#native.leave(id, true);
   }
 
   /** The native half keeps no process alive; something that is open does. */
   #stayAwake() {
-    const busy = this.#calls.size > 0 || this.#served !== null;
+    const busy = this.#calls.size > 0 || this.#bodies.busy || this.#served !== null;
     if (busy && this.#awake === null) this.#awake = setInterval(() => {}, 0x7fffffff);
     if (!busy && this.#awake !== null) {
       clearInterval(this.#awake);

@@ -20,6 +20,12 @@ function bytes(payload) {
   throw new TypeError('a payload is a string, a Buffer, an ArrayBuffer or a view of one');
 }
 
+/** Whether something is iterated rather than sent as it is. */
+function isPieces(payload) {
+  if (payload === null || typeof payload !== 'object' || ArrayBuffer.isView(payload)) return false;
+  return Symbol.asyncIterator in payload || (typeof payload.next === 'function' && Symbol.iterator in payload);
+}
+
 /** Names and values in turn, of an object. */
 function inTurn(headers) {
   return Object.entries(headers ?? {}).flatMap(([name, value]) => [value].flat().flatMap((each) => [name, String(each)]));
@@ -39,7 +45,11 @@ function answer(returned) {
   if (plain || ArrayBuffer.isView(returned) || returned instanceof ArrayBuffer) {
     return { status: 200, headers: [], body: bytes(returned) };
   }
-  return { status: returned.status ?? 200, headers: inTurn(returned.headers), body: bytes(returned.body) };
+  if (isPieces(returned)) return { status: 200, headers: [], body: bytes(null), pieces: returned };
+  const { status = 200, headers, body, stream } = returned;
+  const pieces = isPieces(body) ? body : stream; // an answer that is passed on comes with a stream
+  const head = { status, headers: inTurn(headers) };
+  return pieces ? { ...head, body: bytes(null), pieces } : { ...head, body: bytes(body) };
 }
 
 function failed(error) {
@@ -47,4 +57,4 @@ function failed(error) {
   return { status: 500, headers: [], body: bytes(error instanceof Error ? `${error.name}: ${error.message}` : String(error)) };
 }
 
-module.exports = { NearpathError, bytes, inTurn, object, answer, failed };
+module.exports = { NearpathError, bytes, inTurn, isPieces, object, answer, failed };

@@ -9,12 +9,13 @@ use std::thread;
 
 use napi::Status;
 use napi::threadsafe_function::{ThreadsafeFunction, ThreadsafeFunctionCallMode};
-use nearpath::{Ask, Error, Request, Response, Server};
+use nearpath::{Answer, Ask, Error, Request, Response, Server, Streaming};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 use tokio::task::spawn_local;
 
-use crate::words::{AskOfJs, Message, RequestOfJs, ResponseOfJs};
+use crate::bodies::{Bodies, Key, Piece};
+use crate::words::{AskOfJs, Message, Outcome, RequestOfJs, ResponseOfJs};
 
 /// What tells JavaScript; it does not keep the process alive, `index.js` does while something is open.
 pub(crate) type Tell = ThreadsafeFunction<Message, (), Message, Status, false, true>;
@@ -25,19 +26,56 @@ const SERVED: f64 = -1.0;
 /// What JavaScript wants.
 #[derive(Debug)]
 pub(crate) enum Order {
-    Call { id: f64, name: String, payload: Vec<u8>, ask: AskOfJs, event: bool },
-    Answer { id: f64, response: ResponseOfJs },
+    Call {
+        id: f64,
+        name: String,
+        payload: Vec<u8>,
+        ask: AskOfJs,
+        kind: Kind,
+    },
+    /// `pieces`: its body is written.
+    Answer {
+        id: f64,
+        response: ResponseOfJs,
+        pieces: bool,
+    },
+    /// A piece of a body; nothing when it is complete.
+    Push {
+        body: Key,
+        piece: Option<Piece>,
+    },
+    /// The next part of a body is wanted.
+    Pull {
+        body: Key,
+    },
+    /// Nobody reads it any more.
+    Leave {
+        body: Key,
+    },
     Stop,
+}
+
+/// What a call is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Kind {
+    Event,
+    Topic,
+    /// `pieces`: its body is written. `stream`: its answer is read as it comes.
+    Call {
+        pieces: bool,
+        stream: bool,
+    },
 }
 
 /// The way to the thread. Dropping it ends the thread, after the calls that are open.
 pub(crate) struct Desk(UnboundedSender<Order>);
 
 impl Desk {
-    pub(crate) fn start(tell: Tell, serves: bool) -> io::Result<Self> {
+    pub(crate) fn start(tell: Tell, serves: bool, streams: bool) -> io::Result<Self> {
         let (sender, orders) = unbounded_channel();
         let work = move || {
-            let office = Office { tell: Arc::new(tell), open: RefCell::default(), last: Cell::new(0.0) };
+            let (open, last, bodies) = (RefCell::default(), Cell::new(0.0), Bodies::default());
+            let office = Office { tell: Arc::new(tell), open, last, bodies, streams };
             office.run(serves, orders);
         };
         thread::Builder::new().name("nearpath".into()).spawn(work)?;
@@ -54,13 +92,16 @@ struct Office {
     tell: Arc<Tell>,
     open: RefCell<HashMap<u64, Open>>,
     last: Cell<f64>,
+    bodies: Bodies,
+    /// Handlers are called when a request begins.
+    streams: bool,
 }
 
 /// A call whose handler runs in JavaScript.
 struct Open {
     /// What the calls of its handler begin with.
     following: Ask,
-    answer: oneshot::Sender<Response>,
+    answer: oneshot::Sender<Answer>,
 }
 
 impl Office {
@@ -78,7 +119,9 @@ impl Office {
             let office = Rc::clone(&server);
             async move { office.attend(request).await }
         };
-        let served = Server::new(handler).run_until(obey).map(|()| Response::new(""));
+        let server = Server::new(handler);
+        let server = if office.streams { server.streaming() } else { server };
+        let served = server.run_until(obey).map(|()| Outcome::Answer(Response::new("")));
         office.say(Message::outcome(SERVED, &served));
     }
 
@@ -87,16 +130,27 @@ impl Office {
     }
 
     /// Has a call answered by JavaScript.
-    async fn attend(self: Rc<Self>, request: Request) -> Response {
+    async fn attend(self: Rc<Self>, mut request: Request) -> Answer {
         let id = self.last.replace(self.last.get() + 1.0) + 1.0;
         let (answer, answered) = oneshot::channel();
         self.open.borrow_mut().insert(key(id), Open { following: Ask::following(&request), answer });
         let guard = GivenUp { office: &self, id };
+        if self.streams {
+            self.bodies.came((true, key(id)), request.take_stream());
+        }
         self.say(Message { request: Some(RequestOfJs::of(&request)), ..Message::about(id) });
         drop(request); // its slot is free
         let answered = answered.await;
         std::mem::forget(guard);
-        answered.unwrap_or_else(|_| Response::new("the function is stopping\n").with_status(503))
+        answered.unwrap_or_else(|_| Response::new("the function is stopping\n").with_status(503).into())
+    }
+
+    fn answer(&self, id: f64, response: Response, pieces: bool) -> Answer {
+        if !pieces {
+            return response.into();
+        }
+        let body = self.bodies.goes((true, key(id)));
+        Streaming::new(body).with_status(response.status()).with_head(response.head().clone()).into()
     }
 
     fn following(&self, id: f64) -> Option<Ask> {
@@ -113,6 +167,7 @@ struct GivenUp<'a> {
 impl Drop for GivenUp<'_> {
     fn drop(&mut self) {
         self.office.open.borrow_mut().remove(&key(self.id));
+        self.office.bodies.leave((true, key(self.id)));
         self.office.say(Message { given_up: Some(true), ..Message::about(self.id) });
     }
 }
@@ -148,27 +203,69 @@ async fn obey_to_the_end(office: Rc<Office>, mut orders: UnboundedReceiver<Order
 
 fn carry_out(office: &Rc<Office>, order: Order, calls: &mut tokio::task::JoinSet<()>) {
     match order {
-        Order::Call { id, name, payload, ask, event } => {
+        Order::Call { id, name, payload, ask, kind } => {
             let office = Rc::clone(office);
             let following = ask.parent.and_then(|parent| office.following(parent));
             calls.spawn_local(async move {
-                let outcome = call(&name, payload, ask.read(following.as_ref()), event).await;
+                let outcome = call(&office, id, &name, payload, ask.read(following.as_ref()), kind).await;
+                if outcome.is_err() || !matches!(kind, Kind::Call { stream: true, .. }) {
+                    office.bodies.finish((false, key(id))); // else it may go on while the answer is read
+                }
                 office.say(Message::outcome(id, &outcome));
             });
         }
-        Order::Answer { id, response } => {
+        Order::Push { body, piece: Some(piece) } => {
+            let office = Rc::clone(office);
+            spawn_local(async move {
+                let room = Some(office.bodies.write(body, piece).await);
+                office.say(Message { room, ..Message::of_body(body) });
+            });
+        }
+        Order::Push { body, piece: None } => office.bodies.finish(body),
+        Order::Pull { body } => {
+            let office = Rc::clone(office);
+            spawn_local(async move {
+                let part = office.bodies.next(body).await;
+                office.say(Message::came(body, part));
+            });
+        }
+        Order::Leave { body } => office.bodies.leave(body),
+        Order::Answer { id, response, pieces } => {
             if let Some(open) = office.open.borrow_mut().remove(&key(id)) {
-                let _ = open.answer.send(response.read());
+                let _ = open.answer.send(office.answer(id, response.read(), pieces));
             }
         }
         Order::Stop => {}
     }
 }
 
-async fn call(name: &str, payload: Vec<u8>, ask: Result<Ask, Error>, event: bool) -> Result<Response, Error> {
-    let ask = ask?;
-    if event {
-        return nearpath::notify_with(name, payload, ask).await.map(|()| Response::new(""));
+async fn call(
+    office: &Office,
+    id: f64,
+    name: &str,
+    payload: Vec<u8>,
+    ask: Result<Ask, Error>,
+    kind: Kind,
+) -> Result<Outcome, Error> {
+    let (ask, body) = (ask?, (false, key(id)));
+    let streaming = match kind {
+        Kind::Event => {
+            return nearpath::notify_with(name, payload, ask).await.map(|()| Outcome::Answer(Response::new("")));
+        }
+        Kind::Topic => return nearpath::publish_with(name, payload, ask).await.map(Outcome::Published),
+        Kind::Call { pieces: false, stream: false } => {
+            return nearpath::call_with(name, payload, ask).await.map(Outcome::Answer);
+        }
+        Kind::Call { pieces: true, .. } => nearpath::call_stream_with(name, office.bodies.goes(body), ask).await?,
+        Kind::Call { .. } => {
+            let whole = futures_util::stream::iter([Ok::<_, Error>(payload)]);
+            nearpath::call_stream_with(name, whole, ask).await?
+        }
+    };
+    if !matches!(kind, Kind::Call { stream: true, .. }) {
+        return streaming.whole().await.map(Outcome::Answer);
     }
-    nearpath::call_with(name, payload, ask).await
+    let (response, rest) = streaming.parted();
+    office.bodies.came(body, rest);
+    Ok(Outcome::Answer(response))
 }

@@ -5,15 +5,17 @@
 //! copied once on its way out of a slot, so that the slot does not wait for a garbage collector.
 #![allow(unsafe_code, reason = "the macros of napi-derive")]
 
+mod bodies;
 mod desk;
 mod words;
 
 use std::sync::Mutex;
 
+use bytes::Bytes;
 use napi::bindgen_prelude::Function;
 use napi_derive::napi;
 
-use desk::{Desk, Order};
+use desk::{Desk, Kind, Order};
 use words::{AskOfJs, Message, ResponseOfJs};
 
 /// The process's, from its first call on.
@@ -24,28 +26,61 @@ fn order(order: Order) -> bool {
     desk.as_ref().is_some_and(|desk| desk.order(order))
 }
 
-/// Begins; `tell` is called with everything that comes.
+/// Begins; `tell` is called with everything that comes. `streams`: handlers are called when a request begins.
 ///
 /// # Errors
 /// When the system gives no thread.
 #[napi]
-pub fn open(tell: Function<'_, Message, ()>, serves: bool) -> napi::Result<()> {
+pub fn open(tell: Function<'_, Message, ()>, serves: bool, streams: bool) -> napi::Result<()> {
     let tell = tell.build_threadsafe_function().callee_handled::<false>().weak::<true>().build()?;
-    let desk = Desk::start(tell, serves).map_err(|error| napi::Error::from_reason(format!("no thread: {error}")))?;
+    let desk =
+        Desk::start(tell, serves, streams).map_err(|error| napi::Error::from_reason(format!("no thread: {error}")))?;
     *DESK.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(desk);
     Ok(())
 }
 
-/// Makes a call or sends an event; a message with this number tells its end.
+/// Makes a call; a message with this number tells its end. `pieces`: its body is pushed. `stream`: its answer's is pulled.
 #[napi]
-pub fn call(id: f64, name: String, payload: &[u8], ask: AskOfJs, event: bool) -> bool {
-    order(Order::Call { id, name, payload: payload.to_vec(), ask, event })
+pub fn call(id: f64, name: String, payload: &[u8], ask: AskOfJs, pieces: bool, stream: bool) -> bool {
+    order(Order::Call { id, name, payload: payload.to_vec(), ask, kind: Kind::Call { pieces, stream } })
 }
 
-/// Answers a call that came.
+/// Sends an event, to a function or to those who subscribe to a topic; a message with this number tells its end.
 #[napi]
-pub fn answer(id: f64, response: ResponseOfJs) -> bool {
-    order(Order::Answer { id, response })
+pub fn tell(id: f64, name: String, payload: &[u8], ask: AskOfJs, topic: bool) -> bool {
+    let kind = if topic { Kind::Topic } else { Kind::Event };
+    order(Order::Call { id, name, payload: payload.to_vec(), ask, kind })
+}
+
+/// Answers a call that came. `pieces`: its body is pushed.
+#[napi]
+pub fn answer(id: f64, response: ResponseOfJs, pieces: bool) -> bool {
+    order(Order::Answer { id, response, pieces })
+}
+
+/// A piece of a body of a call that was taken or made; nothing at its end. A message tells whether more is wanted.
+#[napi]
+pub fn push(id: f64, taken: bool, piece: Option<&[u8]>) -> bool {
+    let piece = piece.map(|piece| Ok(Bytes::copy_from_slice(piece)));
+    order(Order::Push { body: (taken, id as u64), piece })
+}
+
+/// A body breaks off.
+#[napi]
+pub fn break_off(id: f64, taken: bool, why: String) -> bool {
+    order(Order::Push { body: (taken, id as u64), piece: Some(Err(why)) })
+}
+
+/// Asks for the next part of a body; a message tells it.
+#[napi]
+pub fn pull(id: f64, taken: bool) -> bool {
+    order(Order::Pull { body: (taken, id as u64) })
+}
+
+/// Nobody reads a body any more.
+#[napi]
+pub fn leave(id: f64, taken: bool) -> bool {
+    order(Order::Leave { body: (taken, id as u64) })
 }
 
 /// Serves no more; a message tells when open calls are finished.

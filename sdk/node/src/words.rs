@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use napi::bindgen_prelude::Buffer;
 use napi_derive::napi;
-use nearpath::{Ask, Error, Head, Kind, Request, Response};
+use nearpath::{Ask, Error, Head, Kind, Published, Request, Response};
 
 /// How a call is made.
 #[napi(object)]
@@ -64,7 +65,7 @@ impl std::fmt::Debug for ResponseOfJs {
 }
 
 impl ResponseOfJs {
-    fn of(response: &Response) -> Self {
+    pub(crate) fn of(response: &Response) -> Self {
         Self {
             status: response.status(),
             headers: in_turn(response.head()),
@@ -74,6 +75,7 @@ impl ResponseOfJs {
         }
     }
 
+    /// As the SDK says it; what no field can be is an answer of its own.
     pub(crate) fn read(self) -> Response {
         let mut head = Head::default();
         for pair in self.headers.chunks_exact(2) {
@@ -102,6 +104,8 @@ pub struct RequestOfJs {
     pub came_over: String,
     /// Nobody waits for an answer.
     pub is_event: bool,
+    /// Of an event that was published.
+    pub topic: Option<String>,
     /// Milliseconds that the caller still waits.
     pub time_left: Option<f64>,
 }
@@ -116,6 +120,7 @@ impl RequestOfJs {
             caller: request.caller().map(str::to_owned),
             came_over: request.came_over().name().to_owned(),
             is_event: request.is_event(),
+            topic: request.topic().map(str::to_owned),
             time_left: request.time_left().map(|left| left.as_secs_f64() * 1000.0),
         }
     }
@@ -176,17 +181,64 @@ pub struct Message {
     pub error: Option<ErrorOfJs>,
     /// The caller of this number no longer waits.
     pub given_up: Option<bool>,
+    /// About the body of a call that came, or of one that was made.
+    pub taken: Option<bool>,
+    /// A part of it.
+    pub part: Option<Buffer>,
+    /// It is complete.
+    pub end: Option<bool>,
+    /// Whether another piece of it is wanted.
+    pub room: Option<bool>,
+    /// To how many functions an event went, and to how many it did not.
+    pub published: Option<Vec<u32>>,
 }
 
 impl Message {
     pub(crate) fn about(id: f64) -> Self {
-        Self { id, request: None, response: None, error: None, given_up: None }
+        Self {
+            id,
+            request: None,
+            response: None,
+            error: None,
+            given_up: None,
+            taken: None,
+            part: None,
+            end: None,
+            room: None,
+            published: None,
+        }
     }
 
-    pub(crate) fn outcome(id: f64, outcome: &Result<Response, Error>) -> Self {
+    /// About a body.
+    pub(crate) fn of_body((taken, id): (bool, u64)) -> Self {
+        Self { taken: Some(taken), ..Self::about(id as f64) }
+    }
+
+    /// What came of it.
+    pub(crate) fn came(body: (bool, u64), part: Option<Result<Bytes, Error>>) -> Self {
+        match part {
+            None => Self { end: Some(true), ..Self::of_body(body) },
+            Some(Ok(part)) => Self { part: Some(part.to_vec().into()), ..Self::of_body(body) },
+            Some(Err(error)) => Self { error: Some(ErrorOfJs::of(&error)), ..Self::of_body(body) },
+        }
+    }
+
+    pub(crate) fn outcome(id: f64, outcome: &Result<Outcome, Error>) -> Self {
         match outcome {
-            Ok(response) => Self { response: Some(ResponseOfJs::of(response)), ..Self::about(id) },
+            Ok(Outcome::Published(Published { sent, missed })) => {
+                Self { published: Some(vec![*sent as u32, *missed as u32]), ..Self::about(id) }
+            }
+            Ok(Outcome::Answer(response)) => Self { response: Some(ResponseOfJs::of(response)), ..Self::about(id) },
             Err(error) => Self { error: Some(ErrorOfJs::of(error)), ..Self::about(id) },
         }
     }
+}
+
+/// What became of a call.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// It was answered; its body may be still to come.
+    Answer(Response),
+    /// It was an event for a topic.
+    Published(Published),
 }

@@ -3,7 +3,23 @@
 
 const nearpath = require('..');
 
+let made = 0;
+let ended = 0;
+const topics = [];
+
+async function* endless() {
+  try {
+    for (;;) {
+      made += 1;
+      yield Buffer.alloc(60_000);
+    }
+  } finally {
+    ended += 1;
+  }
+}
+
 async function handler(request) {
+  if (request.isEvent) return void topics.push([request.topic, String(request.body)]);
   switch (request.path) {
     case '/how': {
       const { cameOver, method, caller, timeLeft, headers } = request;
@@ -24,6 +40,26 @@ async function handler(request) {
       return 'nobody hears';
     case '/hung':
       return String(hung);
+    case '/shout':
+      return (async function* shout() {
+        for await (const part of request.stream) yield String(part).toUpperCase();
+      })();
+    case '/count': {
+      let count = 0;
+      for await (const part of request.stream) count += part.length;
+      return String(count);
+    }
+    case '/events':
+      return { status: 207, headers: { 'content-type': 'text/event-stream' }, body: endless() };
+    case '/seen':
+      return JSON.stringify([made, ended]);
+    case '/broken':
+      return (async function* broken() {
+        yield 'some';
+        throw new RangeError('it broke');
+      })();
+    case '/topics':
+      return JSON.stringify(topics);
     case '/on': {
       const inner = await nearpath.call('callee', request.body, { nearOnly: true, path: '/how', method: 'PUT' });
       return { headers: { 'x-inner': inner.path }, body: inner.body };
@@ -35,7 +71,7 @@ async function handler(request) {
 
 let hung = 0;
 
-nearpath.serve(handler).catch((error) => {
+nearpath.serve(handler, { stream: 'STREAM' in process.env }).catch((error) => {
   console.error(error.message);
   process.exitCode = 1;
 });

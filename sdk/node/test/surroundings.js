@@ -43,8 +43,8 @@ class Domain {
     return path.join(this.folder, name);
   }
 
-  async start(name) {
-    const env = { ...process.env, NEARPATH_DISPATCH: this.door(name), PORT: String(await freePort()) };
+  async start(name, how) {
+    const env = { ...process.env, NEARPATH_DISPATCH: this.door(name), PORT: String(await freePort()), ...how };
     const child = spawn(process.execPath, [path.join(__dirname, 'roles.js')], { env, stdio: ['ignore', 'inherit', 'ignore'] });
     this.#functions.push(child);
     return child;

@@ -8,16 +8,17 @@ same program runs inside nearpath, beside a plain OpenFaaS gateway, and alone.
 
 `nearpath.buffer(n)` is memory to write a payload in that goes out where it lies.
 
-A thread is a party of its own from its first call on; `serve` runs one call at a time, on the thread that calls it. Bodies are
+A thread is a party of its own from its first call on; `serve` runs one call at a time, on the thread that calls it, or several
+with `threads=N`. An iterator as a payload, or as what a handler returns, is sent as it yields. Bodies are
 read-only memoryviews of shared memory: nothing is copied, and the memory is free when the last view is gone. Keep bytes(body),
 not the view. Do not fork a process that has made calls; start a new one.
 """
 
 try:
-    from ._nearpath import Buffer, Error, Request, Response, buffer, call, gather, notify, serve
+    from ._nearpath import Buffer, Error, Published, Request, Response, buffer, call, gather, notify, publish, serve
 except ImportError as missing:  # another system than the one that the wheel is for: HTTP is what is left
     if missing.name != "nearpath._nearpath":
         raise
-    from ._http import Buffer, Error, Request, Response, buffer, call, gather, notify, serve
+    from ._http import Buffer, Error, Published, Request, Response, buffer, call, gather, notify, publish, serve
 
-__all__ = ["Buffer", "Error", "Request", "Response", "buffer", "call", "gather", "notify", "serve"]
+__all__ = ["Buffer", "Error", "Published", "Request", "Response", "buffer", "call", "gather", "notify", "publish", "serve"]

@@ -1,5 +1,6 @@
-from collections.abc import Buffer as _Buffer, Callable, Mapping
-from typing import Literal, overload
+from collections.abc import Buffer as _Buffer, Callable, Iterator, Mapping
+from types import TracebackType
+from typing import Literal, Self, overload
 
 class Buffer:
     def __len__(self) -> int: ...
@@ -9,6 +10,8 @@ class Buffer:
     def in_slot(self) -> bool: ...
 
 type Payload = _Buffer | str
+# Sent as it yields.
+type Pieces = Iterator[Payload]
 type Headers = Mapping[str, str | bytes]
 type Path = Literal["shm", "http"]
 
@@ -36,10 +39,14 @@ class Request:
     @property
     def is_event(self) -> bool: ...
     @property
+    def topic(self) -> str | None: ...
+    @property
+    def stream(self) -> Iterator[memoryview]: ...
+    @property
     def time_left(self) -> float | None: ...
 
 class Response:
-    def __init__(self, body: Payload | None = None, status: int = 200, headers: Headers | None = None) -> None: ...
+    def __init__(self, body: Payload | Pieces | None = None, status: int = 200, headers: Headers | None = None) -> None: ...
     @property
     def status(self) -> int: ...
     @property
@@ -50,16 +57,31 @@ class Response:
     def path(self) -> Path | None: ...
     @property
     def instance(self) -> int | None: ...
+    @property
+    def stream(self) -> Iterator[memoryview]: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
 
-type Answer = Response | Payload | tuple[int, Response | Payload | None] | None
+class Published:
+    def __init__(self, sent: int, missed: int) -> None: ...
+    @property
+    def sent(self) -> int: ...
+    @property
+    def missed(self) -> int: ...
 
-def serve(handler: Callable[[Request], Answer], /) -> None: ...
+type Answer = Response | Payload | Pieces | tuple[int, Response | Payload | Pieces | None] | None
+
+def serve(handler: Callable[[Request], Answer], /, *, threads: int = 1, stream: bool = False) -> None: ...
 def buffer(bytes: int, /) -> Buffer: ...
 def call(
     name: str,
-    payload: Payload | None = None,
+    payload: Payload | Pieces | None = None,
     /,
     *,
+    stream: bool = False,
     method: str | None = None,
     path: str | None = None,
     headers: Headers | None = None,
@@ -100,3 +122,13 @@ def notify(
     deadline: float | None = None,
     near_only: bool = False,
 ) -> None: ...
+def publish(
+    topic: str,
+    payload: Payload | None = None,
+    /,
+    *,
+    method: str | None = None,
+    path: str | None = None,
+    headers: Headers | None = None,
+    deadline: float | None = None,
+) -> Published: ...

@@ -1,5 +1,7 @@
 """The same names over HTTP alone, with the standard library: for systems that the native half is not built for."""
 
+import collections
+import collections.abc
 import http.client
 import http.server
 import os
@@ -25,6 +27,9 @@ class Error(Exception):
         super().__init__(f"nearpath: {function}{' over ' + path if path else ''}: {text}")
         self.kind, self.function, self.path, self.status, self.reason = kind, function, path, status, reason
         self.retry_is_safe = kind == "unsent" or reason in RETRY
+
+
+Published = collections.namedtuple("Published", ["sent", "missed"])
 
 
 class Buffer(bytearray):
@@ -54,7 +59,30 @@ class Response:
 
     def __init__(self, body=None, status=200, headers=None):
         self.status, self.headers, self.path, self.instance = status, dict(headers or {}), None, None
-        self.body = memoryview(_bytes(body)).toreadonly()
+        self._rest = body if _is_pieces(body) else None
+        self._body = memoryview(b"" if self._rest else _bytes(body)).toreadonly()
+
+    @property
+    def body(self):
+        if self._rest is not None:
+            self._body = memoryview(b"".join(_bytes(part) for part in self.stream)).toreadonly()
+        return self._body
+
+    @property
+    def stream(self):
+        rest, self._rest = self._rest, None
+        return iter([self._body] if rest is None and self._body else rest or ())
+
+    def close(self):
+        rest, self._rest = self._rest, None
+        if hasattr(rest, "close"):
+            rest.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
 
 
 class Request:
@@ -62,7 +90,15 @@ class Request:
 
     def __init__(self, method, path, headers, body):
         self.method, self.path, self.headers, self.body = method, path, headers, memoryview(body)
-        self.caller, self.came_over, self.is_event, self.time_left = None, "http", False, None
+        self.caller, self.came_over, self.is_event, self.time_left, self.topic = None, "http", False, None, None
+
+    @property
+    def stream(self):
+        return iter([self.body] if self.body else ())
+
+
+def _is_pieces(payload):
+    return isinstance(payload, collections.abc.Iterator)
 
 
 def _bytes(payload):
@@ -86,7 +122,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 _opener = urllib.request.build_opener(_NoRedirect, urllib.request.ProxyHandler({}))
 
 
-def _send(route, name, payload, method=None, path=None, headers=None, deadline=None, idempotent=False, near_only=False):
+def _send(route, name, payload, method=None, path=None, headers=None, deadline=None, idempotent=False, near_only=False, stream=False):
     if not NAME.fullmatch(name):
         raise Error("name", name, "no function can have that name", path=None)
     if near_only:
@@ -94,17 +130,18 @@ def _send(route, name, payload, method=None, path=None, headers=None, deadline=N
     path = "" if path in (None, "/") else path
     slash = "" if not path or path[0] in "/?" else "/"
     url = f"{_gateway()}/{route}/{name}{slash}{path}"
-    request = urllib.request.Request(url, _bytes(payload), dict(headers or {}), method=method or "POST")
+    data = map(_bytes, payload) if _is_pieces(payload) else _bytes(payload)
+    request = urllib.request.Request(url, data, dict(headers or {}), method=method or "POST")
     request.add_unredirected_header("Content-Type", (headers or {}).get("content-type", "application/octet-stream"))
     try:
-        return _once(name, request, deadline)
+        return _once(name, request, deadline, stream)
     except Error as error:
-        if not (idempotent and error.kind == "died"):
+        if not (idempotent and error.kind == "died") or _is_pieces(payload):
             raise
-        return _once(name, request, deadline)
+        return _once(name, request, deadline, stream)
 
 
-def _once(name, request, deadline):
+def _once(name, request, deadline, stream):
     try:
         answer = _opener.open(request, timeout=deadline)
     except urllib.error.HTTPError as error:
@@ -119,10 +156,26 @@ def _once(name, request, deadline):
         raise Error("timeout", name, "no answer before the deadline; the call may have run") from None
     except (http.client.HTTPException, OSError) as error:
         raise Error("died", name, f"no answer: {error!r}; the call may have run") from None
-    return _read(name, answer)
+    return _read(name, answer, stream)
 
 
-def _read(name, answer):
+def _parts(name, answer):
+    with answer:
+        while True:
+            try:
+                part = answer.read1(65536)
+            except TimeoutError:
+                raise Error("timeout", name, "no answer before the deadline; the call may have run") from None
+            except (http.client.HTTPException, OSError) as error:
+                raise Error("cut", name, f"the answer was broken off: {error!r}") from None
+            if not part:
+                return
+            yield memoryview(part)
+
+
+def _read(name, answer, stream):
+    if stream and not answer.headers.get("x-nearpath-reason"):
+        return _response(_parts(name, answer), answer)
     with answer:
         try:
             body = answer.read(LARGEST_BODY + 1)
@@ -133,6 +186,10 @@ def _read(name, answer):
     if reason := answer.headers.get("x-nearpath-reason"):
         text = f"the platform answered {answer.status} {reason}: {body.decode(errors='replace').rstrip()}"
         raise Error("platform", name, text, status=answer.status, reason=reason)
+    return _response(body, answer)
+
+
+def _response(body, answer):
     fields = {key.lower(): value for key, value in reversed(answer.headers.items()) if key.lower() not in CONNECTION}
     response = Response(body, answer.status, fields)
     response.path = "http"
@@ -158,6 +215,14 @@ def notify(name, payload=None, /, **how):
         raise Error("platform", name, f"the platform answered {accepted.status}", status=accepted.status)
 
 
+def publish(topic, payload=None, /, **how):
+    """Sends an event to who subscribes to the topic: over HTTP alone nobody does."""
+    _bytes(payload)  # taken, as everywhere
+    if not topic or len(topic.encode()) > 0xFFFF or any(sign in topic for sign in "+#\0"):
+        raise Error("name", "", f"no event can have that topic: {topic!r} is empty, too long, or has a wildcard", path=None)
+    return Published(0, 0)
+
+
 def _answer(returned):
     if isinstance(returned, tuple):
         status, inner = returned
@@ -175,16 +240,44 @@ def _listen():
     return "", int(port or 5000)
 
 
-def serve(handler, /):
-    """Serves until the process is told to stop (SIGTERM, SIGINT)."""
+def serve(handler, /, *, threads=1, stream=False):
+    """Serves until the process is told to stop (SIGTERM, SIGINT). Requests come whole here, also with stream."""
     import signal
     import threading
+
+    free = threading.BoundedSemaphore(threads)
 
     class Handler(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def _take(self):
-            body = self.rfile.read(int(self.headers.get("content-length") or 0))
+            with free:
+                self._answer(self._body())
+
+        def _body(self):
+            if "chunked" not in self.headers.get("transfer-encoding", ""):
+                return self.rfile.read(int(self.headers.get("content-length") or 0))
+            body = b""
+            while size := int(self.rfile.readline().split(b";")[0], 16):
+                body += self.rfile.read(size)
+                self.rfile.readline()
+            while self.rfile.readline().strip():
+                pass
+            return body
+
+        def _write(self, pieces):
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            try:
+                for piece in map(_bytes, pieces):
+                    if piece:
+                        self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+                self.wfile.write(b"0\r\n\r\n")
+            except Exception:
+                traceback.print_exc(file=sys.stderr)
+                self.close_connection = True  # without an end: the reader gets an error
+
+        def _answer(self, body):
             headers = {key.lower(): value for key, value in self.headers.items()}
             try:
                 answer = _answer(handler(Request(self.command, self.path, headers, body)))
@@ -195,6 +288,8 @@ def serve(handler, /):
             for name, value in answer.headers.items():
                 if name.lower() not in CONNECTION:
                     self.send_header(name, value.decode("latin-1") if isinstance(value, bytes) else value)
+            if answer._rest is not None:
+                return self._write(answer.stream)
             self.send_header("Content-Length", str(len(answer.body)))
             self.end_headers()
             if self.command != "HEAD":

@@ -12,6 +12,7 @@ mod messages;
 mod party;
 mod payload;
 mod serve;
+mod stream;
 mod view;
 
 use pyo3::prelude::*;
@@ -23,10 +24,14 @@ fn _nearpath(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<messages::Response>()?;
     module.add_class::<view::View>()?;
     module.add_class::<buffer::Buffer>()?;
+    module.add_class::<party::Published>()?;
+    module.add_class::<stream::PartsOfRequest>()?;
+    module.add_class::<stream::PartsOfResponse>()?;
     module.add("Error", module.py().get_type::<error::Error>())?;
     module.add_function(wrap_pyfunction!(party::buffer, module)?)?;
     module.add_function(wrap_pyfunction!(party::call, module)?)?;
     module.add_function(wrap_pyfunction!(party::gather, module)?)?;
     module.add_function(wrap_pyfunction!(party::notify, module)?)?;
+    module.add_function(wrap_pyfunction!(party::publish, module)?)?;
     module.add_function(wrap_pyfunction!(serve::serve, module)?)
 }

@@ -1,125 +1,215 @@
 //! `nearpath.Request` and `nearpath.Response`.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
 use nearpath::Head;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyMapping, PyMemoryView, PyTuple};
 
 use crate::error::raise;
+use crate::party::with;
+use crate::stream::{PartsOfRequest, PartsOfResponse, Reading, collect, is_pieces};
 use crate::view::memoryview;
 use crate::{ask, payload};
 
 /// A call that came in.
 #[pyclass(frozen, module = "nearpath")]
-pub(crate) struct Request(pub(crate) nearpath::Request);
+pub(crate) struct Request(Mutex<nearpath::Request>);
+
+impl Request {
+    pub(crate) fn new(request: nearpath::Request) -> Self {
+        Self(Mutex::new(request))
+    }
+
+    fn inner(&self) -> MutexGuard<'_, nearpath::Request> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next part of the body. The lock is not held while the interpreter's is waited for.
+    pub(crate) fn part(&self, py: Python<'_>) -> PyResult<Option<Bytes>> {
+        with(py, |party| party.part(&mut self.inner()).transpose())
+    }
+}
 
 #[pymethods]
 impl Request {
     /// The method; POST when the caller says nothing.
     #[getter]
-    fn method(&self) -> &str {
-        self.0.method()
+    fn method(&self) -> String {
+        self.inner().method().to_owned()
     }
 
     /// Path and query after the function's name.
     #[getter]
-    fn path(&self) -> &str {
-        self.0.path()
+    fn path(&self) -> String {
+        self.inner().path().to_owned()
     }
 
     /// The header fields; of a name that comes more than once the first value.
     #[getter]
     fn headers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        headers(py, self.0.head())
+        headers(py, self.inner().head())
     }
 
-    /// The payload where it lies, read-only; it stays for as long as somebody looks at it.
+    /// The payload where it lies, read-only; it stays for as long as somebody looks at it. With serve(…, stream=True) what was
+    /// not read of it: it is waited for, and put together.
     #[getter]
     fn body<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyMemoryView>> {
-        memoryview(py, self.0.share_body())
+        if self.inner().is_partial() {
+            let body = collect(py, || self.part(py))?;
+            self.inner().put_back(body);
+        }
+        let body = self.inner().share_body();
+        memoryview(py, body)
+    }
+
+    /// The payload as it comes, with serve(…, stream=True): an iterator of memoryviews.
+    #[getter]
+    fn stream(slf: Bound<'_, Self>) -> PartsOfRequest {
+        PartsOfRequest::new(slf.unbind())
     }
 
     /// NAME.NAMESPACE of the function that calls, as the node says; None: the gateway.
     #[getter]
-    fn caller(&self) -> Option<&str> {
-        self.0.caller()
+    fn caller(&self) -> Option<String> {
+        self.inner().caller().map(str::to_owned)
     }
 
     /// "shm" or "http": the way that it came.
     #[getter]
     fn came_over(&self) -> &'static str {
-        self.0.came_over().name()
+        self.inner().came_over().name()
     }
 
     /// One way: the answer goes nowhere.
     #[getter]
     fn is_event(&self) -> bool {
-        self.0.is_event()
+        self.inner().is_event()
+    }
+
+    /// The topic of an event that was published; None for everything else.
+    #[getter]
+    fn topic(&self) -> Option<String> {
+        self.inner().topic().map(str::to_owned)
     }
 
     /// Seconds that the caller still waits; None: it did not say.
     #[getter]
     fn time_left(&self) -> Option<f64> {
-        self.0.time_left().map(|left| left.as_secs_f64())
+        self.inner().time_left().map(|left| left.as_secs_f64())
     }
 
     fn __repr__(&self) -> String {
-        format!("<nearpath.Request {} {} {} bytes>", self.0.method(), self.0.path(), self.0.body().len())
+        let request = self.inner();
+        format!("<nearpath.Request {} {} {} bytes>", request.method(), request.path(), request.body().len())
     }
 }
 
 /// An answer: one that came, or that of a handler.
 #[pyclass(frozen, module = "nearpath")]
-pub(crate) struct Response(pub(crate) nearpath::Response);
+pub(crate) struct Response {
+    inner: nearpath::Response,
+    /// What its body is made of, of a handler's answer: an iterable.
+    pieces: Option<Py<PyAny>>,
+    /// How the rest of its body is read, of an answer that comes bit by bit.
+    reading: Option<Reading>,
+    /// That body, once it was put together.
+    whole: Mutex<Option<Bytes>>,
+}
+
+impl Response {
+    pub(crate) fn new(inner: nearpath::Response) -> Self {
+        Self { inner, pieces: None, reading: None, whole: Mutex::default() }
+    }
+
+    pub(crate) fn read(inner: nearpath::Response, reading: Reading) -> Self {
+        Self { reading: Some(reading), ..Self::new(inner) }
+    }
+
+    pub(crate) fn part(&self, py: Python<'_>) -> PyResult<Option<Bytes>> {
+        self.reading.as_ref().map_or(Ok(None), |reading| reading.part(py))
+    }
+}
 
 #[pymethods]
 impl Response {
     #[new]
     #[pyo3(signature = (body=None, status=200, headers=None))]
-    fn new(body: Option<&Bound<'_, PyAny>>, status: u16, headers: Option<&Bound<'_, PyMapping>>) -> PyResult<Self> {
-        let body = body.map(payload::read).transpose()?.unwrap_or_default();
+    fn make(body: Option<&Bound<'_, PyAny>>, status: u16, headers: Option<&Bound<'_, PyMapping>>) -> PyResult<Self> {
+        let pieces = body.filter(|body| is_pieces(body)).map(|body| body.clone().unbind());
+        let body = body.filter(|_| pieces.is_none()).map(payload::read).transpose()?.unwrap_or_default();
         let mut head = Head::default();
         for item in headers.map(|headers| headers.items()).transpose()?.iter().flatten() {
             let (name, value): (String, Bound<'_, PyAny>) = item.extract()?;
             let pushed = ask::field(&value, |value| head.push(&name, value))?;
             pushed.map_err(|error| raise(item.py(), &error))?;
         }
-        Ok(Self(nearpath::Response::new(body).with_status(status).with_head(head)))
+        let inner = nearpath::Response::new(body).with_status(status).with_head(head);
+        Ok(Self { pieces, ..Self::new(inner) })
     }
 
     /// HTTP status.
     #[getter]
     fn status(&self) -> u16 {
-        self.0.status()
+        self.inner.status()
     }
 
     /// The header fields; of a name that comes more than once the first value.
     #[getter]
     fn headers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        headers(py, self.0.head())
+        headers(py, self.inner.head())
     }
 
-    /// The payload where it lies, read-only; it stays for as long as somebody looks at it.
+    /// The payload where it lies, read-only; it stays for as long as somebody looks at it. Of an answer that comes bit by bit
+    /// what was not read of it: it is waited for, and put together.
     #[getter]
     fn body<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyMemoryView>> {
-        memoryview(py, self.0.share_body())
+        if self.reading.is_none() {
+            return memoryview(py, self.inner.share_body());
+        }
+        let known = self.whole.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let body = known.map_or_else(|| collect(py, || self.part(py)), Ok)?;
+        *self.whole.lock().unwrap_or_else(PoisonError::into_inner) = Some(body.clone());
+        memoryview(py, body.into())
+    }
+
+    /// The payload as it comes, of call(…, stream=True): an iterator of memoryviews.
+    #[getter]
+    fn stream(slf: Bound<'_, Self>) -> PartsOfResponse {
+        PartsOfResponse::new(slf.unbind())
+    }
+
+    /// Reads no more: a callee that has more to say is told. At the end of a with block this happens by itself.
+    fn close(&self, py: Python<'_>) {
+        self.reading.iter().for_each(|reading| reading.close(py));
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_why))]
+    fn __exit__(&self, py: Python<'_>, _why: &Bound<'_, PyTuple>) {
+        self.close(py);
     }
 
     /// "shm" or "http": the way that the call took; None for an answer of one's own.
     #[getter]
     fn path(&self) -> Option<&'static str> {
-        self.0.path().map(|path| path.name())
+        self.inner.path().map(|path| path.name())
     }
 
     /// The instance that answered, where it is known.
     #[getter]
     fn instance(&self) -> Option<u64> {
-        self.0.instance()
+        self.inner.instance()
     }
 
     fn __repr__(&self) -> String {
-        let path = self.0.path().map_or("own", |path| path.name());
-        format!("<nearpath.Response {} {} bytes, {path}>", self.0.status(), self.0.body().len())
+        let path = self.inner.path().map_or("own", |path| path.name());
+        format!("<nearpath.Response {} {} bytes, {path}>", self.inner.status(), self.inner.body().len())
     }
 }
 
@@ -133,19 +223,32 @@ fn headers<'py>(py: Python<'py>, head: &Head) -> PyResult<Bound<'py, PyDict>> {
     Ok(fields)
 }
 
-/// What a handler returned: a Response, a payload, (status, payload), or nothing.
-pub(crate) fn answer(returned: &Bound<'_, PyAny>) -> PyResult<nearpath::Response> {
+/// What a handler answers: all of it, or the beginning and an iterable of pieces.
+pub(crate) type Answer<'py> = (nearpath::Response, Option<Bound<'py, PyAny>>);
+
+/// What a handler returned: a Response, a payload, an iterator of payloads, (status, payload), or nothing.
+pub(crate) fn answer<'py>(returned: &Bound<'py, PyAny>) -> PyResult<Answer<'py>> {
     if let Ok(response) = returned.cast::<Response>() {
-        return Ok(response.get().0.clone());
+        let (response, py) = (response.get(), returned.py());
+        let pieces = match (&response.pieces, &response.reading) {
+            (Some(pieces), _) => Some(pieces.bind(py).clone()),
+            (None, Some(_)) => Some(returned.getattr("stream")?), // passed on as it comes
+            (None, None) => None,
+        };
+        return Ok((response.inner.clone(), pieces));
     }
     if returned.is_none() {
-        return Ok(nearpath::Response::new(""));
+        return Ok((nearpath::Response::new(""), None));
     }
     if let Ok(pair) = returned.cast::<PyTuple>() {
         let (status, inner): (u16, Bound<'_, PyAny>) = pair
             .extract()
             .map_err(|_| PyTypeError::new_err("a handler that returns a tuple returns (status, payload)"))?;
-        return Ok(answer(&inner)?.with_status(status));
+        let (response, pieces) = answer(&inner)?;
+        return Ok((response.with_status(status), pieces));
     }
-    payload::read(returned).map(nearpath::Response::new)
+    if is_pieces(returned) {
+        return Ok((nearpath::Response::new(""), Some(returned.clone())));
+    }
+    payload::read(returned).map(|body| (nearpath::Response::new(body), None))
 }

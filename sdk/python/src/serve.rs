@@ -1,31 +1,71 @@
-//! Serving on a thread of Python.
+//! Serving on threads of Python.
 
-use nearpath::blocking::Party;
+use std::num::NonZeroUsize;
+
+use nearpath::blocking::{NotWanted, Party};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::types::PyIterator;
 
 use crate::error::raise;
 use crate::messages::{self, Request};
-use crate::party::swap;
+use crate::party::{still, swap};
+use crate::payload;
+use crate::stream::shut;
 
-/// Serves until the process is told to stop (SIGTERM, SIGINT).
+/// Serves until the process is told to stop (SIGTERM, SIGINT). With stream a handler is called when a request begins.
 #[pyfunction]
-pub(crate) fn serve(py: Python<'_>, handler: Py<PyAny>) -> PyResult<()> {
+#[pyo3(signature = (handler, /, *, threads=1, stream=false))]
+pub(crate) fn serve(py: Python<'_>, handler: Py<PyAny>, threads: usize, stream: bool) -> PyResult<()> {
+    let threads = NonZeroUsize::new(threads).ok_or_else(|| PyValueError::new_err("threads is at least 1"))?;
     let served = py.detach(|| {
-        Party::default().serve(|party, request| {
+        let party = Party::default();
+        let mut party = if stream { party.streaming() } else { party };
+        let handler = |party: &mut Party, request| {
             swap(party); // the handler's calls go through the party that serves
             let response = Python::attach(|py| handle(py, &handler, request));
             swap(party);
             response
-        })
+        };
+        if threads.get() == 1 { party.serve(handler) } else { party.serve_on(threads, handler) }
     });
     served.map_err(|error| raise(py, &error))
 }
 
 fn handle(py: Python<'_>, handler: &Py<PyAny>, request: nearpath::Request) -> nearpath::Response {
-    let returned = handler.bind(py).call1((Request(request),)).and_then(|returned| messages::answer(&returned));
-    returned.unwrap_or_else(|raised| {
-        let text = raised.to_string();
-        raised.print(py);
-        nearpath::Response::new(text).with_status(500)
-    })
+    let returned = handler.bind(py).call1((Request::new(request),)).and_then(|returned| messages::answer(&returned));
+    match returned {
+        Ok((response, None)) => response,
+        Ok((response, Some(pieces))) => write(response, &pieces),
+        Err(raised) => {
+            let text = raised.to_string();
+            raised.print(py);
+            nearpath::Response::new(text).with_status(500)
+        }
+    }
+}
+
+/// Writes an answer as it is made. What raises is broken off: its reader gets an error, never an end.
+fn write(head: nearpath::Response, pieces: &Bound<'_, PyAny>) -> nearpath::Response {
+    let written = pieces.try_iter().and_then(|iterator| write_all(head, iterator));
+    match written {
+        Ok(Ok(())) => still(pieces.py(), Party::finish_answer),
+        Ok(Err(NotWanted)) => shut(pieces),
+        Err(raised) => raised.print(pieces.py()),
+    }
+    nearpath::Response::new("") // the answer has gone another way
+}
+
+fn write_all(head: nearpath::Response, pieces: Bound<'_, PyIterator>) -> PyResult<Result<(), NotWanted>> {
+    let py = pieces.py();
+    if still(py, |party| party.begin_answer(head)).is_err() {
+        return Ok(Err(NotWanted));
+    }
+    for piece in pieces {
+        let piece = payload::read(&piece?)?;
+        if still(py, |party| party.write_answer(piece)).is_err() {
+            return Ok(Err(NotWanted));
+        }
+    }
+    Ok(Ok(()))
 }

@@ -2,14 +2,46 @@
 
 import os
 import sys
+import threading
+import time
 
 import nearpath
 
 held = []
 
 
+made = ended = 0
+topics = []
+together = threading.Barrier(4)
+
+
+def endless(request):
+    global made, ended
+    try:
+        while True:
+            made += 1
+            yield b"data: %b\n\n" % bytes(60_000)
+    finally:
+        ended += 1
+
+
+def hangs():
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        time.sleep(0.01)  # the next piece finds that nobody reads
+        yield ""
+
+
+def broken():
+    yield "some"
+    raise ValueError("it broke")
+
+
 def answer(request):
-    match request.path:
+    if request.is_event:
+        topics.append((request.topic, bytes(request.body)))
+        return None
+    match "/" + request.path.rpartition("/")[2]:
         case "/how":
             told = [request.came_over, request.method, request.caller, request.headers.get("x-one"), request.time_left is not None]
             return nearpath.Response(repr(told), status=203, headers={"X-By": "python"})
@@ -32,11 +64,34 @@ def answer(request):
             return buffer
         case "/upper":
             return bytearray(bytes(request.body).upper())
+        case "/shout":
+            return (bytes(part).upper() for part in request.stream)
+        case "/count":
+            return str(sum(len(part) for part in request.stream))
+        case "/body":
+            first = bytes(next(request.stream, b""))
+            return first + bytes(request.body)
+        case "/events":
+            return nearpath.Response(endless(request), status=207, headers={"Content-Type": "text/event-stream"})
+        case "/seen":
+            return f"{made} {ended}"
+        case "/broken":
+            return broken()
+        case "/topics":
+            return repr(topics)
+        case "/together":
+            together.wait(60)
+            return "together"
+        case "/hang":
+            # until the caller has left: nobody reads what comes
+            return hangs()
+        case "/pass":
+            return nearpath.call("callee", request.stream, path="/shout", stream=True)
         case "/on":
             inner = nearpath.call("callee", request.body, near_only=True)
             return nearpath.Response(inner.body, headers={"x-inner": inner.path})
     return request.body
 
 
-nearpath.serve(answer)
+nearpath.serve(answer, threads=int(os.environ.get("THREADS", "1")), stream="STREAM" in os.environ)
 sys.exit(0)

@@ -25,6 +25,7 @@ def domain_program():
     if os.path.exists(program):
         return program
     reason = "needs the program that NEARPATH_TEST_DOMAIN names: cargo build -p nearpath --example domain"
+    print(f"SKIP sdk/python: {reason}", file=sys.stderr)
     if log := os.environ.get("NEARPATH_SKIP_LOG"):
         with open(log, "a") as file:
             print(f"sdk/python: {reason}", file=file)
@@ -52,9 +53,9 @@ class Domain:
     def door(self, name):
         return os.path.join(self.folder.name, name)
 
-    def start(self, name):
+    def start(self, name, **how):
         port = free_port()
-        environment = {**os.environ, "NEARPATH_DISPATCH": self.door(name), "PORT": str(port)}
+        environment = {**os.environ, "NEARPATH_DISPATCH": self.door(name), "PORT": str(port), **how}
         process = subprocess.Popen([sys.executable, HERE / "roles.py"], env=environment, stderr=subprocess.PIPE)
         self.processes.append(process)
         return process, port

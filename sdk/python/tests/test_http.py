@@ -1,10 +1,13 @@
 """Outside a domain: the native half and the one with the standard library are alike."""
 
+import http.client
 import os
 import subprocess
 import sys
+import threading
 import time
 import unittest
+import unittest.mock
 import urllib.error
 import urllib.request
 
@@ -96,6 +99,10 @@ class Alike:
         try:
             self.assertEqual(self.ask(port, "/echo", b"body"), (200, b"body"))
             self.assertEqual(self.ask(port, "/how", b"")[0], 203)
+            self.assertEqual(self.ask(port, "/shout", b"body"), (200, b"BODY"))
+            with self.assertRaises((http.client.HTTPException, OSError)):
+                self.ask(port, "/broken", b"")  # broken off, never an end
+            self.streams(port)
             self.assertEqual(self.ask(port, "/pair", b""), (418, b"tea"))
             self.assertEqual(self.ask(port, "/nothing", b""), (200, b""))
             self.assertEqual(self.ask(port, "/raise", b""), (500, b"ValueError: it broke"))
@@ -103,6 +110,28 @@ class Alike:
             process.terminate()
             ended = process.wait(DEADLINE)
         self.assertEqual(ended, 0)
+
+    def streams(self, port):
+        """The function that serves is its own gateway: it looks at the end of the path."""
+        with unittest.mock.patch.dict(os.environ, {"NEARPATH_GATEWAY": f"http://127.0.0.1:{port}"}):
+            # The native half reads its surroundings once a thread.
+            thread = threading.Thread(target=self.stream)
+            self.told = None
+            thread.start()
+            thread.join(DEADLINE)
+        self.assertEqual(self.told, (b"ONETWO", "http", b"ONETWO"))
+
+    def stream(self):
+        with self.half.call("any", iter(["one", b"two"]), path="/shout", stream=True) as answer:
+            parts = b"".join(bytes(part) for part in answer.stream)
+        whole = self.half.call("any", (word for word in ("one", "two")), path="/shout")
+        self.told = parts, answer.path, bytes(whole.body)
+
+    def test_outside_a_domain_nobody_subscribes(self):
+        self.assertEqual(self.half.publish("orders", b"new"), self.half.Published(0, 0))
+        with self.assertRaises(self.half.Error) as caught:
+            self.half.publish("orders/+")
+        self.assertEqual((caught.exception.kind, caught.exception.function), ("name", ""))
 
     def ask(self, port, path, body):
         end = time.monotonic() + DEADLINE

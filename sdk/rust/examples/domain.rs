@@ -9,6 +9,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use nearpath_domain::hub::{Door, Hub, Settings};
+use nearpath_domain::protocol::Terms;
 use nearpath_types::{FunctionId, InstanceId};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 
@@ -20,7 +21,7 @@ fn main() -> Outcome<()> {
     let edges: Vec<(FunctionId, FunctionId)> = words.map(|edge| read(&edge)).collect::<Outcome<_>>()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let (hub, _faults) = runtime.block_on(async { Hub::start(Settings::named("sdk")) })?;
-    hub.declare(edges.clone());
+    hub.declare_with(edges.iter().map(|edge| (edge.clone(), terms(&edge.1))));
     let functions: BTreeSet<FunctionId> = edges.into_iter().flat_map(|(caller, callee)| [caller, callee]).collect();
     for (instance, function) in (1..).zip(functions) {
         let door = door(&Path::new(&folder).join(function.name.as_str()))?;
@@ -30,6 +31,12 @@ fn main() -> Outcome<()> {
     std::io::stdin().read_to_end(&mut Vec::new())?;
     runtime.block_on(hub.stop());
     Ok(())
+}
+
+/// A callee whose name is `listens-` and a word wants events of that topic.
+fn terms(callee: &FunctionId) -> Terms {
+    let topic = callee.name.as_str().strip_prefix("listens-");
+    Terms { topics: topic.map(str::to_owned).into_iter().collect(), ..Terms::default() }
 }
 
 fn read(edge: &str) -> Outcome<(FunctionId, FunctionId)> {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use nearpath_domain::{CallError, Unsent};
 use nearpath_shm::head::BadHead;
-use nearpath_types::{InvalidName, Reason};
+use nearpath_types::Reason;
 
 use crate::message::Path;
 
@@ -20,9 +20,9 @@ pub struct Error {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Kind {
-    /// No function can have that name.
-    #[error("no function can have that name: {0}")]
-    Name(InvalidName),
+    /// No function can have that name, or no event that topic.
+    #[error("{0}")]
+    Name(String),
     /// A header field cannot be sent.
     #[error("a header field cannot be sent: {0}")]
     Head(BadHead),
@@ -35,8 +35,8 @@ pub enum Kind {
     /// The deadline passed: it may have run.
     #[error("no answer before the deadline; the call may have run")]
     Timeout,
-    /// The answer was broken off.
-    #[error("the answer was broken off or cannot be understood: {0}")]
+    /// The answer, or the body that was being read, was broken off.
+    #[error("broken off, or not to be understood: {0}")]
     Cut(String),
     /// The answer is larger than is taken.
     #[error("the answer is larger than {0} bytes")]
@@ -57,6 +57,18 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// What became of something through shared memory.
+    pub(crate) fn of(error: CallError) -> Self {
+        match error {
+            CallError::Unsent(Unsent::Lost) => Self::Died(error.to_string()), // there is nothing left to send
+            CallError::Unsent(why) => Self::Unsent(why.to_string()),
+            CallError::Died => Self::Died(error.to_string()),
+            CallError::Timeout => Self::Timeout,
+            CallError::BrokenOff => Self::Cut(error.to_string()),
+            CallError::BadAnswer(bytes) => Self::TooLarge(bytes),
+        }
+    }
+
     /// The kind's name, the same in every language.
     pub fn name(&self) -> &'static str {
         match self {
@@ -80,15 +92,7 @@ impl Error {
 
     /// Of a call through shared memory.
     pub(crate) fn near(function: &str, error: CallError) -> Self {
-        let kind = match error {
-            CallError::Unsent(Unsent::Lost) => Kind::Died(error.to_string()), // there is nothing left to send
-            CallError::Unsent(why) => Kind::Unsent(why.to_string()),
-            CallError::Died => Kind::Died(error.to_string()),
-            CallError::Timeout => Kind::Timeout,
-            CallError::BrokenOff => Kind::Cut(error.to_string()),
-            CallError::BadAnswer(bytes) => Kind::TooLarge(bytes),
-        };
-        Self::new(function, Some(Path::Shm), kind)
+        Self::new(function, Some(Path::Shm), Kind::of(error))
     }
 
     pub(crate) fn unsent(function: &str, why: Unsent) -> Self {

@@ -2,18 +2,23 @@
 
 use std::error::Error as _;
 use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::Incoming;
+use http_body_util::{BodyExt, Either, Full, Limited};
+use hyper::body::{Frame, Incoming};
 use hyper_util::client::legacy::Client as Pool;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use nearpath_domain::clock;
+use tokio::sync::mpsc;
 
+use crate::answer::Streaming;
 use crate::ask::Ask;
-use crate::context::Context;
+use crate::body::{Body, Own, Source};
+use crate::context::Context as Handed;
 use crate::error::{Error, Kind};
 use crate::head::Head;
 use crate::message::{Path, Response};
@@ -26,7 +31,7 @@ const IDLE: Duration = Duration::from_secs(30);
 /// Connections to the gateway.
 #[derive(Debug)]
 pub(crate) struct Client {
-    pool: Pool<HttpConnector, Full<Bytes>>,
+    pool: Pool<HttpConnector, Either<Full<Bytes>, Upload>>,
     gateway: String,
 }
 
@@ -37,6 +42,33 @@ pub(crate) enum Way {
     Sync,
     /// It accepts the call; nobody is told of the answer.
     Async,
+}
+
+/// The most of the platform's text that is kept for people.
+const LONGEST_TEXT: usize = 4096;
+
+/// A body that is sent as its pieces come through a channel.
+#[derive(Debug)]
+pub(crate) struct Upload(mpsc::Receiver<Piece>);
+
+/// A piece of a body, or why there is no more.
+pub(crate) type Piece = Result<Bytes, String>;
+
+impl Upload {
+    /// With what hands the pieces over.
+    pub(crate) fn new() -> (mpsc::Sender<Piece>, Self) {
+        let (sender, pieces) = mpsc::channel(1);
+        (sender, Self(pieces))
+    }
+}
+
+impl hyper::body::Body for Upload {
+    type Data = Bytes;
+    type Error = String;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, String>>> {
+        self.0.poll_recv(cx).map(|piece| piece.map(|piece| piece.map(Frame::data)))
+    }
 }
 
 impl Client {
@@ -52,11 +84,12 @@ impl Client {
         name: &str,
         body: &Bytes,
         ask: &Ask,
-        context: Context,
+        context: Handed,
     ) -> Result<Response, Error> {
         let fault = |kind| Error::new(name, Some(Path::Http), kind);
-        let request =
-            self.request(way, name, body, ask, context).map_err(|why| fault(Kind::Unsent(why.to_string())))?;
+        let request = self
+            .request(way, name, Either::Left(Full::new(body.clone())), ask, context)
+            .map_err(|why| fault(Kind::Unsent(why.to_string())))?;
         let answer = async {
             let answer = self.pool.request(request).await.map_err(broken)?;
             collect(answer).await
@@ -64,14 +97,48 @@ impl Client {
         until(context.deadline, answer).await.map_err(fault)
     }
 
+    /// Makes a call whose body goes as it comes, and waits for the beginning of the answer.
+    pub(crate) async fn open(
+        &self,
+        name: &str,
+        upload: Upload,
+        ask: &Ask,
+        context: Handed,
+    ) -> Result<(Response, Incoming), Error> {
+        let fault = |kind| Error::new(name, Some(Path::Http), kind);
+        let request = self.request(Way::Sync, name, Either::Right(upload), ask, context);
+        let request = request.map_err(|why| fault(Kind::Unsent(why.to_string())))?;
+        let answer = async {
+            let (parts, body) = self.pool.request(request).await.map_err(broken)?.into_parts();
+            match parts.headers.contains_key("x-nearpath-reason") {
+                true => Err(refusal(&parts, &text(body).await)),
+                false => Ok((beginning(&parts)?, body)),
+            }
+        };
+        until(context.deadline, answer).await.map_err(fault)
+    }
+
+    /// As [`Client::open`], with the body to be read.
+    pub(crate) async fn stream(
+        &self,
+        name: &str,
+        upload: Upload,
+        ask: &Ask,
+        context: Handed,
+    ) -> Result<Streaming, Error> {
+        let (response, incoming) = self.open(name, upload, ask, context).await?;
+        let body = Body::of(name, Path::Http, Bytes::new(), Some(Source::Far(incoming))).until(context.deadline);
+        Ok(Streaming { response, body })
+    }
+
     fn request(
         &self,
         way: Way,
         name: &str,
-        body: &Bytes,
+        body: Either<Full<Bytes>, Upload>,
         ask: &Ask,
-        context: Context,
-    ) -> Result<http::Request<Full<Bytes>>, http::Error> {
+        context: Handed,
+    ) -> Result<http::Request<Either<Full<Bytes>, Upload>>, http::Error> {
         let route = if way == Way::Sync { "function" } else { "async-function" };
         let path = ask.path.as_deref().filter(|path| *path != "/").unwrap_or_default();
         let slash = if path.is_empty() || path.starts_with(['/', '?']) { "" } else { "/" };
@@ -81,8 +148,24 @@ impl Client {
         let request = ask.head.iter().fold(request, |request, (name, value)| request.header(name, value));
         let trace = context.traceparent().filter(|_| ask.head.get("traceparent").is_none());
         let request = trace.into_iter().fold(request, |request, trace| request.header("traceparent", trace));
-        request.body(Full::new(body.clone()))
+        request.body(body)
     }
+}
+
+/// Hands a body over as its pieces come. Why it failed, if it did: then the request is broken off.
+pub(crate) async fn write(sender: mpsc::Sender<Piece>, mut body: Own) -> Result<(), String> {
+    use futures_util::StreamExt;
+    while let Ok(room) = sender.reserve().await {
+        match body.next().await {
+            Some(Ok(piece)) => room.send(Ok(piece)),
+            Some(Err(why)) => {
+                room.send(Err(why.clone()));
+                return Err(why);
+            }
+            None => break,
+        }
+    }
+    Ok(())
 }
 
 async fn until<T>(deadline: clock::Nanos, answer: impl Future<Output = Result<T, Kind>>) -> Result<T, Kind> {
@@ -117,12 +200,28 @@ async fn collect(answer: http::Response<Incoming>) -> Result<Response, Kind> {
         if large { Kind::TooLarge(LARGEST_BODY) } else { Kind::Cut(error.to_string()) }
     })?;
     let body = body.to_bytes();
-    let status = parts.status.as_u16();
-    if let Some(reason) = parts.headers.get("x-nearpath-reason") {
-        let reason = Some(String::from_utf8_lossy(reason.as_bytes()).into_owned());
-        return Err(Kind::Platform { status, reason, text: String::from_utf8_lossy(&body).trim_end().to_owned() });
+    match parts.headers.contains_key("x-nearpath-reason") {
+        true => Err(refusal(&parts, &body)),
+        false => Ok(beginning(&parts)?.with_body(body.into())),
     }
+}
+
+/// An answer without its body.
+fn beginning(parts: &http::response::Parts) -> Result<Response, Kind> {
     let mut head = Head::default();
     head.of_http(&parts.headers).map_err(|bad| Kind::Cut(bad.to_string()))?;
-    Ok(Response::new(body).with_status(status).with_head(head).came_over(Path::Http, None))
+    Ok(Response::new("").with_status(parts.status.as_u16()).with_head(head).came_over(Path::Http, None))
+}
+
+/// An answer of the platform.
+fn refusal(parts: &http::response::Parts, text: &[u8]) -> Kind {
+    let reason = parts.headers.get("x-nearpath-reason");
+    let reason = reason.map(|reason| String::from_utf8_lossy(reason.as_bytes()).into_owned());
+    let text = String::from_utf8_lossy(text).trim_end().to_owned();
+    Kind::Platform { status: parts.status.as_u16(), reason, text }
+}
+
+/// What the platform says, for people.
+async fn text(body: Incoming) -> Bytes {
+    Limited::new(body, LONGEST_TEXT).collect().await.map_or_else(|_| Bytes::new(), |text| text.to_bytes())
 }

@@ -4,22 +4,26 @@
 //! finds no party there and goes over HTTP.
 
 use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use nearpath_domain::post::polled::{Driver, Post};
-use nearpath_domain::post::{Draft, Payload, Settings};
-use nearpath_types::FunctionId;
+use nearpath_domain::post::{Draft, Payload, Published, Settings};
+use nearpath_types::{FunctionId, topic};
 use tokio::task::{LocalSet, spawn_local};
 
+use crate::answer::Streaming;
 use crate::ask::Ask;
-use crate::context::Context;
+use crate::body::{Own, Sending, Task};
+use crate::context::{CONTEXT, Context};
 use crate::environment::Environment;
 use crate::error::{Error, Kind};
-use crate::far::{Client, LARGEST_BODY, Way};
+use crate::far::{Client, LARGEST_BODY, Upload, Way};
 use crate::message::{Path, Response};
-use crate::near;
+use crate::{far, near};
 
 /// Peers are told of after the welcome: a call waits so long for its callee to come while the party is that young.
 pub(crate) const YOUTH: Duration = Duration::from_millis(50);
@@ -37,32 +41,43 @@ pub(crate) struct Home {
     client: Client,
     post: RefCell<Option<Post>>,
     joined: Cell<Option<Instant>>,
+    /// It has an event loop that runs tasks of this thread.
+    inside: bool,
+}
+
+/// How a thread is a party.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Role {
+    /// It takes calls.
+    pub(crate) serves: bool,
+    /// Their bodies are handed over as they come.
+    pub(crate) streams: bool,
 }
 
 /// This thread's.
 pub(crate) fn here() -> Rc<Home> {
-    HERE.with_borrow_mut(|here| Rc::clone(here.get_or_insert_with(|| Rc::new(Home::new(Environment::own())))))
+    HERE.with_borrow_mut(|here| Rc::clone(here.get_or_insert_with(|| Rc::new(Home::new(Environment::own(), false)))))
 }
 
 /// Runs a future with an event loop of this thread, as a party where there is a door. `member` is what each party does until
-/// the node hangs up; `serves` says that it takes calls there.
+/// the node hangs up; `role` says whether it takes calls there.
 ///
 /// # Errors
 /// [`Kind::Listen`] when the system gives no event loop.
 pub(crate) fn run<T>(
     environment: Environment,
-    serves: bool,
+    role: Role,
     member: impl AsyncFn(Post) + 'static,
     inside: impl AsyncFnOnce() -> T,
 ) -> Result<T, Error> {
     let loops = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = loops.map_err(|error| Error::new("", None, Kind::Listen(format!("no event loop: {error}"))))?;
-    let home = Rc::new(Home::new(environment));
+    let home = Rc::new(Home::new(environment, true));
     let before = HERE.replace(Some(Rc::clone(&home)));
     let local = LocalSet::new();
     let result = local.block_on(&runtime, async {
-        let first = home.join(serves).await;
-        spawn_local(Rc::clone(&home).keep(serves, member, first));
+        let first = home.join(role).await;
+        spawn_local(Rc::clone(&home).keep(role, member, first));
         inside().await
     });
     drop(local); // with the party's driver
@@ -76,9 +91,9 @@ pub(crate) async fn only_calls(post: Post) {
 }
 
 impl Home {
-    fn new(environment: Environment) -> Self {
+    fn new(environment: Environment, inside: bool) -> Self {
         let client = Client::new(environment.gateway.clone());
-        Self { environment, client, post: RefCell::default(), joined: Cell::default() }
+        Self { environment, client, post: RefCell::default(), joined: Cell::default(), inside }
     }
 
     /// The party, while there is one.
@@ -87,9 +102,9 @@ impl Home {
     }
 
     /// Tries to become a party; none without a door, or when the node lets nobody in now.
-    async fn join(&self, serves: bool) -> Option<Driver> {
+    async fn join(&self, Role { serves, streams }: Role) -> Option<Driver> {
         let door = self.environment.door.as_deref()?;
-        let settings = Settings { serves, largest_body: LARGEST_BODY, ..Settings::default() };
+        let settings = Settings { serves, calls_stream: streams, largest_body: LARGEST_BODY, ..Settings::default() };
         match Post::dial(door, settings).await {
             Ok((post, driver)) => {
                 self.post.replace(Some(post));
@@ -104,7 +119,7 @@ impl Home {
     }
 
     /// Stays a party for as long as the thread lives, also over restarts of the node.
-    async fn keep(self: Rc<Self>, serves: bool, member: impl AsyncFn(Post), mut driver: Option<Driver>) {
+    async fn keep(self: Rc<Self>, role: Role, member: impl AsyncFn(Post), mut driver: Option<Driver>) {
         let mut pause = FIRST_PAUSE;
         while self.environment.door.is_some() {
             if let Some((driver, post)) = driver.take().zip(self.post()) {
@@ -116,7 +131,7 @@ impl Home {
             }
             tokio::time::sleep(pause).await;
             pause = (2 * pause).min(LAST_PAUSE);
-            driver = self.join(serves).await;
+            driver = self.join(role).await;
         }
     }
 
@@ -157,6 +172,78 @@ impl Home {
         Box::pin(self.client.call(Way::Sync, name, body.bytes(), ask, context)).await // far larger than the near way
     }
 
+    /// A call whose body goes, and whose answer comes, bit by bit.
+    pub(crate) async fn stream(&self, name: &str, body: Own, ask: &Ask) -> Result<Streaming, Error> {
+        let function = function(name)?;
+        let context = Context::current().narrowed(ask);
+        if let Some(post) = self.reaching(&function).await {
+            match near::open(&post, &function, ask, context).await {
+                Ok((call, writer)) => {
+                    let write = near::write(writer, body);
+                    return self.answered(name, write, near::answer(name, call, context)).await;
+                }
+                Err(why) if ask.near_only => return Err(Error::unsent(name, why)),
+                Err(_) => {}
+            }
+        } else if ask.near_only {
+            return Err(nobody(name));
+        }
+        let (sender, upload) = Upload::new();
+        let answer = self.client.stream(name, upload, ask, context);
+        self.answered(name, far::write(sender, body), answer).await
+    }
+
+    /// The beginning of an answer, while the call's body is sent; that goes on afterwards.
+    async fn answered(
+        &self,
+        name: &str,
+        write: impl Future<Output = Result<(), String>> + 'static,
+        answer: impl Future<Output = Result<Streaming, Error>>,
+    ) -> Result<Streaming, Error> {
+        let failure = Rc::new(RefCell::new(None));
+        let mut sending = Some(self.sending(write, Rc::clone(&failure)));
+        let mut answer = pin!(answer);
+        let answered = poll_fn(|cx| {
+            if sending.as_mut().is_some_and(|sending| sending.poll(cx).is_ready()) {
+                sending = None;
+            }
+            answer.as_mut().poll(cx)
+        });
+        let answered = answered.await.map_err(|error| match failure.take() {
+            Some(why) => Error::new(name, error.path(), Kind::Cut(format!("the body of the call failed: {why}"))),
+            None => error,
+        });
+        answered.map(|Streaming { response, body }| Streaming { response, body: body.while_sending(sending) })
+    }
+
+    fn sending(
+        &self,
+        write: impl Future<Output = Result<(), String>> + 'static,
+        failure: Rc<RefCell<Option<String>>>,
+    ) -> Sending {
+        let sending = CONTEXT.scope(Context::current(), async move {
+            failure.replace(write.await.err());
+        });
+        match self.inside {
+            true => Sending::Task(Task(spawn_local(sending))),
+            false => Sending::Along(Box::pin(sending)),
+        }
+    }
+
+    /// Sends an event to those who subscribe. Outside a domain nobody does.
+    pub(crate) async fn publish(&self, topic: &str, body: Bytes, ask: &Ask) -> Result<Published, Error> {
+        check_topic(topic)?;
+        let context = Context::current().narrowed(ask);
+        loop {
+            let Some(post) = self.post() else { return Ok(Published::default()) };
+            let published = near::asking(ask, &body, context, |request| post.publish(topic, request));
+            if published != Published::default() || !self.is_young() {
+                return Ok(published);
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await; // nobody tells that the last peer was told
+        }
+    }
+
     pub(crate) async fn notify(&self, name: &str, mut body: Payload, ask: &Ask) -> Result<(), Error> {
         let function = function(name)?;
         let context = Context::current().narrowed(ask);
@@ -187,19 +274,29 @@ impl Home {
 
     /// Waits while the party is so young that it may not have heard of the function.
     async fn learns(&self, post: &Post, function: &FunctionId) -> bool {
-        let young = || self.joined.get().is_some_and(|joined| joined.elapsed() < YOUTH);
         while !post.knows(function) {
-            if !young() {
+            if !self.is_young() {
                 return false;
             }
             tokio::time::sleep(Duration::from_millis(1)).await; // nobody tells that the last peer was told
         }
         true
     }
+
+    fn is_young(&self) -> bool {
+        self.joined.get().is_some_and(|joined| joined.elapsed() < YOUTH)
+    }
+}
+
+pub(crate) fn check_topic(topic: &str) -> Result<(), Error> {
+    let why =
+        || format!("no event can have that topic: {topic:?} is empty, longer than 65,535 bytes, or has a wildcard");
+    topic::is_topic(topic).then_some(()).ok_or_else(|| Error::new("", None, Kind::Name(why())))
 }
 
 pub(crate) fn function(name: &str) -> Result<FunctionId, Error> {
-    name.parse().map_err(|invalid| Error::new(name, None, Kind::Name(invalid)))
+    name.parse()
+        .map_err(|invalid| Error::new(name, None, Kind::Name(format!("no function can have that name: {invalid}"))))
 }
 
 pub(crate) fn unsent(error: &Error) -> bool {

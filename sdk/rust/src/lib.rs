@@ -13,8 +13,10 @@
 //! may be.
 #![forbid(unsafe_code)]
 
+mod answer;
 mod ask;
 pub mod blocking;
+mod body;
 mod context;
 mod environment;
 mod error;
@@ -26,12 +28,19 @@ mod message;
 mod near;
 mod server;
 
+use std::fmt;
+
+use bytes::Bytes;
+use futures_util::Stream;
+
+pub use answer::{Answer, IntoAnswer, Streaming};
 pub use ask::Ask;
+pub use body::Body;
 pub use environment::Environment;
 pub use error::{Error, Kind};
 pub use head::Head;
-pub use message::{IntoResponse, Path, Request, Response};
-pub use nearpath_domain::post::{Draft, Payload};
+pub use message::{Path, Request, Response};
+pub use nearpath_domain::post::{Draft, Payload, Published};
 pub use server::{Handler, Server};
 
 /// Serves calls until the process is told to stop (SIGTERM, SIGINT), and finishes those that are open.
@@ -55,7 +64,7 @@ pub fn run<F: Future>(future: F) -> Result<F::Output, Error> {
 /// # Errors
 /// As [`run`].
 pub fn run_in<F: Future>(environment: Environment, future: F) -> Result<F::Output, Error> {
-    home::run(environment, false, home::only_calls, async || future.await)
+    home::run(environment, home::Role::default(), home::only_calls, async || future.await)
 }
 
 /// Memory to write a payload in that goes out where it lies: so many zeros, in a slot of the domain where this thread is a party
@@ -78,6 +87,51 @@ pub async fn call(name: &str, payload: impl Into<Payload>) -> Result<Response, E
 /// As [`call`].
 pub async fn call_with(name: &str, payload: impl Into<Payload>, ask: Ask) -> Result<Response, Error> {
     home::here().call(name, payload.into(), &ask).await
+}
+
+/// Calls a function with a body that goes as its pieces come, and returns when the answer begins, which may be before the body
+/// has ended; the answer's body is read as it comes. A slow reader stops its writer at eight parts. Dropping the answer gives
+/// the call up.
+///
+/// # Errors
+/// As [`call`]. A body whose stream fails ends the call with [`Kind::Cut`]: the callee's reader gets an error, never an end.
+pub async fn call_stream<S, B, E>(name: &str, body: S) -> Result<Streaming, Error>
+where
+    S: Stream<Item = Result<B, E>> + 'static,
+    B: Into<Bytes>,
+    E: fmt::Display,
+{
+    call_stream_with(name, body, Ask::default()).await
+}
+
+/// As [`call_stream`], with method, path, header fields, deadline: for the whole exchange.
+///
+/// # Errors
+/// As [`call_stream`].
+pub async fn call_stream_with<S, B, E>(name: &str, body: S, ask: Ask) -> Result<Streaming, Error>
+where
+    S: Stream<Item = Result<B, E>> + 'static,
+    B: Into<Bytes>,
+    E: fmt::Display,
+{
+    home::here().stream(name, body::own(body), &ask).await
+}
+
+/// Sends an event to one instance of each function of the domain that subscribes to the topic, and says to how many. Outside a
+/// domain nobody subscribes. It may be lost with its receiver.
+///
+/// # Errors
+/// [`Kind::Name`] when that is no topic: it is empty, longer than 65,535 bytes, or has a wildcard.
+pub async fn publish(topic: &str, payload: impl Into<Bytes>) -> Result<Published, Error> {
+    publish_with(topic, payload, Ask::default()).await
+}
+
+/// As [`publish`], with method, path, header fields.
+///
+/// # Errors
+/// As [`publish`].
+pub async fn publish_with(topic: &str, payload: impl Into<Bytes>, ask: Ask) -> Result<Published, Error> {
+    home::here().publish(topic, payload.into(), &ask).await
 }
 
 /// Sends an event: it was handed over when this returns; nobody answers, and it may be lost with its receiver.

@@ -7,14 +7,17 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::HeaderValue;
-use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use http_body_util::{BodyExt, Either, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use nearpath_domain::post::Payload;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::spawn_local;
 
+use crate::answer::Answer;
+use crate::body::{OverHttp, Source};
 use crate::context::{CONTEXT, Context};
 use crate::far::LARGEST_BODY;
 use crate::head::Head;
@@ -23,6 +26,9 @@ use crate::server::{Handler, Service};
 
 /// A pause when the system has no descriptor left for a connection.
 const PAUSE: Duration = Duration::from_millis(50);
+
+/// A body that goes out.
+type Outgoing = Either<Full<Bytes>, OverHttp>;
 
 pub(crate) async fn accept<H: Handler>(listener: TcpListener, service: Rc<Service<H>>) {
     loop {
@@ -51,15 +57,22 @@ async fn converse<H: Handler>(stream: TcpStream, service: Rc<Service<H>>) {
     let _ = connection.await;
 }
 
-async fn answer<H: Handler>(request: http::Request<Incoming>, service: &Service<H>) -> http::Response<Full<Bytes>> {
-    let response = match read(request).await {
-        Ok(request) => CONTEXT.scope(request.context, service.handler.answer(request)).await,
-        Err(refusal) => refusal,
+async fn answer<H: Handler>(request: http::Request<Incoming>, service: &Service<H>) -> http::Response<Outgoing> {
+    let request = match read(request, service.streams).await {
+        Ok(request) => request,
+        Err(refusal) => return write(refusal).map(Either::Left),
     };
-    write(response)
+    let context = request.context;
+    match CONTEXT.scope(context, service.handler.answer(request)).await {
+        Answer::Whole(response) => write(response).map(Either::Left),
+        Answer::Streaming(streaming) => {
+            let body = OverHttp(streaming.body.within(context));
+            write(streaming.response).map(|_| Either::Right(body))
+        }
+    }
 }
 
-async fn read(request: http::Request<Incoming>) -> Result<Request, Response> {
+async fn read(request: http::Request<Incoming>, streams: bool) -> Result<Request, Response> {
     let (parts, body) = request.into_parts();
     let mut head = Head::default();
     let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
@@ -68,11 +81,16 @@ async fn read(request: http::Request<Incoming>) -> Result<Request, Response> {
     let read = own.and_then(|()| head.of_http(&parts.headers));
     read.map_err(|bad| Response::new(format!("{bad}\n")).with_status(431))?;
     let context = Context::default().traced(head.get("traceparent"));
+    let request =
+        Request { head, body: Payload::default(), rest: None, caller: None, event: false, path: Path::Http, context };
+    if streams {
+        return Ok(Request { rest: Some(Source::Far(body)), ..request });
+    }
     let body = Limited::new(body, LARGEST_BODY).collect().await.map_err(|error| {
         let status = if error.is::<LengthLimitError>() { 413 } else { 400 };
         Response::new(format!("the request's body: {error}\n")).with_status(status)
     })?;
-    Ok(Request { head, body: body.to_bytes().into(), caller: None, event: false, path: Path::Http, context })
+    Ok(Request { body: body.to_bytes().into(), ..request })
 }
 
 /// Fields that HTTP does not know are left out.

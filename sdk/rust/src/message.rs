@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use nearpath_domain::clock;
-use nearpath_domain::post::{Caller, Draft, Payload};
+use nearpath_domain::post::{Caller, Payload};
 use nearpath_domain::{Answer, Incoming, Reply};
 use nearpath_types::Reason;
 
+use crate::body::{Body, Source};
 use crate::context::Context;
 use crate::error::{Error, Kind};
 use crate::head::Head;
@@ -45,6 +46,8 @@ impl fmt::Display for Path {
 pub struct Request {
     pub(crate) head: Head,
     pub(crate) body: Payload,
+    /// What follows, for a server that streams.
+    pub(crate) rest: Option<Source>,
     /// None when it came over HTTP.
     pub(crate) caller: Option<Arc<Caller>>,
     pub(crate) event: bool,
@@ -59,6 +62,7 @@ impl Request {
         Self {
             head: Head::received(incoming.take_head()),
             body: std::mem::take(&mut incoming.body),
+            rest: incoming.rest.take().map(Source::Near),
             caller: Some(Arc::clone(&incoming.caller)),
             event: incoming.event,
             path: Path::Shm,
@@ -92,6 +96,8 @@ impl Request {
 
     /// The payload. It may lie in shared memory, whose slot is free when the last clone of these bytes is dropped: copy what is
     /// kept. A function of the domain that breaks the rules can change it meanwhile.
+    ///
+    /// Of a server that streams ([`crate::Server::streaming`]) it is what has come: see [`Request::into_stream`].
     pub fn body(&self) -> &Bytes {
         self.body.bytes()
     }
@@ -99,6 +105,35 @@ impl Request {
     /// The payload alone. Called on with it, or answered with it, nothing is copied, unless somebody keeps bytes of it.
     pub fn into_body(self) -> Payload {
         self.body
+    }
+
+    /// The payload as it comes. It comes so where the server streams; otherwise it is there, and comes in one piece.
+    pub fn into_stream(self) -> Body {
+        let deadline = self.context.deadline;
+        Body::of("", self.path, self.body.into(), self.rest).until(deadline)
+    }
+
+    /// Takes the payload out, to be read as it comes; the rest of the request stays.
+    pub fn take_stream(&mut self) -> Body {
+        let (first, rest) = (std::mem::take(&mut self.body).into(), self.rest.take());
+        Body::of("", self.path, first, rest).until(self.context.deadline)
+    }
+
+    /// Whether not all of the payload has come, of a server that streams.
+    pub fn is_partial(&self) -> bool {
+        self.rest.is_some()
+    }
+
+    /// The payload apart, as a request without anything else: for who reads it in parts and looks at the rest meanwhile.
+    pub fn payload(&mut self) -> Self {
+        let (body, rest) = (self.body.share(), self.rest.take());
+        let (path, context) = (self.path, self.context);
+        Self { head: Head::default(), body, rest, caller: None, event: self.event, path, context }
+    }
+
+    /// With a payload that was read from its parts.
+    pub fn put_back(&mut self, body: Bytes) {
+        self.body = body.into();
     }
 
     /// The payload in common with this request: as long as both are there, it is copied when it is sent.
@@ -114,6 +149,11 @@ impl Request {
     /// One way: nobody waits for the answer.
     pub fn is_event(&self) -> bool {
         self.event
+    }
+
+    /// The topic of an event that was published; none for everything else.
+    pub fn topic(&self) -> Option<&str> {
+        self.header(":name").filter(|_| self.event)
     }
 
     /// The way that it came.
@@ -176,6 +216,22 @@ impl Response {
     pub fn with_head(mut self, head: Head) -> Self {
         self.head = head;
         self
+    }
+
+    /// Without its body, and that.
+    pub(crate) fn parted(mut self) -> (Self, Bytes) {
+        let body = std::mem::take(&mut self.body);
+        (self, body.into())
+    }
+
+    pub(crate) fn with_body(mut self, body: Payload) -> Self {
+        self.body = body;
+        self
+    }
+
+    /// With this body instead of the one that it had.
+    pub fn filled(self, body: impl Into<Payload>) -> Self {
+        self.with_body(body.into())
     }
 
     pub(crate) fn came_over(mut self, path: Path, instance: Option<u64>) -> Self {
@@ -243,51 +299,3 @@ impl Response {
         Answer { status: self.status, fields, body: self.body, ..Answer::default() }
     }
 }
-
-/// What a handler may return.
-pub trait IntoResponse {
-    /// The answer.
-    fn into_response(self) -> Response;
-}
-
-impl IntoResponse for Response {
-    fn into_response(self) -> Response {
-        self
-    }
-}
-
-impl IntoResponse for () {
-    fn into_response(self) -> Response {
-        Response::new(Bytes::new())
-    }
-}
-
-impl<T: IntoResponse> IntoResponse for (u16, T) {
-    fn into_response(self) -> Response {
-        self.1.into_response().with_status(self.0)
-    }
-}
-
-/// An error is status 500 with the error's text, and is written to stderr.
-impl<T: IntoResponse, E: fmt::Display> IntoResponse for Result<T, E> {
-    fn into_response(self) -> Response {
-        self.map_or_else(|error| failed(&error), T::into_response)
-    }
-}
-
-fn failed(error: &impl fmt::Display) -> Response {
-    eprintln!("nearpath: the handler failed: {error}");
-    Response::new(error.to_string()).with_status(500)
-}
-
-macro_rules! payloads {
-    ($($payload:ty),*) => { $(
-        impl IntoResponse for $payload {
-            fn into_response(self) -> Response {
-                Response::new(self)
-            }
-        }
-    )* };
-}
-
-payloads!(Payload, Draft, Bytes, Vec<u8>, String, &'static [u8], &'static str);

@@ -5,17 +5,19 @@ use std::time::Duration;
 use bytes::Bytes;
 use nearpath_domain::clock;
 use nearpath_domain::post::Payload;
-use nearpath_domain::post::polled::{Call, Post};
+use nearpath_domain::post::polled::{Call, Post, Writer};
 use nearpath_domain::{CallError, To, Unsent};
 use nearpath_types::FunctionId;
 
+use crate::answer::Streaming;
 use crate::ask::Ask;
+use crate::body::{Body, Own, Source};
 use crate::context::Context;
 use crate::error::Error;
-use crate::message::Response;
+use crate::message::{Path, Response};
 
 /// How long a call without a deadline waits for credit before it goes another way.
-const PATIENCE: Duration = Duration::from_secs(1);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Makes a call and waits for the answer. Nothing is left of a body that was handed over; of one that was not sent, all is.
 pub(crate) async fn call(
@@ -39,13 +41,57 @@ pub(crate) async fn call(
     answer.map_err(|error| Error::near(name, error)).and_then(|reply| Response::of_memory(name, reply))
 }
 
+/// Begins a call whose body goes as it comes.
+pub(crate) async fn open(
+    post: &Post,
+    function: &FunctionId,
+    ask: &Ask,
+    context: Context,
+) -> Result<(Call, Writer), Unsent> {
+    let none = Bytes::new();
+    let send = || asking(ask, &none, context, |request| post.open(To::Function(function), request, None));
+    let opened = match send() {
+        Err(Unsent::NoCredit) => with_credit(post, function, context, send).await,
+        opened => opened,
+    };
+    opened.map(|(call, writer)| (call.as_it_comes(), writer))
+}
+
+/// The beginning of an answer, and the rest to be read.
+pub(crate) async fn answer(name: &str, call: Call, context: Context) -> Result<Streaming, Error> {
+    let mut reply = call.await.map_err(|error| Error::near(name, error))?;
+    let rest = reply.rest.take().map(Source::Near);
+    let response = Response::of_memory(name, reply)?;
+    let (response, first) = response.parted();
+    let body = Body::of(name, Path::Shm, first, rest).until(context.deadline);
+    Ok(Streaming { response, body })
+}
+
+/// Writes a body as its pieces come. Why it failed, if it did: then the call, or the answer, is broken off.
+pub(crate) async fn write(mut writer: Writer, mut body: Own) -> Result<(), String> {
+    use futures_util::StreamExt;
+    while std::future::poll_fn(|cx| writer.poll_ready(cx)).await.is_ok() {
+        match body.next().await {
+            Some(Ok(piece)) => {
+                let _ = writer.hand(piece); // not wanted: the next look says so
+            }
+            Some(Err(why)) => return Err(why),
+            None => {
+                writer.finish();
+                break;
+            }
+        }
+    }
+    Ok(()) // nobody wants more: there is an answer, or the call is lost, and its outcome says which
+}
+
 /// Waits for credit: the answers that bring it are on their way, and sooner here than a call can go another way.
-async fn with_credit(
+async fn with_credit<T>(
     post: &Post,
     function: &FunctionId,
     context: Context,
-    mut send: impl FnMut() -> Result<Call, Unsent>,
-) -> Result<Call, Unsent> {
+    mut send: impl FnMut() -> Result<T, Unsent>,
+) -> Result<T, Unsent> {
     let patience = if context.deadline == 0 { PATIENCE } else { clock::until(context.deadline) };
     let tries = async {
         loop {

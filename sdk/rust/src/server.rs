@@ -1,7 +1,7 @@
 //! Taking calls: through shared memory where there is a door, and over HTTP where the watchdog looks for its tenant.
 
 use std::cell::Cell;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -9,36 +9,36 @@ use std::rc::Rc;
 use std::task::{self, Poll, Waker};
 use std::time::Duration;
 
-use nearpath_domain::Answer;
 use nearpath_domain::post::polled::{Post, Received};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, watch};
 use tokio::task::spawn_local;
 
+use crate::answer::{Answer, IntoAnswer, Streaming};
 use crate::context::CONTEXT;
 use crate::environment::Environment;
 use crate::error::{Error, Kind};
 use crate::home;
 use crate::listen;
-use crate::message::{IntoResponse, Request, Response};
+use crate::message::{Request, Response};
 
 /// How long open calls may take when the process is told to stop.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// What answers calls: every `async` function or closure from [`Request`] to what can be a [`Response`].
+/// What answers calls: every `async` function or closure from [`Request`] to what can be an [`Answer`].
 pub trait Handler: 'static {
     /// Answers one call. The future is dropped when the caller gives up.
-    fn answer(&self, request: Request) -> impl Future<Output = Response>;
+    fn answer(&self, request: Request) -> impl Future<Output = Answer>;
 }
 
 impl<H, F> Handler for H
 where
     H: Fn(Request) -> F + 'static,
-    F: Future<Output: IntoResponse>,
+    F: Future<Output: IntoAnswer>,
 {
-    async fn answer(&self, request: Request) -> Response {
-        self(request).await.into_response()
+    async fn answer(&self, request: Request) -> Answer {
+        self(request).await.into_answer()
     }
 }
 
@@ -48,17 +48,24 @@ pub struct Server<H> {
     handler: H,
     environment: Environment,
     grace: Duration,
+    streams: bool,
 }
 
 impl<H: Handler> Server<H> {
     /// With everything as the surroundings say.
     pub fn new(handler: H) -> Self {
-        Self { handler, environment: Environment::own(), grace: GRACE }
+        Self { handler, environment: Environment::own(), grace: GRACE, streams: false }
     }
 
     /// Listens for HTTP there instead of at `upstream_url`, `PORT` or port 5000, whichever is set first.
     pub fn listen(mut self, address: SocketAddr) -> Self {
         self.environment.listen = address;
+        self
+    }
+
+    /// The handler is called when a request begins, and reads its body as it comes: [`Request::into_stream`].
+    pub fn streaming(mut self) -> Self {
+        self.streams = true;
         self
     }
 
@@ -101,10 +108,11 @@ impl<H: Handler> Server<H> {
     fn until(self, end: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
         let address = self.environment.listen;
         let listener = listener(address).map_err(|error| taken(address, &error))?;
-        let service = Rc::new(Service::new(self.handler));
+        let role = home::Role { serves: true, streams: self.streams };
+        let service = Rc::new(Service::new(self.handler, self.streams));
         let member = Rc::clone(&service);
         let member = async move |post: Post| take(&post, &member).await;
-        home::run(self.environment, true, member, async || {
+        home::run(self.environment, role, member, async || {
             let listener = TcpListener::from_std(listener).map_err(|error| taken(address, &error))?;
             let http = spawn_local(listen::accept(listener, Rc::clone(&service)));
             let ended = end.await;
@@ -125,11 +133,13 @@ pub(crate) fn listener(address: SocketAddr) -> std::io::Result<std::net::TcpList
 pub(crate) struct Service<H> {
     pub(crate) handler: H,
     pub(crate) open: Open,
+    /// Bodies are handed over as they come.
+    pub(crate) streams: bool,
 }
 
 impl<H> Service<H> {
-    pub(crate) fn new(handler: H) -> Self {
-        Self { handler, open: Open::default() }
+    pub(crate) fn new(handler: H, streams: bool) -> Self {
+        Self { handler, open: Open::default(), streams }
     }
 }
 
@@ -159,10 +169,36 @@ async fn attend<H: Handler>(mut received: Received, service: Rc<Service<H>>) {
     let context = request.context;
     let answer = tokio::select! {
         biased;
-        answer = CONTEXT.scope(context, service.handler.answer(request)) => answer.into_answer(),
-        () = received.given_up() => Answer::default(), // goes nowhere, but the call has to end
+        answer = CONTEXT.scope(context, service.handler.answer(request)) => answer,
+        // Goes nowhere, but the call has to end. Nobody waits for an event: so nobody gives it up.
+        () = received.given_up(), if !received.event => Response::default().into(),
     };
-    received.answer(answer);
+    match answer {
+        Answer::Whole(response) => received.answer(response.into_answer()),
+        Answer::Streaming(streaming) => CONTEXT.scope(context, write(received, streaming)).await,
+    }
+}
+
+/// Writes an answer as it is made, until nobody wants more of it. One that fails is broken off.
+async fn write(received: Received, Streaming { response, mut body }: Streaming) {
+    if received.event {
+        return received.answer(response.into_answer()); // nobody reads it
+    }
+    let mut writer = received.begin(response.into_answer(), None);
+    while poll_fn(|cx| writer.poll_ready(cx)).await.is_ok() {
+        let piece = tokio::select! {
+            biased;
+            piece = body.next() => piece,
+            () = writer.given_up() => return,
+        };
+        match piece {
+            Some(Ok(piece)) => {
+                let _ = writer.hand(piece); // not wanted: the next look says so
+            }
+            Some(Err(error)) => return eprintln!("nearpath: an answer is broken off: {error}"),
+            None => return writer.finish(),
+        }
+    }
 }
 
 pub(crate) fn taken(address: SocketAddr, error: &std::io::Error) -> Error {

@@ -1,109 +1,18 @@
 //! Functions of one domain: a real hub, real sockets and memory, every function a thread with its own event loop.
 #![allow(clippy::unwrap_used)]
 
+mod house;
+
 use std::cell::Cell;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::path::PathBuf;
+use std::net::TcpStream;
 use std::rc::Rc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bytes::Bytes;
-use nearpath::blocking::Party;
-use nearpath::{Ask, Environment, Error, Handler, Kind, Path, Request, Response, Server};
-use nearpath_domain::hub::{Door, Hub, Settings};
-use nearpath_testkit::{eventually, free_addr, within};
-use nearpath_types::{FunctionId, InstanceId};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
-use tokio::runtime::Runtime;
+use house::{House, near};
+use nearpath::{Ask, Kind, Path, Request, Response};
 use tokio::sync::watch;
-
-/// A domain whose functions are threads of this process.
-struct House {
-    runtime: Runtime,
-    hub: Hub,
-    folder: tempfile::TempDir,
-    end: watch::Sender<bool>,
-    functions: Vec<JoinHandle<Result<(), Error>>>,
-}
-
-impl House {
-    fn new(edges: &[(&str, &str)]) -> Self {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let (hub, _faults) = runtime.block_on(async { Hub::start(Settings::named("sdk")).unwrap() });
-        let id = |name: &str| name.parse::<FunctionId>().unwrap();
-        hub.declare(edges.iter().map(|(caller, callee)| (id(caller), id(callee))));
-        let folder = tempfile::tempdir().unwrap();
-        Self { runtime, hub, folder, end: watch::channel(false).0, functions: Vec::new() }
-    }
-
-    fn environment(&self, instance: u64, name: &str) -> Environment {
-        let door: PathBuf = self.folder.path().join(format!("{instance}"));
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
-        bind(&socket, &SocketAddrUnix::new(&door).unwrap()).unwrap();
-        listen(&socket, 16).unwrap();
-        self.hub.admit(InstanceId(instance), name.parse().unwrap(), Door::Listening(socket));
-        let nobody = format!("http://{}", free_addr());
-        Environment { door: Some(door), gateway: nobody, listen: free_addr() }
-    }
-
-    fn serve<H: Handler>(&mut self, instance: u64, name: &str, handler: impl FnOnce() -> H + Send + 'static) {
-        let environment = self.environment(instance, name);
-        let mut end = self.end.subscribe();
-        self.functions.push(std::thread::spawn(move || {
-            let end = async move { drop(end.wait_for(|end| *end).await) };
-            Server::new(handler()).within(environment).run_until(end)
-        }));
-    }
-
-    /// A function on a thread that waits; it ends with its first call to `/stop`.
-    fn waits(
-        &mut self,
-        instance: u64,
-        name: &str,
-        mut handler: impl FnMut(&mut Party, Request) -> Response + Send + 'static,
-    ) -> SocketAddr {
-        let environment = self.environment(instance, name);
-        let address = environment.listen;
-        self.functions.push(std::thread::spawn(move || {
-            let on = Cell::new(true);
-            let handler = |party: &mut Party, request: Request| {
-                on.set(request.path() != "/stop");
-                if on.get() { handler(party, request) } else { Response::new("") }
-            };
-            Party::new(environment).serve_while(false, handler, || on.get())
-        }));
-        address
-    }
-
-    /// Runs what calls, as the function `name`.
-    fn calls<T>(&self, instance: u64, name: &str, inside: impl AsyncFnOnce() -> T) -> T {
-        nearpath::run_in(self.environment(instance, name), within(inside())).unwrap()
-    }
-
-    fn stop(self) {
-        self.end.send_replace(true);
-        self.functions.into_iter().for_each(|function| function.join().unwrap().unwrap());
-        self.runtime.block_on(async {
-            eventually("all slots are back", async || self.hub.usage().await.slots == 0).await;
-            self.hub.stop().await;
-        });
-    }
-}
-
-/// Calls once it is known: the callee may still be on its way into the domain.
-async fn near(name: &str, body: impl Into<Bytes>) -> Response {
-    let body = body.into();
-    let mut answer = None;
-    eventually("it is near", async || {
-        answer = nearpath::call_with(name, body.clone(), Ask::default().near_only()).await.ok();
-        answer.is_some()
-    })
-    .await;
-    answer.unwrap()
-}
 
 #[test]
 fn a_chain_goes_through_memory_on_every_hop() {
@@ -241,6 +150,27 @@ fn an_event_comes_and_is_told_from_a_call() {
         nearpath::notify("mail", "event").await.unwrap();
         assert_eq!(events.recv().await, Some((false, b"call".to_vec())));
         assert_eq!(events.recv().await, Some((true, b"event".to_vec())));
+    });
+    house.stop();
+}
+
+#[test]
+fn the_handler_of_an_event_may_wait() {
+    let mut house = House::new(&[("caller", "mail")]);
+    let (told, mut events) = tokio::sync::mpsc::unbounded_channel();
+    house.serve(1, "mail", move || {
+        move |request: Request| {
+            let told = told.clone();
+            async move {
+                tokio::task::yield_now().await; // it goes on, although nobody waits for it
+                let _ = told.send(request.is_event());
+            }
+        }
+    });
+    house.calls(2, "caller", async || {
+        near("mail", "call").await;
+        nearpath::notify("mail", "event").await.unwrap();
+        assert_eq!((events.recv().await, events.recv().await), (Some(false), Some(true)));
     });
     house.stop();
 }

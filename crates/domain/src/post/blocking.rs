@@ -133,6 +133,17 @@ impl Post {
         Writing { channel, call }
     }
 
+    /// The answer to a call that was just sent is read as it comes ([`Reply::rest`]), also where the party has answers put
+    /// together.
+    pub fn as_it_comes(&mut self, pending: &Pending) {
+        self.core.as_it_comes(pending.0);
+    }
+
+    /// Whether the next piece of a body can be handed over without waiting.
+    pub fn has_room(&mut self, to: &Writing) -> Result<bool, NotWanted> {
+        self.core.has_room(to.channel, to.call)
+    }
+
     /// Writes a piece of a body that was begun; waits until the one before has been sent.
     pub fn write(&mut self, to: &Writing, piece: Bytes) -> Result<(), NotWanted> {
         while !self.core.has_room(to.channel, to.call)? {
@@ -178,6 +189,22 @@ impl Post {
             let core = self.core.core_of(pending.0);
             self.sleep(core, None);
         }
+    }
+
+    /// The outcome of a call, if there is one: then it is not to be asked for again.
+    pub fn poll(&mut self, pending: &Pending) -> Poll<Result<Reply, CallError>> {
+        self.core.poll(pending.0, None)
+    }
+
+    /// Sleeps until something has come, or for `patience`; for who waits for several things. `pending`: what comes most likely.
+    pub fn pause(&mut self, pending: Option<&Pending>, patience: Duration) {
+        let peer = pending.map_or(0, |pending| self.core.core_of(pending.0));
+        self.sleep(peer, Some(clock::within(patience)));
+    }
+
+    /// Whether a call to the function would not fail for want of credit at this moment.
+    pub fn has_credit(&mut self, function: &nearpath_types::FunctionId) -> bool {
+        self.core.may_send(function)
     }
 
     /// Waits for the first of several answers: where its call stood, and its outcome. The call is taken out, the others stay.
@@ -260,7 +287,11 @@ impl Post {
 
     /// What wakes this party from another thread of its process: [`Knocker::deliver`].
     pub fn knocker(&self) -> Knocker {
-        self.core.desk.knocker()
+        let knocker = self.core.desk.knocker();
+        match &self.core.inbox {
+            Some(inbox) => knocker.over(inbox.wire.clone(), 0), // it sleeps in a read of its socket
+            None => knocker,
+        }
     }
 
     /// Whether a function can be called at this moment, credits aside.

@@ -33,6 +33,8 @@ pub struct Settings {
     /// Bodies of calls and answers that come in several parts are handed over as they come; see [`super::Rest`]. Without it
     /// they are put together first.
     pub streams: bool,
+    /// As `streams`, for calls alone: answers are put together, but those of calls that say otherwise (`as_it_comes`).
+    pub calls_stream: bool,
     /// Largest body, of answers, calls and events, that is put together from parts.
     pub largest_body: usize,
     /// How long the node may take to answer the hello.
@@ -45,6 +47,7 @@ impl Default for Settings {
             serves: true,
             stands_in: false,
             streams: false,
+            calls_stream: false,
             spin: nearpath_shm::spin::DEFAULT_BUDGET,
             largest_body: 64 << 20,
             patience: Duration::from_secs(10),

@@ -1,6 +1,6 @@
 //! One channel from the party's side: its end, what waits to be sent, and what has come in part.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
@@ -38,6 +38,8 @@ pub(super) struct Link {
     busy: VecDeque<u64>,
     pub(super) wants_slot: bool,
     parts: HashMap<u64, Partial>,
+    /// Calls whose answers are read as they come, whatever the party does otherwise.
+    as_they_come: BTreeSet<u64>,
     /// What a strict peer is to be told, by call: so many messages of its body have been let go of.
     untold: BTreeMap<u64, u64>,
     /// The body that has to be read before more is taken from this channel.
@@ -119,6 +121,7 @@ impl Link {
             busy: VecDeque::new(),
             wants_slot: false,
             parts: HashMap::new(),
+            as_they_come: BTreeSet::new(),
             untold: BTreeMap::new(),
             clogged: None,
             taken: HashMap::new(),
@@ -176,7 +179,8 @@ impl Link {
     }
 
     fn first(&mut self, message: Message, envelope: Envelope, taking: Taking) -> Result<Came, Breach> {
-        let streams = taking.streams && envelope.kind != Kind::Event;
+        let streams = taking.streams || self.as_they_come.contains(&envelope.call);
+        let streams = streams && envelope.kind != Kind::Event;
         if taking.told && envelope.has(flag::MORE) && !streams {
             self.tell(envelope.call, ALL);
         }
@@ -301,6 +305,11 @@ impl Link {
         }
     }
 
+    /// The answer to this call is read as it comes.
+    pub(super) fn as_it_comes(&mut self, call: u64) {
+        self.as_they_come.insert(call);
+    }
+
     /// A body whose first message has gone.
     pub(super) fn flow(&mut self, call: u64, flow: Flow) {
         self.flows.insert(call, flow);
@@ -412,6 +421,7 @@ impl Link {
 
     /// Takes back what has not been sent of a call. Whether the peer had seen some of it, but not all.
     pub(super) fn give_up(&mut self, call: u64) -> bool {
+        self.as_they_come.remove(&call);
         if !self.outbox.is_empty() {
             self.outbox.retain(|letter| letter.envelope.call != call || letter.envelope.kind == Kind::Cancel);
         }

@@ -18,6 +18,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
+use nearpath_types::Reason;
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
 use tokio::time::{Instant, Sleep, sleep};
@@ -211,6 +212,14 @@ pub struct Call {
     call: Option<book::Call>,
 }
 
+impl Call {
+    /// Its answer is read as it comes ([`Reply::rest`]), also where the party has answers put together. Say so at once.
+    pub fn as_it_comes(self) -> Self {
+        self.call.into_iter().for_each(|call| self.shared.core.borrow_mut().as_it_comes(call));
+        self
+    }
+}
+
 impl Future for Call {
     type Output = Result<Reply, CallError>;
 
@@ -321,7 +330,7 @@ impl Received {
 
 impl Drop for Received {
     fn drop(&mut self) {
-        self.finish(Answer::platform(500, "the handler gave no answer\n"));
+        self.finish(Answer::platform(Reason::FunctionFailed, "the handler gave no answer\n"));
     }
 }
 

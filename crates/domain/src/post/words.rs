@@ -54,9 +54,10 @@ impl Answer {
         Self { status: 200, body: body.into(), ..Self::default() }
     }
 
-    /// An error that the platform makes, with a text for people.
-    pub fn platform(status: u16, text: &'static str) -> Self {
-        Self { status, platform: true, body: text.into(), ..Self::default() }
+    /// An error that the platform makes, with a text for people: which setting, and what to do.
+    pub fn platform(reason: Reason, text: &'static str) -> Self {
+        let (status, reason) = (reason.status(), reason as u16);
+        Self { status, reason, platform: true, body: text.into(), ..Self::default() }
     }
 }
 

@@ -40,10 +40,12 @@ impl Registrar {
         let Some(member) = self.members.remove(&party) else { return Vec::new() };
         self.resting.insert(party);
         self.setbacks.retain(|&(caller, callee), _| caller != party && callee != party);
-        let mut actions = Vec::new();
-        for channel in self.lines_of(party) {
+        let (mut actions, lines) = (Vec::new(), self.lines_of(party));
+        let called: Vec<Party> = lines.iter().filter_map(|channel| Some(self.lines.get(channel)?.callee)).collect();
+        for channel in lines {
             actions.extend(self.orphan(channel, party, now));
         }
+        actions.extend(called.into_iter().filter_map(|callee| self.quiet_party(callee))); // they waited for its calls
         actions.push(Action::Sweep);
         if let Some(instance) = member.who.instance() {
             actions.extend(self.connect()); // another party of the instance may stand in

@@ -22,7 +22,7 @@ use super::attempt::{Attempt, broken, too_late, within};
 use super::source::Source;
 use crate::COMPONENT;
 use crate::call::{Call, Upload};
-use crate::refusal::X_OPENFAAS_INTERNAL;
+use crate::refusal::{X_NEARPATH_REASON, X_OPENFAAS_INTERNAL};
 use crate::route::Endpoint;
 
 /// Bodies of a known length up to this one are collected first: they fit in one slot, and a caller that sends them slowly
@@ -168,6 +168,9 @@ pub(super) fn response(reply: Reply) -> Response<Source> {
         }
     }
     if reply.platform {
+        if let Some(reason) = Reason::ALL.iter().find(|reason| **reason as u16 == reply.reason) {
+            response.headers_mut().entry(X_NEARPATH_REASON).or_insert(HeaderValue::from_static(reason.name()));
+        }
         response.headers_mut().entry(X_OPENFAAS_INTERNAL).or_insert(HeaderValue::from_static("function"));
     }
     response.map(|()| match reply.rest {

@@ -16,7 +16,7 @@ use nearpath_domain::hub::{Door, Hub, Settings};
 use nearpath_domain::post::polled::{Post, Received};
 use nearpath_domain::{Answer, packet, post};
 use nearpath_testkit::{eventually, within};
-use nearpath_types::{InstanceId, Policy};
+use nearpath_types::{InstanceId, Policy, Reason};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
@@ -341,7 +341,7 @@ async fn a_request_that_an_instance_would_not_run_is_not_the_callers_to_repeat()
             let body = received.body.clone();
             let reason = nearpath_types::Reason::Overload as u16;
             received.answer(match first {
-                true => Answer { reason, ..Answer::platform(429, "full\n") },
+                true => Answer { reason, ..Answer::platform(Reason::Overload, "full\n") },
                 false => Answer::ok(body),
             });
         }

@@ -87,7 +87,7 @@ async fn call(app: Arc<App>, mut received: Received, open: Open) {
         biased;
         begun = walk(app, &received, rest, open) => begun,
         () = received.given_up(), if !received.event => {
-            return received.answer(Answer::platform(Reason::CallerGone.status(), "the caller has gone\n"));
+            return received.answer(Answer::platform(Reason::CallerGone, "the caller has gone\n"));
         }
     };
     match begun {

@@ -10,16 +10,14 @@ use std::thread::JoinHandle;
 use nearpath_shm::Knocker;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::Notify;
 use tokio::task::LocalSet;
 
+use super::answering::{Visitor, visit};
 use crate::error::Error;
 use crate::listen;
-use crate::message::{Request, Response};
+use crate::message::Request;
 use crate::server::{Service, fault, listener, taken};
-
-/// A request that came over HTTP, and where its answer goes.
-pub(super) type Visitor = (Request, oneshot::Sender<Response>);
 
 /// What the two threads share.
 #[derive(Debug, Default)]
@@ -62,14 +60,14 @@ pub(super) struct Beside {
 }
 
 impl Beside {
-    /// Listens. With `signals`, SIGTERM and SIGINT stop the party's thread.
-    pub(super) fn start(address: SocketAddr, signals: bool) -> Result<Self, Error> {
+    /// Listens; `streams`: requests are handed over when they begin. With `signals`, SIGTERM and SIGINT stop the party's thread.
+    pub(super) fn start(address: SocketAddr, streams: bool, signals: bool) -> Result<Self, Error> {
         let listener = listener(address).map_err(|error| taken(address, &error))?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| fault(format!("no event loop: {error}")))?;
         let (between, (sender, visitors)) = (Arc::new(Between::default()), channel());
         let inner = Arc::clone(&between);
-        let work = move || LocalSet::new().block_on(&runtime, attend(listener, sender, inner, signals));
+        let work = move || LocalSet::new().block_on(&runtime, attend(listener, streams, sender, inner, signals));
         let thread = std::thread::Builder::new().name("nearpath-listen".into()).spawn(work);
         let thread = thread.map_err(|error| fault(format!("no thread for HTTP: {error}")))?;
         Ok(Self { between, visitors, thread: Some(thread) })
@@ -86,19 +84,24 @@ impl Drop for Beside {
     }
 }
 
-async fn attend(listener: std::net::TcpListener, sender: Sender<Visitor>, between: Arc<Between>, signals: bool) {
+async fn attend(
+    listener: std::net::TcpListener,
+    streams: bool,
+    sender: Sender<Visitor>,
+    between: Arc<Between>,
+    signals: bool,
+) {
     let Ok(listener) = TcpListener::from_std(listener) else { return between.stop() };
     let waking = Arc::clone(&between);
     let handler = move |request: Request| {
-        let (back, answer) = oneshot::channel();
-        let sent = sender.send((request, back));
-        waking.wake();
-        async move {
-            let answer = if sent.is_ok() { answer.await.ok() } else { None };
-            answer.unwrap_or_else(|| Response::new("the function is stopping\n").with_status(503))
-        }
+        let (sender, waking) = (sender.clone(), Arc::clone(&waking));
+        visit(request, move |visitor| {
+            let sent = sender.send(visitor).is_ok();
+            waking.wake();
+            sent
+        })
     };
-    let service = Rc::new(Service::new(handler));
+    let service = Rc::new(Service::new(handler, streams));
     tokio::select! {
         () = listen::accept(listener, Rc::clone(&service)) => {}
         () = told(&between, signals) => {}

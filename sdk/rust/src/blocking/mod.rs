@@ -4,9 +4,14 @@
 //! answer, calls that come in are queued: one party handles one call at a time, like a worker process. HTTP comes in beside,
 //! through a thread that only reads and writes it, and is handled on the party's thread like the rest.
 
+mod answering;
 mod beside;
+mod crew;
+mod exchange;
 mod far;
 mod party;
 mod serve;
 
+pub use exchange::{Exchange, Step};
+pub use nearpath_domain::post::NotWanted;
 pub use party::{Party, Pending};

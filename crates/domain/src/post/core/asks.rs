@@ -42,6 +42,12 @@ impl Core {
         }
     }
 
+    /// The answer to a call that was just sent is read as it comes.
+    pub(in crate::post) fn as_it_comes(&mut self, call: Call) {
+        let link = self.book.channel(call).and_then(|channel| self.links.get_mut(&channel));
+        link.into_iter().for_each(|link| link.as_it_comes(call));
+    }
+
     /// Sends an event: nobody answers.
     pub(in crate::post) fn notify(
         &mut self,
@@ -82,8 +88,8 @@ impl Core {
         there
     }
 
-    #[cfg(feature = "tokio")]
-    pub(super) fn may_send(&mut self, function: &nearpath_types::FunctionId) -> bool {
+    /// Whether a call to the function would not fail for want of credit.
+    pub(in crate::post) fn may_send(&mut self, function: &nearpath_types::FunctionId) -> bool {
         let Self { book, links, .. } = self;
         let channels = book.channels(function);
         channels.is_empty() || channels.iter().any(|channel| links.get_mut(channel).is_some_and(has_credit))

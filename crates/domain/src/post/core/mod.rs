@@ -142,7 +142,8 @@ impl Core {
     }
 
     fn turn_link(&mut self, channel: u32, link: &mut Link, now: Nanos) {
-        let Settings { largest_body: bound, streams, .. } = self.settings;
+        let Settings { largest_body: bound, streams, calls_stream, .. } = self.settings;
+        let streams = streams || calls_stream && link.side == Side::Callee;
         let taking = Taking { bound, streams, told: self.member.pool().is_own() };
         link.take(taking, |link, came| match link.side {
             Side::Caller => self.answered(channel, link, came, now),

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use nearpath_shm::envelope::flag;
 use nearpath_shm::{Envelope, Kind, Side};
+use nearpath_types::Reason;
 
 use super::super::link::{Came, Link};
 use super::super::outbox::Letter;
@@ -16,6 +17,10 @@ use super::answers::{answer_on, break_off, take_on};
 use super::{Core, Outcome};
 use crate::book::Call;
 use crate::clock::Nanos;
+
+/// To who sends more than a party takes whole (`Settings::largest_body`), or a head that is none.
+const TOO_LARGE: &str = "the call's body is larger than the function takes in one piece (64 MiB unless it says otherwise; a function that reads \
+                         its body as a stream takes any), or its head is faulty\n";
 
 impl Core {
     pub(super) fn answered(&mut self, channel: u32, link: &mut Link, came: Came, now: Nanos) {
@@ -91,7 +96,7 @@ impl Core {
             }
             Came::Cancelled(call, assembling) => self.cancelled(channel, link, call, assembling, now),
             Came::Bad(envelope) if envelope.kind == Kind::Call => {
-                let answer = Answer::platform(413, "the call's body is too large, or its head is faulty\n");
+                let answer = Answer::platform(Reason::BodyTooLarge, TOO_LARGE);
                 take_on(link, envelope.call, now);
                 answer_on(link, &self.member, envelope.call, answer, now);
             }

@@ -1,0 +1,181 @@
+//! Bodies that come, or go, bit by bit: iterators on Python's side.
+
+use std::sync::{Mutex, PoisonError};
+
+use bytes::{Bytes, BytesMut};
+use nearpath::blocking::{Exchange, Step};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyIterator, PyMemoryView};
+
+use crate::messages::{Request, Response};
+use crate::party::{still, with};
+use crate::payload;
+use crate::view::memoryview;
+
+/// The most of a body that is put together.
+const LARGEST_BODY: usize = 64 << 20;
+
+/// Whether something is an iterator of pieces rather than a payload.
+pub(crate) fn is_pieces(payload: &Bound<'_, PyAny>) -> bool {
+    payload.cast::<PyIterator>().is_ok()
+}
+
+/// The parts of a message, as an iterator: `request.stream`.
+#[pyclass(frozen, module = "nearpath", name = "Parts")]
+pub(crate) struct PartsOfRequest(Py<Request>);
+
+#[pymethods]
+impl PartsOfRequest {
+    fn __iter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyMemoryView>>> {
+        self.0.get().part(py)?.map(|part| memoryview(py, part.into())).transpose()
+    }
+}
+
+/// The parts of an answer: `response.stream`.
+#[pyclass(frozen, module = "nearpath", name = "Parts")]
+pub(crate) struct PartsOfResponse(Py<Response>);
+
+#[pymethods]
+impl PartsOfResponse {
+    fn __iter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyMemoryView>>> {
+        self.0.get().part(py)?.map(|part| memoryview(py, part.into())).transpose()
+    }
+}
+
+impl PartsOfRequest {
+    pub(crate) fn new(request: Py<Request>) -> Self {
+        Self(request)
+    }
+}
+
+impl PartsOfResponse {
+    pub(crate) fn new(response: Py<Response>) -> Self {
+        Self(response)
+    }
+}
+
+/// Puts parts together.
+pub(crate) fn collect(py: Python<'_>, part: impl Fn() -> PyResult<Option<Bytes>>) -> PyResult<Bytes> {
+    let Some(first) = part()? else { return Ok(Bytes::new()) };
+    let Some(mut next) = part()? else { return Ok(first) };
+    let mut all = BytesMut::from(&first[..]);
+    drop(first); // its slot is free
+    loop {
+        if all.len() + next.len() > LARGEST_BODY {
+            return Err(PyValueError::new_err(format!(
+                "the body is larger than {LARGEST_BODY} bytes: read its stream"
+            )));
+        }
+        all.extend_from_slice(&next);
+        py.check_signals()?;
+        match part()? {
+            Some(part) => next = part,
+            None => return Ok(all.freeze()),
+        }
+    }
+}
+
+/// An exchange, and what its body is made of. One thread uses it, that which made the call.
+pub(crate) struct Reading(Mutex<Option<State>>);
+
+struct State {
+    exchange: Exchange,
+    pieces: Option<Py<PyIterator>>,
+}
+
+impl Reading {
+    /// Begins a call, and waits until its answer begins; meanwhile the body is sent.
+    pub(crate) fn begin(
+        py: Python<'_>,
+        exchange: Exchange,
+        pieces: Option<Py<PyIterator>>,
+    ) -> PyResult<(nearpath::Response, Self)> {
+        let mut state = State { exchange, pieces };
+        loop {
+            match state.step(py) {
+                Ok(Step::Begun(response)) => return Ok((response, Self(Mutex::new(Some(state))))),
+                Ok(_) => {}
+                Err(raised) => {
+                    state.close(py);
+                    return Err(raised);
+                }
+            }
+        }
+    }
+
+    /// The next part; nothing at the end, or after it was closed.
+    pub(crate) fn part(&self, py: Python<'_>) -> PyResult<Option<Bytes>> {
+        let Some(mut state) = self.take() else { return Ok(None) };
+        loop {
+            match state.step(py) {
+                Ok(Step::Part(part)) => {
+                    *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(state);
+                    return Ok(Some(part));
+                }
+                Ok(Step::End) => {
+                    state.close(py);
+                    return Ok(None);
+                }
+                Ok(_) => {}
+                Err(raised) => {
+                    state.close(py);
+                    return Err(raised);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn close(&self, py: Python<'_>) {
+        self.take().into_iter().for_each(|state| state.close(py));
+    }
+
+    fn take(&self) -> Option<State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+impl State {
+    /// Waits for what comes next; writes when there is room.
+    fn step(&mut self, py: Python<'_>) -> PyResult<Step> {
+        let Self { exchange, pieces } = self;
+        let writes = pieces.is_some();
+        let step = with(py, |party| party.step(exchange, writes))?;
+        if let (Step::Room, Some(iterator)) = (&step, pieces.as_ref()) {
+            match iterator.bind(py).clone().next().transpose()? {
+                Some(piece) => {
+                    let piece = payload::read(&piece)?;
+                    still(py, |party| party.write(exchange, piece).is_ok()); // not wanted: the next step says why
+                }
+                None => {
+                    still(py, |party| party.finish(exchange));
+                    *pieces = None;
+                }
+            }
+        }
+        Ok(step)
+    }
+
+    /// Gives it up, if it has not come to its end. A generator is told as well.
+    fn close(self, py: Python<'_>) {
+        still(py, |party| party.close(self.exchange));
+        self.pieces.iter().for_each(|pieces| shut(pieces.bind(py).as_any()));
+    }
+}
+
+/// Ends a generator that nobody reads any more.
+pub(crate) fn shut(pieces: &Bound<'_, PyAny>) {
+    if pieces.hasattr("close").unwrap_or(false)
+        && let Err(raised) = pieces.call_method0("close")
+    {
+        raised.print(pieces.py());
+    }
+}

@@ -1,0 +1,273 @@
+//! Bodies that go and come bit by bit, and events for topics: through memory, and over HTTP.
+#![allow(clippy::unwrap_used)]
+
+#[macro_use]
+mod house;
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
+use house::{House, New, near};
+use nearpath::{Answer, Ask, Environment, Error, Kind, Path, Published, Request, Response, Server, Streaming};
+use nearpath_testkit::{eventually, free_addr, within};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+in_each_kind! {
+    parts_go_and_come_as_they_are_there,
+    a_slow_reader_stops_its_writer_and_one_that_leaves_ends_it,
+    what_is_broken_off_is_an_error_and_never_an_end,
+    a_deadline_holds_for_the_whole_exchange,
+    large_bodies_are_whole_for_a_handler_that_does_not_stream_and_in_parts_for_one_that_does,
+    an_event_goes_to_who_subscribes_and_bears_its_topic,
+}
+
+fn channel<T: 'static>(receiver: UnboundedReceiver<T>) -> impl futures_util::Stream<Item = T> {
+    stream::unfold(receiver, async |mut receiver| receiver.recv().await.map(|item| (item, receiver)))
+}
+
+/// Answers each part in capitals, as it comes.
+async fn shouts(request: Request) -> Answer {
+    match request.path() {
+        "/ready" => Response::new("").into(),
+        _ => Streaming::new(request.into_stream().map(|part| part.map(|part| part.to_ascii_uppercase()))).into(),
+    }
+}
+
+async fn until_ready(name: &str) {
+    let ask = || Ask::default().near_only().path("/ready");
+    eventually("it is near", async || nearpath::call_with(name, "", ask()).await.is_ok()).await;
+}
+
+/// Each part is answered before the next one is there.
+async fn conversation(name: &str, path: Path) {
+    let (sender, parts) = unbounded_channel::<Result<&'static str, Error>>();
+    sender.send(Ok("one")).unwrap();
+    let mut answer = nearpath::call_stream(name, channel(parts)).await.unwrap();
+    assert_eq!((answer.status(), answer.path()), (200, Some(path)));
+    for (said, next) in [("ONE", "two"), ("TWO", "three")] {
+        assert_eq!(answer.body().next().await.unwrap().unwrap(), said);
+        sender.send(Ok(next)).unwrap();
+    }
+    drop(sender);
+    assert_eq!(answer.into_body().whole().await.unwrap(), "THREE");
+}
+
+fn parts_go_and_come_as_they_are_there(house: New) {
+    let mut house = house(&[("caller", "shouts")]);
+    house.streams(1, "shouts", || shouts);
+    house.calls(2, "caller", async || {
+        until_ready("shouts").await;
+        conversation("shouts", Path::Shm).await;
+    });
+    house.stop();
+}
+
+#[test]
+fn over_http_too() {
+    let address = free_addr();
+    let (end, ended) = tokio::sync::oneshot::channel::<()>();
+    let environment = Environment { door: None, gateway: format!("http://{address}"), listen: address };
+    let surroundings = environment.clone();
+    let server = std::thread::spawn(move || {
+        Server::new(shouts).streaming().within(environment).run_until(async { drop(ended.await) })
+    });
+    let inside = async {
+        eventually("it listens", async || nearpath::call("any", "").await.is_ok()).await;
+        conversation("any", Path::Http).await;
+        let (sender, parts) = unbounded_channel();
+        sender.send(Ok("one")).unwrap();
+        let mut answer = nearpath::call_stream("any", channel(parts)).await.unwrap();
+        sender.send(Err("it broke")).unwrap();
+        let mut last = answer.body().next().await.unwrap();
+        while last.is_ok() {
+            last = answer.body().next().await.expect("an error, never an end");
+        }
+        assert_eq!(last.unwrap_err().kind().name(), "cut");
+    };
+    nearpath::run_in(surroundings, within(inside)).unwrap();
+    end.send(()).unwrap();
+    server.join().unwrap().unwrap();
+}
+
+#[test]
+fn without_an_event_loop_of_nearpath_a_stream_goes_along_with_its_answer() {
+    // In this thread calls go where the process's surroundings say: nowhere.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let error = runtime.block_on(within(nearpath::call_stream("nobody", stream::pending::<Result<Bytes, Error>>())));
+    assert_eq!(error.unwrap_err().path(), Some(Path::Http));
+}
+
+/// Tells a test when it is dropped.
+struct Dropped(tokio::sync::mpsc::UnboundedSender<()>);
+
+impl Drop for Dropped {
+    fn drop(&mut self) {
+        let _ = self.0.send(());
+    }
+}
+
+fn a_slow_reader_stops_its_writer_and_one_that_leaves_ends_it(house: New) {
+    const PIECE: usize = 60_000;
+    let mut house = house(&[("caller", "endless")]);
+    let (told, mut ended) = unbounded_channel();
+    house.serve(1, "endless", move || {
+        let made = Rc::new(Cell::new(0usize));
+        move |request: Request| {
+            let (made, guard) = (Rc::clone(&made), Dropped(told.clone()));
+            std::future::ready(match request.path() {
+                "/made" => Answer::from(Response::new(made.get().to_string())),
+                _ => Streaming::new(stream::repeat_with(move || {
+                    let _ = &guard;
+                    made.set(made.get() + 1);
+                    Ok::<_, Error>(vec![7; PIECE])
+                }))
+                .into(),
+            })
+        }
+    });
+    house.calls(2, "caller", async || {
+        let made = async || {
+            let answer = nearpath::call_with("endless", "", Ask::default().path("/made")).await.unwrap();
+            std::str::from_utf8(answer.body()).unwrap().parse::<usize>().unwrap()
+        };
+        eventually("it is near", async || {
+            nearpath::call_with("endless", "", Ask::default().near_only().path("/made")).await.is_ok()
+        })
+        .await;
+        while ended.try_recv().is_ok() {} // of the calls that ask how many
+        let mut answer = nearpath::call_stream("endless", stream::empty::<Result<Bytes, Error>>()).await.unwrap();
+        let first = answer.body().next().await.unwrap().unwrap();
+        for _ in 0..200 {
+            assert!(made().await <= 12, "eight parts are unread, no more are made than that and what is about to go");
+        }
+        drop(first);
+        while ended.try_recv().is_ok() {}
+        drop(answer);
+        ended.recv().await.unwrap();
+    });
+    house.stop();
+}
+
+fn what_is_broken_off_is_an_error_and_never_an_end(house: New) {
+    let mut house = house(&[("caller", "breaks"), ("caller", "reads")]);
+    house.serve(1, "breaks", || {
+        async |request: Request| match request.path() {
+            "/ready" => Answer::from(Response::new("")),
+            _ => Streaming::new(stream::iter([Ok("some"), Err("it broke")])).into(),
+        }
+    });
+    let (told, mut read) = unbounded_channel();
+    house.streams(2, "reads", move || {
+        move |request: Request| {
+            let told = told.clone();
+            async move {
+                if request.path() != "/ready" {
+                    let mut body = request.into_stream();
+                    while let Some(part) = body.next().await {
+                        told.send(part).unwrap();
+                    }
+                }
+            }
+        }
+    });
+    house.calls(3, "caller", async || {
+        until_ready("breaks").await;
+        until_ready("reads").await;
+        let answer = nearpath::call_stream("breaks", stream::empty::<Result<Bytes, Error>>()).await.unwrap();
+        let error = answer.into_body().whole().await.unwrap_err();
+        assert_eq!((error.kind().name(), error.function(), error.path()), ("cut", "breaks", Some(Path::Shm)));
+        let error = nearpath::call_with("breaks", "", Ask::default().near_only()).await.unwrap_err();
+        assert_eq!(error.kind().name(), "cut", "{error}");
+
+        let (sender, parts) = unbounded_channel();
+        sender.send(Ok("some")).unwrap();
+        let breaking = async {
+            assert_eq!(read.recv().await.unwrap().unwrap(), "some"); // what breaks before that is no call at all
+            sender.send(Err("it broke")).unwrap();
+        };
+        let (error, ()) = tokio::join!(nearpath::call_stream("reads", channel(parts)), breaking);
+        let error = error.unwrap_err();
+        assert_eq!((error.kind().name(), error.path()), ("cut", Some(Path::Shm)));
+        assert!(error.to_string().contains("it broke"), "{error}");
+        assert_eq!(read.recv().await.unwrap().unwrap_err().kind().name(), "cut");
+    });
+    house.stop();
+}
+
+fn a_deadline_holds_for_the_whole_exchange(house: New) {
+    let mut house = house(&[("caller", "stalls")]);
+    house.serve(1, "stalls", || {
+        async |request: Request| match request.path() {
+            "/ready" => Answer::from(Response::new("")),
+            _ => Streaming::new(stream::iter([Ok::<_, Error>("some")]).chain(stream::pending())).into(),
+        }
+    });
+    house.calls(2, "caller", async || {
+        until_ready("stalls").await;
+        let ask = Ask::default().near_only().deadline(Duration::from_millis(100));
+        let none = stream::empty::<Result<Bytes, Error>>();
+        let mut answer = nearpath::call_stream_with("stalls", none, ask).await.unwrap();
+        assert_eq!(answer.body().next().await.unwrap().unwrap(), "some");
+        let error = answer.body().next().await.unwrap().unwrap_err();
+        assert!(matches!(error.kind(), Kind::Timeout), "{error}");
+        assert!(answer.body().next().await.is_none());
+    });
+    house.stop();
+}
+
+fn large_bodies_are_whole_for_a_handler_that_does_not_stream_and_in_parts_for_one_that_does(house: New) {
+    let mut house = house(&[("caller", "whole"), ("caller", "parts")]);
+    house.serve(1, "whole", || async |request: Request| request.body().len().to_string());
+    house.streams(2, "parts", || {
+        async |request: Request| {
+            let total: usize =
+                request.into_stream().map(|part| part.unwrap().len()).collect::<Vec<_>>().await.iter().sum();
+            total.to_string()
+        }
+    });
+    house.calls(3, "caller", async || {
+        near("whole", "").await;
+        near("parts", "").await;
+        for name in ["whole", "parts"] {
+            let pieces = stream::iter((0..50).map(|_| Ok::<_, Error>(vec![1; 100_000])));
+            let answer = nearpath::call_stream(name, pieces).await.unwrap().whole().await.unwrap();
+            assert_eq!(answer.body(), "5000000", "{name}");
+            let answer = nearpath::call_with(name, vec![1; 3 << 20], Ask::default().near_only()).await.unwrap();
+            assert_eq!(answer.body(), "3145728", "{name}");
+        }
+    });
+    house.stop();
+}
+
+fn an_event_goes_to_who_subscribes_and_bears_its_topic(house: New) {
+    let mut house = house(&[("caller", "listens-orders"), ("caller", "other")]);
+    let (told, mut events) = unbounded_channel();
+    house.serve(1, "listens-orders", move || {
+        move |request: Request| {
+            let topic = request.topic().map(str::to_owned);
+            let _ = told.send((request.is_event(), topic, request.into_body().to_vec()));
+            std::future::ready(())
+        }
+    });
+    house.calls(2, "caller", async || {
+        near("listens-orders", "call").await;
+        assert_eq!(events.recv().await.unwrap(), (false, None, b"call".to_vec()));
+        assert_eq!(nearpath::publish("orders", "event").await.unwrap(), Published { sent: 1, missed: 0 });
+        assert_eq!(events.recv().await.unwrap(), (true, Some("orders".to_owned()), b"event".to_vec()));
+        assert_eq!(nearpath::publish("others", "event").await.unwrap(), Published::default());
+        nearpath::notify("listens-orders", "event").await.unwrap();
+        assert_eq!(events.recv().await.unwrap(), (true, None, b"event".to_vec()));
+        assert_eq!(nearpath::publish("orders/+", "").await.unwrap_err().kind().name(), "name");
+    });
+    house.stop();
+}
+
+#[test]
+fn outside_a_domain_nobody_subscribes() {
+    let environment = Environment { door: None, gateway: "http://127.0.0.1:1".into(), listen: free_addr() };
+    let told = nearpath::run_in(environment, within(nearpath::publish("orders", "event"))).unwrap();
+    assert_eq!(told.unwrap(), Published::default());
+}
