@@ -58,14 +58,20 @@ fn provider() -> Arc<CryptoProvider> {
 /// A connection without a sign of life ends after this time.
 pub const IDLE: Duration = Duration::from_secs(30);
 
-/// What both ends allow each other, and when a silent connection ends.
+/// What a worker allows its callers, and when a silent connection ends.
 pub fn transport(idle: Duration) -> Arc<TransportConfig> {
+    Arc::new(settings(idle, STREAMS))
+}
+
+/// `streams`: calls that the other end may have open. quinn makes room for all of them with every connection, which for a thousand
+/// shows in what it costs to connect.
+fn settings(idle: Duration, streams: u32) -> TransportConfig {
     let idle = u32::try_from(idle.as_millis()).unwrap_or(u32::MAX);
     let mut transport = TransportConfig::default();
     let mut probes = MtuDiscoveryConfig::default();
     probes.minimum_change(WORTH_A_PROBE);
     transport
-        .max_concurrent_bidi_streams(VarInt::from_u32(STREAMS))
+        .max_concurrent_bidi_streams(VarInt::from_u32(streams))
         .max_concurrent_uni_streams(VarInt::from_u32(0))
         .stream_receive_window(VarInt::from_u32(WINDOWS.0))
         .receive_window(VarInt::from_u32(WINDOWS.1))
@@ -74,7 +80,7 @@ pub fn transport(idle: Duration) -> Arc<TransportConfig> {
         .max_idle_timeout(Some(IdleTimeout::from(VarInt::from_u32(idle))))
         .mtu_discovery_config(Some(probes))
         .datagram_receive_buffer_size(None);
-    Arc::new(transport)
+    transport
 }
 
 /// A worker's end.
@@ -120,6 +126,6 @@ pub fn caller(credentials: &Credentials, trust: &Trust, sessions: &Arc<Sessions>
     tls.enable_early_data = true;
     tls.resumption = Resumption::store(sessions.clone());
     let mut config = ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls)?));
-    config.token_store(sessions.clone()).transport_config(transport(IDLE));
+    config.token_store(sessions.clone()).transport_config(Arc::new(settings(IDLE, 0))); // a worker never calls back
     Ok(config)
 }
