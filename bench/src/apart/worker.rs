@@ -124,7 +124,7 @@ fn until(from: Option<impl Read + Send + 'static>, wanted: impl Fn(&str) -> bool
     loop {
         let from = heard.len();
         if reader.read_line(&mut heard)? == 0 {
-            return Err(format!("a worker ended before it was ready: {heard}").into());
+            return Err(format!("it ended before it was ready; is nearpath-watchdog in PATH? {heard}").into());
         }
         if wanted(heard[from..].trim_end()) {
             break;
