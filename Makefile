@@ -22,8 +22,9 @@ setup:
 
 build: setup ## nearpath and its static watchdog, optimised
 	$(CARGO) build --release --locked -p nearpath-cli -p nearpath-bench -p boutique-currency -p boutique-native -p sensing
+	@tools/need musl-gcc=musl-tools || echo "going on without musl's compiler"
 	target=$$(tools/static-target) && \
-	RUSTFLAGS="-C target-feature=+crt-static" $(CARGO) build --profile watchdog --locked --target $$target -p nearpath-watchdog && \
+	CC_x86_64_unknown_linux_musl=musl-gcc CC_aarch64_unknown_linux_musl=musl-gcc RUSTFLAGS="-C target-feature=+crt-static" $(CARGO) build --profile watchdog --locked --target $$target -p nearpath-watchdog && \
 	cp $(TARGET_DIR)/$$target/watchdog/nearpath-watchdog $(RELEASE)/nearpath-watchdog
 	@mkdir -p examples/boutique/services/bin && cp $(RELEASE)/boutique-currency examples/boutique/services/bin/currency
 	@for example in motion parking; do mkdir -p examples/$$example/functions && cp $(RELEASE)/sensing examples/$$example/functions/sensing; done

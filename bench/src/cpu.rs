@@ -17,6 +17,15 @@ pub(crate) fn alone(pids: &[u32]) -> Duration {
     Duration::from_nanos(pids.iter().map(|pid| threads_ns(*pid)).sum())
 }
 
+/// CPU time of some threads of this process.
+pub(crate) fn of_threads(threads: &[u32]) -> Duration {
+    let spent = |thread: &u32| {
+        let text = fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).ok()?;
+        text.split_whitespace().next()?.parse::<u64>().ok()
+    };
+    Duration::from_nanos(threads.iter().filter_map(spent).sum())
+}
+
 /// How long the living threads of `roots` and their descendants have been ready to run while something else ran (the second field of
 /// schedstat). A request that took long while nobody waited for a processor, waited for a wake-up that never came.
 pub(crate) fn held_up(roots: &[u32]) -> Duration {

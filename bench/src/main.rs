@@ -4,6 +4,7 @@
 //! processes under test spent. [`compare`] is the one way to set variants against each other: interleaved, in rounds,
 //! medians. [`peer`] starts what is measured, [`command`] holds one file a subcommand. Everything runs on loopback.
 
+mod apart;
 mod audit;
 mod census;
 mod circle;

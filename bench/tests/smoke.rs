@@ -123,6 +123,26 @@ fn ring_writes_its_file() {
 }
 
 #[test]
+fn quic_writes_its_file() {
+    nearpath_testkit::need_root!();
+    let folder = tempfile::tempdir().unwrap();
+    let programs = nearpath_testkit::program("nearpath-watchdog");
+    let path = format!("{}:{}", programs.parent().unwrap().display(), std::env::var("PATH").unwrap_or_default());
+    let args = ["quic", "--rounds", "1", "--duration", "0", "--least", "2", "--delays", "loopback,0.5"];
+    let few = ["--starts", "1", "--longest", "2", "--mints", "3"];
+    let mut command = bench();
+    command.args(args).args(few).env("PATH", path).env("NEARPATH_BENCH_RESULTS", folder.path());
+    let output = command.output().unwrap();
+    let text = std::fs::read(folder.path().join("quic.json")).unwrap_or_else(|error| panic!("{error}: {output:?}"));
+    let report: Value = serde_json::from_slice(&text).unwrap();
+    let rows = report["rows"].as_array().unwrap();
+    assert!(rows.iter().all(|row| row["failed"] == 0 && row["n"].as_u64() > Some(0)), "{report}");
+    let early = |row: &&Value| row["variant"] == "quic 0-rtt";
+    assert_eq!(rows.iter().filter(early).count(), 2 * 4 + 2, "two places, four cases each, two chains: {report}");
+    assert!(report["ratios"].as_array().unwrap().len() > 10, "{report}");
+}
+
+#[test]
 fn what_needs_nearpath_says_so() {
     for command in ["start", "chaos", "idle", "motion", "parking", "audit", "boutique"] {
         let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");

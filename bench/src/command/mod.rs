@@ -16,6 +16,7 @@ mod member;
 mod motion;
 mod parking;
 mod placement;
+mod quic;
 mod ring;
 mod shm;
 mod start;
@@ -28,7 +29,7 @@ use std::time::Duration;
 use clap::Subcommand;
 
 /// What a subcommand ends with: an exit code, or an error that is printed.
-type Outcome = Result<ExitCode, Box<dyn Error + Send + Sync>>;
+pub(crate) type Outcome = Result<ExitCode, Box<dyn Error + Send + Sync>>;
 
 /// What to do.
 #[derive(Subcommand)]
@@ -61,6 +62,12 @@ pub(crate) enum Command {
     Parking(parking::Args),
     /// Count by tracing what a request makes the kernel do, and write docs/reference/audit.md; needs bpftrace and root
     Audit(audit::Args),
+    /// Calls to another machine, by the transports; needs `nearpath-watchdog` in PATH and root
+    Quic(quic::Args),
+    #[command(hide = true)]
+    QuicFront(crate::apart::front::Args),
+    #[command(hide = true)]
+    QuicHandler(crate::apart::handler::Args),
     #[command(hide = true)]
     Echo(echo::Args),
     #[command(hide = true)]
@@ -90,6 +97,9 @@ pub(crate) fn run(command: Command) -> Outcome {
         Command::Motion(args) => on_one_thread(motion::run(args)),
         Command::Parking(args) => on_one_thread(parking::run(args)),
         Command::Audit(args) => on_one_thread(audit::run(args)),
+        Command::Quic(args) => quic::run(&args),
+        Command::QuicFront(args) => on_one_thread(crate::apart::front::run(args)),
+        Command::QuicHandler(args) => on_one_thread(crate::apart::handler::run(args)),
         Command::RingParty(args) => Ok(crate::circle::serve(&args).map(|()| ExitCode::SUCCESS)?),
         Command::Handler(args) => on_one_thread(handler::run(args)),
         Command::Gateway(args) => gateway::run(&args),

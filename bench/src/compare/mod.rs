@@ -63,6 +63,13 @@ impl Measured {
     }
 }
 
+impl Measured {
+    /// Of which the load generator's part is known; `sample` has it in its CPU time where the generator is one of the two sides.
+    pub(crate) fn with_client(sample: Sample, client_us: f64) -> Self {
+        Self { sample, client_us: Some(client_us) }
+    }
+}
+
 impl From<Sample> for Measured {
     fn from(sample: Sample) -> Self {
         Self { sample, client_us: None }
@@ -121,6 +128,12 @@ impl Comparison {
             self.notes.push(note(measured));
         }
         Ok(())
+    }
+
+    /// Adds a row that is no median of rounds: what it counts was done once.
+    pub(crate) fn measured(&mut self, case: &str, variant: &str, measured: Measured) {
+        self.report.rows.push(row(case, variant, &[measured.sample]));
+        self.notes.push(note(&[measured]));
     }
 
     /// Adds a ratio between two rows of a case: `value` of `over` divided by that of `under`.

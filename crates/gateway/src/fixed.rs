@@ -30,7 +30,8 @@ pub fn parse(text: &str) -> Result<(FunctionId, SocketAddr), BadEndpoint> {
 pub fn snapshot(endpoints: &[(FunctionId, SocketAddr)], policy: &Policy) -> Snapshot {
     let mut functions: BTreeMap<&FunctionId, Vec<Instance>> = BTreeMap::new();
     for ((id, addr), number) in endpoints.iter().zip(1..) {
-        let instance = Instance { id: InstanceId(number), addr: InstanceAddr(*addr), state: InstanceState::Ready };
+        let instance =
+            Instance { id: InstanceId(number), addr: InstanceAddr(*addr), state: InstanceState::Ready, quic: None };
         functions.entry(id).or_default().push(instance);
     }
     let policy = Arc::new(policy.clone());

@@ -61,14 +61,14 @@ fn it_has_no_power() {
 }
 
 #[test]
-fn it_inherits_only_four_descriptors_and_its_own_environment() {
+fn it_inherits_only_five_descriptors_and_its_own_environment() {
     need_root!();
     let lab = Lab::new();
     let mut spec =
         lab.python("import os; print(sorted(int(f) for f in os.listdir('/proc/self/fd'))[:-1], sorted(os.environ))");
     spec.environment.insert("COLOUR".into(), "blue".into());
     let ended = lab.run(&spec);
-    assert!(ended.out.starts_with("[0, 1, 2, 3] ['COLOUR', "), "{ended:?}");
+    assert!(ended.out.starts_with("[0, 1, 2, 3, 4] ['COLOUR', "), "{ended:?}");
     assert!(!ended.out.contains("CARGO"), "{ended:?}");
 }
 

@@ -13,6 +13,7 @@ use nearpath_kernel::sandbox::Isolation;
 use nearpath_kernel::switch::Switch;
 
 use crate::artifact::Limit;
+use crate::identities::Identities;
 use crate::logs::ring::Bound;
 
 /// How the node learns that nobody sends new requests to the instances that a snapshot withdrew.
@@ -66,6 +67,8 @@ pub struct Config {
     /// What moves packets between the gateway, which is attached already, and the instances; `None`: the gateway is in the
     /// switch.
     pub forwarder: Option<Arc<Forwarder>>,
+    /// Who says who instances are, for callers over QUIC.
+    pub identities: Identities,
     /// When a withdrawn instance may be told to stop.
     pub settle: Settle,
     /// How much a function's folder may hold.
@@ -88,6 +91,7 @@ impl Config {
             gateway_url: "http://gateway:8080".to_owned(),
             switch: None,
             forwarder: None,
+            identities: Identities::default(),
             settle: Settle::after(Duration::from_millis(100)),
             artifact_limit: Limit::default(),
             log_bound: Bound::default(),

@@ -18,6 +18,7 @@ mod edge_metrics;
 mod edges;
 mod exchanges;
 mod forwarding;
+mod identities;
 mod identity;
 pub mod ids;
 pub mod instance;
@@ -32,5 +33,6 @@ pub mod reconcile;
 mod sums;
 
 pub use config::{Config, NodeError, Settle};
+pub use identities::{Identities, Identity, Issuer};
 pub use identity::node_id;
 pub use node::Node;

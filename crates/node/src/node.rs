@@ -76,7 +76,8 @@ impl Node {
         let (events, heard) = mpsc::unbounded_channel();
         let gateway = (config.gateway_ip, config.gateway_port()).into();
         let premises = Premises { gateway_url: config.gateway_url, gateway, tmp: config.data_dir.join("tmp") };
-        let tools = Tools { machine, artifacts: Arc::new(artifacts), logs: logs.clone(), events };
+        let (artifacts, identities) = (Arc::new(artifacts), config.identities);
+        let tools = Tools { machine, artifacts, identities, logs: logs.clone(), events };
         let domains = Domains::new(config.data_dir.join("dispatch"), books.clone(), Exchanges::new(registry));
         let workshop = Workshop::new(tools, premises, Lots::new(ids, Eips::around(config.gateway_ip)), domains);
         let publisher = Publisher::new();

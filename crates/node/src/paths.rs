@@ -140,7 +140,7 @@ mod tests {
         let calls = calls.iter().map(|name| name.parse().unwrap()).collect();
         let policy = Policy { chain: chain.map(str::to_owned), calls, ..Policy::default() };
         let addr = InstanceAddr("10.62.0.2:8080".parse().unwrap());
-        let ready = |id: &u64| Instance { id: InstanceId(*id), addr, state: InstanceState::Ready };
+        let ready = |id: &u64| Instance { id: InstanceId(*id), addr, state: InstanceState::Ready, quic: None };
         let instances: Vec<_> = instances.iter().map(ready).collect();
         let replicas = instances.len() as u32;
         FunctionRoute { id: name.parse().unwrap(), policy: Arc::new(policy), replicas, instances, trouble: None }

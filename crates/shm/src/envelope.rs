@@ -6,8 +6,7 @@ pub const SIZE: usize = 64;
 pub const VERSION: u8 = 1;
 /// `total` of a body whose length nobody knows yet.
 pub const TOTAL_UNKNOWN: u64 = u64::MAX;
-/// Most bytes of a head.
-pub const MAX_HEAD: u32 = 65_536;
+pub use nearpath_types::head::MAX_HEAD;
 
 /// What a message is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

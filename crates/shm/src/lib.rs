@@ -29,7 +29,7 @@ pub mod envelope;
 #[cfg(not(loom))]
 pub mod foreign;
 pub mod geometry;
-pub mod head;
+pub use nearpath_types::head;
 #[cfg(not(loom))]
 pub mod lease;
 pub mod leases;

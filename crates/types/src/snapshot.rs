@@ -26,6 +26,8 @@ pub struct Instance {
     pub addr: InstanceAddr,
     /// What may be done with it.
     pub state: InstanceState,
+    /// The name by which it is called over QUIC, at the same address; none: over HTTP only.
+    pub quic: Option<Arc<str>>,
 }
 
 /// One function that can be called.

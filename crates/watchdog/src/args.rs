@@ -1,20 +1,23 @@
 //! The command line: it only asks questions; all settings are variables.
 
+use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use crate::config::{self, Config};
+use crate::inherited;
 use crate::life;
 use crate::notes::Notes;
 
 /// Runs the program with this process's arguments and environment; the result is its exit code.
 pub fn main() -> ExitCode {
     let born = Instant::now();
-    let notes = Notes::take(std::env::var("NEARPATH_NOTES_FD").ok().as_deref());
+    let notes = Notes::new(inherited::take("NEARPATH_NOTES_FD"));
+    let identity = inherited::take("NEARPATH_IDENTITY_FD");
     match std::env::args().nth(1).as_deref() {
-        None => start(notes, born),
+        None => start(notes, identity, born),
         Some("-version" | "--version") => say(concat!("nearpath-watchdog ", env!("CARGO_PKG_VERSION"))),
         Some("-help" | "--help" | "-h") => say(&config::keys::help()),
         Some("-run-healthcheck" | "--run-healthcheck") => healthcheck(),
@@ -34,14 +37,14 @@ fn variables(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
-fn start(mut notes: Notes, born: Instant) -> ExitCode {
+fn start(mut notes: Notes, identity: Option<File>, born: Instant) -> ExitCode {
     let config = match Config::read(&variables) {
         Ok(config) => config,
         Err(fault) => return refuse(&mut notes, &fault.to_string()),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let local = tokio::task::LocalSet::new(); // a party lives on one thread
-    match runtime.map(|runtime| local.block_on(&runtime, life::run(config, &mut notes, born))) {
+    match runtime.map(|runtime| local.block_on(&runtime, life::run(config, &mut notes, identity, born))) {
         Ok(Ok(code)) => code,
         Ok(Err(fault)) => refuse(&mut notes, &fault.to_string()),
         Err(fault) => refuse(&mut notes, &format!("cannot start the event loop: {fault}")),

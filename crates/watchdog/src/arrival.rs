@@ -1,4 +1,4 @@
-//! A body as it came: piece by piece from a connection, or out of the chain's memory, whole or in parts.
+//! A body as it came: piece by piece from a connection or a stream, or out of the chain's memory, whole or in parts.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -7,14 +7,19 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use nearpath_domain::post::Rest;
+use nearpath_wire::quic::frame::Asked;
 
 use crate::body::BoxError;
+
+type Stream = nearpath_wire::quic::Incoming<Asked>;
 
 /// See the module's text.
 #[derive(Debug)]
 pub(crate) enum Arrival {
     /// From a connection.
     Wire(Incoming),
+    /// From a stream of another machine.
+    Quic(Stream),
     /// From memory that is shared with who wrote it.
     Memory(Parts),
 }
@@ -84,6 +89,7 @@ impl Body for Arrival {
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         match self.get_mut() {
             Self::Wire(body) => Pin::new(body).poll_frame(cx).map_err(Into::into),
+            Self::Quic(body) => Pin::new(body).poll_frame(cx).map_err(Into::into),
             Self::Memory(parts) => Pin::new(parts).poll_frame(cx),
         }
     }
@@ -91,6 +97,7 @@ impl Body for Arrival {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Wire(body) => body.is_end_stream(),
+            Self::Quic(body) => body.is_end_stream(),
             Self::Memory(parts) => parts.is_end_stream(),
         }
     }
@@ -98,6 +105,7 @@ impl Body for Arrival {
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Wire(body) => body.size_hint(),
+            Self::Quic(body) => body.size_hint(),
             Self::Memory(parts) => parts.size_hint(),
         }
     }

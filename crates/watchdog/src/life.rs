@@ -3,6 +3,7 @@
 //! Stop order (of-watchdog's): unhealthy at once → wait until callers have noticed → close the port and finish what is in
 //! progress → SIGTERM, then SIGKILL, to the tenant's process. A second signal while waiting skips to the next step.
 
+use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -11,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal as Kill;
+use tokio::net::unix::pipe;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -28,6 +30,7 @@ use crate::party::{self, Membership};
 use crate::pickup;
 use crate::process::output::{Output, Tail};
 use crate::process::{Exit, Group, Reaper, Recipe};
+use crate::quic;
 use crate::serve::App;
 use crate::upstream::connect;
 
@@ -53,7 +56,12 @@ pub(crate) enum Failure {
 ///
 /// # Errors
 /// When the start fails. What happens later is in the code.
-pub(crate) async fn run(config: Config, notes: &mut Notes, born: Instant) -> Result<ExitCode, Failure> {
+pub(crate) async fn run(
+    config: Config,
+    notes: &mut Notes,
+    identity: Option<File>,
+    born: Instant,
+) -> Result<ExitCode, Failure> {
     let mut signals = Signals::install()?;
     let reaper = Reaper::run()?;
     let listener = listen::bind(SocketAddr::new(config.bind, config.port), config.premises.pickup.is_some())?;
@@ -65,8 +73,10 @@ pub(crate) async fn run(config: Config, notes: &mut Notes, born: Instant) -> Res
     }
     let mut tenant = Tenant::start(&app, &reaper)?;
     let closing = Closing::new();
-    say!("listening on {}, mode {:?}", listener.local_addr()?, app.config.mode);
+    let addr = listener.local_addr()?;
+    say!("listening on {addr}, mode {:?}", app.config.mode);
     tokio::spawn(listen::accept(listener, Arc::clone(&app), closing.watch()));
+    serve_quic(&app, addr, identity, &closing);
     serve_metrics(&app);
     notes.phase("watchdog", born.elapsed());
 
@@ -115,6 +125,15 @@ impl App {
             output,
             config,
         })
+    }
+}
+
+/// Without an identity there is nobody to be over QUIC.
+fn serve_quic(app: &Arc<App>, addr: SocketAddr, identity: Option<File>, closing: &Closing) {
+    let Some(identity) = identity else { return };
+    match pipe::Receiver::from_owned_fd(identity.into()) {
+        Ok(pipe) => drop(tokio::task::spawn_local(quic::serve(Arc::clone(app), addr, pipe, closing.watch()))),
+        Err(fault) => say!("no QUIC: NEARPATH_IDENTITY_FD is no pipe's reading end that does not block: {fault}"),
     }
 }
 

@@ -3,10 +3,7 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::time::Duration;
-
-use rustix::io::{FdFlags, fcntl_setfd};
 
 /// Longest text of a `failed` note in bytes; the pipe holds 64 KiB and nobody may read yet.
 const LONGEST: usize = 4096;
@@ -16,9 +13,9 @@ const LONGEST: usize = 4096;
 pub(crate) struct Notes(Option<File>);
 
 impl Notes {
-    /// Takes the pipe over and keeps it from the tenant's process. To be called once, before anything else is opened.
-    pub(crate) fn take(variable: Option<&str>) -> Self {
-        Self(variable.and_then(|text| text.parse().ok()).and_then(adopt))
+    /// Notes that go into this pipe.
+    pub(crate) fn new(pipe: Option<File>) -> Self {
+        Self(pipe)
     }
 
     /// A phase of the start ended after `took`.
@@ -54,21 +51,4 @@ pub fn failure(text: &str) -> String {
     }
     line.push('\n');
     line
-}
-
-#[allow(unsafe_code)] // the one place where a number from outside becomes a descriptor
-fn adopt(number: RawFd) -> Option<File> {
-    if number <= 2 {
-        return None;
-    }
-    // SAFETY: the launcher opened this descriptor for this process alone and told its number. Nothing here has opened
-    // one yet, so no other owner exists; one that is not open at all is given up again below, before it is used.
-    let fd = unsafe { OwnedFd::from_raw_fd(number) };
-    match fcntl_setfd(&fd, FdFlags::CLOEXEC) {
-        Ok(()) => Some(File::from(fd)),
-        Err(_) => {
-            let _ = fd.into_raw_fd();
-            None
-        }
-    }
 }

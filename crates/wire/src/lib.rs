@@ -8,8 +8,11 @@
 pub mod bind;
 pub mod body;
 pub mod client;
+pub mod early;
 pub mod exec;
 pub mod hop;
+pub mod identity;
+pub mod quic;
 pub mod replay;
 pub mod server;
 pub mod tls;

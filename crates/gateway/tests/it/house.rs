@@ -186,7 +186,7 @@ pub(crate) fn route(name: &str, policy: Policy, ready: &[SocketAddr]) -> Functio
 }
 
 pub(crate) fn instance(at: SocketAddr, state: InstanceState) -> Instance {
-    Instance { id: InstanceId(u64::from(at.port())), addr: InstanceAddr(at), state }
+    Instance { id: InstanceId(u64::from(at.port())), addr: InstanceAddr(at), state, quic: None }
 }
 
 #[derive(Debug)]

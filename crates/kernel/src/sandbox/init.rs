@@ -43,8 +43,8 @@ struct Kit {
 }
 
 fn serve() -> io::Result<()> {
-    lockdown::reserve_notes_fd()?;
-    let socket = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 4)?;
+    lockdown::reserve_descriptors()?;
+    let socket = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 5)?;
     lockdown::die_with_launcher(socket.as_fd())?;
     let (_, fds) = orders::take(socket.as_fd(), &mut [0])?;
     let filters = fds.into_iter().next().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;

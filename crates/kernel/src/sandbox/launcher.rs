@@ -37,6 +37,8 @@ pub struct Launched {
     pub stderr: OwnedFd,
     /// Notes about its start: [`super::Note`].
     pub notes: OwnedFd,
+    /// Where the watchdog reads who it is: frames of `contract/provision.md`. Nothing need be written.
+    pub identity: OwnedFd,
 }
 
 /// Where a child asks for the forwarder, if its pair is to have one.
@@ -162,14 +164,15 @@ impl Bench {
         let (stdout, out) = pipe_with(PipeFlags::CLOEXEC)?;
         let (stderr, err) = pipe_with(PipeFlags::CLOEXEC)?;
         let (notes, note) = pipe_with(PipeFlags::CLOEXEC)?;
+        let (who, identity) = pipe_with(PipeFlags::CLOEXEC)?;
         let (gate, hold) = pipe_with(PipeFlags::CLOEXEC)?;
-        let streams = Streams { stdout: out, stderr: err, notes: note, gate: hold };
+        let streams = Streams { stdout: out, stderr: err, notes: note, identity: who, gate: hold };
         let (guard, asks) = guarded(spec)?.unzip();
         orders::send(self.template.socket.as_fd(), spec, &streams, asks.as_ref())?;
         drop((streams, asks));
         let (pid, pidfd) = orders::answered(self.template.socket.as_fd())?;
         self.gates.open.push_back(gate);
-        Ok((Launched { pid, pidfd, stdout, stderr, notes }, guard))
+        Ok((Launched { pid, pidfd, stdout, stderr, notes, identity }, guard))
     }
 }
 

@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use rustix::process::{Gid, Resource, Rlimit, Signal, Uid, setrlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
-use super::notes::{NOTES_FD, NOTES_FD_VARIABLE};
+use super::notes::{IDENTITY_FD, IDENTITY_FD_VARIABLE, NOTES_FD, NOTES_FD_VARIABLE};
 use super::orders::Streams;
 use super::spec::{Isolation, Spec};
 use crate::seccomp::Filters;
@@ -108,6 +108,7 @@ impl Image {
         let arguments = spec.arguments.iter().map(|argument| text(argument.clone().into_bytes()));
         let mut variables = spec.environment.clone();
         variables.insert(NOTES_FD_VARIABLE.into(), NOTES_FD.to_string());
+        variables.insert(IDENTITY_FD_VARIABLE.into(), IDENTITY_FD.to_string());
         let environment = variables.iter().map(|(name, value)| text(format!("{name}={value}").into_bytes()));
         Ok(Self {
             path: text(path.clone())?,
@@ -140,35 +141,44 @@ pub(super) fn reset_signals() {
     }
 }
 
-/// Keeps the notes' descriptor free of anything that is opened from now on.
-pub(super) fn reserve_notes_fd() -> io::Result<()> {
-    let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?.into_raw_fd();
-    if null == NOTES_FD { Ok(()) } else { place(null, NOTES_FD) }
+/// Keeps the descriptors of notes and identity free of anything that is opened from now on.
+pub(super) fn reserve_descriptors() -> io::Result<()> {
+    let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
+    for kept in [NOTES_FD, IDENTITY_FD] {
+        if null.as_raw_fd() != kept {
+            place(null.as_raw_fd(), kept)?;
+        }
+    }
+    if [NOTES_FD, IDENTITY_FD].contains(&null.as_raw_fd()) {
+        let _ = null.into_raw_fd(); // it is one of them, and stays
+    }
+    Ok(())
 }
 
-/// Puts the streams on their descriptors, the notes on the one that [`reserve_notes_fd`] kept, and standard input on
-/// `/dev/null`.
+/// Puts the streams on their descriptors, notes and identity on those that [`reserve_descriptors`] kept, and standard
+/// input on `/dev/null`.
 pub(super) fn arrange_descriptors(streams: &Streams<OwnedFd>) -> io::Result<OwnedFd> {
     place(NOTES_FD, 0)?;
     place(streams.stdout.as_raw_fd(), 1)?;
     place(streams.stderr.as_raw_fd(), 2)?;
     place(streams.notes.as_raw_fd(), NOTES_FD)?;
-    // SAFETY: `reserve_notes_fd` gave this descriptor up, so the value returned is its only owner.
+    place(streams.identity.as_raw_fd(), IDENTITY_FD)?;
+    // SAFETY: `reserve_descriptors` gave this descriptor up, so the value returned is its only owner.
     Ok(unsafe { OwnedFd::from_raw_fd(NOTES_FD) })
 }
 
-/// Has everything but the first four descriptors closed at exec, also what a careless library left open.
+/// Has everything but the first five descriptors closed at exec, also what a careless library left open.
 pub(super) fn close_rest_at_exec() -> io::Result<()> {
     let flags = libc::CLOSE_RANGE_CLOEXEC as libc::c_int;
     // SAFETY: close_range takes no memory; marking descriptors takes none from its owner.
-    match unsafe { libc::syscall(libc::SYS_close_range, NOTES_FD + 1, libc::c_uint::MAX, flags) } {
+    match unsafe { libc::syscall(libc::SYS_close_range, IDENTITY_FD + 1, libc::c_uint::MAX, flags) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
 fn place(from: RawFd, to: RawFd) -> io::Result<()> {
-    // SAFETY: dup2 takes no memory; `to` is a standard stream or NOTES_FD, which no value in this process owns.
+    // SAFETY: dup2 takes no memory; `to` is a standard stream, NOTES_FD or IDENTITY_FD, which no value in this process owns.
     if unsafe { libc::dup2(from, to) } < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 

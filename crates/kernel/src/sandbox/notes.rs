@@ -9,6 +9,10 @@ use std::time::{Duration, Instant};
 pub const NOTES_FD: i32 = 3;
 /// The environment variable that says so.
 pub const NOTES_FD_VARIABLE: &str = "NEARPATH_NOTES_FD";
+/// The descriptor on which the watchdog is told who it is.
+pub(super) const IDENTITY_FD: i32 = 4;
+/// The environment variable that says so.
+pub(super) const IDENTITY_FD_VARIABLE: &str = "NEARPATH_IDENTITY_FD";
 
 /// One line.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -16,7 +16,7 @@ use rustix::process::Pid;
 
 use super::spec::{Isolation, Spec};
 
-const MOST_FDS: usize = 7;
+const MOST_FDS: usize = 8;
 
 /// One instance to be made, as the template gets it.
 pub(super) struct Order {
@@ -31,11 +31,13 @@ pub(super) struct Order {
     pub(super) guard: Option<OwnedFd>,
 }
 
-/// The ends that the child writes to.
+/// The child's ends of its pipes.
 pub(super) struct Streams<F> {
     pub(super) stdout: F,
     pub(super) stderr: F,
     pub(super) notes: F,
+    /// What it reads: who it is.
+    pub(super) identity: F,
     /// Never written to: it is closed when the child has become the watchdog, or died.
     pub(super) gate: F,
 }
@@ -48,8 +50,8 @@ pub(super) fn send(
     guard: Option<&OwnedFd>,
 ) -> io::Result<()> {
     let text = memfd("spec", &serde_json::to_vec(spec)?)?;
-    let Streams { stdout, stderr, notes, gate } = streams;
-    let mut fds = [&text, stdout, stderr, notes, gate].map(AsFd::as_fd).to_vec();
+    let Streams { stdout, stderr, notes, identity, gate } = streams;
+    let mut fds = [&text, stdout, stderr, notes, identity, gate].map(AsFd::as_fd).to_vec();
     fds.extend(spec.network.as_ref().and_then(|network| network.switch.as_deref()).map(AsFd::as_fd));
     fds.extend(guard.map(AsFd::as_fd));
     put(socket, &[u8::from(spec.isolation != Isolation::None)], &fds)
@@ -65,8 +67,8 @@ pub(super) fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<Order>> {
     let mut fds = fds.into_iter();
     let mut next =
         || fds.next().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "an order lacks a descriptor"));
-    let (spec, stdout, stderr, notes, gate) = (next()?, next()?, next()?, next()?, next()?);
-    let streams = Streams { stdout, stderr, notes, gate };
+    let spec = next()?;
+    let streams = Streams { stdout: next()?, stderr: next()?, notes: next()?, identity: next()?, gate: next()? };
     let (switch, guard) = (fds.next(), fds.next());
     Ok(Some(Order { spec, own_pids: own_pids[0] == 1, streams, switch, guard }))
 }

@@ -246,6 +246,11 @@ impl Agent {
                 record.pid = pid;
                 record.meter = Some(Arc::new(Meter::new(process, record.started)));
             }
+            Event::Named(id, name) => {
+                if let Some(record) = self.records.get_mut(id) {
+                    record.quic = Some(name);
+                }
+            }
             Event::Phase(id, phase) => {
                 self.metrics.phase(&phase.name, phase.took);
                 if let Some(record) = self.records.get_mut(id) {

@@ -24,6 +24,8 @@ pub(super) struct Record {
     pub(super) started: Instant,
     pub(super) ready: Option<Instant>,
     pub(super) pid: u32,
+    /// What it is called over QUIC, once it knows.
+    pub(super) quic: Option<Arc<str>>,
     pub(super) phases: Vec<StartPhase>,
     pub(super) meter: Option<Arc<Meter>>,
     /// How long it may take to stop.
@@ -49,6 +51,7 @@ impl Record {
             started,
             ready: None,
             pid: 0,
+            quic: None,
             phases: Vec::new(),
             meter: None,
             stop_limit: variables::stop_limit(&desired.spec),
@@ -62,7 +65,7 @@ impl Record {
     }
 
     pub(super) fn instance(&self) -> Instance {
-        Instance { id: self.id, addr: self.lot.addr, state: self.state }
+        Instance { id: self.id, addr: self.lot.addr, state: self.state, quic: self.quic.clone() }
     }
 
     pub(super) fn observed(&self) -> ObservedInstance {

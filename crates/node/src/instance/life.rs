@@ -3,6 +3,7 @@
 //! One task an instance. It decides nothing about other instances; it reports [`Event`]s to the agent, and the last one
 //! is always [`Event::Gone`], sent when nothing of the instance is left on the machine.
 
+use std::os::fd::OwnedFd;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,6 +17,7 @@ use super::ending::{Ending, Evidence};
 use super::notes::{Note, Notes};
 use super::variables;
 use crate::artifact::{Artifacts, Key};
+use crate::identities::{Identities, Telling};
 use crate::logs::Logs;
 use crate::machine::{Blueprint, Exit, Launched, Machine, Process};
 
@@ -41,6 +43,8 @@ pub enum Event {
         /// For measuring it.
         process: Arc<dyn Process>,
     },
+    /// It was told who it is, and can be called over QUIC by this name.
+    Named(InstanceId, Arc<str>),
     /// A phase of its start ended.
     Phase(InstanceId, StartPhase),
     /// It may be called.
@@ -64,6 +68,8 @@ pub struct Tools {
     pub machine: Arc<dyn Machine>,
     /// The copies of folders.
     pub artifacts: Arc<Artifacts>,
+    /// Who says who they are.
+    pub identities: Identities,
     /// Where their output goes.
     pub logs: Logs,
     /// Who hears of them.
@@ -144,7 +150,8 @@ impl Life {
     }
 
     async fn run(&self, launched: Launched, stop: oneshot::Receiver<StopOrder>) -> Ending {
-        let Launched { pid, stdout, stderr, notes, process } = launched;
+        let Launched { pid, stdout, stderr, notes, identity, process } = launched;
+        let _telling = self.identify(identity);
         self.tell(Event::Launched { id: self.blueprint.id, pid, process: process.clone() });
         self.admit_unkept_limits();
         let pumps: Pumps = [stdout, stderr].map(|output| {
@@ -160,6 +167,17 @@ impl Life {
         };
         let _ = tokio::task::spawn_blocking(move || process.release()).await; // a panic there is printed
         ending
+    }
+
+    /// Tells the instance who it is, beside its start, for as long as it is there.
+    fn identify(&self, pipe: OwnedFd) -> Telling {
+        let (function, id, tools) = (self.blueprint.function.clone(), self.blueprint.id, self.tools.clone());
+        let known = move |named: Result<Arc<str>, String>| match named {
+            Ok(name) => drop(tools.events.send(Event::Named(id, name))),
+            Err(why) => tracing::warn!(%function, instance = %id, "it is not called over QUIC: {why}"),
+        };
+        let (identities, function) = (self.tools.identities.clone(), self.blueprint.function.clone());
+        Telling::begin(identities.tell(function, id, pipe, known))
     }
 
     fn unkept_limits(&self) -> Vec<&'static str> {

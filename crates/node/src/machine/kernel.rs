@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use nearpath_kernel::cgroup::{Cgroup, Cgroups, Controller, Limits as KernelLimits};
-use nearpath_kernel::sandbox::{Bind, Isolation, Launcher, Network, Spec};
+use nearpath_kernel::sandbox::{self, Bind, Isolation, Launcher, Network, Spec};
 use nearpath_kernel::switch::Switch;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 use tokio::io::unix::AsyncFd;
@@ -77,13 +77,13 @@ impl Machine for KernelMachine {
         let passage = self.forwarding.as_ref().zip(blueprint.eip);
         let passage = passage.map(|(all, eip)| all.admit(eip, &blueprint.function)).transpose()?;
         let launched = self.launcher.launch(&self.spec(blueprint, &cgroup))?;
+        let sandbox::Launched { pid, pidfd, stdout, stderr, notes, identity } = launched;
         let process = KernelProcess {
-            pidfd: launched.pidfd,
-            session: Pid::from_raw(launched.pid as i32).filter(|_| self.isolation == Isolation::None),
+            pidfd,
+            session: Pid::from_raw(pid as i32).filter(|_| self.isolation == Isolation::None),
             remains: Mutex::new(Some(Remains { cgroup, _scratch: scratch, _passage: passage })),
         };
-        let (stdout, stderr, notes) = (launched.stdout, launched.stderr, launched.notes);
-        Ok(Launched { pid: launched.pid, stdout, stderr, notes, process: Arc::new(process) })
+        Ok(Launched { pid, stdout, stderr, notes, identity, process: Arc::new(process) })
     }
 
     fn leave(&self) {

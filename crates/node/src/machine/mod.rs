@@ -80,6 +80,8 @@ pub struct Launched {
     pub stderr: OwnedFd,
     /// Reading end of its notes; see `contract/notes.md`.
     pub notes: OwnedFd,
+    /// Where it reads who it is.
+    pub identity: OwnedFd,
     /// Power over it.
     pub process: Arc<dyn Process>,
 }

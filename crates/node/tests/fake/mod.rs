@@ -118,6 +118,7 @@ impl Machine for FakeMachine {
         let (stdout, _) = io::pipe()?;
         let (stderr, mut err) = io::pipe()?;
         let (notes, mut note) = io::pipe()?;
+        let (_, identity) = io::pipe()?; // nobody reads it
         match script {
             Script::Serve | Script::Stubborn => note.write_all(b"phase watchdog 1000\nready\n")?,
             Script::Crash => err.write_all(b"Traceback\nno module named cart\n")?,
@@ -135,7 +136,14 @@ impl Machine for FakeMachine {
             process.end(Exit::Code(1));
         }
         let pid = 1_000 + blueprint.id.0 as u32;
-        Ok(Launched { pid, stdout: stdout.into(), stderr: stderr.into(), notes: notes.into(), process })
+        Ok(Launched {
+            pid,
+            stdout: stdout.into(),
+            stderr: stderr.into(),
+            notes: notes.into(),
+            identity: identity.into(),
+            process,
+        })
     }
 
     fn sweep(&self) -> io::Result<()> {

@@ -9,6 +9,7 @@ mod http;
 mod life;
 mod limits;
 mod memory;
+mod quic;
 mod slow;
 mod streams;
 mod support;

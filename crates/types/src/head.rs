@@ -1,9 +1,10 @@
-//! The head of a message: names and values, one after another.
+//! The head of a message, through memory or over QUIC: names and values, one after another.
 //!
 //! `name length u16, value length u16, name, value`. Names are lower-case ASCII without spaces or controls; values are any
 //! bytes but NUL, CR and LF, so that a field can go on as an HTTP header without a second look.
 
-use crate::envelope::MAX_HEAD;
+/// Longest head in bytes.
+pub const MAX_HEAD: u32 = 64 * 1024;
 
 /// Most fields of a head.
 pub const MAX_FIELDS: usize = 256;

@@ -1,0 +1,89 @@
+//! An installation in small: one authority, who calls and who is called.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use nearpath_types::{InstanceId, SpiffeId};
+use nearpath_wire::early::{Provision, Register, Sessions, TokenKey, mint};
+use nearpath_wire::identity::authority::Authority;
+use nearpath_wire::identity::{Credentials, Request, Trust};
+use nearpath_wire::quic::config;
+use quinn::ClientConfig;
+
+use super::{Error, tls};
+
+const DOMAIN: &str = "bench.nearpath";
+const LIFETIME: Duration = Duration::from_secs(24 * 3600);
+/// What every instance here is one of.
+const FUNCTION: &str = "echo";
+
+/// See the module's text.
+pub(crate) struct Site {
+    authority: Authority,
+    trust: Trust,
+}
+
+/// Who calls, and all that it has to call with. Clones share their sessions.
+#[derive(Clone)]
+pub(crate) struct Identity {
+    pub(crate) trust: Trust,
+    /// For calls with a session.
+    pub(crate) early: (ClientConfig, Arc<Sessions>),
+    /// For calls without: what it gets of them is forgotten.
+    pub(crate) full: (ClientConfig, Arc<Sessions>),
+    pub(crate) tls: tls::Callers,
+}
+
+impl Site {
+    pub(crate) fn new() -> Result<Self, Error> {
+        let authority = Authority::new(DOMAIN, SystemTime::now(), LIFETIME)?;
+        let trust = Trust::new(DOMAIN, &[authority.certificate().clone()])?;
+        Ok(Self { authority, trust })
+    }
+
+    /// A gateway.
+    pub(crate) fn gateway(&self) -> Result<Identity, Error> {
+        self.identity(&self.credentials(SpiffeId::gateway(DOMAIN, "gateway"), "gateway".to_owned())?)
+    }
+
+    /// What shows these credentials when it calls.
+    pub(crate) fn identity(&self, credentials: &Credentials) -> Result<Identity, Error> {
+        let new = || {
+            let sessions = Arc::new(Sessions::default());
+            config::caller(credentials, &self.trust, &sessions).map(|config| (config, sessions))
+        };
+        let tls = tls::Callers::new(credentials, self.authority.certificate())?;
+        Ok(Identity { trust: self.trust.clone(), early: new()?, full: new()?, tls })
+    }
+
+    /// What the worker of that number is started with; no sessions yet.
+    pub(crate) fn worker(&self, number: u64) -> Result<Provision, Error> {
+        let id = SpiffeId::instance(DOMAIN, FUNCTION.parse()?, InstanceId(number));
+        Ok(Provision {
+            credentials: self.credentials(id, format!("i{number}.{DOMAIN}"))?,
+            authorities: vec![self.authority.certificate().clone()],
+            callers: vec![FUNCTION.parse()?],
+            revoked: Vec::new(),
+            key: TokenKey([7; 32]),
+            entries: Vec::new(),
+        })
+    }
+
+    fn credentials(&self, id: SpiffeId, name: String) -> Result<Credentials, Error> {
+        let request = Request::new()?;
+        let issued = self.authority.issue(request.csr(), &id, &name, SystemTime::now(), LIFETIME)?;
+        Ok(request.complete(id, name, issued))
+    }
+}
+
+/// Mints a session: one half stays with the caller, who will call from address `from`, the other goes into the provision.
+pub(crate) fn mint(provision: &mut Provision, caller: &Identity, from: IpAddr) -> Result<(), Error> {
+    let register = Arc::new(Register::new(None));
+    let trust = provision.trust()?;
+    let worker = config::worker(&provision.credentials, &trust, register.clone(), &provision.key)?;
+    let at = SocketAddr::new(from, 9);
+    mint::mint(caller.early.0.clone(), Arc::new(worker), &provision.credentials.name, (at, at))?;
+    provision.entries.extend(register.drain());
+    Ok(())
+}

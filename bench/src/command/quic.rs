@@ -1,0 +1,138 @@
+//! `quic`: calls to another machine, by the transports, over links with delay.
+//!
+//! Caller and worker have a namespace each. CPU time is that of both sides, the caller's thread and the worker's process; not that of the handler
+//! behind the worker, which is the same for all, and not that of the link, in whose thread packets are delivered.
+
+mod chain;
+mod goals;
+mod minting;
+mod near;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use tokio::task::LocalSet;
+
+use super::{Outcome, seconds};
+use crate::apart::drive::Plan;
+use crate::apart::{Error, Way};
+use crate::compare::{Comparison, ROUNDS};
+
+/// Options of `quic`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// How often each variant is measured in each case
+    #[arg(long, default_value_t = ROUNDS)]
+    rounds: usize,
+
+    /// How long a measurement is, in seconds
+    #[arg(long, default_value = "0.3", value_parser = seconds)]
+    duration: Duration,
+
+    /// Calls of a measurement at the least
+    #[arg(long, default_value_t = 20)]
+    least: u64,
+
+    /// Delays of the link one way, in milliseconds, or `loopback` for no link at all
+    #[arg(long, value_delimiter = ',', default_value = "loopback,0,0.5,1,2,3")]
+    delays: Vec<Place>,
+
+    /// Workers that are started to be called once, a measurement; 0: none
+    #[arg(long, default_value_t = 5)]
+    starts: usize,
+
+    /// Functions of the chains; 0: none
+    #[arg(long, default_value_t = 6)]
+    longest: usize,
+
+    /// Delay of the links of the chains, one way, in milliseconds
+    #[arg(long, default_value = "0.5")]
+    chain_delay: Place,
+
+    /// Sessions to mint one after another, and at once
+    #[arg(long, default_value_t = 1000)]
+    mints: usize,
+
+    /// How long before a packet is due the link's thread stops sleeping, in seconds
+    #[arg(long, default_value = "0", value_parser = seconds)]
+    awake: Duration,
+
+    /// Only cases whose name begins so
+    #[arg(long, default_value = "")]
+    case: String,
+
+    /// Only variants of these names
+    #[arg(long, value_delimiter = ';')]
+    variants: Vec<String>,
+}
+
+/// What lies between caller and worker.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Place {
+    /// They are on one machine.
+    Loopback,
+    /// A link with that delay, one way.
+    Link(Duration),
+}
+
+impl std::str::FromStr for Place {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "loopback" {
+            return Ok(Self::Loopback);
+        }
+        let millis: f64 = text.parse().map_err(|_| format!("{text:?} is neither a number nor `loopback`"))?;
+        Duration::try_from_secs_f64(millis / 1e3).map(Self::Link).map_err(|error| error.to_string())
+    }
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Loopback => f.write_str("loopback"),
+            Self::Link(delay) => write!(f, "{} ms", delay.as_secs_f64() * 1e3),
+        }
+    }
+}
+
+impl Args {
+    fn plan(&self) -> Plan {
+        Plan { duration: self.duration, least: self.least }
+    }
+
+    /// Those of `ways` that are wanted.
+    fn ways(&self, ways: &[Way]) -> Vec<Way> {
+        let wanted = |way: &&Way| self.variants.is_empty() || self.variants.iter().any(|name| name == way.name());
+        ways.iter().filter(wanted).copied().collect()
+    }
+
+    fn wants(&self, case: &str) -> bool {
+        case.starts_with(&self.case)
+    }
+}
+
+/// Exit code 1 when a goal is missed.
+pub(crate) fn run(args: &Args) -> Outcome {
+    let mut comparison = Comparison::new("quic", args.rounds);
+    minting::measure(args, &mut comparison)?;
+    for &place in &args.delays {
+        near::measure(args, place, &mut comparison)?;
+    }
+    if args.longest > 0 {
+        chain::measure(args, &mut comparison)?;
+    }
+    goals::add(&mut comparison, args.chain_delay);
+    Ok(if comparison.finish()? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// As a table has them.
+fn names(ways: &[Way]) -> Vec<&'static str> {
+    ways.iter().map(|way| way.name()).collect()
+}
+
+/// On this thread, whose namespace the sockets are in.
+fn here<T>(what: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    LocalSet::new().block_on(&runtime, what)
+}

@@ -1,0 +1,143 @@
+//! Who a party is on the wire: a SPIFFE ID, the URI in its certificate.
+//!
+//! `spiffe://TRUST-DOMAIN/ns/NAMESPACE/fn/FUNCTION/instance/ID` for an instance, `spiffe://TRUST-DOMAIN/node/NODE/gateway` for a
+//! gateway (SPIFFE-ID specification, section 2). Two parties of different trust domains have nothing to say to each other.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::name::{FunctionId, FunctionName, InstanceId, Namespace};
+
+/// Longest trust domain and longest node name, in bytes; a SPIFFE ID has at most 2048 (section 2.3).
+const MAX_PART: usize = 255;
+
+/// What a party is.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// One running copy of a function.
+    Instance(FunctionId, InstanceId),
+    /// The gateway of a node.
+    Gateway(String),
+}
+
+/// A party's name in the whole installation.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct SpiffeId {
+    /// Whose word its certificate is.
+    pub trust_domain: String,
+    /// What it is there.
+    pub role: Role,
+}
+
+/// Why this is no such name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidSpiffeId {
+    /// Another scheme, a query, a port or an empty part.
+    #[error("it is not spiffe://TRUST-DOMAIN/PATH")]
+    Form,
+    /// Empty, too long, or with other characters than `a-z 0-9 . - _`.
+    #[error("its trust domain is empty, longer than 255 bytes or has other characters than a-z, 0-9, '.', '-' and '_'")]
+    TrustDomain,
+    /// A path that names neither an instance nor a gateway.
+    #[error("its path is neither /ns/NAMESPACE/fn/FUNCTION/instance/ID nor /node/NODE/gateway")]
+    Path,
+}
+
+impl SpiffeId {
+    /// Of an instance.
+    pub fn instance(trust_domain: &str, function: FunctionId, instance: InstanceId) -> Self {
+        Self { trust_domain: trust_domain.to_owned(), role: Role::Instance(function, instance) }
+    }
+
+    /// Of a node's gateway.
+    pub fn gateway(trust_domain: &str, node: &str) -> Self {
+        Self { trust_domain: trust_domain.to_owned(), role: Role::Gateway(node.to_owned()) }
+    }
+}
+
+impl FromStr for SpiffeId {
+    type Err = InvalidSpiffeId;
+
+    fn from_str(text: &str) -> Result<Self, InvalidSpiffeId> {
+        let rest = text.strip_prefix("spiffe://").ok_or(InvalidSpiffeId::Form)?;
+        let (trust_domain, path) = rest.split_once('/').ok_or(InvalidSpiffeId::Form)?;
+        if !is_part(trust_domain) {
+            return Err(InvalidSpiffeId::TrustDomain);
+        }
+        let role = role(path).ok_or(InvalidSpiffeId::Path)?;
+        Ok(Self { trust_domain: trust_domain.to_owned(), role })
+    }
+}
+
+fn role(path: &str) -> Option<Role> {
+    let parts: Vec<&str> = path.split('/').collect();
+    match parts[..] {
+        ["ns", namespace, "fn", function, "instance", id] => {
+            let name: FunctionName = function.parse().ok()?;
+            let namespace: Namespace = namespace.parse().ok()?;
+            let number = id.parse().ok().filter(|number: &u64| number.to_string() == id)?; // one spelling only
+            Some(Role::Instance(FunctionId { name, namespace }, InstanceId(number)))
+        }
+        ["node", node, "gateway"] => is_part(node).then(|| Role::Gateway(node.to_owned())),
+        _ => None,
+    }
+}
+
+fn is_part(text: &str) -> bool {
+    let good = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'.' | b'-' | b'_');
+    !text.is_empty() && text.len() <= MAX_PART && text.bytes().all(good)
+}
+
+impl fmt::Display for SpiffeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let domain = &self.trust_domain;
+        match &self.role {
+            Role::Instance(function, InstanceId(id)) => {
+                write!(f, "spiffe://{domain}/ns/{}/fn/{}/instance/{id}", function.namespace, function.name)
+            }
+            Role::Gateway(node) => write!(f, "spiffe://{domain}/node/{node}/gateway"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(domain in "[a-z0-9._-]{1,60}", name in "[a-z][a-z0-9]{0,20}", namespace in "[a-z][a-z0-9]{0,20}", id: u64) {
+            let function = FunctionId { name: name.parse().unwrap(), namespace: namespace.parse().unwrap() };
+            for id in [SpiffeId::instance(&domain, function, InstanceId(id)), SpiffeId::gateway(&domain, &name)] {
+                prop_assert_eq!(id.to_string().parse::<SpiffeId>(), Ok(id));
+            }
+        }
+
+        #[test]
+        fn any_text_is_read_without_harm(text: String) {
+            if let Ok(id) = text.parse::<SpiffeId>() {
+                prop_assert_eq!(id.to_string(), text);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_none() {
+        for (text, why) in [
+            ("https://here/node/a/gateway", InvalidSpiffeId::Form),
+            ("spiffe://here", InvalidSpiffeId::Form),
+            ("spiffe:///node/a/gateway", InvalidSpiffeId::TrustDomain),
+            ("spiffe://here:80/node/a/gateway", InvalidSpiffeId::TrustDomain),
+            ("spiffe://Here/node/a/gateway", InvalidSpiffeId::TrustDomain),
+            ("spiffe://here/", InvalidSpiffeId::Path),
+            ("spiffe://here/node/a/gateway/", InvalidSpiffeId::Path),
+            ("spiffe://here/ns/a/fn/b/instance/01", InvalidSpiffeId::Path),
+            ("spiffe://here/ns/a/fn/b/instance/-1", InvalidSpiffeId::Path),
+            ("spiffe://here/ns//fn/b/instance/1", InvalidSpiffeId::Path),
+            ("spiffe://here/ns/a/fn/../instance/1", InvalidSpiffeId::Path),
+        ] {
+            assert_eq!(text.parse::<SpiffeId>(), Err(why), "{text}");
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! The watchdog as a QUIC worker, for callers on other machines.
+//!
+//! The node says who this instance is, through the pipe whose number is in `NEARPATH_IDENTITY_FD`: first its credentials and the sessions
+//! that were minted for it, later whatever of it changes. QUIC listens on the number of the HTTP port, over UDP. A call
+//! walks the same way as one over HTTP, [`crate::serve::answer`]; limits, metrics and the drain know no difference.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
+
+use http::Response;
+use nearpath_wire::early::{LONGEST, Provision, ProvisionError};
+use nearpath_wire::quic::{Call, Worker, WorkerError};
+use tokio::io::{AsyncRead, AsyncReadExt};
+
+use crate::arrival::Arrival;
+use crate::body::Body;
+use crate::listen::{Open, Watch};
+use crate::logs::say;
+use crate::patience::Busy;
+use crate::serve::{App, answer};
+
+/// Why there is no QUIC, or why it ended.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Fault {
+    #[error("the node's pipe: {0}")]
+    Pipe(#[from] std::io::Error),
+    #[error("a frame of {0} bytes")]
+    Length(usize),
+    #[error(transparent)]
+    Provision(#[from] ProvisionError),
+    #[error(transparent)]
+    Worker(#[from] WorkerError),
+}
+
+/// Serves on this address, which is that of the HTTP port, until the watch says to close. Without QUIC, callers use HTTP.
+pub(crate) async fn serve(app: Arc<App>, addr: SocketAddr, pipe: impl AsyncRead + Unpin, watch: Watch) {
+    if let Err(fault) = take_part(app, addr, pipe, watch).await {
+        say!("calls from other machines go over HTTP, not over QUIC: {fault}");
+    }
+}
+
+async fn take_part(
+    app: Arc<App>,
+    addr: SocketAddr,
+    mut pipe: impl AsyncRead + Unpin,
+    mut watch: Watch,
+) -> Result<(), Fault> {
+    let Some(provision) = next(&mut pipe).await? else { return Ok(()) }; // a node that knows no QUIC
+    let socket = UdpSocket::bind(addr)?;
+    socket.set_nonblocking(true)?;
+    let open = watch.open.clone();
+    let mut worker = Worker::start(socket, provision, move |call| walk(Arc::clone(&app), call, open.clone()))?;
+    say!("QUIC on {addr} as {}", worker.id());
+    loop {
+        tokio::select! {
+            next = next(&mut pipe) => match next? {
+                Some(provision) => worker.update(provision)?,
+                None => break, // the node has gone: what was given stays good until it ends
+            },
+            () = watch.closed() => break,
+        }
+    }
+    watch.closed().await;
+    worker.stop().await;
+    Ok(())
+}
+
+/// The next frame; nothing at the pipe's end.
+async fn next(pipe: &mut (impl AsyncRead + Unpin)) -> Result<Option<Provision>, Fault> {
+    let length = match pipe.read_u32_le().await {
+        Ok(length) => length as usize,
+        Err(end) if end.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(None),
+        Err(fault) => return Err(fault.into()),
+    };
+    if length > LONGEST {
+        return Err(Fault::Length(length));
+    }
+    let mut frame = vec![0; length];
+    pipe.read_exact(&mut frame).await?;
+    Ok(Some(Provision::read(&frame)?))
+}
+
+async fn walk(app: Arc<App>, call: Call, open: Open) -> Response<Body> {
+    answer(app, call.request.map(Arrival::Quic), Busy::default().enter(), open).await
+}

@@ -1,0 +1,20 @@
+//! Sessions for calls in the first flight (0-RTT, RFC 9001 section 4.6), also to a worker that was never contacted.
+//!
+//! Before a worker starts, [`mint`] runs one handshake in memory between a caller's configuration and the worker's. What the caller
+//! would remember of it goes to its [`Sessions`], what the worker would remember goes to the worker's [`Register`], with its
+//! credentials. So the caller's very first packets to it can carry a request.
+//!
+//! A session entry is taken out of the register when it is used, and each incarnation of a worker has a register of its own: a
+//! first flight that somebody recorded and sends again finds no entry, and what it carries is not decrypted (RFC 8446 section 8.1).
+//! That is why a request with side effects may go in the first flight, too.
+
+pub mod mint;
+mod provision;
+mod register;
+mod sessions;
+mod tokens;
+
+pub use provision::{LONGEST, Provision, ProvisionError};
+pub use register::{Entry, Register};
+pub use sessions::Sessions;
+pub use tokens::{TokenKey, Used};

@@ -1,0 +1,12 @@
+//! Who is at the other end of a connection: short-lived certificates that carry a SPIFFE ID, and the decision about a peer.
+//!
+//! The controller's [`authority`] signs; a node makes the keys of its parties and keeps them ([`Request`]); every party decides
+//! about every peer by its [`Trust`], also when a session is resumed: a session must not outlive the certificate that it began
+//! with, and rustls does not look at that one again.
+
+pub mod authority;
+mod credentials;
+mod trust;
+
+pub use credentials::{Credentials, Request, RequestError};
+pub use trust::{Peer, Refusal, Trust};

@@ -1,0 +1,18 @@
+//! The numbers with which streams and connections are ended before their time: `contract/quic.md`.
+
+use quinn::VarInt;
+
+/// Nobody waits for this call any more (a stream's reset, or the request to stop sending).
+pub const CANCELLED: VarInt = VarInt::from_u32(1);
+/// The body broke off at its source.
+pub const CUT: VarInt = VarInt::from_u32(2);
+/// What came is no call.
+pub const FAULT: VarInt = VarInt::from_u32(3);
+/// The call was not looked at: making it again is safe.
+pub const UNSEEN: VarInt = VarInt::from_u32(4);
+/// The connection is not needed any more.
+pub const DONE: VarInt = VarInt::from_u32(0);
+/// The peer is not admitted; the reason is in the text.
+pub const REFUSED: VarInt = VarInt::from_u32(5);
+/// The end is stopping: calls that are open end, no new ones are taken.
+pub const STOPPING: VarInt = VarInt::from_u32(6);

@@ -1,0 +1,131 @@
+//! How both ends of a connection are set up. What a session was minted with and what it is used with must be the same, so
+//! there is one place for it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use quinn_proto::crypto::rustls::{NoInitialCipherSuite, QuicClientConfig, QuicServerConfig};
+use quinn_proto::{
+    ClientConfig, IdleTimeout, MtuDiscoveryConfig, ServerConfig, TransportConfig, ValidationTokenConfig, VarInt,
+};
+use rustls::client::{Resumption, WebPkiServerVerifier};
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
+
+use crate::early::{Register, Sessions, TokenKey, Used};
+use crate::identity::{Credentials, Trust};
+
+/// The protocol that our parts speak to each other, `contract/quic.md`.
+pub const ALPN: &[u8] = b"nearpath/1";
+
+/// Sessions that a worker gives to each caller after a handshake, and address tokens.
+const TICKETS: u32 = 2;
+/// Calls of one connection at a time.
+const STREAMS: u32 = 1024;
+/// Unread bytes of one stream, and of one connection.
+const WINDOWS: (u32, u32) = (1 << 20, 8 << 20);
+
+/// Octets by which a longer datagram must be worth a probe (RFC 8899 section 5.3.2 leaves the steps open). It is more than half of what lies
+/// between the 1,200 that QUIC begins with and the 1,452 that Ethernet takes: so the longest is tried first, not after three
+/// others, each of which a connection for one call pays for. Where it is lost, as in a tunnel, 1,325 is tried, and nothing else.
+const WORTH_A_PROBE: u16 = 127;
+
+/// Why an end cannot be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// Certificate and key do not work together.
+    #[error("the credentials cannot be used: {0}")]
+    Credentials(#[from] rustls::Error),
+    /// No authority is trusted.
+    #[error("peers cannot be checked: {0}")]
+    Trust(#[from] VerifierBuilderError),
+    /// The cryptography is without AES-128, which QUIC begins with.
+    #[error("QUIC needs AES-128-GCM: {0}")]
+    Suite(#[from] NoInitialCipherSuite),
+}
+
+/// SHA-256 first: processors have instructions for it, for SHA-384 they have none.
+fn provider() -> Arc<CryptoProvider> {
+    let mut provider = ring::default_provider();
+    provider.cipher_suites = vec![
+        ring::cipher_suite::TLS13_AES_128_GCM_SHA256,
+        ring::cipher_suite::TLS13_CHACHA20_POLY1305_SHA256,
+        ring::cipher_suite::TLS13_AES_256_GCM_SHA384,
+    ];
+    Arc::new(provider)
+}
+
+/// A connection without a sign of life ends after this time.
+pub const IDLE: Duration = Duration::from_secs(30);
+
+/// What a worker allows its callers, and when a silent connection ends.
+pub fn transport(idle: Duration) -> Arc<TransportConfig> {
+    Arc::new(settings(idle, STREAMS))
+}
+
+/// `streams`: calls that the other end may have open. quinn makes room for all of them with every connection, which for a thousand
+/// shows in what it costs to connect.
+fn settings(idle: Duration, streams: u32) -> TransportConfig {
+    let idle = u32::try_from(idle.as_millis()).unwrap_or(u32::MAX);
+    let mut transport = TransportConfig::default();
+    let mut probes = MtuDiscoveryConfig::default();
+    probes.minimum_change(WORTH_A_PROBE);
+    transport
+        .max_concurrent_bidi_streams(VarInt::from_u32(streams))
+        .max_concurrent_uni_streams(VarInt::from_u32(0))
+        .stream_receive_window(VarInt::from_u32(WINDOWS.0))
+        .receive_window(VarInt::from_u32(WINDOWS.1))
+        .send_window(u64::from(WINDOWS.1))
+        .initial_rtt(Duration::from_millis(20)) // within a site; the handshake measures it
+        .max_idle_timeout(Some(IdleTimeout::from(VarInt::from_u32(idle))))
+        .mtu_discovery_config(Some(probes))
+        .datagram_receive_buffer_size(None);
+    transport
+}
+
+/// A worker's end.
+///
+/// # Errors
+/// See [`ConfigError`].
+pub fn worker(
+    credentials: &Credentials,
+    trust: &Trust,
+    register: Arc<Register>,
+    key: &TokenKey,
+) -> Result<ServerConfig, ConfigError> {
+    let provider = provider();
+    let peers = WebPkiClientVerifier::builder_with_provider(trust.roots(), provider.clone()).build()?;
+    let mut tls = rustls::ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])?
+        .with_client_cert_verifier(peers)
+        .with_single_cert(credentials.chain.clone(), credentials.private_key())?;
+    tls.alpn_protocols = vec![ALPN.to_vec()];
+    tls.max_early_data_size = u32::MAX; // RFC 9001 section 4.6.1: QUIC has limits of its own
+    tls.session_storage = register;
+    tls.send_tls13_tickets = TICKETS as usize;
+    let mut config = ServerConfig::new(Arc::new(QuicServerConfig::try_from(tls)?), key.for_quic());
+    let mut tokens = ValidationTokenConfig::default();
+    tokens.log(Arc::new(Used::default())).sent(TICKETS).lifetime(Duration::from_secs(24 * 3600));
+    config.validation_token_config(tokens).transport_config(transport(IDLE));
+    Ok(config)
+}
+
+/// A caller's end. Sessions belong to what this returns and its clones: make it once for each change of credentials or trust, and
+/// clear the sessions then.
+///
+/// # Errors
+/// See [`ConfigError`].
+pub fn caller(credentials: &Credentials, trust: &Trust, sessions: &Arc<Sessions>) -> Result<ClientConfig, ConfigError> {
+    let provider = provider();
+    let peers = WebPkiServerVerifier::builder_with_provider(trust.roots(), provider.clone()).build()?;
+    let mut tls = rustls::ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])?
+        .with_webpki_verifier(peers)
+        .with_client_auth_cert(credentials.chain.clone(), credentials.private_key())?;
+    tls.alpn_protocols = vec![ALPN.to_vec()];
+    tls.enable_early_data = true;
+    tls.resumption = Resumption::store(sessions.clone());
+    let mut config = ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls)?));
+    config.token_store(sessions.clone()).transport_config(Arc::new(settings(IDLE, 0))); // a worker never calls back
+    Ok(config)
+}

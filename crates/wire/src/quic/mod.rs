@@ -1,0 +1,20 @@
+//! QUIC between our own parts: calls on streams, with mutual TLS 1.3. `contract/quic.md` says what lies on a stream.
+//!
+//! A caller has a [`Dialer`] for each thread; a [`Line`] is a connection, [`Line::call`] a call. A worker hands what its endpoint
+//! accepts to a [`Server`]. [`config`] sets both up, [`crate::early`] spares the handshake.
+
+mod body;
+mod call;
+pub mod code;
+pub mod config;
+pub mod frame;
+mod heads;
+mod serve;
+mod upload;
+mod worker;
+
+pub use body::{BodyError, Incoming};
+pub use call::{Answer, CallError, DialError, Dialer, Early, Line};
+pub use serve::{Call, Server};
+pub use upload::SendError;
+pub use worker::{Worker, WorkerError};

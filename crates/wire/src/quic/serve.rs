@@ -1,0 +1,210 @@
+//! The worker's side: takes connections, and hands each stream to a handler.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use bytes::{Bytes, BytesMut};
+use http::{Request, Response};
+use http_body::Body;
+use quinn::{Connection, RecvStream, SendStream};
+use tokio::sync::{Notify, watch};
+
+use super::body::{BodyError, Incoming};
+use super::call::certificates;
+use super::code;
+use super::frame::{Answered, Asked, UNKNOWN};
+use super::heads;
+use super::upload::{self, Outgoing};
+use crate::BoxError;
+use crate::identity::{Peer, Refusal, Trust};
+
+/// A call that came.
+#[derive(Debug)]
+pub struct Call {
+    /// As HTTP has it.
+    pub request: Request<Incoming<Asked>>,
+    /// What was said beside HTTP's head.
+    pub asked: Asked,
+    /// Who calls.
+    pub peer: Arc<Peer>,
+    /// It came in a first flight, before the handshake was complete.
+    pub early: bool,
+}
+
+/// Who may call, and what answers.
+#[derive(Debug)]
+pub struct Server<H> {
+    trust: RefCell<Trust>,
+    handler: H,
+    /// Changes with the trust, and when the server stops.
+    changes: watch::Sender<Stage>,
+    open: Cell<usize>,
+    idle: Notify,
+}
+
+/// What connections are told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Whom to admit, by its number.
+    Serving(u64),
+    Stopping,
+}
+
+impl<H, F, B> Server<H>
+where
+    H: Fn(Call) -> F + 'static,
+    F: Future<Output = Response<B>> + 'static,
+    B: Body<Data = Bytes> + 'static,
+    B::Error: Into<BoxError>,
+{
+    /// Answers whom `trust` admits.
+    pub fn new(trust: Trust, handler: H) -> Rc<Self> {
+        let (trust, changes) = (RefCell::new(trust), watch::Sender::new(Stage::Serving(0)));
+        Rc::new(Self { trust, handler, changes, open: Cell::new(0), idle: Notify::new() })
+    }
+
+    /// Admits others from now on. Connections of those who are not admitted any more are closed.
+    pub fn trust(&self, trust: Trust) {
+        *self.trust.borrow_mut() = trust;
+        self.changes.send_modify(|stage| {
+            if let Stage::Serving(number) = stage {
+                *number += 1;
+            }
+        });
+    }
+
+    /// Takes no more calls; done when those that are open have ended.
+    pub async fn stop(&self) {
+        self.changes.send_replace(Stage::Stopping);
+        loop {
+            let idle = self.idle.notified();
+            if self.open.get() == 0 {
+                return;
+            }
+            idle.await;
+        }
+    }
+
+    /// One connection, from its first packet to its end. Must run inside a `LocalSet`.
+    pub async fn connection(self: Rc<Self>, incoming: quinn::Incoming) {
+        let Ok(mut connecting) = incoming.accept() else { return };
+        // A ClientHello of two packets: before it is complete the peer's settings are not known, and a stream that is opened then
+        // would never be woken.
+        if connecting.handshake_data().await.is_err() {
+            return;
+        }
+        let (connection, complete) = match connecting.into_0rtt() {
+            Ok((connection, complete)) => (connection, complete),
+            Err(connecting) => return drop(connecting), // a server always can
+        };
+        self.streams(connection, complete).await;
+    }
+
+    async fn streams(self: Rc<Self>, connection: Connection, complete: impl Future<Output = bool>) {
+        // Streams come early only in a resumed session, and then the peer is known; otherwise they come when it has proved itself.
+        // Who is not admitted is told so when the handshake is complete: before, a close carries no text (RFC 9000 section 10.2.3).
+        let mut peer = self.admit(&connection);
+        let mut complete = std::pin::pin!(complete);
+        let mut early = true;
+        let mut changes = self.changes.subscribe();
+        loop {
+            tokio::select! {
+                biased;
+                _ = complete.as_mut(), if early => {
+                    early = false;
+                    peer = self.admit(&connection);
+                    if let Err(refusal) = &peer {
+                        return refuse(&connection, refusal);
+                    }
+                }
+                _ = changes.changed(), if !early => {
+                    if let Err(refusal) = self.admit(&connection) {
+                        return refuse(&connection, &refusal);
+                    }
+                }
+                stream = connection.accept_bi(), if peer.is_ok() => match (stream, &peer) {
+                    (Ok((send, receive)), Ok(peer)) => self.spawn(send, receive, peer, early),
+                    _ => return,
+                },
+            }
+        }
+    }
+
+    /// Looks at what the peer showed: a session may be older than what the controller took back.
+    fn admit(&self, connection: &Connection) -> Result<Arc<Peer>, Refusal> {
+        self.trust.borrow().admit(&certificates(connection), SystemTime::now()).map(Arc::new)
+    }
+
+    fn spawn(self: &Rc<Self>, send: SendStream, receive: RecvStream, peer: &Arc<Peer>, early: bool) {
+        let (server, peer) = (Rc::clone(self), Arc::clone(peer));
+        let early = early || receive.is_0rtt();
+        tokio::task::spawn_local(async move { server.call(send, receive, peer, early).await });
+    }
+
+    async fn call(self: Rc<Self>, send: SendStream, receive: RecvStream, peer: Arc<Peer>, early: bool) {
+        let (mut out, mut incoming) = (Outgoing::new(send), Incoming::<Asked>::new(receive));
+        if *self.changes.borrow() == Stage::Stopping {
+            return out.refuse(code::UNSEEN);
+        }
+        let _one = One::of(&self);
+        let call = match begin(&mut incoming).await {
+            Ok((request, asked)) => Call { request: request.map(|()| incoming), asked, peer, early },
+            Err(_) => return out.refuse(code::FAULT),
+        };
+        let gone = out.stream().stopped();
+        let answer = tokio::select! {
+            answer = (self.handler)(call) => answer,
+            _ = gone => return, // nobody waits: the handler's work is dropped
+        };
+        if give(&mut out, answer).await.is_ok() {
+            let _ = out.stream().stopped().await; // the caller has all of it: only then may the connection end
+        }
+    }
+}
+
+/// One call that is under way.
+struct One<'a, H>(&'a Server<H>);
+
+impl<'a, H> One<'a, H> {
+    fn of(server: &'a Server<H>) -> Self {
+        server.open.set(server.open.get() + 1);
+        Self(server)
+    }
+}
+
+impl<H> Drop for One<'_, H> {
+    fn drop(&mut self) {
+        self.0.open.set(self.0.open.get() - 1);
+        self.0.idle.notify_waiters();
+    }
+}
+
+async fn begin(incoming: &mut Incoming<Asked>) -> Result<(Request<()>, Asked), BodyError> {
+    let (asked, head) = incoming.opening().await?;
+    let mut request = heads::request(&head)?;
+    *request.version_mut() = http::Version::HTTP_2; // the nearest that HTTP has: streams, trailers, no upgrade
+    Ok((request, asked))
+}
+
+async fn give<B>(out: &mut Outgoing, answer: Response<B>) -> Result<(), upload::SendError>
+where
+    B: Body<Data = Bytes>,
+    B::Error: Into<BoxError>,
+{
+    let (head, body) = answer.into_parts();
+    let total = upload::total(&body, &head.headers);
+    let mut answered = Answered { platform: false, status: head.status.as_u16(), reason: 0, total };
+    if let Some(said) = head.extensions.get::<Answered>() {
+        (answered.platform, answered.reason) = (said.platform, said.reason);
+    }
+    let mut first = BytesMut::with_capacity(512);
+    heads::write_answered(&answered, &head.headers, &mut first)?;
+    out.send(first, body, total != UNKNOWN).await
+}
+
+fn refuse(connection: &Connection, refusal: &Refusal) {
+    connection.close(code::REFUSED, refusal.to_string().as_bytes());
+}

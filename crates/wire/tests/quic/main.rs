@@ -1,0 +1,9 @@
+//! Calls over QUIC between our own parts, over real sockets on loopback.
+#![allow(clippy::unwrap_used)]
+
+mod calls;
+mod early;
+mod peers;
+mod replay;
+mod site;
+mod worker;
