@@ -81,7 +81,10 @@ impl Core {
     /// Whether a call to the function would not fail for want of credit; else `waker` is told when that has changed.
     #[cfg(feature = "tokio")]
     pub(in crate::post) fn has_credit(&mut self, function: &nearpath_types::FunctionId, waker: &Waker) -> bool {
-        let there = self.may_send(function);
+        let Self { book, links, .. } = self;
+        let mut asked = book.channels(function).iter(); // now too: the driver may sleep already
+        let asked = asked.any(|channel| links.get_mut(channel).is_some_and(Link::has_credit_or_starves));
+        let there = asked || self.may_send(function);
         if !there {
             self.starved.push((function.clone(), waker.clone()));
         }
