@@ -114,9 +114,10 @@ impl Drop for ThreadGroup {
     }
 }
 
-/// A thread that has been joined is in its group for a few more instructions of the kernel, which nothing announces.
+/// A thread that has been joined is in its group for a few more instructions of the kernel, which nothing announces; under a
+/// small quota, on a busy machine, that can take seconds.
 fn remove(folder: &Path) -> io::Result<()> {
-    let deadline = Instant::now() + Duration::from_secs(1);
+    let deadline = Instant::now() + Duration::from_secs(5);
     loop {
         match fs::remove_dir(folder) {
             Err(error) if error.kind() == io::ErrorKind::ResourceBusy && Instant::now() < deadline => {
