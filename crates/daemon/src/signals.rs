@@ -8,6 +8,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
 
 /// Signals that follow the first one so closely are the same word.
 pub const SAME_WORD: Duration = Duration::from_secs(1);
@@ -46,24 +47,29 @@ impl Words {
     }
 }
 
-/// Returns when the operator asks for the end. From then on a task ends the process when the operator insists.
+/// Listens from now on: what is returned is ready when the operator has asked for the end, also if that was before anybody
+/// awaited it. When the operator insists, the process ends. To be called before anything is started that an end must
+/// take down, since until then a signal kills.
 ///
 /// # Errors
 /// When the signals cannot be heard.
-pub async fn until_told() -> io::Result<()> {
+pub fn listen() -> io::Result<impl Future<Output = ()>> {
     let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    let mut words = Words::default();
-    either(&mut term, &mut int).await;
-    words.hear(Instant::now());
+    let (tell, told) = oneshot::channel();
     tokio::spawn(async move {
+        let (mut words, mut tell) = (Words::default(), Some(tell));
         loop {
             either(&mut term, &mut int).await;
-            if words.hear(Instant::now()) == Word::AtOnce {
-                std::process::exit(AT_ONCE);
+            match words.hear(Instant::now()) {
+                Word::End => drop(tell.take()), // which is heard
+                Word::Again => {}
+                Word::AtOnce => std::process::exit(AT_ONCE),
             }
         }
     });
-    Ok(())
+    Ok(async move {
+        let _: Result<(), _> = told.await;
+    })
 }
 
 async fn either(term: &mut Signal, int: &mut Signal) {

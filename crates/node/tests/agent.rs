@@ -175,6 +175,18 @@ async fn a_stubborn_one_is_killed_at_its_limit() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn one_that_has_not_spoken_yet_is_deaf_and_not_waited_for() {
+    let bench = bench().await;
+    bench.machine.script("", Script::Silent);
+    bench.node.apply(bench.echo(1, 1, ""));
+    bench.machine.until(Event::Launched, 1).await;
+    let begun = tokio::time::Instant::now();
+    bench.node.stop().await;
+    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+    assert_eq!((bench.machine.count(Event::Killed), bench.machine.count(Event::Released)), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
 async fn one_that_never_gets_ready_is_given_up() {
     let bench = bench().await;
     bench.machine.script("", Script::Silent);

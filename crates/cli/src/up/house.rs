@@ -36,8 +36,9 @@ pub(super) fn live(plan: Plan) -> Result<(), UpError> {
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).thread_name("control").enable_all().build();
     let control = control.map_err(UpError::part("the control runtime"))?;
     control.block_on(async {
+        let told = signals::listen().map_err(UpError::part("signals"))?;
         let house = House::build(plan).await?;
-        signals::until_told().await.map_err(UpError::part("signals"))?;
+        told.await;
         house.take_down().await
     })
 }

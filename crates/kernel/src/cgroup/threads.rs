@@ -114,10 +114,9 @@ impl Drop for ThreadGroup {
     }
 }
 
-/// A thread that has been joined is in its group for a few more instructions of the kernel, which nothing announces; under a
-/// small quota, on a busy machine, that can take seconds.
+/// A thread that has been joined is in its group for a few more instructions of the kernel, which nothing announces.
 fn remove(folder: &Path) -> io::Result<()> {
-    let deadline = Instant::now() + Duration::from_secs(5);
+    let deadline = Instant::now() + Duration::from_secs(1);
     loop {
         match fs::remove_dir(folder) {
             Err(error) if error.kind() == io::ErrorKind::ResourceBusy && Instant::now() < deadline => {

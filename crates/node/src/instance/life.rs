@@ -209,7 +209,7 @@ impl Life {
                 None
             }
             Watched::Ordered(order) => {
-                self.stop(process, exited, order).await;
+                self.stop(process, exited, order.filter(|_| start.heard)).await;
                 self.last_words(&mut notes, &mut start, pumps).await;
                 return Ending::Stopped;
             }
@@ -244,6 +244,7 @@ impl Life {
 
     /// Takes one note; says whether it began the time in which a failed instance has to end.
     fn hear(&self, note: Option<Note>, start: &mut Start) -> bool {
+        start.heard |= note.is_some();
         match note {
             Some(Note::Phase(phase)) if !start.ready => self.tell(Event::Phase(self.blueprint.id, phase)),
             Some(Note::Ready) if !start.ready && start.reported.is_none() => {
@@ -260,7 +261,7 @@ impl Life {
         false
     }
 
-    /// Withdraw, ask, insist.
+    /// Withdraw, ask, insist. Without an order: insist.
     async fn stop(&self, process: &dyn Process, mut exited: BoxFuture<'_, Exit>, order: Option<StopOrder>) {
         if let Some(StopOrder { withdrawn, limit }) = order {
             tokio::select! {
@@ -336,6 +337,9 @@ impl Life {
 #[derive(Debug, Default)]
 struct Start {
     ready: bool,
+    /// It has said something. Before, it is deaf: a process that is the first of its namespace gets only signals that it asks for,
+    /// and the watchdog asks before its first note. Nothing of the tenant's runs then.
+    heard: bool,
     silent: bool,
     reported: Option<String>,
 }
