@@ -13,6 +13,10 @@ pub const ISOLATION: &str = "nearpath.io/isolation";
 pub const PLACEMENT: &str = "nearpath.io/placement";
 /// Annotation: pages of the chain's shared memory, see [`Pages`]. Every function of the chain has to ask for huge ones.
 pub const PAGES: &str = "nearpath.io/pages";
+/// Annotation: what carries calls that do not go through memory, see [`Transport`](super::Transport).
+pub const TRANSPORT: &str = "nearpath.io/transport";
+/// Annotation: which calls may go in a connection's first flight: `idempotent`, `always` or `never`.
+pub const ZERO_RTT: &str = "nearpath.io/zero-rtt";
 /// Annotation: topics (or filters of topics) whose events this function sends within its chain, comma separated.
 pub const PUBLISHES: &str = "nearpath.io/publishes";
 /// Annotation: filters of the topics whose events this function wants from others of its chain, comma separated.

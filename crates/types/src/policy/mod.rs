@@ -7,6 +7,7 @@ mod setting;
 #[cfg(test)]
 mod tests;
 mod told;
+mod transport;
 mod ways;
 
 use std::time::Duration;
@@ -18,6 +19,7 @@ use crate::name::FunctionId;
 use crate::{quantity, topic};
 
 pub use keys::*;
+pub use transport::{Transport, ZeroRtt};
 pub use ways::{Delivery, Isolation, Pages, Placement};
 
 use setting::Setting;
@@ -57,6 +59,12 @@ pub struct Policy {
     /// Processors of the chain, as far as this function is concerned.
     #[serde(default)]
     pub placement: Placement,
+    /// What carries calls to it that do not go through memory.
+    #[serde(default)]
+    pub transport: Transport,
+    /// Which of them may go in a first flight.
+    #[serde(default)]
+    pub zero_rtt: ZeroRtt,
     /// Functions that it may call.
     pub calls: Vec<FunctionId>,
     /// Other names by which it calls some of them, each with what it stands for.
@@ -90,6 +98,8 @@ impl Default for Policy {
             isolation: Isolation::Shared,
             pages: Pages::Small,
             placement: Placement::Auto,
+            transport: Transport::Auto,
+            zero_rtt: ZeroRtt::Always,
             calls: Vec::new(),
             aliases: Vec::new(),
             publishes: Vec::new(),
@@ -142,6 +152,8 @@ impl Policy {
             chain: note(CHAIN).read(chain)?,
             pages: note(PAGES).read(str::parse)?.unwrap_or_default(),
             placement: note(PLACEMENT).read(str::parse)?.unwrap_or_default(),
+            transport: note(TRANSPORT).read(str::parse)?.unwrap_or_default(),
+            zero_rtt: note(ZERO_RTT).read(str::parse)?.unwrap_or_default(),
             topics: note(TOPIC).read(topics)?.unwrap_or_default(),
         })
     }

@@ -84,6 +84,18 @@ fn pages_and_chains_are_words() {
 }
 
 #[test]
+fn transports_and_first_flights_are_words() {
+    let policy = Policy::of(&spec(&[(TRANSPORT, "tls12"), (ZERO_RTT, "idempotent")])).unwrap();
+    assert_eq!((policy.transport, policy.zero_rtt), (Transport::Tls12, ZeroRtt::Idempotent));
+    assert_eq!((Policy::default().transport, Policy::default().zero_rtt), (Transport::Auto, ZeroRtt::Always));
+    for transport in [Transport::Auto, Transport::Quic, Transport::Tls13, Transport::Tls12, Transport::Tcp] {
+        assert_eq!(transport.to_string().parse(), Ok(transport));
+    }
+    assert_eq!(Policy::of(&spec(&[(TRANSPORT, "udp")])).unwrap_err().key, TRANSPORT);
+    assert_eq!(Policy::of(&spec(&[(ZERO_RTT, "yes")])).unwrap_err().key, ZERO_RTT);
+}
+
+#[test]
 fn a_typing_error_names_its_key() {
     let error = Policy::of(&spec(&[(QUEUE_TIMEOUT, "soon")])).unwrap_err();
     assert_eq!(error.key, QUEUE_TIMEOUT);
