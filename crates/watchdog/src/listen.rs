@@ -1,4 +1,4 @@
-//! Ports and connections: HTTP/1.1 and h2c on the same port, told apart by their first bytes.
+//! Ports and connections: HTTP/1.1 and h2c on the same port, and both in TLS, told apart by their first bytes.
 
 use std::convert::Infallible;
 use std::io;
@@ -11,12 +11,16 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
+use nearpath_wire::mutual::{Begun, Opening};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{mpsc, watch};
+use tokio::time::timeout;
 
 use crate::arrival::Arrival;
+use crate::caller::{Caller, turn_away};
 use crate::patience::{Busy, Patient};
 use crate::serve::{App, answer, show_metrics};
+use crate::socket::Socket;
 
 /// Largest head of a request in bytes.
 const HEAD: usize = 64 * 1024;
@@ -26,6 +30,8 @@ const HEADERS: usize = 128;
 const WINDOW: u32 = 256 * 1024;
 /// Connections that the kernel keeps until they are accepted; it caps this at `net.core.somaxconn`.
 const BACKLOG: u32 = 4096;
+/// Longest handshake, where the reading of heads has no limit; and how long a peer that is not admitted may be told so.
+const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Pause after accept fails, usually for want of file descriptors: trying at once would burn the core.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
@@ -113,15 +119,52 @@ pub(crate) fn http<E>(executor: E) -> Builder<E> {
     builder
 }
 
-async fn connection(stream: TcpStream, http: Arc<Builder<TokioExecutor>>, app: Arc<App>, watch: Watch) {
+async fn connection(stream: TcpStream, http: Arc<Builder<TokioExecutor>>, app: Arc<App>, mut watch: Watch) {
     let _ = stream.set_nodelay(true); // a connection that is already gone shows it at the first read
-    let mut watch = watch;
+    let plain = Caller::Plain(app.config.transport);
+    if !app.entrance.may_open() {
+        return serve(Socket::Plain(stream), plain, &http, app, watch).await;
+    }
+    let begun = tokio::select! {
+        begun = Begun::look(stream) => begun,
+        () = watch.closed() => return,
+    };
+    match begun {
+        Ok(begun) if begun.opening() == Opening::Tls => secured(begun, &http, app, watch).await,
+        Ok(begun) => serve(Socket::Begun(begun), plain, &http, app, watch).await,
+        Err(_) => {} // it broke off before it said anything
+    }
+}
+
+/// A connection with TLS; it ends when its peer is not admitted any more.
+async fn secured(begun: Begun<TcpStream>, http: &Builder<TokioExecutor>, app: Arc<App>, watch: Watch) {
+    let limit = app.config.read_timeout.unwrap_or(HANDSHAKE);
+    let Ok((stream, mut guest)) = app.entrance.accept(begun, limit).await else { return }; // the peer has its alert
+    let (socket, caller) = (Socket::Tls(Box::new(stream)), Caller::of(&guest));
+    match &caller {
+        Caller::Refused(_) => drop(timeout(limit, serve(socket, caller, http, app, watch)).await),
+        _ => tokio::select! {
+            () = serve(socket, caller, http, app, watch) => {}
+            _ = guest.refused() => {}
+        },
+    }
+}
+
+async fn serve(stream: Socket, caller: Caller, http: &Builder<TokioExecutor>, app: Arc<App>, mut watch: Watch) {
     let open = watch.open.clone();
     let busy = Busy::default();
     let io = Patient::new(stream, busy.clone(), app.config.read_timeout, app.config.write_timeout);
     let service = service_fn(|request: Request<Incoming>| {
-        let answer = answer(Arc::clone(&app), request.map(Arrival::Wire), busy.enter(), open.clone());
-        async { Ok::<_, Infallible>(answer.await) }
+        let answer = match caller.refusal(request.uri().path()) {
+            None => Ok(answer(Arc::clone(&app), request.map(Arrival::Wire), busy.enter(), open.clone())),
+            Some(fault) => Err(turn_away(&request, &fault)),
+        };
+        async {
+            Ok::<_, Infallible>(match answer {
+                Ok(answer) => answer.await,
+                Err(refusal) => refusal,
+            })
+        }
     });
     let connection = http.serve_connection_with_upgrades(TokioIo::new(io), service);
     let mut connection = std::pin::pin!(connection);

@@ -7,10 +7,13 @@
 //! | `NEARPATH_GATEWAY` | address and port of the gateway itself |
 //! | `NEARPATH_EIP` | the instance's own address |
 //! | `NEARPATH_MAX_BODY` | most bytes of a request's body, as `nearpath.io/max-body` says |
+//! | `NEARPATH_TRANSPORT` | what callers have to speak, as `nearpath.io/transport` says; read also where no memory is shared |
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
+
+use nearpath_types::policy::Transport;
 
 /// Each is absent where there is none: outside a chain, in a test, in an instance without a network of its own.
 #[derive(Debug, Clone, Default)]
@@ -26,6 +29,11 @@ pub(crate) struct Pickup {
     pub(crate) listen: SocketAddr,
     pub(crate) gateway: SocketAddr,
     pub(crate) eip: IpAddr,
+}
+
+/// What callers have to speak. A tenant that set it would only shut itself off.
+pub(crate) fn transport(get: &dyn Fn(&str) -> Option<String>) -> Transport {
+    get("NEARPATH_TRANSPORT").and_then(|text| text.parse().ok()).unwrap_or_default()
 }
 
 impl Premises {

@@ -147,11 +147,7 @@ impl Dialer {
 
     /// rustls has checked chain and name; what it does not know is when a certificate was taken back.
     fn check(&self, connection: &quinn::Connection, name: &str) -> Result<Peer, Refusal> {
-        let checked = self.trust.admit(&certificates(connection), SystemTime::now());
-        let checked = checked.and_then(|peer| match peer.name == name {
-            true => Ok(peer),
-            false => Err(Refusal::Unreadable(format!("it is called {}", peer.name))),
-        });
+        let checked = self.trust.admit_as(&certificates(connection), name, SystemTime::now());
         if let Err(refusal) = &checked {
             connection.close(code::REFUSED, refusal.to_string().as_bytes());
         }
