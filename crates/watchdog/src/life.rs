@@ -108,12 +108,7 @@ fn take_part(app: &Arc<App>, membership: Membership, closing: &Closing) {
 }
 
 impl App {
-    fn new(
-        config: Config,
-        reaper: &Arc<Reaper>,
-        started: &Arc<Started>,
-        entrance: Entrance,
-    ) -> io::Result<Self> {
+    fn new(config: Config, reaper: &Arc<Reaper>, started: &Arc<Started>, entrance: Entrance) -> io::Result<Self> {
         let output = Arc::new(Output::new(config.prefix_logs, config.log_line));
         let forks = || Forks::new(Recipe::new(config.command.clone()), Arc::clone(reaper), Arc::clone(&output));
         let mode = match config.mode {

@@ -26,13 +26,15 @@ pub enum ConfigError {
     Trust(#[from] VerifierBuilderError),
 }
 
-fn provider() -> Arc<CryptoProvider> {
+/// With the ciphers of one version alone: by what a caller offers, a worker knows which one it speaks.
+fn provider(version: &SupportedProtocolVersion) -> Arc<CryptoProvider> {
     let mut provider = CryptoProvider::clone(&config::provider());
     provider.cipher_suites.extend([
         ring::cipher_suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
         ring::cipher_suite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
         ring::cipher_suite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
     ]);
+    provider.cipher_suites.retain(|suite| suite.version() == version);
     Arc::new(provider)
 }
 
@@ -46,12 +48,12 @@ pub(super) struct Worker {
 
 impl Worker {
     pub(super) fn new(credentials: &Credentials, trust: &Trust, register: Arc<Register>) -> Result<Self, ConfigError> {
-        let provider = provider();
-        let peers = WebPkiClientVerifier::builder_with_provider(trust.roots(), provider.clone()).build()?;
         let end = |version: &'static SupportedProtocolVersion| -> Result<ServerConfig, ConfigError> {
-            let mut end = ServerConfig::builder_with_provider(provider.clone())
+            let provider = provider(version);
+            let peers = WebPkiClientVerifier::builder_with_provider(trust.roots(), provider.clone()).build()?;
+            let mut end = ServerConfig::builder_with_provider(provider)
                 .with_protocol_versions(&[version])?
-                .with_client_cert_verifier(peers.clone())
+                .with_client_cert_verifier(peers)
                 .with_single_cert(credentials.chain.clone(), credentials.private_key())?;
             end.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
             Ok(end)
@@ -70,7 +72,7 @@ pub(super) fn caller(
     version: &'static SupportedProtocolVersion,
     sessions: Option<&Arc<Sessions>>,
 ) -> Result<ClientConfig, ConfigError> {
-    let provider = provider();
+    let provider = provider(version);
     let peers = WebPkiServerVerifier::builder_with_provider(trust.roots(), provider.clone()).build()?;
     let mut end = ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[version])?

@@ -6,9 +6,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use rustls::ClientConfig;
 use rustls::pki_types::{InvalidDnsNameError, ServerName};
 use rustls::version::{TLS12, TLS13};
-use rustls::ClientConfig;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;

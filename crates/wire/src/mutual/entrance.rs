@@ -124,8 +124,7 @@ impl Worker {
     /// TLS 1.3 for all who can: no caller that offers one of its ciphers goes without it.
     fn chosen_by(&self, hello: &ClientHello<'_>) -> Arc<ServerConfig> {
         let own = &self.tls13.crypto_provider().cipher_suites;
-        let suites = || own.iter().filter(|suite| suite.tls13().is_some()).map(|suite| suite.suite());
-        match suites().any(|suite| hello.cipher_suites().contains(&suite)) {
+        match own.iter().any(|own| hello.cipher_suites().contains(&own.suite())) {
             true => Arc::clone(&self.tls13),
             false => Arc::clone(&self.tls12),
         }
