@@ -12,6 +12,7 @@ use nearpath_wire::early::{LONGEST, Provision, ProvisionError};
 use nearpath_wire::mutual;
 use nearpath_wire::quic::{Call, Worker, WorkerError};
 use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::sync::oneshot;
 
 use crate::arrival::Arrival;
 use crate::body::Body;
@@ -36,8 +37,15 @@ pub(crate) enum Fault {
 }
 
 /// Serves on this address, which is that of the HTTP port, until the watch says to close. Without an identity, callers use plain HTTP.
-pub(crate) async fn serve(app: Arc<App>, addr: SocketAddr, pipe: impl AsyncRead + Unpin, watch: Watch) {
-    let taken = take_part(&app, addr, pipe, watch).await;
+/// `listens` is dropped as soon as it is known which.
+pub(crate) async fn serve(
+    app: Arc<App>,
+    addr: SocketAddr,
+    pipe: impl AsyncRead + Unpin,
+    watch: Watch,
+    listens: Option<oneshot::Sender<()>>,
+) {
+    let taken = take_part(&app, addr, pipe, watch, listens).await;
     app.entrance.give_up(); // whatever was given stays good
     if let Err(fault) = taken {
         say!("calls from other machines go over plain HTTP, not over QUIC or TLS: {fault}");
@@ -49,6 +57,7 @@ async fn take_part(
     addr: SocketAddr,
     mut pipe: impl AsyncRead + Unpin,
     mut watch: Watch,
+    listens: Option<oneshot::Sender<()>>,
 ) -> Result<(), Fault> {
     let Some(provision) = next(&mut pipe).await? else { return Ok(()) }; // a node that gives no identities
     app.entrance.provision(&provision)?;
@@ -61,6 +70,7 @@ async fn take_part(
         Ok(_) => say!("TLS and QUIC on {addr} as {id}"),
         Err(fault) => say!("TLS on {addr} as {id}, but no QUIC: {fault}"), // a taken port, for one
     }
+    drop(listens);
     let mut worker = started.ok();
     loop {
         tokio::select! {

@@ -56,6 +56,8 @@ pub struct Config {
     pub(crate) lock: Option<PathBuf>,
     pub(crate) ready_path: Option<PathAndQuery>,
     pub(crate) premises: Premises,
+    /// It is told who it is, and not ready before.
+    pub(crate) identity_awaited: bool,
     /// What callers have to speak.
     pub(crate) transport: Transport,
 }
@@ -151,6 +153,7 @@ impl Config {
             lock: (!no_lock).then(|| temp.join(".lock")),
             ready_path: reader.read(&keys::READY_PATH, path),
             premises: if shared_memory { Premises::read(reader.get) } else { Premises::default() },
+            identity_awaited: premises::identity_awaited(reader.get),
             transport: premises::transport(reader.get),
         }
     }

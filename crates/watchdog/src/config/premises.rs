@@ -6,8 +6,11 @@
 //! | `NEARPATH_PICKUP` | loopback address and port that the name `gateway` means in this instance |
 //! | `NEARPATH_GATEWAY` | address and port of the gateway itself |
 //! | `NEARPATH_EIP` | the instance's own address |
+//! | `NEARPATH_IDENTITY` | `awaited`: the instance is told who it is, through `NEARPATH_IDENTITY_FD`, and is not ready before |
 //! | `NEARPATH_MAX_BODY` | most bytes of a request's body, as `nearpath.io/max-body` says |
-//! | `NEARPATH_TRANSPORT` | what callers have to speak, as `nearpath.io/transport` says; read also where no memory is shared |
+//! | `NEARPATH_TRANSPORT` | what callers have to speak, as `nearpath.io/transport` says |
+//!
+//! `NEARPATH_IDENTITY` and `NEARPATH_TRANSPORT` count also where the tenant wants no shared memory.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -31,9 +34,14 @@ pub(crate) struct Pickup {
     pub(crate) eip: IpAddr,
 }
 
-/// What callers have to speak. A tenant that set it would only shut itself off.
+/// What callers have to speak.
 pub(crate) fn transport(get: &dyn Fn(&str) -> Option<String>) -> Transport {
     get("NEARPATH_TRANSPORT").and_then(|text| text.parse().ok()).unwrap_or_default()
+}
+
+/// Whether the instance is told who it is.
+pub(crate) fn identity_awaited(get: &dyn Fn(&str) -> Option<String>) -> bool {
+    get("NEARPATH_IDENTITY").is_some_and(|what| what == "awaited")
 }
 
 impl Premises {
