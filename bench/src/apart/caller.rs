@@ -108,7 +108,7 @@ impl Caller {
         };
         sessions.forget(&callee.name);
         let stream = connector.dial(callee.worker, &callee.name, version, Protocol::Http1, PATIENCE).await;
-        let stream = stream.map_err(|_| Failure::Connect)?;
+        let (stream, _) = stream.map_err(|_| Failure::Connect)?;
         let resumed = stream.get_ref().1.handshake_kind() == Some(HandshakeKind::Resumed);
         if way == Way::Tls13Resumed && !resumed && self.met.replace(true) {
             return Err(Failure::Connect); // what is measured would be something else

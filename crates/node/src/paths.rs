@@ -73,7 +73,7 @@ impl View<'_> {
                 caller_named: true,
                 callee_named: to.quic.is_some(),
                 udp_blocked: false, // each gateway finds out by itself
-                tls: false,
+                tls: true,
             };
             self.pair(&entry, None, to.id, domain.as_deref(), (true, carrier))
         };

@@ -78,7 +78,7 @@ impl Line {
     }
 
     pub(crate) async fn secured(by: &Connector, version: Version, protocol: Protocol, addr: SocketAddr) -> Self {
-        Self::on(by.dial(addr, NAME, version, protocol, LIMIT).await.unwrap(), protocol, addr).await
+        Self::on(by.dial(addr, NAME, version, protocol, LIMIT).await.unwrap().0, protocol, addr).await
     }
 
     async fn on<S>(stream: S, protocol: Protocol, addr: SocketAddr) -> Self

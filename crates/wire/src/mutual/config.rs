@@ -4,27 +4,16 @@ use std::sync::Arc;
 
 use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::crypto::{CryptoProvider, ring};
-use rustls::server::{NoServerSessionStorage, VerifierBuilderError, WebPkiClientVerifier};
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::version::{TLS12, TLS13};
 use rustls::{ClientConfig, ServerConfig, SupportedProtocolVersion};
 
 use crate::early::{Register, Sessions};
 use crate::identity::{Credentials, Trust};
-use crate::quic::config;
+use crate::quic::config::{self, ConfigError};
 
 /// Sessions that a worker gives to each caller after a handshake.
 const TICKETS: usize = 2;
-
-/// Why an end cannot be set up.
-#[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    /// Certificate and key do not work together.
-    #[error("the credentials cannot be used: {0}")]
-    Credentials(#[from] rustls::Error),
-    /// No authority is trusted.
-    #[error("peers cannot be checked: {0}")]
-    Trust(#[from] VerifierBuilderError),
-}
 
 /// With the ciphers of one version alone: by what a caller offers, a worker knows which one it speaks.
 fn provider(version: &SupportedProtocolVersion) -> Arc<CryptoProvider> {

@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use super::config::{self, ConfigError};
+use super::{ConfigError, config};
 use crate::early::Sessions;
 use crate::identity::{Credentials, Peer, Refusal, Trust};
 
@@ -62,6 +62,12 @@ pub enum DialError {
         addr: SocketAddr,
         /// How long was waited.
         limit: Duration,
+    },
+    /// One of the two has no certificate.
+    #[error("cannot connect to {addr} over TLS: caller or instance has no certificate")]
+    Nameless {
+        /// Where to.
+        addr: SocketAddr,
     },
     /// The name of an incarnation is no name.
     #[error("{name:?} cannot be called: {source}")]
@@ -131,7 +137,13 @@ impl Connector {
         })
     }
 
-    /// Opens a connection to the incarnation `name`.
+    /// The same with the same sessions, that trusts others: somebody was taken back.
+    #[must_use]
+    pub fn trusting(&self, trust: Trust) -> Self {
+        Self { trust, ..self.clone() }
+    }
+
+    /// Opens a connection to the incarnation `name`; with it comes what its certificate says.
     ///
     /// # Errors
     /// See [`DialError`].
@@ -142,7 +154,7 @@ impl Connector {
         version: Version,
         protocol: Protocol,
         limit: Duration,
-    ) -> Result<TlsStream<TcpStream>, DialError> {
+    ) -> Result<(TlsStream<TcpStream>, Peer), DialError> {
         let dialing = self.secure(addr, name, self.end(version, protocol));
         tokio::time::timeout(limit, dialing).await.unwrap_or(Err(DialError::Timeout { addr, limit }))
     }
@@ -152,15 +164,15 @@ impl Connector {
         addr: SocketAddr,
         name: &str,
         end: &Arc<ClientConfig>,
-    ) -> Result<TlsStream<TcpStream>, DialError> {
+    ) -> Result<(TlsStream<TcpStream>, Peer), DialError> {
         let called = ServerName::try_from(name.to_owned());
         let called = called.map_err(|source| DialError::Name { name: name.to_owned(), source })?;
         let stream = TcpStream::connect(addr).await.and_then(|stream| stream.set_nodelay(true).map(|()| stream));
         let stream = stream.map_err(|source| DialError::Io { addr, source })?;
         let handshake = TlsConnector::from(Arc::clone(end)).connect(called, stream).await;
         let stream = handshake.map_err(|source| DialError::Handshake { addr, name: name.to_owned(), source })?;
-        self.check(&stream, name).map_err(|refusal| DialError::Peer { addr, refusal })?;
-        Ok(stream)
+        let peer = self.check(&stream, name).map_err(|refusal| DialError::Peer { addr, refusal })?;
+        Ok((stream, peer))
     }
 
     fn end(&self, version: Version, protocol: Protocol) -> &Arc<ClientConfig> {

@@ -12,7 +12,8 @@ use tokio::sync::watch;
 use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use super::config::{ConfigError, Worker};
+use super::ConfigError;
+use super::config::Worker;
 use crate::early::{Provision, Register};
 use crate::identity::{Peer, Refusal, Trust};
 

@@ -10,9 +10,10 @@ mod connector;
 mod entrance;
 mod opening;
 
-pub use config::ConfigError;
 pub use connector::{Connector, DialError, Protocol, Version};
 pub use entrance::{AcceptError, Entrance, Guest};
 pub use opening::{Begun, Opening};
+
+pub use crate::quic::config::ConfigError;
 pub use tokio_rustls::client::TlsStream as CallerStream;
 pub use tokio_rustls::server::TlsStream as ServerStream;

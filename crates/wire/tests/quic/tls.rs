@@ -51,7 +51,7 @@ impl Worker {
     }
 
     async fn dial(&self, by: &Connector, version: Version) -> Result<CallerStream<TcpStream>, DialError> {
-        by.dial(self.addr, self.name(), version, HTTP1, LIMIT).await
+        by.dial(self.addr, self.name(), version, HTTP1, LIMIT).await.map(|(stream, _)| stream)
     }
 }
 
@@ -130,7 +130,8 @@ fn protocols_are_agreed_upon() {
             (Version::Tls13, Protocol::Http2, "h2"),
             (Version::Tls12, Protocol::Http2, "h2"),
         ] {
-            let stream = connector.dial(worker.addr, worker.name(), version, protocol, LIMIT).await.unwrap();
+            let (stream, peer) = connector.dial(worker.addr, worker.name(), version, protocol, LIMIT).await.unwrap();
+            assert_eq!(peer.name, worker.name());
             assert_eq!(stream.get_ref().1.alpn_protocol(), Some(name.as_bytes()));
         }
     });
