@@ -7,7 +7,7 @@ mod early;
 mod lines;
 
 use std::future::Future;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -30,6 +30,9 @@ use lines::{Found, NoLine};
 
 /// How long a handshake may take before the call goes another way: far more than a round trip.
 const LONGEST_HANDSHAKE: Duration = Duration::from_secs(1);
+
+/// How long an open line may bring nothing at all after something was sent on it. A worker that has no processor may need some of that.
+const LONGEST_SILENCE: Duration = Duration::from_secs(2);
 
 /// What was taken from the call to be sent: the head, what came of the body at first, and the rest.
 struct Taken {
@@ -66,7 +69,7 @@ pub(super) async fn attempt(call: &mut Call, endpoint: &Arc<Endpoint>) -> Result
             }
             Err(NoLine::Failed(why)) => return Ok(put_back(call, taken, Some(why))),
         };
-        let sending = send(call, &line, limit, &mut taken);
+        let sending = send(call, endpoint, &line, limit, &mut taken);
         match within(&call.clock, call.admitted, call.flow.as_ref(), sending).await {
             Ok(Tried::Answered(response)) => return answered(call, endpoint, response).map(Some),
             Ok(Tried::Unseen(_)) if !fresh => {} // it had ended meanwhile: a new one
@@ -102,7 +105,7 @@ fn put_back(call: &mut Call, taken: Taken, why: Option<String>) -> Option<Attemp
     why.map(Attempt::Unsent)
 }
 
-async fn send(call: &Call, line: &Line, limit: Duration, taken: &mut Taken) -> Tried {
+async fn send(call: &Call, endpoint: &Endpoint, line: &Line, limit: Duration, taken: &mut Taken) -> Tried {
     let left = call.clock.deadline().saturating_duration_since(Instant::now());
     let terms = Terms { patience: Some(left), trace: traced(&taken.head) };
     if !taken.rest.is_end_stream() {
@@ -110,15 +113,60 @@ async fn send(call: &Call, line: &Line, limit: Duration, taken: &mut Taken) -> T
     }
     let (setting, method) = (call.route.policy.zero_rtt, &taken.head.method);
     let early = early::early(setting, method, call.lane.totals.quic.is_proven());
-    let again = early::repeatable(early, method);
-    let calling = line.call_whole_of(&taken.head, taken.first.clone(), early, terms);
-    match heard(line, limit, calling).await {
-        None => Tried::Silence(again),
-        Some(Ok(response)) => Tried::Answered(response),
-        Some(Err(_)) if line.is_silent() => Tried::Silence(again),
-        Some(Err(CallError::Unseen(why))) => Tried::Unseen(why),
-        Some(Err(error)) => Tried::Broken(error),
+    let mut calling = pin!(line.call_whole_of(&taken.head, taken.first.clone(), early, terms));
+    let silence = Tried::Silence(early::repeatable(early, method));
+    if line.is_early() {
+        match before_the_handshake(line, limit, calling.as_mut()).await {
+            None => return silence,
+            Some(Some(Err(_))) if line.is_silent() => return silence,
+            Some(Some(answer)) => return Tried::of(answer),
+            Some(None) => {}
+        }
     }
+    match on_an_open_line(line, calling.as_mut()).await {
+        Some(answer) => Tried::of(answer),
+        None if method.is_idempotent() => Tried::Silence(true),
+        None => {
+            endpoint.reach.failed(millis(Instant::now())); // others take another path; of this one nobody knows whether it ran
+            Tried::of(calling.await)
+        }
+    }
+}
+
+type Called = Result<Response<wire::Answer>, CallError>;
+
+impl Tried {
+    fn of(called: Called) -> Self {
+        match called {
+            Ok(response) => Self::Answered(response),
+            Err(CallError::Unseen(why)) => Self::Unseen(why),
+            Err(error) => Self::Broken(error),
+        }
+    }
+}
+
+/// The answer, or nothing yet when the handshake is complete. `None`: it was not within the limit.
+async fn before_the_handshake(
+    line: &Line,
+    limit: Duration,
+    calling: Pin<&mut impl Future<Output = Called>>,
+) -> Option<Option<Called>> {
+    tokio::select! {
+        biased;
+        answer = calling => Some(Some(answer)),
+        settled = tokio::time::timeout(limit, line.settled()) => settled.ok().map(|_| None), // what it says, the call learns too
+    }
+}
+
+/// The answer. `None`: nothing has come for a while, not even that what was sent has arrived.
+async fn on_an_open_line(line: &Line, mut calling: Pin<&mut impl Future<Output = Called>>) -> Option<Called> {
+    let before = line.received();
+    tokio::select! {
+        biased;
+        answer = calling.as_mut() => return Some(answer),
+        () = tokio::time::sleep(LONGEST_SILENCE) => {}
+    }
+    if line.received() == before { None } else { Some(calling.await) }
 }
 
 /// A body that is still coming waits for the handshake: it could not be sent again.
@@ -138,19 +186,6 @@ async fn send_parts(line: &Line, limit: Duration, taken: &mut Taken, terms: Term
         }
         Err((error, _)) => Tried::Broken(error),
     }
-}
-
-/// Awaits `call` for as long as the peer has not let `limit` pass without completing the handshake.
-async fn heard<F: Future>(line: &Line, limit: Duration, call: F) -> Option<F::Output> {
-    let mut call = pin!(call);
-    if line.is_early() {
-        tokio::select! {
-            biased;
-            answer = call.as_mut() => return Some(answer),
-            settled = tokio::time::timeout(limit, line.settled()) => drop(settled.ok()?), // what it says, the call learns too
-        };
-    }
-    Some(call.await)
 }
 
 fn answered(call: &mut Call, endpoint: &Endpoint, response: Response<wire::Answer>) -> Result<Attempt, PlatformError> {
