@@ -11,9 +11,10 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
-use nearpath_wire::mutual::{Begun, Opening};
+use nearpath_wire::identity::Refusal;
+use nearpath_wire::mutual::{Begun, Guest, Opening};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::timeout;
 
 use crate::arrival::Arrival;
@@ -123,7 +124,7 @@ async fn connection(stream: TcpStream, http: Arc<Builder<TokioExecutor>>, app: A
     let _ = stream.set_nodelay(true); // a connection that is already gone shows it at the first read
     let plain = Caller::Plain(app.config.transport);
     if !app.entrance.may_open() {
-        return serve(Socket::Plain(stream), plain, &http, app, watch).await;
+        return serve(Socket::Plain(stream), plain, &Notify::const_new(), &http, app, watch).await;
     }
     let begun = tokio::select! {
         begun = Begun::look(stream) => begun,
@@ -131,26 +132,44 @@ async fn connection(stream: TcpStream, http: Arc<Builder<TokioExecutor>>, app: A
     };
     match begun {
         Ok(begun) if begun.opening() == Opening::Tls => secured(begun, &http, app, watch).await,
-        Ok(begun) => serve(Socket::Begun(begun), plain, &http, app, watch).await,
+        Ok(begun) => serve(Socket::Begun(begun), plain, &Notify::const_new(), &http, app, watch).await,
         Err(_) => {} // it broke off before it said anything
     }
 }
 
-/// A connection with TLS; it ends when its peer is not admitted any more.
+/// A connection with TLS. It takes no more calls when its peer's certificate has ended, and is cut when the peer was taken back.
 async fn secured(begun: Begun<TcpStream>, http: &Builder<TokioExecutor>, app: Arc<App>, watch: Watch) {
     let limit = app.config.read_timeout.unwrap_or(HANDSHAKE);
     let Ok((stream, mut guest)) = app.entrance.accept(begun, limit).await else { return }; // the peer has its alert
-    let (socket, caller) = (Socket::Tls(Box::new(stream)), Caller::of(&guest));
-    match &caller {
-        Caller::Refused(_) => drop(timeout(limit, serve(socket, caller, http, app, watch)).await),
-        _ => tokio::select! {
-            () = serve(socket, caller, http, app, watch) => {}
-            _ = guest.refused() => {}
-        },
+    let (caller, expired) = (Caller::of(&guest), Notify::new());
+    let refused = matches!(caller, Caller::Refused(_));
+    let serving = serve(Socket::Tls(Box::new(stream)), caller, &expired, http, app, watch);
+    if refused {
+        return drop(timeout(limit, serving).await);
+    }
+    tokio::select! {
+        () = serving => {}
+        () = shut_out(&mut guest, &expired) => {}
     }
 }
 
-async fn serve(stream: Socket, caller: Caller, http: &Builder<TokioExecutor>, app: Arc<App>, mut watch: Watch) {
+/// Returns when the connection is to be cut.
+async fn shut_out(guest: &mut Guest, expired: &Notify) {
+    if let Refusal::Expired(_) = guest.refused().await {
+        expired.notify_one();
+        std::future::pending().await // calls that are under way go on
+    }
+}
+
+/// Until the caller has had enough, or the watchdog, or `ending` says so; then calls that are under way end first.
+async fn serve(
+    stream: Socket,
+    caller: Caller,
+    ending: &Notify,
+    http: &Builder<TokioExecutor>,
+    app: Arc<App>,
+    mut watch: Watch,
+) {
     let open = watch.open.clone();
     let busy = Busy::default();
     let io = Patient::new(stream, busy.clone(), app.config.read_timeout, app.config.write_timeout);
@@ -169,12 +188,12 @@ async fn serve(stream: Socket, caller: Caller, http: &Builder<TokioExecutor>, ap
     let connection = http.serve_connection_with_upgrades(TokioIo::new(io), service);
     let mut connection = std::pin::pin!(connection);
     tokio::select! {
-        _ = connection.as_mut() => {} // its end is the caller's affair; calls are recorded one by one
-        () = watch.closed() => {
-            connection.as_mut().graceful_shutdown();
-            let _ = connection.await;
-        }
+        _ = connection.as_mut() => return, // its end is the caller's affair; calls are recorded one by one
+        () = watch.closed() => {}
+        () = ending.notified() => {}
     }
+    connection.as_mut().graceful_shutdown();
+    let _ = connection.await;
 }
 
 /// Serves `/metrics` until the process ends.

@@ -103,6 +103,7 @@ pub enum DialError {
 pub struct Connector {
     tls13: Ends,
     tls12: Ends,
+    sessions: Arc<Sessions>,
     trust: Trust,
 }
 
@@ -133,6 +134,7 @@ impl Connector {
         Ok(Self {
             tls13: config::caller(credentials, trust, &TLS13, Some(sessions))?.into(),
             tls12: config::caller(credentials, trust, &TLS12, None)?.into(),
+            sessions: Arc::clone(sessions),
             trust: trust.clone(),
         })
     }
@@ -141,6 +143,11 @@ impl Connector {
     #[must_use]
     pub fn trusting(&self, trust: Trust) -> Self {
         Self { trust, ..self.clone() }
+    }
+
+    /// Forgets the sessions of an incarnation that is gone, or has a new certificate: those of the old one end with it.
+    pub fn forget(&self, name: &str) {
+        self.sessions.forget(name);
     }
 
     /// Opens a connection to the incarnation `name`; with it comes what its certificate says.
@@ -187,8 +194,9 @@ impl Connector {
     }
 
     /// rustls has checked chain and name, of a resumed session when that began; what was taken back since it does not know.
+    /// Then the next handshake is a full one.
     fn check(&self, stream: &TlsStream<TcpStream>, name: &str) -> Result<Peer, Refusal> {
         let shown = stream.get_ref().1.peer_certificates().unwrap_or_default();
-        self.trust.admit_as(shown, name, SystemTime::now())
+        self.trust.admit_as(shown, name, SystemTime::now()).inspect_err(|_| self.forget(name))
     }
 }

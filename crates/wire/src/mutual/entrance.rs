@@ -151,7 +151,7 @@ impl Guest {
         }
     }
 
-    /// Returns when the peer is not admitted any more: the connection is to end.
+    /// Returns when the peer is not admitted any more: the connection is to end, or to take no new calls.
     pub async fn refused(&mut self) -> Refusal {
         loop {
             self.rules.mark_unchanged();
