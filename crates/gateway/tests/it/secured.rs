@@ -70,7 +70,8 @@ impl Site {
     }
 
     fn publish(&self, house: &House, transport: Transport, name: Option<&str>) {
-        let policy = Policy { transport, ..Policy::default() };
+        let cold_timeout = Duration::from_millis(200); // so long an instance that cannot be reached is tried
+        let policy = Policy { transport, cold_timeout, ..Policy::default() };
         let instance = Instance { quic: name.map(Into::into), ..house::instance(self.at, InstanceState::Ready) };
         let route =
             nearpath_types::FunctionRoute { instances: vec![instance], ..house::route("echo", policy, &[self.at]) };
