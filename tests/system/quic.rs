@@ -77,8 +77,8 @@ async fn calls_of_all_sizes_go_over_quic() {
     assert_eq!((answer.body().as_ref(), path(&answer)), (b"POST / a body".as_ref(), "quic; not_nearer=no_domain"));
     for size in [64 * 1024 - 4096, 64 * 1024, 1 << 20] {
         let body = Bytes::from(vec![b'b'; size]);
-        let answer = ask(&house, Method::PUT, "/function/mirror/", body).await;
-        assert_eq!((answer.body().len(), path(&answer)), (size + 6, "quic; not_nearer=no_domain"));
+        let answer = ask(&house, Method::POST, "/function/mirror/", body).await;
+        assert_eq!((answer.body().len(), path(&answer)), (size + "POST / ".len(), "quic; not_nearer=no_domain"));
         let answer = ask(&house, Method::GET, &format!("/function/mirror/size/{size}"), "").await;
         assert_eq!((answer.body().len(), path(&answer)), (size, "quic; not_nearer=no_domain"));
     }
@@ -91,14 +91,57 @@ async fn calls_of_all_sizes_go_over_quic() {
 async fn the_first_call_of_a_function_that_slept_is_in_the_first_flight() {
     need_root!();
     let house = House::start().await;
-    house.deploy_ready(&over_quic(&house.data_dir, "sleepy", MIRROR)).await;
-    for round in 1..4 {
-        house.scale("sleepy", 0).await;
-        house.until_available("sleepy", 0).await;
-        let answer = ask(&house, Method::GET, "/function/sleepy/", "").await;
+    for (round, name) in ["one", "two", "three"].into_iter().enumerate() {
+        house.deploy_ready(&over_quic(&house.data_dir, name, MIRROR)).await;
+        house.scale(name, 0).await;
+        house.until_available(name, 0).await;
+        let answer = ask(&house, Method::GET, &format!("/function/{name}/"), "").await;
         assert_eq!((answer.status(), path(&answer)), (StatusCode::OK, "quic; not_nearer=no_domain"), "{}", house.log());
-        assert_eq!(first_flights(&house).await, round, "{}", house.log());
+        assert_eq!(first_flights(&house).await, round as u64 + 1, "{}", house.log());
     }
+    house.deploy_ready(&over_quic(&house.data_dir, "four", MIRROR)).await;
+    let answer = ask(&house, Method::POST, "/function/four/", "by now UDP is known to get through").await;
+    assert_eq!((answer.status(), first_flights(&house).await), (StatusCode::OK, 4));
+}
+
+#[tokio::test]
+async fn who_says_that_nothing_goes_early_is_heard() {
+    need_root!();
+    let house = House::start().await;
+    for (name, setting) in [("always", "always"), ("idempotent", "idempotent"), ("never", "never")] {
+        let mut function = over_quic(&house.data_dir, name, MIRROR);
+        function["annotations"]["nearpath.io/zero-rtt"] = json!(setting);
+        house.deploy_ready(&function).await;
+    }
+    let early = async |name: &str, method: Method| {
+        let before = first_flights(&house).await;
+        let answer = ask(&house, method, &format!("/function/{name}"), "").await;
+        assert_eq!((answer.status(), path(&answer)), (StatusCode::OK, "quic; not_nearer=no_domain"), "{}", house.log());
+        first_flights(&house).await > before
+    };
+    assert!(!early("never", Method::GET).await);
+    assert!(!early("idempotent", Method::POST).await);
+    assert!(early("always", Method::POST).await);
+}
+
+#[tokio::test]
+async fn lines_are_opened_ahead_of_calls_for_functions_that_are_called() {
+    need_root!();
+    let folder = tempfile::tempdir().unwrap();
+    let house = House::start_in(folder.path(), &["--threads", "1"]).await;
+    for name in ["called", "idle"] {
+        house.deploy_ready(&over_quic(folder.path(), name, MIRROR)).await;
+    }
+    for _ in 0..5 {
+        ask(&house, Method::GET, "/function/called", "").await;
+    }
+    for name in ["idle", "called"] {
+        assert_eq!(metric(&house, "nearpath_quic_opened_ahead_total", "").await, 0, "{}", house.log());
+        house.scale(name, 2).await;
+        house.until_available(name, 2).await;
+    }
+    let opened = async || metric(&house, "nearpath_quic_opened_ahead_total", "").await == 1;
+    eventually("a line to the second instance", opened).await;
 }
 
 pub(crate) async fn connect(house: &House) -> SendRequest<TestBody> {

@@ -3,11 +3,13 @@
 //! A small body is collected first, so that the call can be made again where it provably has not run; a larger one follows as it comes.
 //! What does not get through over UDP takes another path.
 
+mod ahead;
 mod early;
 mod lines;
 
 use std::future::Future;
 use std::pin::{Pin, pin};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -25,6 +27,7 @@ use super::exchange::{beginning, traced};
 use super::source::Source;
 use crate::COMPONENT;
 use crate::call::{Call, Upload};
+use crate::lane::Lane;
 use crate::route::{Endpoint, millis};
 use lines::{Found, NoLine};
 
@@ -43,7 +46,7 @@ struct Taken {
 
 /// What came of one try on one line.
 enum Tried {
-    Answered(Response<wire::Answer>),
+    Answered(Response<Box<wire::Answer>>),
     /// It was not made, and why.
     Unseen(String),
     /// Nothing came back over UDP, not even of the handshake; whether it can be made again.
@@ -60,6 +63,7 @@ enum Tried {
 pub(super) async fn attempt(call: &mut Call, endpoint: &Arc<Endpoint>) -> Result<Option<Attempt>, PlatformError> {
     let limit = call.lane.connect_timeout.min(LONGEST_HANDSHAKE);
     let mut taken = take(call, endpoint).await?;
+    call.lane.lines.called(&call.function, call.lane.now());
     loop {
         let Found { line, fresh } = match call.lane.lines.line(endpoint, call.lane.now(), limit).await {
             Ok(found) => found,
@@ -82,6 +86,19 @@ pub(super) async fn attempt(call: &mut Call, endpoint: &Arc<Endpoint>) -> Result
             Ok(Tried::Broken(error)) => return Err(lost(call, endpoint, &error.to_string())),
             Err(reason) => return Err(too_late(call, endpoint, reason)),
         }
+    }
+}
+
+/// Opens lines ahead of calls, after a snapshot has brought new instances.
+pub(crate) fn open_ahead(lane: &Rc<Lane>) {
+    for endpoint in lane.lines.ahead(lane.now()) {
+        let lane = lane.clone();
+        tokio::task::spawn_local(async move {
+            let limit = lane.connect_timeout.min(LONGEST_HANDSHAKE);
+            if let Ok(Found { fresh: true, .. }) = lane.lines.line(&endpoint, lane.now(), limit).await {
+                lane.totals.quic.opened_ahead();
+            }
+        });
     }
 }
 
@@ -138,7 +155,7 @@ type Called = Result<Response<wire::Answer>, CallError>;
 impl Tried {
     fn of(called: Called) -> Self {
         match called {
-            Ok(response) => Self::Answered(response),
+            Ok(response) => Self::Answered(response.map(Box::new)),
             Err(CallError::Unseen(why)) => Self::Unseen(why),
             Err(error) => Self::Broken(error),
         }
@@ -179,7 +196,7 @@ async fn send_parts(line: &Line, limit: Duration, taken: &mut Taken, terms: Term
     }
     let (first, rest) = (std::mem::take(&mut taken.first), std::mem::replace(&mut taken.rest, Upload::Empty));
     match line.call_of(&taken.head, rest.with_first(first), terms).await {
-        Ok(response) => Tried::Answered(response),
+        Ok(response) => Tried::Answered(response.map(Box::new)),
         Err((CallError::Unseen(why), Some(body))) => {
             taken.rest = body;
             Tried::Unseen(why)
@@ -188,13 +205,17 @@ async fn send_parts(line: &Line, limit: Duration, taken: &mut Taken, terms: Term
     }
 }
 
-fn answered(call: &mut Call, endpoint: &Endpoint, response: Response<wire::Answer>) -> Result<Attempt, PlatformError> {
+fn answered(
+    call: &mut Call,
+    endpoint: &Endpoint,
+    response: Response<Box<wire::Answer>>,
+) -> Result<Attempt, PlatformError> {
     if call.flow.as_ref().is_some_and(|flow| flow.fault().is_some()) {
         return Err(broken(call, endpoint, None)); // what was answered is not the answer to the whole request
     }
     endpoint.reach.answered();
     call.lane.totals.quic.answered(response.body().was_early());
-    Ok(Attempt::Answered(response.map(|body| Source::Quic(Box::new(body))), None))
+    Ok(Attempt::Answered(response.map(Source::Quic), None))
 }
 
 /// Others on the same line get the same answer at once.
