@@ -37,21 +37,16 @@ pub(crate) enum Cover {
 }
 
 /// A connection to one instance, held for one request.
-pub(crate) struct Line {
-    http: Http,
-    tls: Option<Rc<Tls>>,
-}
-
-enum Http {
+pub(crate) enum Line {
     /// Nobody else uses it.
-    One(http1::SendRequest<Upload>),
+    Http1 { sender: http1::SendRequest<Upload>, tls: Option<Rc<Tls>> },
     /// Others may use it as well.
-    Shared { sender: http2::SendRequest<Upload>, _stream: Stream },
+    Http2 { sender: http2::SendRequest<Upload>, _stream: Stream },
 }
 
 /// What is known of a connection with TLS.
 #[derive(Debug)]
-struct Tls {
+pub(crate) struct Tls {
     version: Version,
     /// Of which caller it is.
     era: u32,
@@ -65,9 +60,9 @@ impl Line {
         &mut self,
         request: Request<Upload>,
     ) -> impl Future<Output = Result<Response<Incoming>, TrySendError<Request<Upload>>>> + use<> {
-        match &mut self.http {
-            Http::One(sender) => Either::Left(sender.try_send_request(request)),
-            Http::Shared { sender, .. } => Either::Right(sender.try_send_request(request)),
+        match self {
+            Self::Http1 { sender, .. } => Either::Left(sender.try_send_request(request)),
+            Self::Http2 { sender, .. } => Either::Right(sender.try_send_request(request)),
         }
     }
 }
@@ -105,7 +100,7 @@ impl Pools {
         match h2 {
             false => {
                 let (sender, tls) = dialing.http1().await?;
-                Ok(Line { http: Http::One(sender), tls })
+                Ok(Line::Http1 { sender, tls })
             }
             true => self.shelf(cover).share(endpoint, || dialing.http2()).await,
         }
@@ -113,13 +108,13 @@ impl Pools {
 
     /// Keeps a connection whose request is over, unless the instance was withdrawn or the caller renewed.
     pub(crate) fn put(&self, endpoint: &Arc<Endpoint>, line: Line, now: u32) {
-        let Http::One(sender) = line.http else { return };
-        let stale = line.tls.as_ref().is_some_and(|tls| tls.era != self.era.get());
+        let Line::Http1 { sender, tls } = line else { return };
+        let stale = tls.as_ref().is_some_and(|tls| tls.era != self.era.get());
         if stale || sender.is_closed() || endpoint.load().is_none() {
             return;
         }
-        let cover = line.tls.as_ref().map_or(Cover::Plain, |tls| Cover::Tls(tls.version));
-        self.shelf(cover).put(endpoint, sender, line.tls, now);
+        let cover = tls.as_ref().map_or(Cover::Plain, |tls| Cover::Tls(tls.version));
+        self.shelf(cover).put(endpoint, sender, tls, now);
     }
 
     /// Drops what is closed, idle since before `oldest`, or leads to an instance that is withdrawn or has an old certificate.

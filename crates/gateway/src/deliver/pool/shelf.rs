@@ -11,7 +11,7 @@ use hyper::client::conn::{http1, http2};
 use nearpath_wire::client::ConnectError;
 use tokio::sync::Semaphore;
 
-use super::{Http, Line, Tls};
+use super::{Line, Tls};
 use crate::call::Upload;
 use crate::route::Endpoint;
 
@@ -21,7 +21,7 @@ const STREAMS: u32 = 100;
 const MAX_IDLE: usize = 1024;
 
 /// One request on a shared connection.
-pub(super) struct Stream(Rc<Cell<u32>>);
+pub(crate) struct Stream(Rc<Cell<u32>>);
 
 impl Stream {
     fn new(count: &Rc<Cell<u32>>) -> Self {
@@ -50,8 +50,7 @@ struct Shared {
 
 impl Shared {
     fn line(&self) -> Line {
-        let http = Http::Shared { sender: self.sender.clone(), _stream: Stream::new(&self.streams) };
-        Line { http, tls: self.tls.clone() }
+        Line::Http2 { sender: self.sender.clone(), _stream: Stream::new(&self.streams) }
     }
 }
 
@@ -87,7 +86,7 @@ impl Shelf {
         }
         let last = pool.idle.iter().rposition(|idle| idle.sender.is_ready())?;
         let Idle { sender, tls, .. } = pool.idle.remove(last);
-        Some(Line { http: Http::One(sender), tls })
+        Some(Line::Http1 { sender, tls })
     }
 
     /// Of many who need a shared connection at the same time one opens it.
