@@ -36,8 +36,12 @@ pub(crate) struct Node {
 }
 
 fn credentials(authority: &Authority, id: SpiffeId, name: &str) -> Credentials {
+    credentials_for(authority, id, name, HOUR)
+}
+
+fn credentials_for(authority: &Authority, id: SpiffeId, name: &str, lifetime: Duration) -> Credentials {
     let (request, now) = (KeyRequest::new().unwrap(), SystemTime::now());
-    let issued = authority.issue(request.csr(), &id, name, now, HOUR).unwrap();
+    let issued = authority.issue(request.csr(), &id, name, now, lifetime).unwrap();
     request.complete(id, name.to_owned(), issued)
 }
 
@@ -74,6 +78,12 @@ impl Node {
     /// The gateway, with no sessions yet.
     pub(crate) fn connector(&self) -> Connector {
         Connector::new(&self.gateway, &self.trust, &Arc::default()).unwrap()
+    }
+
+    /// The gateway, for so long.
+    pub(crate) fn connector_for(&self, lifetime: Duration) -> Connector {
+        let gateway = credentials_for(&self.authority, SpiffeId::gateway(DOMAIN, "node-a"), "gateway", lifetime);
+        Connector::new(&gateway, &self.trust, &Arc::default()).unwrap()
     }
 
     /// An instance of another function, which this authority knows.

@@ -1,11 +1,15 @@
 //! TLS on the HTTP port: who is let in, and what plain callers get.
 
+use std::sync::Arc;
+
 use http::{Request, Response};
-use nearpath_testkit::within;
+use hyper::body::Incoming;
+use nearpath_testkit::{eventually, within};
 use nearpath_wire::early::Provision;
 use nearpath_wire::mutual::{Protocol, Version};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::sync::Notify;
 
 use crate::node::{NAME, Node, run, watchdog};
 use crate::support::{full, hello, tenant};
@@ -23,6 +27,12 @@ async fn told(response: Response<Answer>) -> (u16, String) {
     let status = response.status().as_u16();
     let body = within(response.into_body().collect()).await.unwrap().to_bytes();
     (status, String::from_utf8(body.to_vec()).unwrap())
+}
+
+/// Waits until the watchdog has closed it.
+async fn closed(line: Line) {
+    let Line::Http1(sender) = line else { unreachable!("of HTTP/1.1") };
+    eventually("the connection is closed", async || sender.is_closed()).await;
 }
 
 #[test]
@@ -56,13 +66,7 @@ fn who_is_taken_back_loses_its_connections() {
         assert_eq!(told(line.call(get("/")).await.unwrap()).await.1, "hello");
         let provision = Provision { revoked: vec!["gateway".into()], entries: Vec::new(), ..node.provision.clone() };
         pipe.write_all(&provision.write()).unwrap();
-        let Line::Http1(mut sender) = line else { unreachable!() };
-        within(async {
-            while sender.ready().await.is_ok() {
-                tokio::task::yield_now().await
-            }
-        })
-        .await;
+        closed(line).await;
         let mut again = Line::secured(&gateway, Version::Tls13, Protocol::Http1, watchdog.addr).await; // resumed
         let (status, text) = told(again.call(get("/")).await.unwrap()).await;
         assert_eq!(status, 403);
@@ -138,5 +142,41 @@ fn another_incarnation_and_another_authority_are_not_called() {
             let told = dial(&other, NAME).await;
             assert!(told.contains("UnknownIssuer") || told.contains("BadSignature"), "{told}");
         }
+    });
+}
+
+#[test]
+fn a_call_outlives_its_callers_certificate_and_is_the_last() {
+    run(async {
+        let go = Arc::new(Notify::new());
+        let wait = Arc::clone(&go);
+        let slow = move |request: Request<Incoming>| {
+            let wait = Arc::clone(&wait);
+            async move {
+                if request.uri().path() == "/slow" {
+                    wait.notified().await;
+                }
+                Response::new(full("done"))
+            }
+        };
+        let node = Node::new();
+        let (watchdog, _pipe) = watchdog(tenant(slow).await, &node.provision.write(), &[]);
+        watchdog.stderr.find("TLS and QUIC on ");
+        let (brief, addr) = (node.connector_for(std::time::Duration::from_secs(4)), watchdog.addr);
+        let dial = || Line::secured(&brief, Version::Tls13, Protocol::Http1, addr);
+        let (mut first, mut second) = (dial().await, dial().await);
+        assert_eq!(told(second.call(get("/")).await.unwrap()).await, (200, "done".into()), "it leaves a session, too");
+        let call = tokio::task::spawn_local(async move {
+            let answer = told(first.call(get("/slow")).await.unwrap()).await;
+            (answer, first)
+        });
+        closed(second).await; // its time is over
+        let (status, text) = told(dial().await.call(get("/")).await.unwrap()).await; // resumed
+        assert_eq!(status, 403);
+        assert!(text.contains("has expired"), "{text}");
+        go.notify_one();
+        let (answer, first) = call.await.unwrap();
+        assert_eq!(answer, (200, "done".into()));
+        closed(first).await;
     });
 }

@@ -186,7 +186,7 @@ fn a_session_does_not_outlive_the_certificate_that_it_began_with() {
             SpiffeId::gateway(DOMAIN, "node-a"),
             "gateway",
             SystemTime::now(),
-            Duration::from_secs(1),
+            Duration::from_secs(3),
         );
         let (connector, _) = connector(&site, &short);
         assert_eq!(said(worker.dial(&connector, Version::Tls13).await.unwrap()).await, "gateway");
