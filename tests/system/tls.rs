@@ -184,3 +184,23 @@ async fn certificates_are_renewed_under_load_without_a_lost_call() {
         assert_eq!(path(&answer), OVER_TLS, "{}", house.log());
     }
 }
+
+/// What callers have to speak belongs to an instance, not to the newest wish: old ones are called as they were until they are gone.
+#[tokio::test]
+async fn another_transport_takes_over_without_a_lost_call() {
+    need_root!();
+    let house = House::start().await;
+    let answering =
+        |word: &str, transport| over(transport, &house.data_dir, "fn", &format!("self.answer(200, b'{word}')"));
+    house.deploy_ready(&answering("tls13", "tls13")).await;
+    let load = open_loop(house.addr, "/function/fn", 50, Duration::from_secs(10));
+    let updates = async {
+        for transport in ["tcp", "tls12", "quic", "auto", "tls13"] {
+            let answer = house.ask(Method::PUT, "/system/functions", answering(transport, transport).to_string()).await;
+            assert!(answer.status().is_success());
+            eventually(transport, async || house.call("fn", "").await.body() == transport).await;
+        }
+    };
+    let (outcome, ()) = tokio::join!(load, updates);
+    assert_eq!(outcome.failures, Vec::<String>::new(), "{}", house.log());
+}

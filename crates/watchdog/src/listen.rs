@@ -131,7 +131,8 @@ async fn connection(stream: TcpStream, http: Arc<Builder<TokioExecutor>>, app: A
         () = watch.closed() => return,
     };
     match begun {
-        Ok(begun) if begun.opening() == Opening::Tls => secured(begun, &http, app, watch).await,
+        // On the heap, so that a plain connection is no larger for it.
+        Ok(begun) if begun.opening() == Opening::Tls => Box::pin(secured(begun, &http, app, watch)).await,
         Ok(begun) => serve(Socket::Begun(begun), plain, &Notify::const_new(), &http, app, watch).await,
         Err(_) => {} // it broke off before it said anything
     }
@@ -174,14 +175,12 @@ async fn serve(
     let busy = Busy::default();
     let io = Patient::new(stream, busy.clone(), app.config.read_timeout, app.config.write_timeout);
     let service = service_fn(|request: Request<Incoming>| {
-        let answer = match caller.refusal(request.uri().path()) {
-            None => Ok(answer(Arc::clone(&app), request.map(Arrival::Wire), busy.enter(), open.clone())),
-            Some(fault) => Err(turn_away(&request, &fault)),
-        };
-        async {
-            Ok::<_, Infallible>(match answer {
-                Ok(answer) => answer.await,
-                Err(refusal) => refusal,
+        let refusal = caller.refusal(request.uri().path());
+        let (app, busy, open) = (Arc::clone(&app), busy.enter(), open.clone());
+        async move {
+            Ok::<_, Infallible>(match refusal {
+                None => answer(app, request.map(Arrival::Wire), busy, open).await,
+                Some(fault) => turn_away(&request, &fault),
             })
         }
     });

@@ -63,7 +63,7 @@ async fn over_quic(call: &mut Call, endpoint: &Arc<Endpoint>) -> Result<Attempt,
 
 /// What `path` names decides how a line is opened, and among which idle ones it is looked for.
 async fn over_tcp(call: &mut Call, endpoint: &Arc<Endpoint>, path: Path) -> Result<Attempt, PlatformError> {
-    let (cover, h2) = (way::cover(path, call.route.policy.transport), call.asked.grpc);
+    let (cover, h2) = (way::cover(path, endpoint.transport), call.asked.grpc);
     let mut pooled = call.lane.pools.take(endpoint, cover, h2);
     loop {
         let fresh = pooled.is_none();

@@ -29,7 +29,7 @@ pub(super) enum Way {
     Carried(Path),
 }
 
-/// How a path over TCP is covered: 1.3, unless the function asks for the other.
+/// How a path over TCP is covered: 1.3, unless the instance's callers have to speak the other.
 pub(super) fn cover(path: Path, transport: Transport) -> Cover {
     match (path, transport) {
         (Path::Tls, Transport::Tls12) => Cover::Tls(Version::Tls12),
@@ -77,7 +77,7 @@ fn facts(call: &Call, endpoint: &Endpoint) -> Facts {
 
 fn carrier(call: &Call, endpoint: &Endpoint) -> path::Carrier {
     path::Carrier {
-        transport: call.route.policy.transport,
+        transport: endpoint.transport,
         caller_named: call.lane.lines.has_caller(),
         callee_named: endpoint.name().is_some(),
         udp_blocked: endpoint.reach.is_blocked_now(),

@@ -22,6 +22,7 @@ use nearpath_daemon::metrics::Registry;
 use nearpath_domain::Hub;
 use nearpath_gateway::adapt::Adapters;
 use nearpath_gateway::{Control, Gateway, Listener, Serving, Settings, Zone};
+use nearpath_types::policy::Transport;
 use nearpath_types::{FunctionId, FunctionRoute, Instance, InstanceAddr, InstanceId, InstanceState, Policy, Snapshot};
 use nearpath_wire::Body;
 use nearpath_wire::quic::Caller;
@@ -201,7 +202,13 @@ pub(crate) fn route(name: &str, policy: Policy, ready: &[SocketAddr]) -> Functio
 }
 
 pub(crate) fn instance(at: SocketAddr, state: InstanceState) -> Instance {
-    Instance { id: InstanceId(u64::from(at.port())), addr: InstanceAddr(at), state, quic: None }
+    Instance {
+        id: InstanceId(u64::from(at.port())),
+        addr: InstanceAddr(at),
+        state,
+        quic: None,
+        transport: Transport::Auto,
+    }
 }
 
 #[derive(Debug)]

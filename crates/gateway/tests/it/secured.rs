@@ -13,7 +13,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use nearpath_testkit::within;
 use nearpath_types::policy::Transport;
-use nearpath_types::{Instance, InstanceId, InstanceState, Policy, Snapshot, SpiffeId};
+use nearpath_types::{FunctionRoute, Instance, InstanceId, InstanceState, Policy, Snapshot, SpiffeId};
 use nearpath_wire::early::{Provision, TokenKey};
 use nearpath_wire::identity::authority::Authority;
 use nearpath_wire::identity::{Credentials, Request as KeyRequest, Trust};
@@ -27,6 +27,7 @@ use crate::house::{self, Answer, House, TestBody, full};
 
 const DOMAIN: &str = "test.nearpath";
 const NAME: &str = "i1.test.nearpath";
+const TRANSPORTS: [Transport; 3] = [Transport::Tls13, Transport::Tcp, Transport::Tls12];
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// An authority, and the instance that it knows.
@@ -69,13 +70,16 @@ impl Site {
         Caller::new(&credentials, self.trust.clone(), &Arc::default()).unwrap()
     }
 
-    fn publish(&self, house: &House, transport: Transport, name: Option<&str>) {
-        let cold_timeout = Duration::from_millis(200); // so long an instance that cannot be reached is tried
-        let policy = Policy { transport, cold_timeout, ..Policy::default() };
-        let instance = Instance { quic: name.map(Into::into), ..house::instance(self.at, InstanceState::Ready) };
-        let route =
-            nearpath_types::FunctionRoute { instances: vec![instance], ..house::route("echo", policy, &[self.at]) };
-        house.gateway.publish(&Snapshot { version: 1, functions: vec![route] });
+    /// A function for each transport, named after it, with an instance of its own at the same address.
+    fn publish(&self, house: &House) {
+        let functions = TRANSPORTS.iter().zip(1..).map(|(transport, id)| {
+            let cold_timeout = Duration::from_millis(200); // so long an instance that cannot be reached is tried
+            let (name, policy) = (transport.to_string(), Policy { cold_timeout, ..Policy::default() });
+            let ready = house::instance(self.at, InstanceState::Ready);
+            let instance = Instance { id: InstanceId(id), quic: Some(NAME.into()), transport: *transport, ..ready };
+            FunctionRoute { instances: vec![instance], ..house::route(&name, policy, &[self.at]) }
+        });
+        house.gateway.publish(&Snapshot { version: 1, functions: functions.collect() });
     }
 }
 
@@ -107,15 +111,15 @@ async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, sai
 }
 
 /// Every call on the same connection is answered by the same thread of the gateway.
-async fn ask(sender: &mut SendRequest<TestBody>, kind: &str) -> Answer {
-    let request =
-        Request::get("http://shop.example/function/echo").header("x-nearpath-path", "").header("content-type", kind);
+async fn ask(sender: &mut SendRequest<TestBody>, transport: Transport, kind: &str) -> Answer {
+    let target = format!("http://shop.example/function/{transport}");
+    let request = Request::get(target).header("x-nearpath-path", "").header("content-type", kind);
     let answer = within(sender.send_request(request.body(full("")).unwrap())).await.unwrap();
     house::finish(answer).await
 }
 
-async fn said(sender: &mut SendRequest<TestBody>) -> (String, String) {
-    let answer = ask(sender, "text/plain").await;
+async fn said(sender: &mut SendRequest<TestBody>, transport: Transport) -> (String, String) {
+    let answer = ask(sender, transport, "text/plain").await;
     (answer.body.clone(), answer.header("x-nearpath-path").to_owned())
 }
 
@@ -130,15 +134,15 @@ async fn connections_are_kept_and_never_serve_calls_of_another_kind() {
     let house = House::named(caller);
     let mut sender = house::h2(house.public).await;
     let over_tls = |body| pair(body, "tls; not_nearer=no_domain");
-    let rounds = [
-        (Transport::Tls13, over_tls("TLSv1_3 of gateway 1")),
-        (Transport::Tcp, pair("plain 2", "http; not_nearer=no_domain")),
-        (Transport::Tls12, over_tls("TLSv1_2 of gateway 3")),
+    site.publish(&house);
+    let wanted = [
+        over_tls("TLSv1_3 of gateway 1"),
+        pair("plain 2", "http; not_nearer=no_domain"),
+        over_tls("TLSv1_2 of gateway 3"),
     ];
-    for (transport, wanted) in rounds.iter().chain(&rounds).chain(&rounds) {
-        site.publish(&house, *transport, Some(NAME));
-        for _ in 0..2 {
-            assert_eq!(said(&mut sender).await, *wanted, "{transport}");
+    for _ in 0..3 {
+        for (transport, wanted) in TRANSPORTS.into_iter().zip(&wanted) {
+            assert_eq!(said(&mut sender, transport).await, *wanted, "{transport}");
         }
     }
 }
@@ -148,10 +152,10 @@ async fn grpc_shares_one_connection_over_tls() {
     let site = Site::new().await;
     let (_tell, caller) = watch::channel(site.caller());
     let house = House::named(caller);
-    site.publish(&house, Transport::Tls13, Some(NAME));
+    site.publish(&house);
     let mut sender = house::h2(house.public).await;
     for _ in 0..3 {
-        assert_eq!(ask(&mut sender, "application/grpc").await.body, "TLSv1_3 of gateway 1");
+        assert_eq!(ask(&mut sender, Transport::Tls13, "application/grpc").await.body, "TLSv1_3 of gateway 1");
     }
 }
 
@@ -160,17 +164,23 @@ async fn a_renewed_caller_uses_no_connection_of_the_old_one() {
     let site = Site::new().await;
     let (tell, caller) = watch::channel(site.caller());
     let house = House::named(caller);
-    site.publish(&house, Transport::Tls13, Some(NAME));
+    site.publish(&house);
     let mut sender = house::h2(house.public).await;
     for _ in 0..2 {
-        assert_eq!(said(&mut sender).await.0, "TLSv1_3 of gateway 1");
+        assert_eq!(said(&mut sender, Transport::Tls13).await.0, "TLSv1_3 of gateway 1");
     }
     tell.send_replace(site.caller());
-    nearpath_testkit::eventually("a new connection", async || said(&mut sender).await.0 == "TLSv1_3 of gateway 2")
-        .await;
+    nearpath_testkit::eventually("a new connection", async || {
+        said(&mut sender, Transport::Tls13).await.0 == "TLSv1_3 of gateway 2"
+    })
+    .await;
     let trust = site.trust.without(["i9".to_owned()].into());
     tell.send_modify(|caller| *caller = caller.trusting(trust.clone()));
-    assert_eq!(said(&mut sender).await.0, "TLSv1_3 of gateway 2", "somebody else was taken back: nothing changes");
+    assert_eq!(
+        said(&mut sender, Transport::Tls13).await.0,
+        "TLSv1_3 of gateway 2",
+        "somebody else was taken back: nothing changes"
+    );
 }
 
 #[tokio::test]
@@ -178,7 +188,7 @@ async fn an_instance_that_is_taken_back_is_not_called() {
     let site = Site::new().await;
     let (_tell, caller) = watch::channel(site.caller().trusting(site.trust.without([NAME.to_owned()].into())));
     let house = House::named(caller);
-    site.publish(&house, Transport::Tls13, Some(NAME));
-    let answer = ask(&mut house::h2(house.public).await, "text/plain").await;
+    site.publish(&house);
+    let answer = ask(&mut house::h2(house.public).await, Transport::Tls13, "text/plain").await;
     assert!(answer.status >= 500 && answer.body.contains("was revoked"), "{answer:?}");
 }

@@ -51,7 +51,7 @@ impl Workshop {
         if self.tools.identities.serve(policy.transport) {
             blueprint.environment.extend(variables::identity(policy.transport));
         }
-        let (record, order) = Record::starting(lot, desired, now);
+        let (record, order) = Record::starting(lot, desired, policy.transport, now);
         tokio::spawn(Life::new(blueprint, desired, self.tools.clone()).live(order));
         Ok(record)
     }
