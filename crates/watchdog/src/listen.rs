@@ -33,6 +33,9 @@ const WINDOW: u32 = 256 * 1024;
 const BACKLOG: u32 = 4096;
 /// Longest handshake, where the reading of heads has no limit; and how long a peer that is not admitted may be told so.
 const HANDSHAKE: Duration = Duration::from_secs(10);
+/// How long a connection that was made before the end may take to bring its first call: who opened it could not know, and cannot tell
+/// whether it ran.
+const FIRST_CALL: Duration = Duration::from_millis(500);
 /// Pause after accept fails, usually for want of file descriptors: trying at once would burn the core.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
@@ -128,7 +131,7 @@ async fn connection(stream: TcpStream, http: Arc<Builder<TokioExecutor>>, app: A
     }
     let begun = tokio::select! {
         begun = Begun::look(stream) => begun,
-        () = watch.closed() => return,
+        () = late(&mut watch) => return,
     };
     match begun {
         // On the heap, so that a plain connection is no larger for it.
@@ -172,9 +175,10 @@ async fn serve(
     mut watch: Watch,
 ) {
     let open = watch.open.clone();
-    let busy = Busy::default();
+    let (busy, first) = (Busy::default(), Notify::new());
     let io = Patient::new(stream, busy.clone(), app.config.read_timeout, app.config.write_timeout);
     let service = service_fn(|request: Request<Incoming>| {
+        first.notify_one();
         let refusal = caller.refusal(request.uri().path());
         let (app, busy, open) = (Arc::clone(&app), busy.enter(), open.clone());
         async move {
@@ -188,11 +192,20 @@ async fn serve(
     let mut connection = std::pin::pin!(connection);
     tokio::select! {
         _ = connection.as_mut() => return, // its end is the caller's affair; calls are recorded one by one
-        () = watch.closed() => {}
         () = ending.notified() => {}
+        () = async {
+            watch.closed().await;
+            let _ = timeout(FIRST_CALL, first.notified()).await;
+        } => {}
     }
     connection.as_mut().graceful_shutdown();
     let _ = connection.await;
+}
+
+/// A while after connections are to finish.
+async fn late(watch: &mut Watch) {
+    watch.closed().await;
+    tokio::time::sleep(FIRST_CALL).await;
 }
 
 /// Serves `/metrics` until the process ends.
