@@ -14,7 +14,6 @@ use nearpath_domain::hub::{Door, Hub, Settings};
 use nearpath_domain::protocol::Terms;
 use nearpath_testkit::{eventually, free_addr, within};
 use nearpath_types::{FunctionId, InstanceId};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
@@ -68,11 +67,7 @@ impl House {
 
     pub(crate) fn environment(&self, instance: u64, name: &str) -> Environment {
         let door: PathBuf = self.folder.path().join(format!("{instance}"));
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
-        bind(&socket, &SocketAddrUnix::new(&door).unwrap()).unwrap();
-        listen(&socket, 16).unwrap();
-        self.hub.admit(InstanceId(instance), name.parse().unwrap(), Door::Listening(socket));
+        self.hub.admit(InstanceId(instance), name.parse().unwrap(), Door::at(&door).unwrap());
         let nobody = format!("http://{}", free_addr());
         Environment { door: Some(door), gateway: nobody, listen: free_addr() }
     }
