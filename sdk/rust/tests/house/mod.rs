@@ -166,3 +166,30 @@ pub(crate) async fn near(name: &str, body: impl Into<Bytes>) -> Response {
     .await;
     answer.unwrap()
 }
+
+/// A function outside of any domain that is its own gateway: who is in its surroundings calls it, by any name, over HTTP.
+pub(crate) struct Alone {
+    pub(crate) surroundings: Environment,
+    end: watch::Sender<bool>,
+    server: JoinHandle<Result<(), Error>>,
+}
+
+impl Alone {
+    /// Its handler reads bodies as they come.
+    pub(crate) fn streaming<H: Handler>(handler: impl FnOnce() -> H + Send + 'static) -> Self {
+        let listen = free_addr();
+        let surroundings = Environment { door: None, gateway: format!("http://{listen}"), listen };
+        let (end, mut ended) = watch::channel(false);
+        let environment = surroundings.clone();
+        let server = std::thread::spawn(move || {
+            let end = async move { drop(ended.wait_for(|end| *end).await) };
+            Server::new(handler()).streaming().within(environment).run_until(end)
+        });
+        Self { surroundings, end, server }
+    }
+
+    pub(crate) fn stop(self) {
+        self.end.send_replace(true);
+        self.server.join().unwrap().unwrap();
+    }
+}
