@@ -1,28 +1,16 @@
 //! The orderly end.
 
-use std::sync::Arc;
-
 use http::{Request, Response};
 use nearpath_gateway::Settings;
 use nearpath_testkit::{eventually, within};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
-use tokio::sync::Semaphore;
 
-use crate::house::{self, House, full, ms, serving};
+use crate::house::{self, House, full, held, ms, serving};
 
 #[tokio::test]
 async fn what_is_in_flight_is_answered_and_nothing_new_is_accepted() {
-    let go = Arc::new(Semaphore::new(0));
-    let gate = go.clone();
-    let at = serving(move |_| {
-        let gate = gate.clone();
-        async move {
-            gate.acquire().await.unwrap().forget();
-            Response::new(full("ok"))
-        }
-    })
-    .await;
+    let (at, go) = held().await;
     let mut house = House::with(Settings { drain_timeout: std::time::Duration::from_secs(600), ..Settings::default() });
     house.echo(at);
     let mut idle = TcpStream::connect(house.public).await.unwrap();
