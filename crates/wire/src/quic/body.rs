@@ -21,11 +21,19 @@ const READ_MOST: usize = 64 * 1024;
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum BodyError {
     /// The stream or the connection broke.
-    #[error("{0}")]
+    #[error("{}", why(.0))]
     Stream(#[from] ReadError),
     /// What came is not as `contract/quic.md` says.
     #[error("{0}")]
     Fault(#[from] Fault),
+}
+
+/// quinn says of a connection only that it was lost; what matters is why: a peer that is not admitted is told so there.
+fn why(error: &ReadError) -> String {
+    match error {
+        ReadError::ConnectionLost(why) => format!("connection lost: {why}"),
+        other => other.to_string(),
+    }
 }
 
 /// The rest of a call's request, or of its answer. When it is dropped before its end, the peer is told that nobody reads on.

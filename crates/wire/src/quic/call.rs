@@ -3,12 +3,14 @@
 use std::cell::Cell;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::{Bytes, BytesMut};
 use http::{Request, Response};
 use http_body::Body;
 use nearpath_types::head::BadHead;
+use nearpath_types::spiffe::Role;
 use quinn::{ClientConfig, ConnectError, ConnectionError, Endpoint, ReadError, ZeroRttAccepted};
 use rustls::pki_types::CertificateDer;
 use tokio::sync::watch;
@@ -55,7 +57,9 @@ enum Stage {
     /// Complete; whether the first flight was taken.
     Done { early: bool },
     /// It failed, or the peer is not admitted.
-    Failed(Refusal),
+    Failed(Arc<str>),
+    /// Nothing came within this time.
+    Silent(Duration),
 }
 
 /// Why there is no connection. Nothing was sent that could have run.
@@ -104,6 +108,9 @@ pub enum CallError {
     /// The head is larger than a head may be.
     #[error("the request's head cannot be sent: {0}")]
     Head(#[from] BadHead),
+    /// It went in the first flight, and nothing came back, as where UDP is blocked in one direction or in both; it may have run.
+    #[error("no answer over UDP within {0:?}; it may have run")]
+    Silent(Duration),
     /// It broke off; it may have run.
     #[error("{0}")]
     Broken(#[from] BodyError),
@@ -115,7 +122,8 @@ impl Dialer {
         Self { endpoint, config, trust }
     }
 
-    /// Opens a connection to the incarnation `name`; at once, if there is a session for it. Must run inside a `LocalSet`.
+    /// Opens a connection to the incarnation `name`; at once, if there is a session for it. Either way the handshake ends within `limit`.
+    /// Must run inside a `LocalSet`.
     ///
     /// # Errors
     /// See [`DialError`].
@@ -123,7 +131,7 @@ impl Dialer {
         let begun = self.endpoint.connect_with(self.config.clone(), addr, name);
         let connecting = begun.map_err(|source| DialError::Begin { addr, source })?;
         match connecting.into_0rtt() {
-            Ok((connection, accepted)) => Ok(self.early(connection, accepted, name)),
+            Ok((connection, accepted)) => Ok(self.early(connection, accepted, name, limit)),
             Err(connecting) => {
                 let done = tokio::time::timeout(limit, connecting).await;
                 let done = done.map_err(|_| DialError::Timeout { addr, limit })?;
@@ -134,23 +142,34 @@ impl Dialer {
         }
     }
 
-    fn early(&self, connection: quinn::Connection, accepted: ZeroRttAccepted, name: &str) -> Line {
+    fn early(&self, connection: quinn::Connection, accepted: ZeroRttAccepted, name: &str, limit: Duration) -> Line {
         let (tell, stage) = watch::channel(Stage::Early);
         let (dialer, name, one) = (self.clone(), name.to_owned(), connection.clone());
         tokio::task::spawn_local(async move {
-            let early = accepted.await;
-            let checked = dialer.check(&one, &name);
-            tell.send_replace(checked.map_or_else(Stage::Failed, |_| Stage::Done { early }));
+            let Ok(early) = tokio::time::timeout(limit, accepted).await else {
+                tell.send_replace(Stage::Silent(limit)); // before the calls break
+                return one.close(code::DONE, b"");
+            };
+            tell.send_replace(dialer.outcome(&one, &name, early));
         });
         Line::new(connection, stage)
+    }
+
+    fn outcome(&self, connection: &quinn::Connection, name: &str, early: bool) -> Stage {
+        if let Some(error) = connection.close_reason() {
+            return Stage::Failed(error.to_string().into());
+        }
+        self.check(connection, name)
+            .map_or_else(|refusal| Stage::Failed(refusal.to_string().into()), |_| Stage::Done { early })
     }
 
     /// rustls has checked chain and name; what it does not know is when a certificate was taken back.
     fn check(&self, connection: &quinn::Connection, name: &str) -> Result<Peer, Refusal> {
         let checked = self.trust.admit(&certificates(connection), SystemTime::now());
-        let checked = checked.and_then(|peer| match peer.name == name {
-            true => Ok(peer),
-            false => Err(Refusal::Unreadable(format!("it is called {}", peer.name))),
+        let checked = checked.and_then(|peer| match (&peer.id.role, peer.name == name) {
+            (Role::Instance(..), true) => Ok(peer),
+            (_, true) => Err(Refusal::NoInstance(peer.id)),
+            (_, false) => Err(Refusal::Unreadable(format!("it is called {}", peer.name))),
         });
         if let Err(refusal) = &checked {
             connection.close(code::REFUSED, refusal.to_string().as_bytes());
@@ -209,7 +228,8 @@ impl Line {
         let settled = stage.wait_for(|stage| *stage != Stage::Early).await;
         match settled.as_deref() {
             Ok(Stage::Done { early }) => Ok(*early),
-            Ok(Stage::Failed(refusal)) => Err(CallError::Unseen(refusal.to_string())),
+            Ok(Stage::Failed(why)) => Err(CallError::Unseen(why.to_string())),
+            Ok(Stage::Silent(limit)) => Err(CallError::Unseen(format!("no answer over UDP within {limit:?}"))),
             Ok(Stage::Early) | Err(_) => Err(CallError::Unseen("the connection's task ended".to_owned())),
         }
     }
@@ -285,9 +305,18 @@ impl Line {
             }
             false => Some(Upload::of(out, first, body, announced)),
         };
-        let (answered, head) = incoming.opening().await.map_err(Failed::of)?;
+        let (answered, head) = incoming.opening().await.map_err(|error| self.failed(error))?;
         let response = heads::response(&answered, &head).map_err(|fault| Failed::of(fault.into()))?;
         Ok(response.map(|()| Answer { incoming, answered, _upload: upload, _busy: busy }))
+    }
+}
+
+impl Line {
+    fn failed(&self, error: BodyError) -> Failed {
+        match *self.stage.borrow() {
+            Stage::Silent(limit) => Failed::For(CallError::Silent(limit)),
+            _ => Failed::of(error),
+        }
     }
 }
 
@@ -312,6 +341,11 @@ impl Failed {
             BodyError::Stream(ReadError::ZeroRttRejected) => Self::NotTaken,
             BodyError::Stream(ReadError::Reset(number)) if *number == code::UNSEEN => {
                 Self::For(CallError::Unseen("the worker is stopping".to_owned()))
+            }
+            BodyError::Stream(ReadError::ConnectionLost(ConnectionError::ApplicationClosed(close)))
+                if close.error_code == code::FULL =>
+            {
+                Self::For(CallError::Unseen(String::from_utf8_lossy(&close.reason).into_owned()))
             }
             _ => Self::For(CallError::Broken(error)),
         }

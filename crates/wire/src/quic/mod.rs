@@ -9,12 +9,14 @@ pub mod code;
 pub mod config;
 pub mod frame;
 mod heads;
+mod room;
 mod serve;
 mod upload;
 mod worker;
 
 pub use body::{BodyError, Incoming};
 pub use call::{Answer, CallError, DialError, Dialer, Early, Line};
-pub use serve::{Call, Server};
+pub use room::CONNECTIONS;
+pub use serve::{Call, Refused, Server};
 pub use upload::SendError;
 pub use worker::{Worker, WorkerError};

@@ -12,10 +12,11 @@ use http::Response;
 use http_body::Body;
 use nearpath_types::SpiffeId;
 use quinn::{Endpoint, EndpointConfig, TokioRuntime};
+use tokio::sync::watch;
 
 use super::code;
 use super::config::{self, ConfigError};
-use super::serve::{Call, Server};
+use super::serve::{Call, Refused, Server};
 use crate::BoxError;
 use crate::early::{Provision, Register};
 
@@ -106,6 +107,16 @@ where
     /// When the socket is broken.
     pub fn addr(&self) -> io::Result<SocketAddr> {
         self.endpoint.local_addr()
+    }
+
+    /// Takes so many connections at a time from now on: see [`Server::connections`].
+    pub fn connections(&self, most: usize) {
+        self.server.connections(most);
+    }
+
+    /// Who was not let in; changes with each.
+    pub fn refused(&self) -> watch::Receiver<Refused> {
+        self.server.refused()
     }
 
     /// Its sessions.

@@ -6,4 +6,5 @@ mod early;
 mod peers;
 mod replay;
 mod site;
+mod strangers;
 mod worker;
