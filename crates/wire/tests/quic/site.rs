@@ -27,8 +27,13 @@ const KEY: TokenKey = TokenKey([7; 32]);
 
 /// Runs a test on one thread; no test hangs for ever.
 pub(crate) fn run(test: impl Future<Output = ()>) {
+    run_for(LIMIT, test);
+}
+
+/// The same for a test that takes longer.
+pub(crate) fn run_for(limit: Duration, test: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let limited = async { tokio::time::timeout(LIMIT, test).await.expect("the test has not ended in time") };
+    let limited = async { tokio::time::timeout(limit, test).await.expect("the test has not ended in time") };
     LocalSet::new().block_on(&runtime, limited);
 }
 
