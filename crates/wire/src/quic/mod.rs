@@ -11,6 +11,7 @@ pub mod frame;
 mod heads;
 mod room;
 mod serve;
+pub mod udp;
 mod upload;
 mod worker;
 
