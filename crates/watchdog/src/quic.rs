@@ -6,12 +6,13 @@
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::Response;
 use nearpath_wire::early::{LONGEST, Provision, ProvisionError};
-use nearpath_wire::quic::{Call, Worker, WorkerError};
+use nearpath_wire::quic::{Call, Refused, Worker, WorkerError};
 use tokio::io::{AsyncRead, AsyncReadExt};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use crate::arrival::Arrival;
 use crate::body::Body;
@@ -61,6 +62,7 @@ async fn take_part(
     let mut worker = Worker::start(socket, provision, move |call| walk(Arc::clone(&app), call, open.clone()))?;
     say!("QUIC on {addr} as {}", worker.id());
     drop(listens);
+    tokio::task::spawn_local(tell(worker.refused()));
     loop {
         tokio::select! {
             next = next(&mut pipe) => match next? {
@@ -73,6 +75,15 @@ async fn take_part(
     watch.closed().await;
     worker.stop().await;
     Ok(())
+}
+
+/// Writes down who was not let in: at most a line a second, so that nobody fills the log by knocking. Ends with the worker.
+async fn tell(mut refused: watch::Receiver<Refused>) {
+    while refused.changed().await.is_ok() {
+        let Refused { count, last } = refused.borrow_and_update().clone();
+        say!("QUIC: {count} callers refused so far, the last was {last}");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
 }
 
 /// The next frame; nothing at the pipe's end.
