@@ -105,8 +105,8 @@ pub(crate) async fn accept(listener: TcpListener, app: Arc<App>, mut watch: Watc
             () = watch.closed() => return,
         };
         match accepted {
-            Ok((stream, _)) => {
-                drop(tokio::spawn(connection(stream, Arc::clone(&http), Arc::clone(&app), watch.clone())))
+            Ok(accepted) => {
+                drop(tokio::spawn(connection(accepted, Arc::clone(&http), Arc::clone(&app), watch.clone())))
             }
             Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
         }
@@ -123,7 +123,12 @@ pub(crate) fn http<E>(executor: E) -> Builder<E> {
     builder
 }
 
-async fn connection(stream: TcpStream, http: Arc<Builder<TokioExecutor>>, app: Arc<App>, mut watch: Watch) {
+async fn connection(
+    (stream, from): (TcpStream, SocketAddr),
+    http: Arc<Builder<TokioExecutor>>,
+    app: Arc<App>,
+    mut watch: Watch,
+) {
     let _ = stream.set_nodelay(true); // a connection that is already gone shows it at the first read
     let plain = Caller::Plain(app.config.transport);
     if !app.entrance.may_open() {
@@ -135,16 +140,22 @@ async fn connection(stream: TcpStream, http: Arc<Builder<TokioExecutor>>, app: A
     };
     match begun {
         // On the heap, so that a plain connection is no larger for it.
-        Ok(begun) if begun.opening() == Opening::Tls => Box::pin(secured(begun, &http, app, watch)).await,
+        Ok(begun) if begun.opening() == Opening::Tls => Box::pin(secured(begun, from, &http, app, watch)).await,
         Ok(begun) => serve(Socket::Begun(begun), plain, &Notify::const_new(), &http, app, watch).await,
         Err(_) => {} // it broke off before it said anything
     }
 }
 
 /// A connection with TLS. It takes no more calls when its peer's certificate has ended, and is cut when the peer was taken back.
-async fn secured(begun: Begun<TcpStream>, http: &Builder<TokioExecutor>, app: Arc<App>, watch: Watch) {
+async fn secured(
+    begun: Begun<TcpStream>,
+    from: SocketAddr,
+    http: &Builder<TokioExecutor>,
+    app: Arc<App>,
+    watch: Watch,
+) {
     let limit = app.config.read_timeout.unwrap_or(HANDSHAKE);
-    let Ok((stream, mut guest)) = app.entrance.accept(begun, limit).await else { return }; // the peer has its alert
+    let Ok((stream, mut guest)) = app.entrance.accept(begun, from, limit).await else { return }; // the peer has its alert
     let (caller, expired) = (Caller::of(&guest), Notify::new());
     let refused = matches!(caller, Caller::Refused(_));
     let serving = serve(Socket::Tls(Box::new(stream)), caller, &expired, http, app, watch);

@@ -52,6 +52,8 @@ fn a_function_without_an_edge_is_told_so_and_its_calls_never_run() {
                 "{text}"
             );
         }
+        let log = watchdog.stderr.find("TLS: ");
+        assert!(log.contains("refused") && log.contains("127.0.0.1:") && log.contains("no edge leads from"), "{log}");
     });
 }
 
