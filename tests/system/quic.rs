@@ -53,7 +53,7 @@ fn path(answer: &Answer) -> &str {
 }
 
 /// The sum of a metric over the series that hold `labels`.
-async fn metric(house: &House, name: &str, labels: &str) -> u64 {
+pub(crate) async fn metric(house: &House, name: &str, labels: &str) -> u64 {
     let page = within(send(house.admin, request(Method::GET, "/metrics", ""))).await.unwrap();
     let page = String::from_utf8(page.body().to_vec()).unwrap();
     let of =
