@@ -90,8 +90,7 @@ impl Kind {
     ///
     /// # Errors
     /// [`need::Missing`] when this machine lacks something.
-    pub(crate) fn start(self, node: &Node, machine: &Machine) -> Result<App, Error> {
-        let python = Python::with_packages(self.name())?;
+    pub(crate) fn start(self, python: Python, node: &Node, machine: &Machine) -> Result<App, Error> {
         match self {
             Self::Certinfo => certinfo::start(python, node, machine),
             Self::Resizer => resizer::start(python, machine),

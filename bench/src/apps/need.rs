@@ -32,7 +32,7 @@ impl Python {
     ///
     /// # Errors
     /// [`Missing`] without Python, without pip, or when a package cannot be had.
-    pub(super) fn with_packages(example: &str) -> Result<Self, Error> {
+    pub(crate) fn with_packages(example: &str) -> Result<Self, Error> {
         let mut command = Command::new("python3");
         command.args(["-c", PACKAGES, example]).current_dir(examples()?).stdin(Stdio::null());
         command.env("PYTHONDONTWRITEBYTECODE", "1").env_remove("NEARPATH_SKIP_LOG"); // a skip is the comparison's to tell

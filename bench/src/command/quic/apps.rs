@@ -14,7 +14,7 @@ use crate::apart::call::Call;
 use crate::apart::caller::{Callee, Caller};
 use crate::apart::site::Identity;
 use crate::apart::{Error, Way, drive};
-use crate::apps::need::Missing;
+use crate::apps::need::{Missing, Python};
 use crate::apps::{App, Calls, Case, Kind, retail};
 use crate::compare::Comparison;
 use crate::tally::Failure;
@@ -67,13 +67,13 @@ fn wants(args: &Args, kind: Kind) -> bool {
         Wanted::Resizer => kind == Kind::Resizer,
         Wanted::Retail => kind == Kind::Retail,
     };
-    let name = format!("app {}", kind.name());
-    args.apps.iter().any(chosen) && (args.wants(&name) || args.case.starts_with(&name))
+    args.apps.iter().any(chosen) && args.may_want(&format!("app {}", kind.name()))
 }
 
 fn one(args: &Args, place: Place, kind: Kind, comparison: &mut Comparison) -> Result<(), Error> {
+    let python = Python::with_packages(kind.name())?;
     let ground = ground::Ground::new(place, args.awake)?;
-    let app = kind.start(&ground.second, &ground.machines.1)?;
+    let app = kind.start(python, &ground.second, &ground.machines.1)?;
     let town = Town::build(&ground, &app)?;
     eprintln!("started: app {}, {place}", kind.name());
     ground.caller.enter(|| {
