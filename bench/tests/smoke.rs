@@ -124,7 +124,7 @@ fn ring_writes_its_file() {
 
 /// What `quic` wrote and printed.
 fn quic(args: &[&str], path: &str) -> (Value, String) {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = tempfile::tempdir().expect("room for a folder");
     let mut command = Command::new("/usr/bin/timeout"); // a hang is a failure
     command.args([
         "300",
@@ -139,14 +139,15 @@ fn quic(args: &[&str], path: &str) -> (Value, String) {
     ]);
     command.args(args).env("PATH", path).env("NEARPATH_BENCH_RESULTS", folder.path()).stdin(Stdio::null());
     command.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
-    let output = command.output().unwrap();
+    let output = command.output().expect("timeout(1) is there");
     let text = std::fs::read(folder.path().join("quic.json")).unwrap_or_else(|error| panic!("{error}: {output:?}"));
-    (serde_json::from_slice(&text).unwrap(), String::from_utf8_lossy(&output.stdout).into_owned())
+    (serde_json::from_slice(&text).expect("a report"), String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 fn path_with_watchdog() -> String {
     let programs = nearpath_testkit::program("nearpath-watchdog");
-    format!("{}:{}", programs.parent().unwrap().display(), std::env::var("PATH").unwrap_or_default())
+    let folder = programs.parent().expect("a program is in a folder").display();
+    format!("{folder}:{}", std::env::var("PATH").unwrap_or_default())
 }
 
 #[test]
@@ -168,7 +169,7 @@ fn quic_apps(case: &str, apps: &str, cases: usize) {
     if let Some(line) = table.lines().find(|line| line.starts_with("left out: ")) {
         skip!("{line}");
     }
-    let rows = report["rows"].as_array().unwrap();
+    let rows = report["rows"].as_array().expect("rows");
     assert_eq!(rows.len(), cases * 5, "four ways and none: {report}");
     assert!(rows.iter().all(|row| row["failed"] == 0 && row["n"] == 2), "{report}");
     assert_eq!(table.matches("the network's part in ms: tcp ").count(), cases, "{table}");

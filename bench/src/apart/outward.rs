@@ -4,7 +4,7 @@
 //! It stands where a function's own watchdog would be the caller. A call goes over a new connection; where connections are opened
 //! ahead, over the one that has waited for it; and with [`Manner::Kept`] always over the same one.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
@@ -60,6 +60,8 @@ struct Outward {
     manner: Manner,
     /// By name of the callee.
     waiting: RefCell<BTreeMap<String, Waiting>>,
+    /// A call did not go as it should have, which was seen only after its answer: a first flight was not taken.
+    untrue: Cell<bool>,
 }
 
 /// Starts it on a thread of its own, which goes on as long as the process. Returns the thread's number.
@@ -83,8 +85,9 @@ fn thread(plan: Plan, tell: &mpsc::Sender<Result<u32, String>>) {
 
 async fn serve(plan: Plan, ready: impl FnOnce()) -> Result<(), Error> {
     let Plan { port, identity, callees, manner, .. } = plan;
-    let outward =
-        Rc::new(Outward { caller: Rc::new(Caller::new(identity)?), callees, manner, waiting: RefCell::default() });
+    let caller = Rc::new(Caller::new(identity)?);
+    let (waiting, untrue) = (RefCell::default(), Cell::new(false));
+    let outward = Rc::new(Outward { caller, callees, manner, waiting, untrue });
     let listener = port::listen(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))?;
     ready();
     port::serve(listener, None, move |request| answer(Rc::clone(&outward), request)).await;
@@ -124,7 +127,11 @@ fn callee(target: &str) -> Option<(String, String)> {
 }
 
 impl Outward {
-    async fn pass(&self, way: Way, name: &str, request: Request<Bytes>) -> Result<Response<Bytes>, Failure> {
+    /// The call after an untrue one fails, so that somebody notices.
+    async fn pass(self: &Rc<Self>, way: Way, name: &str, request: Request<Bytes>) -> Result<Response<Bytes>, Failure> {
+        if self.untrue.take() {
+            return Err(Failure::Broken);
+        }
         let callee = self.callees.get(name).ok_or(Failure::Connect)?;
         let mut connection = self.connection(way, name, callee).await?;
         let answer = connection.whole(request).await?;
@@ -146,20 +153,26 @@ impl Outward {
     }
 
     /// What follows an answer does not keep it waiting.
-    fn afterwards(&self, way: Way, name: &str, callee: Callee, connection: Connection) {
+    fn afterwards(self: &Rc<Self>, way: Way, name: &str, callee: Callee, connection: Connection) {
         let opening = match (self.manner, way) {
             (Manner::Kept, _) => spawn_local(async { Ok(connection) }),
             (Manner::New, Way::QuicReady) => {
-                spawn_local(async move { drop(connection.end().await) });
+                self.end(connection);
                 let caller = Rc::clone(&self.caller);
                 spawn_local(async move { caller.open(way, &callee).await })
             }
-            (Manner::New, _) => {
-                spawn_local(async move { drop(connection.end().await) });
-                return;
-            }
+            (Manner::New, _) => return self.end(connection),
         };
         self.waiting.borrow_mut().insert(name.to_owned(), Waiting { since: Instant::now(), opening });
+    }
+
+    fn end(self: &Rc<Self>, connection: Connection) {
+        let outward = Rc::clone(self);
+        spawn_local(async move {
+            if connection.end().await.is_err() {
+                outward.untrue.set(true);
+            }
+        });
     }
 }
 
