@@ -67,7 +67,7 @@ impl Callee {
     /// The same worker, for callers who reach its machine by another address.
     pub(crate) fn at(&self, addr: IpAddr) -> Self {
         let at = |old: SocketAddr| SocketAddr::new(addr, old.port());
-        Self { plain: at(self.plain), mutual: at(self.mutual), server: at(self.server), name: self.name.clone() }
+        Self { worker: at(self.worker), server: at(self.server), name: self.name.clone() }
     }
 }
 

@@ -90,7 +90,7 @@ async fn serve(plan: Plan, ready: impl FnOnce()) -> Result<(), Error> {
     let outward = Rc::new(Outward { caller, callees, manner, waiting, untrue });
     let listener = port::listen(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))?;
     ready();
-    port::serve(listener, None, move |request| answer(Rc::clone(&outward), request)).await;
+    port::serve(listener, port::Door::Plain, move |request| answer(Rc::clone(&outward), request)).await;
     Ok(())
 }
 

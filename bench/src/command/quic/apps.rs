@@ -101,7 +101,7 @@ impl Stage<'_> {
             let took = match ways.get(index) {
                 Some(way) => {
                     let seen = self.town.away(case.function)?;
-                    drive::each(&self.caller, (*way, &seen.callee), &calls, || seen.spent(way.is_tls())).await
+                    drive::each(&self.caller, (*way, &seen.callee), &calls, || seen.spent(way.needs_front())).await
                 }
                 None => at_home(self.town, self.town.home(case.function)?, &calls)?,
             };
