@@ -1,12 +1,12 @@
 //! Connections of one thread, in every way.
 
 use std::cell::Cell;
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Method, Request, StatusCode};
+use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
@@ -59,6 +59,14 @@ pub(crate) struct Caller {
 pub(crate) enum Connection {
     Http(SendRequest<Full<Bytes>>),
     Quic(Line, Early),
+}
+
+impl Callee {
+    /// The same worker, for callers who reach its machine by another address.
+    pub(crate) fn at(&self, addr: IpAddr) -> Self {
+        let at = |old: SocketAddr| SocketAddr::new(addr, old.port());
+        Self { worker: at(self.worker), server: at(self.server), name: self.name.clone() }
+    }
 }
 
 impl Caller {
@@ -170,6 +178,24 @@ impl Connection {
         }
     }
 
+    /// Any request and its answer as a whole.
+    pub(crate) async fn whole(&mut self, request: Request<Bytes>) -> Result<Response<Bytes>, Failure> {
+        tokio::time::timeout(PATIENCE, self.collected(request)).await.unwrap_or(Err(Failure::Timeout))
+    }
+
+    async fn collected(&mut self, request: Request<Bytes>) -> Result<Response<Bytes>, Failure> {
+        match self {
+            Self::Http(sender) => {
+                sender.ready().await.map_err(|_| Failure::Broken)?;
+                let answer = sender.send_request(request.map(Full::new)).await.map_err(|_| Failure::Broken)?;
+                collect(answer).await
+            }
+            Self::Quic(line, early) => {
+                collect(line.call_whole(request, *early).await.map_err(|_| Failure::Broken)?).await
+            }
+        }
+    }
+
     /// Ends it when what a worker gives to each caller has come, sessions among it: they follow the handshake, which a call in the
     /// first flight does not wait for.
     ///
@@ -211,6 +237,12 @@ async fn tcp(addr: SocketAddr) -> Result<TcpStream, Failure> {
     let stream = TcpStream::connect(addr).await.map_err(|_| Failure::Connect)?;
     stream.set_nodelay(true).map_err(|_| Failure::Connect)?;
     Ok(stream)
+}
+
+async fn collect<B: http_body::Body<Data = Bytes>>(answer: Response<B>) -> Result<Response<Bytes>, Failure> {
+    let (head, body) = answer.into_parts();
+    let body = body.collect().await.map_err(|_| Failure::Broken)?;
+    Ok(Response::from_parts(head, body.to_bytes()))
 }
 
 /// Reads a body to its end without keeping it.

@@ -3,11 +3,14 @@
 //! [`site`] is an installation in small: an authority, and sessions that are minted. [`caller`] opens connections in each [`Way`],
 //! [`drive`] makes calls with it and counts. On the other side is the real watchdog ([`worker`]) or, for TLS where callers show no
 //! certificate, a [`front`] in its place; behind both the same [`handler`]. [`relay`] is a function that calls the next one.
+//! Functions of whole applications are called with a [`call::Call`]; the calls that they make leave their machine by [`outward`].
 
+pub(crate) mod call;
 pub(crate) mod caller;
 pub(crate) mod drive;
 pub(crate) mod front;
 pub(crate) mod handler;
+pub(crate) mod outward;
 mod port;
 pub(crate) mod relay;
 pub(crate) mod sink;
