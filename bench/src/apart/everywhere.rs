@@ -1,6 +1,7 @@
 //! A server of the bench's own that is reached by every transport, as a worker is; and threads for such servers.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::rc::Rc;
 use std::sync::mpsc;
 
 use bytes::Bytes;
@@ -9,15 +10,18 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use nearpath_testkit::lab::Node;
 use nearpath_wire::early::Provision;
+use nearpath_wire::mutual::Entrance;
 use nearpath_wire::quic::{Call, Worker};
 use tokio::task::LocalSet;
 
 use super::caller::Callee;
-use super::{Error, port, tls};
+use super::port::{self, Door};
+use super::{Error, tls};
 
-const PLAIN: u16 = 8001;
-const MUTUAL: u16 = 8002;
-const SERVER: u16 = 8003;
+/// As the watchdog's, and QUIC's over UDP.
+const WORKER: u16 = 8001;
+/// Where callers show no certificate.
+const SERVER: u16 = 8002;
 
 /// To be called when all is ready.
 pub(super) type Ready = Box<dyn FnOnce()>;
@@ -26,7 +30,7 @@ pub(super) type Ready = Box<dyn FnOnce()>;
 pub(crate) fn callee(addr: IpAddr, provision: &Provision) -> Callee {
     let at = |port| SocketAddr::new(addr, port);
     let name = provision.credentials.name.clone();
-    Callee { plain: at(PLAIN), mutual: at(MUTUAL), server: at(SERVER), name }
+    Callee { worker: at(WORKER), server: at(SERVER), name }
 }
 
 /// Answers for ever: `http` what comes over TCP, with TLS or without, `quic` the rest. Must run inside a `LocalSet`.
@@ -38,15 +42,15 @@ where
     G: Future<Output = Response<Full<Bytes>>> + 'static,
 {
     let all = |port| SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
-    let (mutual, server) = (tls::callee(&provision, true)?, tls::callee(&provision, false)?);
-    let plain = port::serve(port::listen(all(PLAIN))?, None, http.clone());
-    let mutual = port::serve(port::listen(all(MUTUAL))?, Some(mutual), http.clone());
-    let server = port::serve(port::listen(all(SERVER))?, Some(server), http);
-    let socket = UdpSocket::bind(all(PLAIN))?;
+    let (entrance, nameless) = (Rc::new(Entrance::new(true)), Door::Nameless(tls::callee(&provision)?.into()));
+    entrance.provision(&provision)?;
+    let worker = port::serve(port::listen(all(WORKER))?, Door::Worker(entrance), http.clone());
+    let server = port::serve(port::listen(all(SERVER))?, nameless, http);
+    let socket = UdpSocket::bind(all(WORKER))?;
     socket.set_nonblocking(true)?;
     let _quic = Worker::start(socket, provision, quic)?;
     ready();
-    tokio::join!(plain, mutual, server);
+    tokio::join!(worker, server);
     Ok(())
 }
 

@@ -20,8 +20,9 @@ use tokio::task::{JoinHandle, spawn_local};
 
 use super::call::Route;
 use super::caller::{Callee, Caller, Connection};
+use super::port::{self, Door};
 use super::site::Identity;
-use super::{Error, Way, everywhere, port};
+use super::{Error, Way, everywhere};
 use crate::tally::Failure;
 
 /// A connection that has waited longer is not used: its other end may have given it up.
@@ -73,7 +74,7 @@ pub(crate) fn start(plan: Plan, port: u16) -> Result<u32, Error> {
         let listener = port::listen(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))?;
         let outward = Outward::new(plan)?;
         ready();
-        port::serve(listener, None, move |request| answer(Rc::clone(&outward), request)).await;
+        port::serve(listener, Door::Plain, move |request| answer(Rc::clone(&outward), request)).await;
         Ok(())
     })
 }

@@ -1,4 +1,4 @@
-//! Workers as processes in a namespace: the handler, the watchdog in front of it, and the TLS front in the watchdog's place.
+//! Workers as processes in a namespace: the handler, the watchdog in front of it, or the TLS front in its place.
 
 use std::cell::Cell;
 use std::io::{BufRead, BufReader, PipeWriter, Read, Write};
@@ -12,7 +12,7 @@ use super::Error;
 use super::caller::Callee;
 
 const HANDLER: u16 = 9000;
-/// The first worker's ports; each has three.
+/// The first worker's ports; each has two.
 const FIRST: u16 = 9001;
 
 /// A process that is killed when this is dropped.
@@ -82,10 +82,10 @@ impl Machine {
     }
 
     fn run(&self, provision: &Provision, code: &Code, dog: bool, front: bool) -> Result<Worker, Error> {
-        let first = self.ports(3);
+        let first = self.ports(2);
         let at = |offset| SocketAddr::new(self.addr, first + offset);
         let name = provision.credentials.name.clone();
-        let callee = Callee { plain: at(0), mutual: at(1), server: at(2), name };
+        let callee = Callee { worker: at(0), server: at(1), name };
         let dog = dog.then(|| self.watchdog(provision, first, code)).transpose()?;
         let front = front.then(|| self.front(provision, &callee, code)).transpose()?;
         Ok(Worker { callee, dog, front })
@@ -114,7 +114,7 @@ impl Machine {
         let (reader, mut writer) = std::io::pipe()?;
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["quic-front", "--upstream", &local(code.port)]).stdin(reader).stdout(Stdio::piped());
-        command.args(["--mutual", &any(callee.mutual.port()), "--server", &any(callee.server.port())]);
+        command.args(["--listen", &any(callee.server.port())]);
         writer.write_all(&Provision { entries: Vec::new(), ..provision.clone() }.write())?;
         drop(writer);
         started(&self.node, &mut command)
@@ -122,9 +122,9 @@ impl Machine {
 }
 
 impl Worker {
-    /// Of the one that answers TLS over TCP, or of the one that answers the rest.
-    pub(crate) fn pid(&self, tls: bool) -> Option<u32> {
-        match tls {
+    /// Of the front, or of the watchdog.
+    pub(crate) fn pid(&self, front: bool) -> Option<u32> {
+        match front {
             true => self.front.as_ref().map(|front| front.0.id()),
             false => self.dog.as_ref().map(|(dog, _)| dog.0.id()),
         }

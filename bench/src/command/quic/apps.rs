@@ -135,7 +135,7 @@ impl Stage<'_> {
         }
         let seen = self.town.away(case.function)?;
         let of = (variant.way, &seen.callee);
-        Ok(drive::each(&self.caller, of, &calls, || seen.spent(variant.way.is_tls())).await)
+        Ok(drive::each(&self.caller, of, &calls, || seen.spent(variant.way.needs_front())).await)
     }
 
     /// What a measurement calls, and one before that is not counted. All of them begin with the same data.

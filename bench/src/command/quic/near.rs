@@ -183,7 +183,7 @@ impl Stage<'_> {
         let one = async |index: usize| {
             let (way, mut took) = (ways[index], Took::default());
             for _ in 0..self.args.starts {
-                let worker = self.worker(1, !way.is_tls(), way.is_tls())?;
+                let worker = self.worker(1, !way.needs_front(), way.needs_front())?;
                 self.once(way, &worker, &mut took).await;
             }
             Ok::<_, Error>(told(&case, way.name(), &took).measured())
@@ -206,7 +206,7 @@ impl Stage<'_> {
 
 /// What the process that answers has spent.
 fn spent(worker: &Worker, way: Way) -> impl Fn() -> Duration {
-    let pid = worker.pid(way.is_tls());
+    let pid = worker.pid(way.needs_front());
     move || pid.map_or(Duration::ZERO, |pid| cpu::alone(&[pid]))
 }
 

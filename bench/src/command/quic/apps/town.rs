@@ -26,8 +26,9 @@ const SESSIONS: usize = 8;
 /// A function as somebody reaches it.
 pub(super) struct Seen {
     pub(super) callee: Callee,
-    /// Processes of all workers that can have a part in a call: those that answer TLS over TCP, and those that answer the rest.
-    tls: Vec<u32>,
+    /// Processes of all workers that can have a part in a call: those that answer where callers show no certificate, and those
+    /// that answer the rest.
+    fronts: Vec<u32>,
     dogs: Vec<u32>,
     /// The way out of the machine, and the gateway.
     threads: Vec<u32>,
@@ -116,8 +117,8 @@ impl Town {
 
 impl Seen {
     /// CPU time of the workers, of the way out and of the gateway.
-    pub(super) fn spent(&self, tls: bool) -> Duration {
-        let workers = if tls { &self.tls } else { &self.dogs };
+    pub(super) fn spent(&self, front: bool) -> Duration {
+        let workers = if front { &self.fronts } else { &self.dogs };
         cpu::alone(workers) + cpu::of_threads(&self.threads)
     }
 }
@@ -201,11 +202,11 @@ fn directory(callees: &Started, at: IpAddr) -> BTreeMap<String, Callee> {
 /// What is to be called, at the addresses that the workers have or at that one.
 fn seen(started: &[&Started], threads: &[u32], at: Option<IpAddr>) -> BTreeMap<&'static str, Seen> {
     let all = || started.iter().flat_map(|some| some.iter());
-    let pids = |tls| all().filter_map(|(_, worker)| worker.pid(tls)).collect::<Vec<_>>();
-    let (tls, dogs) = (pids(true), pids(false));
+    let pids = |front| all().filter_map(|(_, worker)| worker.pid(front)).collect::<Vec<_>>();
+    let (fronts, dogs) = (pids(true), pids(false));
     let one = |worker: &Worker| Seen {
         callee: at.map_or_else(|| worker.callee.clone(), |at| worker.callee.at(at)),
-        tls: tls.clone(),
+        fronts: fronts.clone(),
         dogs: dogs.clone(),
         threads: threads.to_vec(),
     };
