@@ -10,6 +10,7 @@ pub mod body;
 pub mod client;
 pub mod early;
 pub mod exec;
+pub mod h3;
 pub mod hop;
 pub mod identity;
 pub mod quic;

@@ -1,5 +1,6 @@
 //! One request for a function, and what every room on its way needs to know of it.
 
+mod arriving;
 mod asked;
 mod clock;
 mod digits;
@@ -20,6 +21,7 @@ pub(crate) use asked::{X_CALL_ID, X_NEARPATH_PATH, X_START_TIME, X_TIMEOUT, is_s
 pub(crate) use clock::{Clock, Stage};
 pub(crate) use digits::seconds;
 pub(crate) use identity::{CallId, StartTime};
+pub(crate) use arriving::Arriving;
 pub(crate) use upload::{Flow, Upload};
 
 use crate::Zone;

@@ -48,7 +48,7 @@ impl Control for Rings {
         Some(sockets)
     }
 
-    fn admin(&self, request: Request<Incoming>) -> BoxFuture<'static, Response<Body>> {
+    fn admin(&self, request: Request<Body>) -> BoxFuture<'static, Response<Body>> {
         let body = Body::from(format!("admin {}", request.uri().path()));
         Box::pin(std::future::ready(Response::new(body)))
     }
