@@ -124,9 +124,9 @@ impl House {
         let at_secure = secure[0].local_addr().unwrap();
         let (at, at_inner) = (public[0].local_addr().unwrap(), inner[0].local_addr().unwrap());
         let listeners = vec![
-            Listener { zone: Zone::Public, tls: None, sockets: public },
-            Listener { zone: Zone::Inner, tls: None, sockets: inner },
-            Listener { zone: Zone::Public, tls: Some(tls), sockets: secure },
+            Listener { zone: Zone::Public, tls: None, sockets: public, http3: None },
+            Listener { zone: Zone::Inner, tls: None, sockets: inner, http3: None },
+            Listener { zone: Zone::Public, tls: Some(tls), sockets: secure, http3: None },
         ];
         let (trigger, watch) = drain::channel();
         let serving = gateway.serve(listeners, 2, Arc::new(|| Ok(())), watch).unwrap();
