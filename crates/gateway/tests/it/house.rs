@@ -21,9 +21,13 @@ use nearpath_daemon::drain::{self, Trigger};
 use nearpath_daemon::metrics::Registry;
 use nearpath_domain::Hub;
 use nearpath_gateway::adapt::Adapters;
-use nearpath_gateway::{Control, Gateway, Listener, Serving, Settings, Zone};
+use nearpath_gateway::{Control, Gateway, Http3, Listener, Serving, Settings, Zone};
 use nearpath_types::{FunctionId, FunctionRoute, Instance, InstanceAddr, InstanceId, InstanceState, Policy, Snapshot};
 use nearpath_wire::Body;
+use nearpath_wire::h3::Site;
+use nearpath_wire::server::Limits;
+use nearpath_wire::tls::Pair;
+use rustls::server::StoresServerSessions;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::mpsc;
@@ -101,15 +105,25 @@ impl House {
 
     /// With functions that are parties of a security domain.
     pub(crate) fn of_chain(hub: Hub) -> Self {
-        Self::build(Settings::default(), None, Some(hub))
+        Self::build(Settings::default(), None, Some(hub), None)
     }
 
     /// With listeners for other protocols.
     pub(crate) fn adapted(settings: Settings, adapters: Option<Adapters>) -> Self {
-        Self::build(settings, adapters, None)
+        Self::build(settings, adapters, None, None)
     }
 
-    fn build(settings: Settings, adapters: Option<Adapters>, hub: Option<Hub>) -> Self {
+    /// Whose sessions over HTTP/3 are kept elsewhere.
+    pub(crate) fn remembering(settings: Settings, sessions: Option<Arc<dyn StoresServerSessions>>) -> Self {
+        Self::build(settings, None, None, sessions)
+    }
+
+    fn build(
+        settings: Settings,
+        adapters: Option<Adapters>,
+        hub: Option<Hub>,
+        sessions: Option<Arc<dyn StoresServerSessions>>,
+    ) -> Self {
         let (send, rings) = mpsc::unbounded_channel();
         let (registry, log) = (Registry::default(), Lines::default());
         let gateway = Gateway::new(settings, Arc::new(Rings(send, hub)), &registry);
@@ -120,13 +134,20 @@ impl House {
         };
         let bind = || nearpath_wire::bind((Ipv4Addr::LOCALHOST, 0).into(), 2).unwrap();
         let (public, inner, secure) = (bind(), bind(), bind());
-        let (certificate, tls) = self_signed();
+        let (certificate, tls, pair) = self_signed();
         let at_secure = secure[0].local_addr().unwrap();
+        let site = match &sessions {
+            None => Site::new(&pair, &Limits::default(), 2).unwrap(),
+            Some(sessions) => Site::with_sessions(&pair, &Limits::default(), 2, sessions.clone()).unwrap(),
+        };
+        let sockets = nearpath_wire::bind::datagrams(at_secure, 2).unwrap();
+        nearpath_kernel::reuseport::steer(&sockets[0], &site.steering().program()).unwrap();
+        let http3 = Some(Http3 { site, sockets });
         let (at, at_inner) = (public[0].local_addr().unwrap(), inner[0].local_addr().unwrap());
         let listeners = vec![
             Listener { zone: Zone::Public, tls: None, sockets: public, http3: None },
             Listener { zone: Zone::Inner, tls: None, sockets: inner, http3: None },
-            Listener { zone: Zone::Public, tls: Some(tls), sockets: secure, http3: None },
+            Listener { zone: Zone::Public, tls: Some(tls), sockets: secure, http3 },
         ];
         let (trigger, watch) = drain::channel();
         let serving = gateway.serve(listeners, 2, Arc::new(|| Ok(())), watch).unwrap();
@@ -165,13 +186,14 @@ impl House {
     }
 }
 
-fn self_signed() -> (String, Arc<rustls::ServerConfig>) {
+fn self_signed() -> (String, Arc<rustls::ServerConfig>, Pair) {
     let folder = tempfile::tempdir().unwrap();
     let (cert, key) = (folder.path().join("cert.pem"), folder.path().join("key.pem"));
     let pair = rcgen::generate_simple_self_signed(vec!["localhost".into()]).unwrap();
     std::fs::write(&cert, pair.cert.pem()).unwrap();
     std::fs::write(&key, pair.signing_key.serialize_pem()).unwrap();
-    (pair.cert.pem(), nearpath_wire::tls::load(&cert, &key).unwrap())
+    let read = nearpath_wire::tls::read(&cert, &key).unwrap();
+    (pair.cert.pem(), nearpath_wire::tls::load(&cert, &key).unwrap(), read)
 }
 
 /// A function's entry; an instance's id follows from its address, so that publishing twice means the same instances.

@@ -5,6 +5,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -114,12 +115,13 @@ impl Opened {
     /// # Errors
     /// See [`Unread`].
     pub async fn head(self) -> Result<(Request<Incoming>, Answering, Stopped, Result<(), Malformed>), Unread> {
-        let Self { resolver, side: Side { stopped, meter, .. } } = self;
+        let Self { resolver, side: Side { stopped, meter, resolved, .. } } = self;
         let (mut request, stream) = resolver.resolve_request().await.map_err(|error| match error {
             StreamError::HeaderTooBig { .. } => Unread::TooLarge,
             StreamError::StreamError { reason, .. } => Unread::Malformed(reason),
             other => Unread::Gone(other),
         })?;
+        resolved.store(true, Ordering::Relaxed);
         let length = head::check(&mut request);
         let (send, receive) = stream.split();
         let body = incoming(receive, meter, length);

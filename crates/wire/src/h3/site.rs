@@ -9,6 +9,7 @@ use quinn::{Endpoint, EndpointConfig, IdleTimeout, ServerConfig, TokioRuntime, T
 use quinn_proto::ValidationTokenConfig;
 use quinn_proto::crypto::rustls::{NoInitialCipherSuite, QuicServerConfig};
 use ring::{hkdf, hmac};
+use rustls::server::StoresServerSessions;
 
 use super::{ALPN, Steering};
 use crate::early::{Register, Used};
@@ -47,7 +48,6 @@ pub struct Site {
     server: ServerConfig,
     reset: Arc<hmac::Key>,
     steering: Steering,
-    register: Arc<Register>,
 }
 
 impl Site {
@@ -56,8 +56,21 @@ impl Site {
     /// # Errors
     /// See [`SiteError`].
     pub fn new(pair: &Pair, limits: &Limits, threads: usize) -> Result<Self, SiteError> {
-        let register = Arc::new(Register::new(None));
-        let crypto = QuicServerConfig::try_from(tls(pair, register.clone())?)?;
+        Self::with_sessions(pair, limits, threads, Arc::new(Register::new(None)))
+    }
+
+    /// With another store of sessions: for tests that show what the usual one prevents.
+    ///
+    /// # Errors
+    /// See [`SiteError`].
+    #[doc(hidden)]
+    pub fn with_sessions(
+        pair: &Pair,
+        limits: &Limits,
+        threads: usize,
+        sessions: Arc<dyn StoresServerSessions>,
+    ) -> Result<Self, SiteError> {
+        let crypto = QuicServerConfig::try_from(tls(pair, sessions)?)?;
         // Keys that follow from the certificate's: after a restart, clients that do not know of it are told so at once by a stateless
         // reset (RFC 9000 section 10.3), and need not prove their address anew.
         let secret = hkdf::Salt::new(hkdf::HKDF_SHA256, b"nearpath http/3").extract(pair.key.secret_der());
@@ -68,18 +81,12 @@ impl Site {
         given.log(Arc::new(Used::default())).sent(TICKETS).lifetime(Duration::from_secs(24 * 3600));
         server.validation_token_config(given).transport_config(Arc::new(transport(limits)));
         let steering = Steering::new(threads).ok_or(SiteError::Randomness)?;
-        Ok(Self { server, reset, steering, register })
+        Ok(Self { server, reset, steering })
     }
 
     /// Which thread a packet belongs to. The program must be attached to the sockets, where there are several.
     pub fn steering(&self) -> &Steering {
         &self.steering
-    }
-
-    /// The sessions for requests in the first flight: how many were used, and how many were shown that are not known, or not any
-    /// more.
-    pub fn sessions(&self) -> (u64, u64) {
-        self.register.counts()
     }
 
     /// Serves on a thread's socket. Must run inside a tokio runtime.
@@ -102,14 +109,14 @@ impl std::fmt::Debug for Site {
 }
 
 /// A session can be used once: [`Register`] takes it out. So what came in a first flight is never run when it is sent again.
-fn tls(pair: &Pair, register: Arc<Register>) -> Result<rustls::ServerConfig, rustls::Error> {
+fn tls(pair: &Pair, sessions: Arc<dyn StoresServerSessions>) -> Result<rustls::ServerConfig, rustls::Error> {
     let mut tls = rustls::ServerConfig::builder_with_provider(config::provider())
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .with_no_client_auth()
         .with_single_cert(pair.chain.clone(), pair.key.clone_key())?;
     tls.alpn_protocols = vec![ALPN.to_vec()];
     tls.max_early_data_size = u32::MAX; // RFC 9001 section 4.6.1: QUIC has limits of its own
-    tls.session_storage = register;
+    tls.session_storage = sessions;
     tls.send_tls13_tickets = TICKETS as usize;
     Ok(tls)
 }

@@ -10,6 +10,7 @@ use std::future::Future;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
@@ -36,6 +37,8 @@ pub(super) struct Side {
     pub(super) stopped: Pin<Box<dyn Future<Output = ()>>>,
     pub(super) meter: Meter,
     pub(super) early: bool,
+    /// To be set once the request goes on: until then `h3` may have answered it.
+    pub(super) resolved: Arc<AtomicBool>,
 }
 
 /// See the module's text.
@@ -79,8 +82,9 @@ impl quic::Connection<Bytes> for Connection {
         let (meter, early) = (Meter::new(self.head), receive.is_0rtt());
         let stopped = send.stopped();
         let stopped = Box::pin(async move { drop(stopped.await) });
-        *self.side.borrow_mut() = Some(Side { stopped, meter: meter.clone(), early });
-        let send = SendStream { stream: send, writing: None, cut_by_drop: true };
+        let resolved = Arc::<AtomicBool>::default();
+        *self.side.borrow_mut() = Some(Side { stopped, meter: meter.clone(), early, resolved: resolved.clone() });
+        let send = SendStream { stream: send, writing: None, request: Some(resolved), wrote: false };
         Poll::Ready(Ok(BidiStream { send, receive: RecvStream::new(receive, meter) }))
     }
 
@@ -100,7 +104,7 @@ impl quic::OpenStreams<Bytes> for Connection {
     fn poll_open_send(&mut self, cx: &mut Context<'_>) -> Poll<Result<SendStream, StreamErrorIncoming>> {
         let opened = ready!(self.opening.poll_next_unpin(cx)).expect("it asks again for ever");
         let stream = opened.map_err(|error| lost(connection_error(error)))?;
-        Poll::Ready(Ok(SendStream { stream, writing: None, cut_by_drop: false }))
+        Poll::Ready(Ok(SendStream { stream, writing: None, request: None, wrote: false }))
     }
 
     fn close(&mut self, code: Code, reason: &[u8]) {
@@ -236,8 +240,9 @@ impl Drop for RecvStream {
 pub(super) struct SendStream {
     stream: quinn::SendStream,
     writing: Option<WriteBuf<Bytes>>,
-    /// Until it is finished: an answer that nobody goes on with was cut.
-    cut_by_drop: bool,
+    /// Until it is finished, where it is a request's: whether that went on.
+    request: Option<Arc<AtomicBool>>,
+    wrote: bool,
 }
 
 impl quic::SendStream<Bytes> for SendStream {
@@ -245,6 +250,7 @@ impl quic::SendStream<Bytes> for SendStream {
         while let Some(data) = self.writing.as_mut().filter(|data| data.has_remaining()) {
             let written = ready!(Pin::new(&mut self.stream).poll_write(cx, data.chunk())).map_err(write_error)?;
             data.advance(written);
+            self.wrote = true;
         }
         self.writing = None;
         Poll::Ready(Ok(()))
@@ -260,12 +266,12 @@ impl quic::SendStream<Bytes> for SendStream {
 
     fn poll_finish(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), StreamErrorIncoming>> {
         ready!(self.poll_ready(cx))?;
-        self.cut_by_drop = false;
+        self.request = None;
         Poll::Ready(self.stream.finish().map_err(|error| StreamErrorIncoming::Unknown(Box::new(error))))
     }
 
     fn reset(&mut self, code: u64) {
-        self.cut_by_drop = false;
+        self.request = None;
         let _ = self.stream.reset(VarInt::from_u64(code).unwrap_or(code::NO_ERROR)); // it has ended already: as good
     }
 
@@ -274,9 +280,11 @@ impl quic::SendStream<Bytes> for SendStream {
     }
 }
 
+/// An answer that nobody goes on with was cut. Not so `h3`'s own, which is a head alone (431) and which it does not finish.
 impl Drop for SendStream {
     fn drop(&mut self) {
-        if self.cut_by_drop {
+        let cut = |resolved: &Arc<AtomicBool>| resolved.load(Ordering::Relaxed) || !self.wrote;
+        if self.request.as_ref().is_some_and(cut) {
             let _ = self.stream.reset(code::REQUEST_CANCELLED); // it was stopped already: as good
         }
     }

@@ -1,0 +1,112 @@
+//! How connections move and end.
+
+use std::sync::Arc;
+
+use http::{Request, Response};
+use nearpath_gateway::Settings;
+use nearpath_testkit::{eventually, within};
+use tokio::sync::Semaphore;
+
+use super::client::{Client, Stream, finish, url};
+use crate::house::{House, full, mirror, ms, serving};
+
+/// A function that answers when it is let.
+async fn held() -> (std::net::SocketAddr, Arc<Semaphore>) {
+    let go = Arc::new(Semaphore::new(0));
+    let gate = go.clone();
+    let at = serving(move |_| {
+        let gate = gate.clone();
+        async move {
+            gate.acquire().await.unwrap().forget();
+            Response::new(full("ok"))
+        }
+    });
+    (at.await, go)
+}
+
+async fn inflight(house: &House, number: usize) {
+    let text = format!("nearpath_inflight{{function_name=\"echo.openfaas-fn\"}} {number}");
+    eventually(&text, async || house.metrics().contains(&text)).await;
+}
+
+async fn get(line: &mut super::client::Line) -> Stream {
+    let mut stream = line.begin(Request::get(url("/function/echo")).body(()).unwrap()).await;
+    stream.finish().await.unwrap();
+    stream
+}
+
+#[tokio::test]
+async fn a_request_survives_its_clients_move() {
+    let (at, go) = held().await;
+    let house = House::open();
+    house.echo(at);
+    let client = Client::of(&house);
+    let mut line = client.connect().await;
+    // Ports are hashed: of sixteen, each of the two threads would get some.
+    for _ in 0..16 {
+        let mut stream = get(&mut line).await;
+        inflight(&house, 1).await;
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        client.endpoint.rebind(socket).unwrap();
+        go.add_permits(1);
+        assert_eq!(finish(&mut stream).await.unwrap().body, "ok");
+        inflight(&house, 0).await;
+    }
+    assert!(house.metrics().contains("nearpath_http3_connections_total 1"), "{}", house.metrics());
+}
+
+#[tokio::test]
+async fn who_is_asked_is_answered_before_the_end_and_newcomers_go_elsewhere() {
+    let (at, go) = held().await;
+    let mut house = House::with(Settings { drain_timeout: std::time::Duration::from_secs(600), ..Settings::default() });
+    house.echo(at);
+    let client = Client::of(&house);
+    let mut line = client.connect().await;
+    let mut running = get(&mut line).await;
+    inflight(&house, 1).await;
+    let drained = tokio::spawn(house.drain());
+    // What was on its way when GOAWAY went is refused; after it came the client sends nothing more.
+    let refused = async || match line.requests.send_request(Request::get(url("/healthz")).body(()).unwrap()).await {
+        Ok(mut stream) => {
+            let _ = stream.finish().await; // refused already
+            finish(&mut stream).await.is_err_and(|error| error.to_string().contains("H3_REQUEST_REJECTED"))
+        }
+        Err(error) => error.to_string().contains("closing"),
+    };
+    eventually("new requests are refused", refused).await;
+    eventually("new connections are refused", async || {
+        Client::of(&house).connecting().await.is_err()
+    })
+    .await;
+    assert!(!drained.is_finished());
+    go.add_permits(1);
+    assert_eq!(finish(&mut running).await.unwrap().body, "ok");
+    within(drained).await.unwrap();
+    let closed = within(line.quic.closed()).await;
+    assert!(matches!(&closed, quinn::ConnectionError::ApplicationClosed(close) if u64::from(close.error_code) == 0x100), "{closed}");
+}
+
+#[tokio::test]
+async fn what_takes_too_long_is_cut_and_told() {
+    let (at, _go) = held().await;
+    let mut house = House::with(Settings { drain_timeout: ms(100), ..Settings::default() });
+    house.echo(at);
+    let client = Client::of(&house);
+    let mut line = client.connect().await;
+    let mut stream = get(&mut line).await;
+    inflight(&house, 1).await;
+    within(house.drain()).await;
+    assert!(finish(&mut stream).await.is_err());
+    within(line.quic.closed()).await;
+    eventually("it is recorded", async || house.log.all().len() == 1).await;
+    assert_eq!(house.log.all()[0]["reason"], "draining");
+}
+
+#[tokio::test]
+async fn connections_are_spread_over_the_threads() {
+    let house = House::open();
+    house.echo(mirror().await);
+    for _ in 0..16 {
+        assert_eq!(Client::of(&house).connect().await.get("/function/echo").await.status, 200);
+    }
+}
