@@ -231,6 +231,7 @@ impl Gateway {
             limits: settings.limits,
             tls_timeout: settings.tls_timeout,
             header_timeout: settings.header_timeout,
+            write_timeout: settings.write_timeout,
             connections: settings.max_connections.div_ceil(threads),
             retry_above: settings.retry_above.div_ceil(threads),
             drain: drain.clone(),

@@ -24,7 +24,7 @@ const OTHER_STREAMS: u32 = 8;
 /// Unread bytes of one stream, and of one connection; as HTTP/2 has them.
 const WINDOWS: (u32, u32) = (1 << 20, 4 << 20);
 /// Bytes of answers that a connection holds until the client has acknowledged them.
-const SENT: u64 = 2 << 20;
+const SENT: u64 = 1 << 20;
 /// Receive buffer that is asked for: a burst of first packets comes before the thread that reads them runs.
 const BUFFER: usize = 4 << 20;
 

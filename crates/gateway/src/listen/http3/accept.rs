@@ -59,13 +59,22 @@ pub(crate) async fn accept(lane: Rc<Lane>, port: Port, ends: Rc<Ends>) -> io::Re
         () = accept_all(&lane, &port, &end, &room, &door) => {}
         () = drain.signaled() => {}
     }
-    end.set_server_config(None); // newcomers are refused
     lane.spawn(async move {
         let all = u32::try_from(all).unwrap_or(u32::MAX);
-        let _none_left = room.acquire_many(all).await;
+        tokio::select! {
+            _none_left = room.acquire_many(all) => {}
+            () = refuse_all(&end) => {}
+        }
         farewell(&end).await;
     });
     Ok(())
+}
+
+/// Newcomers need not wait in vain: they are told.
+async fn refuse_all(end: &Endpoint) {
+    while let Some(incoming) = end.accept().await {
+        incoming.refuse();
+    }
 }
 
 async fn accept_all(

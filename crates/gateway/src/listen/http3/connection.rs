@@ -22,8 +22,8 @@ use crate::listen::connection::{Visit, peer};
 use crate::listen::life::Life;
 use crate::listen::resets::Resets;
 
-/// How long a client that was told to leave may take to close, in round trips; and the least and the most of it. After that its last
-/// answer is taken to have arrived: QUIC throws away what was not when a connection is closed.
+/// How long a client that was told to leave may take to close, in round trips; and the least and the most of it. It has all answers, but
+/// many throw away what they have not read when a connection is closed.
 const LINGER: (u32, Duration, Duration) = (8, Duration::from_millis(100), Duration::from_secs(2));
 
 /// Serves one connection to its end, and keeps its `place` until then.

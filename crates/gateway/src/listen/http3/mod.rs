@@ -33,6 +33,7 @@ pub(crate) struct Port {
     pub limits: Limits,
     pub tls_timeout: Duration,
     pub header_timeout: Duration,
+    pub write_timeout: Duration,
     /// Connections that this thread may have on this port.
     pub connections: usize,
     /// See [`crate::Settings::retry_above`]; this thread's part.

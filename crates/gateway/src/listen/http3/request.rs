@@ -31,8 +31,8 @@ pub(super) async fn answer(client: Rc<Client>, port: Rc<Port>, opened: Opened, e
         Ok(Err(error)) => return unread(lane, &stream, &error),
         Err(_) => return Completion::unread(lane, PROTOCOL).refused(Reason::SlowRequest),
     };
-    let (mut request, answering, stopped, checked) = head;
-    let busy = visit.life.begin(false);
+    let (mut request, answering, mut stopped, checked) = head;
+    let (busy, _sending) = (visit.life.begin(false), visit.life.begin(false));
     lane.totals.http3.requests.fetch_add(1, Ordering::Relaxed);
     let bodiless = *request.method() == Method::HEAD;
     let answered = async {
@@ -46,13 +46,15 @@ pub(super) async fn answer(client: Rc<Client>, port: Rc<Port>, opened: Opened, e
     let response = tokio::select! {
         biased;
         response = answered => response,
-        () = stopped => return,
+        () = &mut stopped => return,
     };
     stream.answered();
     let bodiless = bodiless || has_no_body(response.status());
     if let Err(error) = answering.send(dated(lane, response).map(|content| Reply::new(content, busy)), bodiless).await {
-        tracing::debug!(%error, "an answer did not go as a whole");
+        return tracing::debug!(%error, "an answer did not go as a whole");
     }
+    // What is left is quinn's to send, and would be lost if the connection were taken for idle, or as drained.
+    let _ = tokio::time::timeout(port.write_timeout, stopped).await;
 }
 
 fn begin(client: &Client, mut request: Request<Incoming>, early: bool) -> Begun {

@@ -78,7 +78,7 @@ fn first_flight(client: &Client, house: &House) -> Vec<Vec<u8>> {
 }
 
 /// A HEADERS frame (RFC 9114 section 7.2.2) with literal names (RFC 9204 section 4.5.6).
-fn get(path: &str) -> Vec<u8> {
+pub(super) fn get(path: &str) -> Vec<u8> {
     let mut block = vec![0, 0];
     for (name, value) in [(":method", "GET"), (":scheme", "https"), (":authority", "localhost"), (":path", path)] {
         match name.len() {

@@ -86,6 +86,44 @@ async fn who_is_asked_is_answered_before_the_end_and_newcomers_go_elsewhere() {
     assert!(matches!(&closed, quinn::ConnectionError::ApplicationClosed(close) if u64::from(close.error_code) == 0x100), "{closed}");
 }
 
+/// The first octets of a variable-length integer's number of 62 bits (RFC 9000 section 16), where they are all of it.
+async fn number(stream: &mut quinn::RecvStream) -> u8 {
+    let mut octet = [0];
+    within(stream.read_exact(&mut octet)).await.unwrap();
+    assert!(octet[0] < 0x40, "one octet is enough for what is read here");
+    octet[0]
+}
+
+/// RFC 9114 section 5.2: what GOAWAY names, and all after it, was not taken, and a client may send it again elsewhere.
+#[tokio::test]
+async fn goaway_names_the_first_request_that_was_not_taken() {
+    let (at, go) = held().await;
+    let mut house = House::open();
+    house.echo(at);
+    let quic = within(Client::of(&house).connecting()).await.unwrap();
+    let mut control = loop {
+        let mut stream = within(quic.accept_uni()).await.unwrap();
+        if number(&mut stream).await == 0 {
+            break stream;
+        }
+    };
+    let (mut send, mut receive) = within(quic.open_bi()).await.unwrap();
+    send.write_all(&super::early::get("/function/echo")).await.unwrap();
+    send.finish().unwrap();
+    inflight(&house, 1).await;
+    let drained = tokio::spawn(house.drain());
+    assert_eq!(number(&mut control).await, 4, "SETTINGS");
+    let length = number(&mut control).await;
+    within(control.read_exact(&mut vec![0; usize::from(length)])).await.unwrap();
+    let goaway = [number(&mut control).await, number(&mut control).await, number(&mut control).await];
+    assert_eq!(goaway, [7, 1, 4], "type, length, and the stream after the first request's, which is 0");
+    go.add_permits(1);
+    let answer = within(receive.read_to_end(4096)).await.unwrap();
+    assert!(answer.ends_with(b"ok"), "{answer:?}");
+    quic.close(0x100_u32.into(), b"");
+    within(drained).await.unwrap();
+}
+
 #[tokio::test]
 async fn what_takes_too_long_is_cut_and_told() {
     let (at, _go) = held().await;
