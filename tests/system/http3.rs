@@ -21,6 +21,7 @@ const WANTED: &str = "\
 get: 200 early=0 GET 0
 post: 200 1048576 bytes
 early get: 200 early=1 GET 0
+get again: 200 early=0 GET 0
 early post: 425
 post again: 200 early=0 POST 4
 ";
@@ -44,11 +45,73 @@ async fn house(folder: &Path) -> (House, SocketAddr, PathBuf) {
     (house, listen, at("ca.pem"))
 }
 
+/// A way that takes time. On loopback a handshake may be complete before a client has sent what it means to send early.
+mod distance {
+    use std::collections::HashMap;
+    use std::net::{Ipv4Addr, SocketAddr};
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use tokio::net::UdpSocket;
+    use tokio::sync::mpsc;
+    use tokio::time::Instant;
+
+    /// One way.
+    const DELAY: Duration = Duration::from_millis(20);
+
+    async fn socket() -> Arc<UdpSocket> {
+        Arc::new(UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap())
+    }
+
+    /// Where datagrams for `to` may be sent instead.
+    pub(super) async fn before(to: SocketAddr) -> SocketAddr {
+        let near = socket().await;
+        let at = near.local_addr().unwrap();
+        tokio::spawn(async move {
+            let (mut clients, mut buffer) = (HashMap::new(), [0; 2048]);
+            while let Ok((length, from)) = near.recv_from(&mut buffer).await {
+                if !clients.contains_key(&from) {
+                    clients.insert(from, client(&near, from, to).await);
+                }
+                let _ = clients[&from].send((Instant::now() + DELAY, buffer[..length].to_vec()));
+            }
+        });
+        at
+    }
+
+    type Late = mpsc::UnboundedSender<(Instant, Vec<u8>)>;
+
+    async fn client(near: &Arc<UdpSocket>, from: SocketAddr, to: SocketAddr) -> Late {
+        let far = socket().await;
+        let (there, back) = (late(far.clone(), to), late(near.clone(), from));
+        tokio::spawn(async move {
+            let mut buffer = [0; 2048];
+            while let Ok(length) = far.recv(&mut buffer).await {
+                let _ = back.send((Instant::now() + DELAY, buffer[..length].to_vec()));
+            }
+        });
+        there
+    }
+
+    /// Sends each datagram when its time has come.
+    fn late(socket: Arc<UdpSocket>, to: SocketAddr) -> Late {
+        let (send, mut receive) = mpsc::unbounded_channel::<(Instant, Vec<u8>)>();
+        tokio::spawn(async move {
+            while let Some((when, datagram)) = receive.recv().await {
+                tokio::time::sleep_until(when).await;
+                let _ = socket.send_to(&datagram, to).await; // it is a datagram: it may be lost
+            }
+        });
+        send
+    }
+}
+
 /// Runs a client and compares what it says.
 async fn agrees(mut client: Command) {
     let folder = tempfile::Builder::new().prefix("nearpath-test-").tempdir().unwrap();
     let (house, listen, authority) = house(folder.path()).await;
-    client.args([listen.ip().to_string(), listen.port().to_string()]).arg(authority);
+    let far = distance::before(listen).await;
+    client.args([far.ip().to_string(), far.port().to_string()]).arg(authority);
     let Output { stdout, stderr, .. } = output(client).await.unwrap();
     let (said, errors) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
     assert_eq!(said, WANTED, "{errors}\n{}", house.log());

@@ -14,6 +14,7 @@ use nearpath_daemon::metrics::Registry;
 use nearpath_types::chain::NearCalls;
 use nearpath_types::{FunctionId, PlatformError, Reason, Snapshot};
 use nearpath_wire::{Body, h3};
+use tokio::sync::Barrier;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::adapt::{Adapters, Installed};
@@ -78,10 +79,19 @@ pub struct Listener {
 
 /// HTTP/3 beside a listener with TLS.
 pub struct Http3 {
-    /// Certificate, limits and sessions.
-    pub site: h3::Site,
-    /// One socket a thread, in the order in which they were bound, with [`h3::Steering::program`] attached to them; or one alone.
-    pub sockets: Vec<UdpSocket>,
+    site: h3::Site,
+    pub(crate) sockets: Vec<UdpSocket>,
+    /// Where threads meet when they have no connection left: until then each tells newcomers that they come too late.
+    over: Arc<Barrier>,
+}
+
+impl Http3 {
+    /// With one socket a thread, in the order in which they were bound, and with [`h3::Steering::program`] attached to them; or with one
+    /// alone.
+    pub fn new(site: h3::Site, sockets: Vec<UdpSocket>) -> Self {
+        let over = Arc::new(Barrier::new(sockets.len()));
+        Self { site, sockets, over }
+    }
 }
 
 /// A handle on the gateway; clones are the same gateway.
@@ -116,8 +126,10 @@ impl Serving {
     /// # Errors
     /// When a thread could not serve, or panicked.
     pub fn join(self) -> io::Result<()> {
-        let ends =
-            self.threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err(io::Error::other("it panicked"))));
+        let ends = self
+            .threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|_| Err(io::Error::other("it panicked"))));
         ends.collect()
     }
 }
@@ -228,6 +240,7 @@ impl Gateway {
             site: http3.site.clone(),
             socket: http3.sockets[number].try_clone()?,
             thread: number,
+            over: http3.over.clone(),
             limits: settings.limits,
             tls_timeout: settings.tls_timeout,
             header_timeout: settings.header_timeout,

@@ -12,8 +12,7 @@ use std::os::fd::{AsFd, AsRawFd};
 /// # Errors
 /// When the kernel does not accept the program, or the socket shares no port.
 pub fn steer(socket: impl AsFd, program: &[(u16, u8, u8, u32)]) -> io::Result<()> {
-    let mut filter: Vec<_> =
-        program.iter().map(|&(code, jt, jf, k)| libc::sock_filter { code, jt, jf, k }).collect();
+    let mut filter: Vec<_> = program.iter().map(|&(code, jt, jf, k)| libc::sock_filter { code, jt, jf, k }).collect();
     let len = u16::try_from(filter.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
     let whole = libc::sock_fprog { len, filter: filter.as_mut_ptr() };
     let size = libc::socklen_t::try_from(size_of_val(&whole)).map_err(|_| io::ErrorKind::InvalidInput)?;
@@ -35,7 +34,7 @@ pub fn steer(socket: impl AsFd, program: &[(u16, u8, u8, u32)]) -> io::Result<()
 mod tests {
     use super::*;
     use rustix::net::sockopt::{set_socket_reuseport, set_socket_timeout};
-    use rustix::net::{AddressFamily, SocketType, bind, sockopt, socket};
+    use rustix::net::{AddressFamily, SocketType, bind, socket, sockopt};
     use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
     use std::time::Duration;
 

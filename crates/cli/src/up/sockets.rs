@@ -1,6 +1,6 @@
 //! The sockets that the gateway listens on for everybody. That for instances is in the node's [`super::network`].
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
 
 use nearpath_gateway::{Http3, Listener, Zone};
 use nearpath_kernel::reuseport;
@@ -28,13 +28,18 @@ fn encrypted(plan: &Plan, tls: &Tls) -> Result<Listener, UpError> {
 fn http3(plan: &Plan, tls: &Tls, addr: SocketAddr) -> Result<Http3, UpError> {
     let pair = tls::read(&tls.cert, &tls.key).map_err(UpError::part("TLS"))?;
     let site = h3::Site::new(&pair, &plan.gateway.limits, plan.threads).map_err(UpError::part("HTTP/3"))?;
-    let sockets = bind::datagrams(addr, plan.threads).map_err(UpError::listen("HTTP/3 (--http3 off does without)", addr))?;
-    let mut http3 = Http3 { site, sockets };
-    if let Some(first) = http3.sockets.first().filter(|_| plan.threads > 1)
-        && let Err(error) = reuseport::steer(first, &http3.site.steering().program())
+    let sockets = bind::datagrams(addr, plan.threads);
+    let sockets = sockets.map_err(UpError::listen("HTTP/3 (--http3 off does without)", addr))?;
+    Ok(Http3::new(site.clone(), steered(&site, sockets)))
+}
+
+/// The sockets, if the kernel leads packets to the thread that has their connection; else one that has all.
+fn steered(site: &h3::Site, mut sockets: Vec<UdpSocket>) -> Vec<UdpSocket> {
+    if let [first, _, ..] = &sockets[..]
+        && let Err(error) = reuseport::steer(first, &site.steering().program())
     {
         tracing::warn!(%error, "HTTP/3: the kernel does not lead packets to their threads; one thread serves it alone");
-        http3.sockets.truncate(1);
+        sockets.truncate(1);
     }
-    Ok(http3)
+    sockets
 }

@@ -16,12 +16,12 @@ use std::time::Instant;
 use http::Request;
 use http::header::HeaderValue;
 
+pub(crate) use arriving::Arriving;
 pub use asked::Asked;
 pub(crate) use asked::{X_CALL_ID, X_NEARPATH_PATH, X_START_TIME, X_TIMEOUT, is_stream};
 pub(crate) use clock::{Clock, Stage};
 pub(crate) use digits::seconds;
 pub(crate) use identity::{CallId, StartTime};
-pub(crate) use arriving::Arriving;
 pub(crate) use upload::{Flow, Upload};
 
 use crate::Zone;

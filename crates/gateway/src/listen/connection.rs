@@ -35,9 +35,9 @@ use super::worded::Worded;
 use crate::call::{Arriving, Peer};
 use crate::deliver::Content;
 use crate::lane::Lane;
-use crate::{Zone, path};
 use crate::record::Completion;
 use crate::route::{self, Function, Target};
+use crate::{Zone, path};
 
 /// Serves one connection to its end, and keeps its `place` until then. Its requests are answered by [`path::answer`].
 pub(super) async fn serve_connection(

@@ -72,6 +72,27 @@ pub(crate) struct House {
     serving: Option<Serving>,
 }
 
+/// What is unusual about HTTP/3.
+#[derive(Default)]
+struct Front {
+    sessions: Option<Arc<dyn StoresServerSessions>>,
+    unsteered: bool,
+}
+
+impl Front {
+    fn open(self, at: SocketAddr, pair: &Pair) -> Http3 {
+        let site = match self.sessions {
+            None => Site::new(pair, &Limits::default(), 2).unwrap(),
+            Some(sessions) => Site::with_sessions(pair, &Limits::default(), 2, sessions).unwrap(),
+        };
+        let sockets = nearpath_wire::bind::datagrams(at, 2).unwrap();
+        if !self.unsteered {
+            nearpath_kernel::reuseport::steer(&sockets[0], &site.steering().program()).unwrap();
+        }
+        Http3::new(site, sockets)
+    }
+}
+
 /// What the access log wrote.
 #[derive(Clone, Default)]
 pub(crate) struct Lines(Arc<Mutex<Vec<u8>>>);
@@ -105,25 +126,25 @@ impl House {
 
     /// With functions that are parties of a security domain.
     pub(crate) fn of_chain(hub: Hub) -> Self {
-        Self::build(Settings::default(), None, Some(hub), None)
+        Self::build(Settings::default(), None, Some(hub), Front::default())
     }
 
     /// With listeners for other protocols.
     pub(crate) fn adapted(settings: Settings, adapters: Option<Adapters>) -> Self {
-        Self::build(settings, adapters, None, None)
+        Self::build(settings, adapters, None, Front::default())
     }
 
     /// Whose sessions over HTTP/3 are kept elsewhere.
     pub(crate) fn remembering(settings: Settings, sessions: Option<Arc<dyn StoresServerSessions>>) -> Self {
-        Self::build(settings, None, None, sessions)
+        Self::build(settings, None, None, Front { sessions, ..Front::default() })
     }
 
-    fn build(
-        settings: Settings,
-        adapters: Option<Adapters>,
-        hub: Option<Hub>,
-        sessions: Option<Arc<dyn StoresServerSessions>>,
-    ) -> Self {
+    /// Whose packets of HTTP/3 go to threads as the kernel likes.
+    pub(crate) fn unsteered() -> Self {
+        Self::build(Settings::default(), None, None, Front { unsteered: true, ..Front::default() })
+    }
+
+    fn build(settings: Settings, adapters: Option<Adapters>, hub: Option<Hub>, front: Front) -> Self {
         let (send, rings) = mpsc::unbounded_channel();
         let (registry, log) = (Registry::default(), Lines::default());
         let gateway = Gateway::new(settings, Arc::new(Rings(send, hub)), &registry);
@@ -136,13 +157,7 @@ impl House {
         let (public, inner, secure) = (bind(), bind(), bind());
         let (certificate, tls, pair) = self_signed();
         let at_secure = secure[0].local_addr().unwrap();
-        let site = match &sessions {
-            None => Site::new(&pair, &Limits::default(), 2).unwrap(),
-            Some(sessions) => Site::with_sessions(&pair, &Limits::default(), 2, sessions.clone()).unwrap(),
-        };
-        let sockets = nearpath_wire::bind::datagrams(at_secure, 2).unwrap();
-        nearpath_kernel::reuseport::steer(&sockets[0], &site.steering().program()).unwrap();
-        let http3 = Some(Http3 { site, sockets });
+        let http3 = Some(front.open(at_secure, &pair));
         let (at, at_inner) = (public[0].local_addr().unwrap(), inner[0].local_addr().unwrap());
         let listeners = vec![
             Listener { zone: Zone::Public, tls: None, sockets: public, http3: None },

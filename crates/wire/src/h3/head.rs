@@ -11,7 +11,9 @@ const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection")
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
     /// A field that belongs to a connection of HTTP/1.1.
-    #[error("HTTP/3 has no such field as Connection, Transfer-Encoding or Upgrade, and TE says `trailers` only (RFC 9114 section 4.2)")]
+    #[error(
+        "HTTP/3 has no such field as Connection, Transfer-Encoding or Upgrade, and TE says `trailers` only (RFC 9114 section 4.2)"
+    )]
     Connection,
     /// Lengths that contradict each other or are none.
     #[error("Content-Length is no number, or two of them differ (RFC 9110 section 8.6)")]

@@ -15,11 +15,11 @@ use h3::server::{Connection, RequestResolver};
 use http::Request;
 
 use super::answer::Answering;
+use super::code;
 use super::head::{self, Malformed};
 use super::incoming::Incoming;
 use super::meter::Meter;
 use super::transport::{self, Side};
-use super::code;
 use crate::server::Limits;
 
 /// What a head may bring beyond its limit before the stream is stopped: enough to be told 431, which needs the head as a whole.

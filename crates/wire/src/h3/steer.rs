@@ -82,8 +82,8 @@ impl Steering {
             (LOAD_BYTE, 0, 0, 0),
             (ANY_BIT, 0, 4, 0x80), // a short header: its id follows at once
             (AND, 0, 0, 0x30),
-            (EQUAL, 0, 7, 0x20),   // a long header, not of type Handshake: the client's own id
-            (LOAD_WORD, 0, 0, 6),  // after flags, version and length
+            (EQUAL, 0, 7, 0x20),  // a long header, not of type Handshake: the client's own id
+            (LOAD_WORD, 0, 0, 6), // after flags, version and length
             (JUMP, 0, 0, 1),
             (LOAD_WORD, 0, 0, 1),
             (MULTIPLY, 0, 0, self.secret),

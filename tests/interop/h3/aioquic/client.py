@@ -74,10 +74,9 @@ async def main(host, port, authorities):
             asked = client.ask("localhost", method, b"" if method == "GET" else b"body")
             client.transmit()
             say(f"early {method.lower()}", await asked)
-            if method == "POST":
-                asked = client.ask("localhost", method, b"body")
-                client.transmit()
-                say("post again", await asked)
+            asked = client.ask("localhost", method, b"" if method == "GET" else b"body")
+            client.transmit()
+            say(f"{method.lower()} again", await asked)
 
 
 if __name__ == "__main__":

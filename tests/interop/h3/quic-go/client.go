@@ -95,6 +95,10 @@ func (l *line) early(ctx context.Context) error {
 	if err := ask(ctx, client, "early get", http3.MethodGet0RTT, nil); err != nil {
 		return err
 	}
+	// A session is used once: when this is answered, there is a new one.
+	if err := ask(ctx, client, "get again", http.MethodGet, nil); err != nil {
+		return err
+	}
 	if err := conn.CloseWithError(0x100, ""); err != nil {
 		return err
 	}

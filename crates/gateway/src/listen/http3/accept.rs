@@ -52,7 +52,7 @@ pub(crate) async fn accept(lane: Rc<Lane>, port: Port, ends: Rc<Ends>) -> io::Re
     let end = port.site.endpoint(port.socket.try_clone()?, port.thread)?;
     ends.0.borrow_mut().push(end.clone());
     let room = Arc::new(Semaphore::new(port.connections));
-    let (all, drain) = (port.connections, port.drain.clone());
+    let (all, drain, over) = (port.connections, port.drain.clone(), port.over.clone());
     let door = Rc::new(Cell::new(Door::new(port.retry_above)));
     let port = Rc::new(port);
     tokio::select! {
@@ -61,8 +61,12 @@ pub(crate) async fn accept(lane: Rc<Lane>, port: Port, ends: Rc<Ends>) -> io::Re
     }
     lane.spawn(async move {
         let all = u32::try_from(all).unwrap_or(u32::MAX);
+        let none_left = async {
+            let _mine = room.acquire_many(all).await;
+            over.wait().await;
+        };
         tokio::select! {
-            _none_left = room.acquire_many(all) => {}
+            () = none_left => {}
             () = refuse_all(&end) => {}
         }
         farewell(&end).await;
@@ -77,13 +81,7 @@ async fn refuse_all(end: &Endpoint) {
     }
 }
 
-async fn accept_all(
-    lane: &Rc<Lane>,
-    port: &Rc<Port>,
-    end: &Endpoint,
-    room: &Arc<Semaphore>,
-    door: &Rc<Cell<Door>>,
-) {
+async fn accept_all(lane: &Rc<Lane>, port: &Rc<Port>, end: &Endpoint, room: &Arc<Semaphore>, door: &Rc<Cell<Door>>) {
     while let Some(incoming) = end.accept().await {
         let place = room.clone().try_acquire_owned().ok();
         let mut now = door.get();

@@ -70,7 +70,8 @@ async fn shake(incoming: Incoming, port: &Port) -> Result<(Connection, ZeroRttAc
     let mut connecting = incoming.accept()?;
     // A ClientHello of two packets: before it is complete the client's settings are not known.
     connecting.handshake_data().await?;
-    let (quic, complete) = connecting.into_0rtt().map_err(|_| "a server that cannot begin before the handshake's end")?;
+    let (quic, complete) =
+        connecting.into_0rtt().map_err(|_| "a server that cannot begin before the handshake's end")?;
     let requests = Requests::begin(quic.clone(), &port.limits).await?;
     Ok((quic, complete, requests))
 }

@@ -10,12 +10,14 @@ mod early;
 mod request;
 
 use std::net::UdpSocket;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderValue;
 use nearpath_daemon::drain;
 use nearpath_wire::h3::Site;
 use nearpath_wire::server::Limits;
+use tokio::sync::Barrier;
 
 pub(crate) use accept::{Ends, accept};
 
@@ -30,6 +32,8 @@ pub(crate) struct Port {
     pub socket: UdpSocket,
     /// The thread's number, which its connections' ids bear.
     pub thread: usize,
+    /// Where the port's threads meet at the end.
+    pub over: Arc<Barrier>,
     pub limits: Limits,
     pub tls_timeout: Duration,
     pub header_timeout: Duration,

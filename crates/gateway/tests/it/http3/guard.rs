@@ -121,6 +121,26 @@ async fn newcomers_prove_their_address_when_too_many_come() {
 }
 
 #[tokio::test]
+async fn a_flood_of_first_packets_makes_newcomers_prove_their_address() {
+    let house = House::with(Settings { retry_above: 8, ..Settings::default() });
+    house.echo(mirror().await);
+    let client = Client::of(&house);
+    let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap(); // one socket: all go to one thread
+    for _ in 0..16 {
+        socket.send_to(&hello(&client, &house), house.secure).await.unwrap();
+    }
+    let retries = "nearpath_http3_retries_total 12"; // four of this thread's part were let in
+    eventually(retries, async || house.metrics().contains(retries)).await;
+    for _ in 0..4 {
+        assert_eq!(
+            Client::of(&house).connect().await.get("/function/echo").await.status,
+            200,
+            "those with an address get in"
+        );
+    }
+}
+
+#[tokio::test]
 async fn there_is_no_room_for_more_connections_than_allowed() {
     let house = House::with(Settings { max_connections: 2, ..Settings::default() }); // one a thread
     let mut kept = Vec::new();
