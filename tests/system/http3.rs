@@ -48,6 +48,7 @@ async fn house(folder: &Path) -> (House, SocketAddr, PathBuf) {
 /// A way that takes time. On loopback a handshake may be complete before a client has sent what it means to send early.
 mod distance {
     use std::collections::HashMap;
+    use std::collections::hash_map::Entry;
     use std::net::{Ipv4Addr, SocketAddr};
     use std::sync::Arc;
     use std::time::Duration;
@@ -70,10 +71,11 @@ mod distance {
         tokio::spawn(async move {
             let (mut clients, mut buffer) = (HashMap::new(), [0; 2048]);
             while let Ok((length, from)) = near.recv_from(&mut buffer).await {
-                if !clients.contains_key(&from) {
-                    clients.insert(from, client(&near, from, to).await);
-                }
-                let _ = clients[&from].send((Instant::now() + DELAY, buffer[..length].to_vec()));
+                let client = match clients.entry(from) {
+                    Entry::Occupied(known) => known.into_mut(),
+                    Entry::Vacant(new) => new.insert(client(&near, from, to).await),
+                };
+                let _ = client.send((Instant::now() + DELAY, buffer[..length].to_vec()));
             }
         });
         at

@@ -63,10 +63,11 @@ impl Answering {
             match frame.map_err(|error| Unsent::Source(error.into()))?.into_data() {
                 Ok(data) if data.is_empty() => {}
                 Ok(data) => self.0.send_data(data).await?,
-                Err(frame) => match frame.into_trailers() {
-                    Ok(trailers) => self.0.send_trailers(trailers).await?,
-                    Err(_) => {} // a kind of frame that HTTP/3 does not have
-                },
+                Err(frame) => {
+                    if let Ok(trailers) = frame.into_trailers() {
+                        self.0.send_trailers(trailers).await?;
+                    }
+                }
             }
         }
         Ok(())

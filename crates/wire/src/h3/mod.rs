@@ -21,7 +21,7 @@ pub use answer::{Answering, Unsent};
 pub use door::{Door, Verdict};
 pub use head::Malformed;
 pub use incoming::{Broken, Incoming};
-pub use requests::{Lost, Opened, Requests, Stopped, Unread};
+pub use requests::{Asked, Lost, Opened, Requests, Stopped, Unread};
 pub use site::{Site, SiteError};
 pub use steer::{Instruction, Steering};
 

@@ -18,7 +18,6 @@ use super::answer::Answering;
 use super::code;
 use super::head::{self, Malformed};
 use super::incoming::Incoming;
-use super::meter::Meter;
 use super::transport::{self, Side};
 use crate::server::Limits;
 
@@ -110,11 +109,11 @@ impl Opened {
         self.side.early
     }
 
-    /// Reads its head. A malformed one is told beside the request, which must not go on then.
+    /// Reads its head.
     ///
     /// # Errors
     /// See [`Unread`].
-    pub async fn head(self) -> Result<(Request<Incoming>, Answering, Stopped, Result<(), Malformed>), Unread> {
+    pub async fn read(self) -> Result<Asked, Unread> {
         let Self { resolver, side: Side { stopped, meter, resolved, .. } } = self;
         let (mut request, stream) = resolver.resolve_request().await.map_err(|error| match error {
             StreamError::HeaderTooBig { .. } => Unread::TooLarge,
@@ -123,19 +122,29 @@ impl Opened {
         })?;
         resolved.store(true, Ordering::Relaxed);
         let length = head::check(&mut request);
+        meter.taken();
         let (send, receive) = stream.split();
-        let body = incoming(receive, meter, length);
-        Ok((request.map(|()| body), Answering::new(send), Stopped(stopped), length.map(drop)))
+        let body = Incoming::new(receive, meter, length.unwrap_or_default());
+        Ok(Asked {
+            request: request.map(|()| body),
+            fault: length.err(),
+            answering: Answering::new(send),
+            stopped: Stopped(stopped),
+        })
     }
 }
 
-fn incoming(
-    receive: h3::server::RequestStream<transport::RecvStream, Bytes>,
-    meter: Meter,
-    length: Result<Option<u64>, Malformed>,
-) -> Incoming {
-    meter.taken();
-    Incoming::new(receive, meter, length.unwrap_or_default())
+/// A request whose head was read.
+#[derive(Debug)]
+pub struct Asked {
+    /// The request, whose body is still coming.
+    pub request: Request<Incoming>,
+    /// Why it must not go on, if so.
+    pub fault: Option<Malformed>,
+    /// Where its answer goes.
+    pub answering: Answering,
+    /// Whether anybody waits for that.
+    pub stopped: Stopped,
 }
 
 impl fmt::Debug for Opened {

@@ -62,7 +62,7 @@ async fn serve(
     let left = port.tls_timeout.saturating_sub(begun.elapsed());
     let complete = tokio::time::timeout(left, complete);
     let served = Served { port: port.clone(), whom, requests, open: Rc::default() };
-    served.to_its_end(quic, complete, half_open).await
+    served.run(quic, complete, half_open).await
 }
 
 /// The part of the handshake after which requests may come, those of a first flight too.
@@ -140,7 +140,7 @@ struct Served {
 }
 
 impl Served {
-    async fn to_its_end(
+    async fn run(
         mut self,
         quic: Connection,
         complete: tokio::time::Timeout<ZeroRttAccepted>,

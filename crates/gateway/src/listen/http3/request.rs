@@ -8,7 +8,7 @@ use http::header::{CONTENT_LENGTH, DATE, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
 use http_body::Body;
 use nearpath_types::Reason;
-use nearpath_wire::h3::{Incoming, Malformed, Opened, Unread};
+use nearpath_wire::h3::{Asked, Incoming, Malformed, Opened, Unread};
 
 use super::Port;
 use super::connection::{Client, One};
@@ -26,18 +26,18 @@ const PROTOCOL: &str = "HTTP/3";
 pub(super) async fn answer(client: Rc<Client>, port: Rc<Port>, opened: Opened, early: bool, _one: One) {
     let (visit, lane) = (client.visit(), &client.lane);
     let stream = Stream::new(&visit);
-    let head = match tokio::time::timeout(port.header_timeout, opened.head()).await {
-        Ok(Ok(head)) => head,
+    let asked = match tokio::time::timeout(port.header_timeout, opened.read()).await {
+        Ok(Ok(asked)) => asked,
         Ok(Err(error)) => return unread(lane, &stream, &error),
         Err(_) => return Completion::unread(lane, PROTOCOL).refused(Reason::SlowRequest),
     };
-    let (mut request, answering, mut stopped, checked) = head;
+    let Asked { mut request, fault, answering, mut stopped } = asked;
     let (busy, _sending) = (visit.life.begin(false), visit.life.begin(false));
     lane.totals.http3.requests.fetch_add(1, Ordering::Relaxed);
     let bodiless = *request.method() == Method::HEAD;
     let answered = async {
         let slow = tokio::time::timeout(port.header_timeout, look(&mut request)).await.is_err();
-        let begun = match unfit(&request, &port, checked, slow, early) {
+        let begun = match unfit(&request, &port, fault, slow, early) {
             Some((reason, why)) => path::refuse(lane, &request, reason, &why),
             None => begin(&client, request, early),
         };
@@ -79,12 +79,12 @@ async fn look(request: &mut Request<Incoming>) {
 fn unfit(
     request: &Request<Incoming>,
     port: &Port,
-    checked: Result<(), Malformed>,
+    fault: Option<Malformed>,
     slow: bool,
     early: bool,
 ) -> Option<(Reason, String)> {
-    if let Err(malformed) = checked {
-        return Some((Reason::BadRequest, malformed.to_string()));
+    if let Some(fault) = fault {
+        return Some((Reason::BadRequest, fault.to_string()));
     }
     if request.headers().len() > port.limits.headers {
         let most = port.limits.headers;

@@ -95,6 +95,24 @@ async fn a_slow_client_holds_nothing_for_ever() {
     eventually(cut, async || house.metrics().contains(cut)).await;
 }
 
+/// CVE-2023-44487 is HTTP/2's, but the attack is HTTP/3's as well.
+#[tokio::test]
+async fn who_only_gives_requests_up_is_told_to_leave_and_then_cut() {
+    let house = House::open();
+    house.echo(mirror().await);
+    let quic = within(Client::of(&house).connecting()).await.unwrap();
+    let abandon = async || {
+        let (mut send, mut receive) = quic.open_bi().await?;
+        let _ = send.write_all(&super::early::get("/function/echo")).await; // refused already, or lost with the connection
+        let _ = (send.reset(0x10c_u32.into()), receive.stop(0x10c_u32.into()));
+        Ok::<_, quinn::ConnectionError>(())
+    };
+    let until_cut = async { while abandon().await.is_ok() {} };
+    within(until_cut).await;
+    let cut = "nearpath_connections_cut_total 1";
+    eventually(cut, async || house.metrics().contains(cut)).await;
+}
+
 #[tokio::test]
 async fn streams_at_a_time_are_limited() {
     let house = House::open();
