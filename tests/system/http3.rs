@@ -27,7 +27,7 @@ post again: 200 early=0 POST 4
 ";
 
 /// A house with TLS, and the file with the authority that its clients trust.
-async fn house(folder: &Path) -> (House, SocketAddr, PathBuf) {
+async fn house(folder: &Path, options: &[&str]) -> (House, SocketAddr, PathBuf) {
     let at = |name: &str| folder.join(name);
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     params.distinguished_name.push(DnType::CommonName, "an authority of tests"); // OpenSSL tells it from the other by its name
@@ -40,8 +40,9 @@ async fn house(folder: &Path) -> (House, SocketAddr, PathBuf) {
     std::fs::write(at("key.pem"), key.serialize_pem()).unwrap();
     let (cert, key, listen) = (at("cert.pem"), at("key.pem"), free_addr());
     let tls = ["--tls-cert", cert.to_str().unwrap(), "--tls-key", key.to_str().unwrap()];
-    let house = House::start_in(&at("data"), &[&tls[..], &["--tls-listen", &listen.to_string()]].concat()).await;
-    house.deploy_ready(&http_function(&house.data_dir, "tell", TELL)).await;
+    let at_port = listen.to_string();
+    let options = [&tls[..], &["--tls-listen", &at_port], options].concat();
+    let house = House::start_in(&at("data"), &options).await;
     (house, listen, at("ca.pem"))
 }
 
@@ -111,7 +112,8 @@ mod distance {
 /// Runs a client and compares what it says.
 async fn agrees(mut client: Command) {
     let folder = tempfile::Builder::new().prefix("nearpath-test-").tempdir().unwrap();
-    let (house, listen, authority) = house(folder.path()).await;
+    let (house, listen, authority) = house(folder.path(), &[]).await;
+    house.deploy_ready(&http_function(&house.data_dir, "tell", TELL)).await;
     let far = distance::before(listen).await;
     client.args([far.ip().to_string(), far.port().to_string()]).arg(authority);
     let Output { stdout, stderr, .. } = output(client).await.unwrap();
@@ -133,6 +135,20 @@ async fn done(tool: &str, folder: &Path, arguments: &[&str]) -> bool {
     let mut command = Command::new(tool);
     command.args(arguments).current_dir(folder);
     output(command).await.is_ok_and(|output| output.status.success())
+}
+
+/// Whether somebody serves datagrams there.
+fn is_served(at: SocketAddr) -> bool {
+    std::net::UdpSocket::bind(at).is_err()
+}
+
+#[tokio::test]
+async fn it_can_be_left_out() {
+    for (options, served) in [(&[][..], true), (&["--http3", "off"], false)] {
+        let folder = tempfile::Builder::new().prefix("nearpath-test-").tempdir().unwrap();
+        let (house, listen, _) = house(folder.path(), options).await;
+        assert_eq!(is_served(listen), served, "{options:?}\n{}", house.log());
+    }
 }
 
 #[tokio::test]

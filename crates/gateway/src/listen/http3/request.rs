@@ -4,6 +4,7 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
+use futures_util::poll;
 use http::header::{CONTENT_LENGTH, DATE, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
 use http_body::Body;
@@ -66,12 +67,18 @@ fn begin(client: &Client, mut request: Request<Incoming>, early: bool) -> Begun 
     path::begin(&client.lane, &visit.peer, request.map(|body| Arriving::Http3(Box::new(body))))
 }
 
-/// Learns whether there is a body, where the head does not tell: who has none need not be sent one without a known end.
+/// Learns whether there is a body, where the head does not tell: who has none need not be sent one without a known end. Waits for it
+/// only with methods that have none as a rule.
 async fn look(request: &mut Request<Incoming>) {
-    let told = request.headers().contains_key(CONTENT_LENGTH) && request.body().size_hint().lower() > 0;
-    if !told && early::is_safe(request.method()) {
-        // What is wrong with the body comes up when it is read.
-        let _ = poll_fn(|cx| request.body_mut().poll_is_empty(cx)).await;
+    if request.headers().contains_key(CONTENT_LENGTH) && request.body().size_hint().lower() > 0 {
+        return;
+    }
+    let waits = early::is_safe(request.method());
+    // What is wrong with the body comes up when it is read.
+    let mut is_empty = poll_fn(|cx| request.body_mut().poll_is_empty(cx));
+    let looked = poll!(&mut is_empty);
+    if waits && looked.is_pending() {
+        let _ = is_empty.await;
     }
 }
 

@@ -26,13 +26,15 @@ async fn a_function_is_called_as_over_any_other_protocol() {
         assert!(!answer.header(name).is_empty(), "{name}: {answer:?}");
     }
     assert!(!answer.body.contains("transfer-encoding"), "a GET has no body: {}", answer.body);
+    let delete = line.ask(Request::delete(url("/function/echo")).body(()).unwrap(), "").await;
+    assert!(delete.body.starts_with("DELETE /\n") && !delete.body.contains("transfer-encoding"), "{}", delete.body);
     let post = Request::post(url("/function/echo")).header("content-length", "5").body(()).unwrap();
     let answer = line.ask(post, "hello").await;
     assert!(answer.body.contains("content-length: 5\n") && answer.body.ends_with("\n\nhello"), "{}", answer.body);
-    eventually("both are recorded", async || house.log.all().len() == 2).await;
-    assert_eq!(house.log.all()[1]["protocol"], "HTTP/3");
+    eventually("all are recorded", async || house.log.all().len() == 3).await;
+    assert_eq!(house.log.all()[2]["protocol"], "HTTP/3");
     let metrics = house.metrics();
-    for counted in ["nearpath_http3_connections_total 1", "nearpath_http3_requests_total 2"] {
+    for counted in ["nearpath_http3_connections_total 1", "nearpath_http3_requests_total 3"] {
         assert!(metrics.contains(counted), "{metrics}");
     }
 }
