@@ -35,14 +35,14 @@ pub(crate) struct Sample {
 }
 
 impl Sample {
-    /// What `tally` counted in `window`, in which the processes under test spent `cpu`.
-    pub(crate) fn of(tally: &Tally, window: Window, cpu: Duration) -> Self {
+    /// What `tally` counted in a window of this length, in which the processes under test spent `cpu`.
+    pub(crate) fn of(tally: &Tally, length: Duration, cpu: Duration) -> Self {
         Self {
             n: tally.answered(),
             failed: tally.failed(),
             p50_us: tally.us(0.5),
             p99_us: tally.us(0.99),
-            rps: tally.answered() as f64 / window.length().as_secs_f64(),
+            rps: tally.answered() as f64 / length.as_secs_f64(),
             cpu_us_per_request: cpu.as_nanos() as f64 / 1e3 / tally.answered().max(1) as f64,
         }
     }
@@ -59,7 +59,7 @@ pub(crate) struct Measured {
 impl Measured {
     /// What was counted in `window`, in which the processes under test spent `cpu`.
     pub(crate) fn of(loaded: &Loaded, window: Window, cpu: Duration) -> Self {
-        Self { sample: Sample::of(&loaded.tally, window, cpu), client_us: Some(loaded.own_us()) }
+        Self { sample: Sample::of(&loaded.tally, window.length(), cpu), client_us: Some(loaded.own_us()) }
     }
 }
 
@@ -90,13 +90,15 @@ pub(crate) struct Comparison {
     report: Report,
     /// One a row.
     notes: Vec<Note>,
+    /// Lines below the table, for people only.
+    remarks: Vec<String>,
     rounds: usize,
 }
 
 impl Comparison {
     /// `name` is the file's name in `bench/results`.
     pub(crate) fn new(name: &str, rounds: usize) -> Self {
-        Self { report: Report::new(name), notes: Vec::new(), rounds: rounds.max(1) }
+        Self { report: Report::new(name), notes: Vec::new(), remarks: Vec::new(), rounds: rounds.max(1) }
     }
 
     /// Measures every variant in every round of one case. `measure` gets the variant's index.
@@ -172,9 +174,16 @@ impl Comparison {
         self.report.ratios.push(ratio);
     }
 
+    /// Says something below the table: what was left out and why, or what follows from some of its rows.
+    pub(crate) fn remark(&mut self, line: String) {
+        eprintln!("{line}");
+        self.remarks.push(line);
+    }
+
     /// Prints the table and writes the file. Returns whether every goal is met.
     pub(crate) fn finish(self) -> io::Result<bool> {
         print!("{}", table::render(&self.report, &self.notes));
+        self.remarks.iter().for_each(|line| println!("\n{line}"));
         let path = self.report.write()?;
         println!("\nwritten: {}", path.display());
         Ok(self.report.ratios.iter().all(Ratio::is_met))

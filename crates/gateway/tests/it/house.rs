@@ -22,15 +22,17 @@ use nearpath_daemon::metrics::Registry;
 use nearpath_domain::Hub;
 use nearpath_gateway::adapt::Adapters;
 use nearpath_gateway::{Control, Gateway, Http3, Listener, Serving, Settings, Zone};
+use nearpath_types::policy::Transport;
 use nearpath_types::{FunctionId, FunctionRoute, Instance, InstanceAddr, InstanceId, InstanceState, Policy, Snapshot};
 use nearpath_wire::Body;
 use nearpath_wire::h3::Site;
+use nearpath_wire::quic::Caller;
 use nearpath_wire::server::Limits;
 use nearpath_wire::tls::Pair;
 use rustls::server::StoresServerSessions;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc, watch};
 
 pub(crate) type TestBody = UnsyncBoxBody<Bytes, Infallible>;
 
@@ -72,9 +74,10 @@ pub(crate) struct House {
     serving: Option<Serving>,
 }
 
-/// What is unusual about HTTP/3.
+/// What is unusual about QUIC, on either side of the gateway.
 #[derive(Default)]
 struct Front {
+    caller: Option<watch::Receiver<Caller>>,
     sessions: Option<Arc<dyn StoresServerSessions>>,
     unsteered: bool,
 }
@@ -134,6 +137,11 @@ impl House {
         Self::build(settings, adapters, None, Front::default())
     }
 
+    /// With certificates, by which it calls instances that have some.
+    pub(crate) fn named(caller: watch::Receiver<Caller>) -> Self {
+        Self::build(Settings::default(), None, None, Front { caller: Some(caller), ..Front::default() })
+    }
+
     /// Whose sessions over HTTP/3 are kept elsewhere.
     pub(crate) fn remembering(settings: Settings, sessions: Option<Arc<dyn StoresServerSessions>>) -> Self {
         Self::build(settings, None, None, Front { sessions, ..Front::default() })
@@ -144,13 +152,17 @@ impl House {
         Self::build(Settings::default(), None, None, Front { unsteered: true, ..Front::default() })
     }
 
-    fn build(settings: Settings, adapters: Option<Adapters>, hub: Option<Hub>, front: Front) -> Self {
+    fn build(settings: Settings, adapters: Option<Adapters>, hub: Option<Hub>, mut front: Front) -> Self {
         let (send, rings) = mpsc::unbounded_channel();
         let (registry, log) = (Registry::default(), Lines::default());
         let gateway = Gateway::new(settings, Arc::new(Rings(send, hub)), &registry);
         let gateway = gateway.with_access_log(Box::new(log.clone())).unwrap();
         let gateway = match adapters {
             Some(adapters) => gateway.with_adapters(adapters, &registry),
+            None => gateway,
+        };
+        let gateway = match front.caller.take() {
+            Some(caller) => gateway.with_caller(caller),
             None => gateway,
         };
         let bind = || nearpath_wire::bind((Ipv4Addr::LOCALHOST, 0).into(), 2).unwrap();
@@ -223,7 +235,13 @@ pub(crate) fn route(name: &str, policy: Policy, ready: &[SocketAddr]) -> Functio
 }
 
 pub(crate) fn instance(at: SocketAddr, state: InstanceState) -> Instance {
-    Instance { id: InstanceId(u64::from(at.port())), addr: InstanceAddr(at), state, quic: None }
+    Instance {
+        id: InstanceId(u64::from(at.port())),
+        addr: InstanceAddr(at),
+        state,
+        quic: None,
+        transport: Transport::Auto,
+    }
 }
 
 #[derive(Debug)]
@@ -317,6 +335,21 @@ where
     R: Future<Output = Response<TestBody>> + Send + 'static,
 {
     instance_at(Ipv4Addr::LOCALHOST, answer).await
+}
+
+/// Answers when it is let go.
+pub(crate) async fn held() -> (SocketAddr, Arc<Semaphore>) {
+    let go = Arc::new(Semaphore::new(0));
+    let gate = go.clone();
+    let at = serving(move |_| {
+        let gate = gate.clone();
+        async move {
+            gate.acquire().await.unwrap().forget();
+            Response::new(full("ok"))
+        }
+    })
+    .await;
+    (at, go)
 }
 
 /// Answers with what it got: method, target, headers, body.

@@ -3,14 +3,19 @@
 #![allow(clippy::unwrap_used)] // helpers of tests are tests
 
 mod connections;
+mod cuts;
 mod files;
 mod fork;
 mod http;
 mod life;
 mod limits;
 mod memory;
+mod node;
 mod quic;
 mod slow;
 mod streams;
 mod support;
+mod tls;
+mod transports;
 mod versions;
+mod ways;
