@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 use std::time::Duration;
 
-use nearpath_testkit::free_addr;
+use nearpath_testkit::{eventually, free_addr};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use tokio::process::Command;
 
@@ -147,6 +147,7 @@ async fn it_can_be_left_out() {
     for (options, served) in [(&[][..], true), (&["--http3", "off"], false)] {
         let folder = tempfile::Builder::new().prefix("nearpath-test-").tempdir().unwrap();
         let (house, listen, _) = house(folder.path(), options).await;
+        eventually("all of it is up", async || house.log().contains("is up")).await;
         assert_eq!(is_served(listen), served, "{options:?}\n{}", house.log());
     }
 }
