@@ -14,6 +14,7 @@ pub(crate) mod handler;
 pub(crate) mod outward;
 mod port;
 pub(crate) mod relay;
+pub(crate) mod sink;
 pub(crate) mod site;
 mod tls;
 pub(crate) mod worker;
