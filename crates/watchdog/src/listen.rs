@@ -35,7 +35,7 @@ const BACKLOG: u32 = 4096;
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// How long a connection that was made before the end may take to bring its first call: who opened it could not know, and cannot tell
 /// whether it ran.
-const FIRST_CALL: Duration = Duration::from_millis(500);
+const FIRST_CALL: Duration = Duration::from_secs(1);
 /// Pause after accept fails, usually for want of file descriptors: trying at once would burn the core.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 

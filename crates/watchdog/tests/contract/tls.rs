@@ -195,7 +195,7 @@ fn the_first_call_of_a_connection_is_answered_also_when_the_instance_stops_meanw
             let mut line = Line::open(way, &node, &watchdog).await;
             watchdog.get("/").await; // by now the other one was accepted, too
             watchdog.signal(Signal::TERM);
-            watchdog.stderr.find("stopping");
+            eventually("the port is closed", async || TcpStream::connect(watchdog.addr).await.is_err()).await;
             assert_eq!(told(line.call(get("/")).await.unwrap()).await, (200, "hello".into()), "{way:?}");
             assert!(watchdog.ended().await.success());
         }
