@@ -85,7 +85,6 @@ class Adapter(BaseAdapter):
 
     def _near(self, request: PreparedRequest, body: "_Body", wanted: Target, stream: bool, longest: float | None) -> Response | str:
         """The answer through memory, or what stood against it."""
-        how = {"deadline": longest} if not stream else {"silence": longest}
         if "upgrade" in request.headers:
             return "upgrade"
         try:
@@ -96,8 +95,9 @@ class Adapter(BaseAdapter):
                 method=request.method,
                 path=wanted.path,
                 headers=_fields(request.headers),
+                deadline=None if stream else longest,
+                silence=longest if stream else None,
                 near_only=True,
-                **how,
             )
         except Error as error:
             if error.retry_is_safe and body.again():

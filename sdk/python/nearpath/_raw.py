@@ -79,12 +79,15 @@ class _Original:
 def raw_response(request: PreparedRequest, status: int, fields: list[tuple[str, str]], body: Any, stream: bool) -> HTTPResponse:
     """`body` is an answer, or bytes; with `stream` an answer's body is read as it comes."""
     url = request.url or ""
+    made: type[HTTPResponse] = _Streamed
+    file: io.RawIOBase | io.BytesIO
     if stream:
-        made, file = _Streamed, _Parts(body, url)
+        file = _Parts(body, url)
     else:
-        whole = bytes(getattr(body, "body", body))
+        bodiless = request.method == "HEAD" or status in (204, 304)
+        whole = b"" if bodiless else bytes(getattr(body, "body", body))
         made, file = HTTPResponse, io.BytesIO(whole)
-        if request.method != "HEAD" and status not in (204, 304) and "content-length" not in (name for name, _ in fields):
+        if not bodiless and "content-length" not in (name for name, _ in fields):
             fields = [*fields, ("Content-Length", str(len(whole)))]
     original: Any = _Original(fields)
     shown = made(

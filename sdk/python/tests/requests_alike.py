@@ -39,7 +39,7 @@ class Alike:
     def test_redirects_and_packed_answers(self):
         answer = requests.get(self.at("moved"))
         self.assertEqual([each.status_code for each in answer.history], [302])
-        self.assertTrue(answer.json()["path"].endswith("/moved"))
+        self.assertIn("moved", answer.json()["path"])
         self.assertEqual(requests.get(self.at("moved"), allow_redirects=False).status_code, 302)
         self.assertEqual(requests.get(self.at("packed")).text, "unpacked")
         with requests.get(self.at("packed"), stream=True) as answer:
