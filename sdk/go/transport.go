@@ -148,7 +148,7 @@ func (t Transport) elsewhere(r *http.Request) (*http.Response, *http.Request, er
 
 func isNobody(err error) bool {
 	var unknown *net.DNSError
-	return errors.As(err, &unknown) && unknown.IsNotFound
+	return errors.As(err, &unknown)
 }
 
 // far sends a request through the gateway.
