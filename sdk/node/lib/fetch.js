@@ -1,9 +1,11 @@
 'use strict';
 // fetch, with calls of functions over the nearest path there is. Everything else goes out as ever.
 
+const dns = require('node:dns/promises');
 const http = require('node:http');
 const { Duplex } = require('node:stream');
 const zlib = require('node:zlib');
+const { Kept } = require('./kept');
 const { NearpathError } = require('./words');
 const { target } = require('./urls');
 
@@ -40,15 +42,9 @@ class Fetch {
       if (told.response) return told.response;
       ({ obstacle } = told);
     }
-    const again = body instanceof Uint8Array ? { ...init, body } : init;
-    if (wanted.bare) {
-      try {
-        return await globalThis.fetch(input, again);
-      } catch (error) {
-        if (error.cause?.syscall !== 'getaddrinfo') throw error; // else nothing was sent
-      }
-    }
-    return this.#far(input, again, { ...wanted, url, obstacle });
+    const again = body === null ? [input, init] : [url, { ...init, ...headOf(request), body: body.again?.() ?? body, duplex: 'half' }];
+    if (wanted.bare && (await isHost(new URL(url).hostname))) return globalThis.fetch(...again);
+    return this.#far(...again, { ...wanted, obstacle });
   }
 
   /** The answer through memory, or what stood against it. */
@@ -56,11 +52,13 @@ class Fetch {
     const how = { method: request.method, path: asked.wanted.path, headers: Object.fromEntries(request.headers), nearOnly: true, stream: true };
     try {
       const answer = await this.#half.call(asked.wanted.name, body, { ...how, signal: request.signal });
+      body?.taken?.();
       return { response: await this.#moved(asked, request, body, answer) };
     } catch (error) {
-      if (!(error instanceof NearpathError)) throw error; // it was given up, or its body failed
-      const unread = body === null || body instanceof Uint8Array || !request.bodyUsed;
-      if (error.retryIsSafe && unread) return { obstacle: error.path === 'shm' ? 'no_room' : 'no_party' };
+      const isOurs = error instanceof NearpathError; // else it was given up, or its body failed
+      if (isOurs && error.retryIsSafe && (body?.whole ?? true)) return { obstacle: error.path === 'shm' ? 'no_room' : 'no_party' };
+      body?.leave?.();
+      if (!isOurs) throw error;
       if (error.kind === 'platform') return { response: refused(error, asked.url) };
       throw new TypeError('fetch failed', { cause: error });
     }
@@ -108,8 +106,17 @@ async function opened(input, init, wanted) {
   if (request.body === null) return { request, body: null, obstacle: null };
   const given = init?.body ?? null;
   const comes = given === null || given instanceof ReadableStream || typeof given[Symbol.asyncIterator] === 'function';
-  const whole = comes && !(given instanceof Uint8Array);
-  return { request, body: whole ? request.body : new Uint8Array(await request.arrayBuffer()), obstacle: null };
+  return { request, body: comes ? new Kept(request.body) : new Uint8Array(await request.arrayBuffer()), obstacle: null };
+}
+
+function headOf({ method, headers, redirect, signal }) {
+  return { method, headers, redirect, signal };
+}
+
+/** Whether a host has that name. */
+async function isHost(name) {
+  const found = await dns.lookup(name).catch(() => null);
+  return found !== null;
 }
 
 /** An answer through memory as a Response. */
