@@ -29,8 +29,11 @@ func GatewayURL() string {
 		}
 		return url
 	}
-	return "http://gateway:8080"
+	return nobodysGateway
 }
+
+// nobodysGateway is where the gateway is when nobody says so.
+const nobodysGateway = "http://gateway:8080"
 
 // original is the process's own transport, also when http.DefaultTransport is a Transport of this package by now.
 var original = http.DefaultTransport

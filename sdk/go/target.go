@@ -18,7 +18,8 @@ const route = "/function/"
 
 // targetOf is the function that a URL means, if it means one:
 //
-//	http://gateway:8080/function/NAME/path    a gateway by that name, or the one that GatewayURL names
+//	http://gateway:8080/function/NAME/path    the gateway: where the environment says it is, or at that address
+//	http://gateway.any:8080/function/…        a gateway by that name, or at the address that the environment names
 //	nearpath://NAME/path                      the same, whatever the gateway is called
 //	http://NAME/path                          a host of one word without a port, when nothing else answers to that name
 func targetOf(u *url.URL, gateway string) (target, bool) {
@@ -29,7 +30,7 @@ func targetOf(u *url.URL, gateway string) (target, bool) {
 	host := u.Hostname()
 	switch {
 	case u.Scheme == "nearpath":
-		return named(host, u, gateway, false)
+		return named(host, pathOf(u.EscapedPath(), u), gateway, false)
 	case u.Scheme != "http" && u.Scheme != "https":
 		return target{}, false
 	}
@@ -38,17 +39,19 @@ func targetOf(u *url.URL, gateway string) (target, bool) {
 		if slash {
 			rest = "/" + rest
 		}
+		if host == "gateway" && gateway != nobodysGateway {
+			return named(name, pathOf(rest, u), gateway, false)
+		}
 		return target{name: name, path: pathOf(rest, u), far: u.String()}, checkName(name) == nil
 	}
 	oneWord := u.Scheme == "http" && u.Port() == "" && u.User == nil && !strings.Contains(host, ".")
 	if !oneWord || host == "localhost" || host == "gateway" || host == known.Hostname() {
 		return target{}, false
 	}
-	return named(host, u, gateway, true)
+	return named(host, pathOf(u.EscapedPath(), u), gateway, true)
 }
 
-func named(name string, u *url.URL, gateway string, bare bool) (target, bool) {
-	path := pathOf(u.EscapedPath(), u)
+func named(name, path, gateway string, bare bool) (target, bool) {
 	far := gateway + route + name
 	if path != "/" {
 		far += path

@@ -7,7 +7,8 @@ import (
 
 func TestWhichURLsMeanAFunction(t *testing.T) {
 	for _, each := range []struct{ url, name, path, far string }{
-		{"http://gateway:8080/function/echo", "echo", "/", ""},
+		{"http://gateway:8080/function/echo", "echo", "/", "http://faas:31112/function/echo"},
+		{"http://gateway/function/echo/a%2Fb?c", "echo", "/a%2Fb?c", "http://faas:31112/function/echo/a%2Fb?c"},
 		{"http://gateway.openfaas:8080/function/echo.dev/a/b?c=d", "echo.dev", "/a/b?c=d", ""},
 		{"http://faas:31112/function/echo?c=d", "echo", "/?c=d", ""},
 		{"http://faas:31112/function/echo/a%2Fb", "echo", "/a%2Fb", ""},
@@ -22,6 +23,9 @@ func TestWhichURLsMeanAFunction(t *testing.T) {
 		if !ok || got.name != each.name || got.path != each.path || got.far != each.far || got.bare != (each.url == "http://echo/a") {
 			t.Errorf("%s: %+v %v", each.url, got, ok)
 		}
+	}
+	if got, ok := targetOf(parsed(t, "http://gateway/function/echo/"), "http://gateway:8080"); !ok || got.far != "http://gateway/function/echo/" {
+		t.Errorf("%+v %v", got, ok)
 	}
 	if got, ok := targetOf(parsed(t, "https://host/faas/function/echo/a"), "https://host:443/faas/"); !ok || got.path != "/a" {
 		t.Errorf("%+v %v", got, ok)

@@ -1,7 +1,8 @@
 'use strict';
 // Which URLs are calls of functions, and where they go over HTTP.
 //
-//   http://gateway:8080/function/NAME/path    a gateway by that name, or the one that the environment names
+//   http://gateway:8080/function/NAME/path    the gateway: where the environment says it is, or at that address
+//   http://gateway.any:8080/function/…        a gateway by that name, or at the address that the environment names
 //   nearpath://NAME/path                      the same, whatever the gateway is called
 //   http://NAME/path                          a host of one word without a port, when nothing else answers to that name
 
@@ -11,9 +12,14 @@ const ROUTE = '/function/';
 
 /** Where calls go over HTTP, without a slash at the end. */
 function gateway() {
+  return said() ?? 'http://gateway:8080';
+}
+
+/** As the environment says. */
+function said() {
   const { NEARPATH_GATEWAY, gateway_url: named, gateway_hostname: host, OPENFAAS_URL, gateway: plain } = process.env;
-  const url = (NEARPATH_GATEWAY || named || (host && `http://${host}:8080`) || OPENFAAS_URL || plain || 'http://gateway:8080').replace(/\/+$/, '');
-  return url.includes('://') ? url : `http://${url}`;
+  const url = NEARPATH_GATEWAY || named || (host && `http://${host}:8080`) || OPENFAAS_URL || plain;
+  return url ? (url.includes('://') ? url : `http://${url}`).replace(/\/+$/, '') : null;
 }
 
 /** The function that a URL means: its name, the path after it, where it goes over HTTP, and whether only the host's name says so. */
@@ -27,7 +33,9 @@ function target(address) {
   if (base !== null) {
     const [name] = url.pathname.slice(base.length + ROUTE.length).split('/', 1);
     const path = url.pathname.slice(base.length + ROUTE.length + name.length) || '/';
-    return NAME.test(name) ? { name, path: path + url.search, far: url.href, bare: false } : null;
+    const elsewhere = url.hostname === 'gateway' && said();
+    const far = elsewhere ? elsewhere + ROUTE + name + (path === '/' ? '' : path) + url.search : url.href;
+    return NAME.test(name) ? { name, path: path + url.search, far, bare: false } : null;
   }
   const oneWord = url.protocol === 'http:' && url.port === '' && !/:80$/.test(authority(address)) && url.username === '' && !url.hostname.includes('.');
   const others = ['localhost', 'gateway', known?.hostname];

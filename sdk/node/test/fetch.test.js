@@ -28,7 +28,7 @@ function within(words, work) {
 test('which URLs mean a function', () => {
   within({ NEARPATH_GATEWAY: 'http://faas:31112' }, () => {
     for (const [url, name, path, far] of [
-      ['http://gateway:8080/function/echo', 'echo', '/'],
+      ['http://gateway:8080/function/echo', 'echo', '/', 'http://faas:31112/function/echo'],
       ['http://gateway.openfaas:8080/function/echo.dev/a/b?c=d', 'echo.dev', '/a/b?c=d'],
       ['http://faas:31112/function/echo?c=d', 'echo', '/?c=d'],
       ['nearpath://echo', 'echo', '/', 'http://faas:31112/function/echo'],
@@ -57,6 +57,10 @@ test('which URLs mean a function', () => {
       assert.equal(target(url), null, url);
     }
   });
+});
+
+test('an environment that says nothing', () => {
+  assert.equal(within({}, () => target('http://gateway/function/echo/').far), 'http://gateway/function/echo/');
 });
 
 test('where the gateway is', () => {

@@ -1,6 +1,7 @@
 """Which URLs are calls of functions, and where they go over HTTP.
 
-    http://gateway:8080/function/NAME/path    a gateway by that name, or the one that the environment names
+    http://gateway:8080/function/NAME/path    the gateway: where the environment says it is, or at that address
+    http://gateway.any:8080/function/…        a gateway by that name, or at the address that the environment names
     nearpath://NAME/path                      the same, whatever the gateway is called
     http://NAME/path                          a host of one word without a port, when nothing else answers to that name
 
@@ -31,11 +32,17 @@ class Target(NamedTuple):
 
 def gateway() -> str:
     """Where calls go over HTTP, without a slash at the end."""
+    return _named() or "http://gateway:8080"
+
+
+def _named() -> str | None:
+    """As the environment says."""
     get = os.environ.get
     host = get("gateway_hostname")
     url = get("NEARPATH_GATEWAY") or get("gateway_url") or (host and f"http://{host}:8080") or get("OPENFAAS_URL") or get("gateway")
-    url = (url or "http://gateway:8080").rstrip("/")
-    return url if "://" in url else f"http://{url}"
+    if not url:
+        return None
+    return ("" if "://" in url else "http://") + url.rstrip("/")
 
 
 def target(url: str) -> Target | None:
@@ -51,7 +58,10 @@ def target(url: str) -> Target | None:
         return None
     if (base := _base(parts, host, port)) is not None:
         name, slash, rest = parts.path[len(base) + len(_ROUTE) :].partition("/")
-        return Target(name, _path(slash + rest, parts.query), url, False) if NAME.fullmatch(name) else None
+        path = _path(slash + rest, parts.query)
+        named = _named() if host == "gateway" else None
+        far = f"{named}{_ROUTE}{name}{'' if path == '/' else path}" if named else url
+        return Target(name, path, far, False) if NAME.fullmatch(name) else None
     one_word = parts.scheme == "http" and port is None and not parts.username and "." not in host
     others = ("localhost", "gateway", urlsplit(gateway()).hostname)
     return _target(host, parts, bare=True) if one_word and host not in others else None

@@ -26,7 +26,7 @@ class Urls(unittest.TestCase):
     def test_every_form(self):
         with environment(NEARPATH_GATEWAY="http://faas:31112"):
             for url, name, path, far in (
-                ("http://gateway:8080/function/echo", "echo", "/", None),
+                ("http://gateway:8080/function/echo", "echo", "/", "http://faas:31112/function/echo"),
                 ("http://gateway.openfaas:8080/function/echo.dev/a/b?c=d", "echo.dev", "/a/b?c=d", None),
                 ("http://faas:31112/function/echo?c=d", "echo", "/?c=d", None),
                 ("nearpath://echo", "echo", "/", "http://faas:31112/function/echo"),
@@ -34,6 +34,8 @@ class Urls(unittest.TestCase):
                 ("http://echo/a", "echo", "/a", "http://faas:31112/function/echo/a"),
             ):
                 self.assertEqual(_urls.target(url)[:3], (name, path, far or url), url)
+        with environment():
+            self.assertEqual(_urls.target("http://gateway/function/echo/").url, "http://gateway/function/echo/")
         with environment(NEARPATH_GATEWAY="https://host/faas/"):
             self.assertEqual(_urls.target("https://host/faas/function/echo/a")[:2], ("echo", "/a"))
             self.assertIsNone(_urls.target("https://host/function/echo"))
