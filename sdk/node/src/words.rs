@@ -241,9 +241,7 @@ impl Message {
             Ok(Outcome::Published(Published { sent, missed })) => {
                 Self { published: Some(vec![*sent as u32, *missed as u32]), ..Self::about(id) }
             }
-            Ok(Outcome::Accepted(call)) => {
-                Self { accepted: Some(call.clone().unwrap_or_default()), ..Self::about(id) }
-            }
+            Ok(Outcome::Accepted(call)) => Self { accepted: Some(call.clone().unwrap_or_default()), ..Self::about(id) },
             Ok(Outcome::Answer(response)) => Self { response: Some(ResponseOfJs::of(response)), ..Self::about(id) },
             Err(error) => Self { error: Some(ErrorOfJs::of(error)), ..Self::about(id) },
         }

@@ -40,7 +40,8 @@ impl Told {
     fn read(field: &str) -> Option<Self> {
         let mut words = field.split(';').map(str::trim);
         let path = Path::named(words.next()?)?;
-        let not_nearer = words.find_map(|word| word.strip_prefix("not_nearer=")).map(|name| Cow::Owned(name.to_owned()));
+        let not_nearer =
+            words.find_map(|word| word.strip_prefix("not_nearer=")).map(|name| Cow::Owned(name.to_owned()));
         Some(Self { path, not_nearer })
     }
 }

@@ -5,9 +5,9 @@ use std::task::{Context as Waiting, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
+use nearpath_domain::clock::Nanos;
 use nearpath_domain::post::blocking::{Pending, Post, Writing};
 use nearpath_domain::post::{NotWanted, Rest};
-use nearpath_domain::clock::Nanos;
 use nearpath_domain::{CallError, Reply, To, Unsent, clock};
 
 use super::far::Distance;
