@@ -27,8 +27,10 @@ pub(crate) async fn only_the_requests_inside_are_lost(house: House) {
         }
     };
     let (outcome, ()) = tokio::join!(load, killer);
+    // Killed between an answer's head and its end, it leaves half a body, which HTTP/1 can tell only by closing.
+    let inside = ["instance_died", "response_cut", "IncompleteBody"];
     let innocent: Vec<_> =
-        outcome.failures.iter().filter(|f| !f.contains("instance_died") && !f.contains("response_cut")).collect();
+        outcome.failures.iter().filter(|failure| !inside.iter().any(|word| failure.contains(word))).collect();
     assert!(innocent.is_empty(), "{innocent:?}\n{}", house.log());
     assert!(outcome.failures.len() <= 8, "more than the requests inside: {:?}", outcome.failures);
     house.until_available("work", 2).await;

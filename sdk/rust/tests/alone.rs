@@ -97,7 +97,7 @@ fn a_deadline_and_a_trace_go_along() {
         let later = ask().callback("http://gateway:8080/function/ledger").unwrap();
         assert_eq!(nearpath::call_later("currency", "", later).await.unwrap().as_deref(), Some("seven"));
     });
-    let mut fields = || asked.recv_timeout(Duration::from_secs(30)).unwrap().1;
+    let fields = || asked.recv_timeout(Duration::from_secs(30)).unwrap().1;
     let [with, own, later] = [fields(), fields(), fields()];
     let timeout =
         |fields: &[String]| fields.iter().find_map(|field| field.strip_prefix("x-timeout: ").map(str::to_owned));
