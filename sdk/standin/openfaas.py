@@ -26,7 +26,7 @@ stopped = threading.Event()
 
 
 class Connection(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+    protocol_version, disable_nagle_algorithm = "HTTP/1.1", True
     connections = 0
 
     def setup(self):

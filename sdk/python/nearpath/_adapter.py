@@ -47,16 +47,23 @@ class Adapter(BaseAdapter):
 
     def __init__(self, base: BaseAdapter | None = None) -> None:
         super().__init__()
-        self.base = base or HTTPAdapter()
-        self._shares = base is None
+        self._base, self._shares = base, base is None
+
+    @property
+    def base(self) -> BaseAdapter:
+        """What takes everything else; made when it is needed."""
+        if self._base is None:
+            self._base = HTTPAdapter()
+        return self._base
 
     def __getattr__(self, name: str) -> Any:
-        if name == "base":
-            raise AttributeError(name)  # while it is unpickled
+        if name.startswith("_"):
+            raise AttributeError(name)  # while it is unpickled there is no base
         return getattr(self.base, name)
 
     def close(self) -> None:
-        self.base.close()
+        if self._base is not None:
+            self._base.close()
 
     def send(
         self,

@@ -298,7 +298,7 @@ def serve(handler, /, *, threads=1, stream=False):
     free = threading.BoundedSemaphore(threads)
 
     class Handler(http.server.BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+        protocol_version, disable_nagle_algorithm = "HTTP/1.1", True
 
         def _take(self):
             HANDED.set((self.headers.get("traceparent"), _late(self.headers.get("x-timeout"))))

@@ -3,6 +3,7 @@
 import http.server
 import json
 import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -119,6 +120,14 @@ class BesideOpenFaas(Alike, unittest.TestCase):
             self.assertEqual(session.cookies.get_dict(), {"one": "1", "two": "2"})
             self.assertIn("one=1", session.get(self.at("mirror")).json()["headers"]["Cookie"])
         self.assertNotIn("Cookie", requests.get(self.at("mirror")).json()["headers"])
+
+    def test_a_session_is_pickled_and_keeps_what_is_mounted(self):
+        session = requests.Session()
+        session.mount("http://", plain.adapters.HTTPAdapter(max_retries=3))
+        self.assertEqual(session.get_adapter("http://x").max_retries.total, 3)
+        with pickle.loads(pickle.dumps(session)) as again:
+            self.assertEqual(again.get_adapter("http://x").max_retries.total, 3)
+            self.assertEqual(again.get(self.at("mirror")).status_code, 200)
 
     def test_a_stream(self):
         with requests.get(self.at("ticks"), stream=True) as answer:
