@@ -1,7 +1,7 @@
 """The transport adapter behind `nearpath.requests`."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from requests import PreparedRequest, Response, exceptions
@@ -32,6 +32,14 @@ class _Shared:
 
 
 os.register_at_fork(after_in_child=_Shared.forked)
+
+
+class Unasked(dict[str, str]):
+    """Proxies before the environment was asked for more: that takes longer than a call through memory."""
+
+    def __init__(self, proxies: Mapping[str, str], ask: Callable[[], dict[str, Any]]) -> None:
+        super().__init__(proxies)
+        self.ask = ask
 
 
 class Adapter(BaseAdapter):
@@ -82,6 +90,8 @@ class Adapter(BaseAdapter):
         outcome = self._near(request, body, wanted, stream, _longest(timeout))
         if isinstance(outcome, Response):
             return outcome
+        if isinstance(proxies, Unasked):
+            over_http |= proxies.ask()
         if wanted.bare:
             try:
                 return self.base.send(request, **over_http)

@@ -39,6 +39,7 @@ from requests import (
 
 from . import _urls
 from ._adapter import Adapter as Adapter
+from ._adapter import Unasked
 
 
 def __getattr__(name: str) -> Any:
@@ -58,6 +59,15 @@ class Session(_requests.Session):
 
     def mount(self, prefix: str | bytes, adapter: adapters.BaseAdapter) -> None:
         super().mount(prefix, adapter if isinstance(adapter, Adapter) else Adapter(adapter))  # type: ignore[arg-type, unused-ignore]
+
+    def merge_environment_settings(self, url: Any, proxies: Any, stream: Any, verify: Any, cert: Any) -> Any:
+        """What the environment says of proxies and certificates: for a function it is asked where the call goes over HTTP."""
+        merge = super().merge_environment_settings
+        if _urls.target(str(url)) is None:
+            return merge(url, proxies, stream, verify, cert)
+        unasked = Unasked(proxies or {}, lambda: merge(url, proxies, stream, verify, cert))
+        stream = self.stream if stream is None else stream
+        return {"proxies": unasked, "stream": stream, "verify": verify, "cert": cert}
 
     def prepare_request(self, request: Request) -> PreparedRequest:
         url = str(request.url)

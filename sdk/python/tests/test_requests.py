@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import unittest
+import unittest.mock
 
 from surroundings import DEADLINE, OpenFaas, free_port, need_requests
 
@@ -120,6 +121,27 @@ class BesideOpenFaas(Alike, unittest.TestCase):
             self.assertEqual(session.cookies.get_dict(), {"one": "1", "two": "2"})
             self.assertIn("one=1", session.get(self.at("mirror")).json()["headers"]["Cookie"])
         self.assertNotIn("Cookie", requests.get(self.at("mirror")).json()["headers"])
+
+    def test_proxies_of_the_environment_are_used(self):
+        asked = []
+
+        class Proxy(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                asked.append(self.path)
+                self.send_response(204)
+                self.end_headers()
+
+            def log_message(self, *_):
+                pass
+
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Proxy)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with unittest.mock.patch.dict(os.environ, {"http_proxy": f"http://127.0.0.1:{server.server_port}", "no_proxy": ""}):
+            for url in (self.at("mirror"), "http://far.example/"):
+                self.assertEqual(requests.get(url).status_code, 204)
+        server.shutdown()
+        server.server_close()
+        self.assertEqual(asked, [self.at("mirror"), "http://far.example/"])
 
     def test_a_session_is_pickled_and_keeps_what_is_mounted(self):
         session = requests.Session()
