@@ -192,6 +192,15 @@ func requestOf(r *http.Request, path string) (*Request, io.Reader, error) {
 	return req, nil, err
 }
 
+// CloseIdleConnections closes connections that no call uses; http.Client finds it.
+func (t Transport) CloseIdleConnections() {
+	for _, each := range []http.RoundTripper{t.others(), t.functions()} {
+		if closer, ok := each.(interface{ CloseIdleConnections() }); ok {
+			closer.CloseIdleConnections()
+		}
+	}
+}
+
 func (t Transport) others() http.RoundTripper {
 	if t.Base != nil {
 		return t.Base

@@ -119,6 +119,7 @@ func TestAsTheDefaultTransport(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.Body.Close()
+	http.DefaultClient.CloseIdleConnections()
 	r, err = nearpath.PostForm(gateway+"/function/mirror", url.Values{"a": {"1"}})
 	if told := mirror(t, r, err); told.Body != "a=1" {
 		t.Errorf("%+v", told)
