@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use nearpath_domain::hub::Roll;
 use nearpath_domain::registrar::Who;
-use nearpath_path::{self as path, Call, Edge, Facts};
+use nearpath_path::{self as path, Call, Carrier, Edge, Facts};
 use nearpath_types::chain::{GATEWAY, PathStatus};
 use nearpath_types::{FunctionId, FunctionRoute, Instance, InstanceId, InstanceState, Snapshot};
 
@@ -67,7 +67,16 @@ impl View<'_> {
             ..PathStatus::default()
         };
         let domain = callee.policy.domain(&callee.id);
-        let pair = |to: &Instance| self.pair(&entry, None, to.id, domain.as_deref(), true);
+        let pair = |to: &Instance| {
+            let carrier = Carrier {
+                transport: to.transport,
+                caller_named: true,
+                callee_named: to.quic.is_some(),
+                udp_blocked: false, // each gateway finds out by itself
+                tls: true,
+            };
+            self.pair(&entry, None, to.id, domain.as_deref(), (true, carrier))
+        };
         or_missing(ready(callee).map(pair).collect(), &entry, callee)
     }
 
@@ -84,7 +93,9 @@ impl View<'_> {
         let domain = callee.policy.domain(&callee.id);
         let same = caller.policy.domain(&caller.id) == domain;
         let pairs = ready(caller).flat_map(|from| ready(callee).map(move |to| (from.id, to.id)));
-        let pairs = pairs.map(|(from, to)| self.pair(&entry, Some(from), to, domain.as_deref(), same)).collect();
+        let pairs = pairs
+            .map(|(from, to)| self.pair(&entry, Some(from), to, domain.as_deref(), (same, Carrier::PLAIN)))
+            .collect();
         or_missing(pairs, &entry, if ready(caller).next().is_none() { caller } else { callee })
     }
 
@@ -94,7 +105,7 @@ impl View<'_> {
         from: Option<InstanceId>,
         to: InstanceId,
         domain: Option<&str>,
-        same_domain: bool,
+        (same_domain, carrier): (bool, Carrier),
     ) -> PathStatus {
         let reach = domain.and_then(|domain| self.reach.get(domain));
         let edge = Edge {
@@ -104,7 +115,7 @@ impl View<'_> {
             caller_is_party: reach.is_some_and(|reach| reach.parties.contains(&from)),
             callee_is_party: reach.is_some_and(|reach| reach.lines.contains(&(from, to))),
         };
-        let choice = path::choose(&Facts { edge, call: PLAIN });
+        let choice = path::choose(&Facts { edge, carrier, call: PLAIN });
         PathStatus {
             caller_instance: from.map(|id| id.to_string()),
             callee_instance: Some(to.to_string()),
@@ -133,6 +144,7 @@ fn or_missing(pairs: Vec<PathStatus>, entry: &PathStatus, missing: &FunctionRout
 mod tests {
     use super::*;
     use nearpath_domain::hub::Party;
+    use nearpath_types::policy::Transport;
     use nearpath_types::{InstanceAddr, Policy};
     use std::sync::Arc;
 
@@ -140,7 +152,13 @@ mod tests {
         let calls = calls.iter().map(|name| name.parse().unwrap()).collect();
         let policy = Policy { chain: chain.map(str::to_owned), calls, ..Policy::default() };
         let addr = InstanceAddr("10.62.0.2:8080".parse().unwrap());
-        let ready = |id: &u64| Instance { id: InstanceId(*id), addr, state: InstanceState::Ready, quic: None };
+        let ready = |id: &u64| Instance {
+            id: InstanceId(*id),
+            addr,
+            state: InstanceState::Ready,
+            quic: None,
+            transport: Transport::Auto,
+        };
         let instances: Vec<_> = instances.iter().map(ready).collect();
         let replicas = instances.len() as u32;
         FunctionRoute { id: name.parse().unwrap(), policy: Arc::new(policy), replicas, instances, trouble: None }

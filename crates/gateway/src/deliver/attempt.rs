@@ -8,12 +8,14 @@ use std::task::Poll;
 use std::time::Instant;
 
 use http::Response;
-use nearpath_path::{Choice, Obstacle, Path};
+use nearpath_path::Path;
 use nearpath_types::{PlatformError, Reason, duration, policy};
+use nearpath_wire::client::ConnectError;
 
-use super::pool::Line;
+use super::pool::{Cover, Line};
 use super::source::Source;
-use super::{exchange, memory, outgoing};
+use super::way::{self, Way};
+use super::{exchange, outgoing, quic};
 use crate::COMPONENT;
 use crate::call::{Call, Clock, Flow, Stage};
 use crate::route::Endpoint;
@@ -33,26 +35,42 @@ pub(crate) enum Attempt {
 /// # Errors
 /// Everything after which the request may have run: it is not sent again.
 pub(crate) async fn attempt(call: &mut Call, endpoint: &Arc<Endpoint>) -> Result<Attempt, PlatformError> {
-    if let Some(post) = memory::way(call, endpoint) {
-        // On the heap, because not every request comes here and this future is copied into its place.
-        let answered = Box::pin(exchange::attempt(call, endpoint, post)).await?;
-        if !matches!(answered, Attempt::Unsent(_)) {
-            return Ok(answered);
+    let path = match way::way(call, endpoint) {
+        Way::Carried(path) => path,
+        Way::Memory(post) => {
+            // On the heap, because not every request comes here and this future is copied into its place.
+            let answered = Box::pin(exchange::attempt(call, endpoint, post)).await?;
+            if !matches!(answered, Attempt::Unsent(_)) {
+                return Ok(answered);
+            }
+            way::past_memory(call, endpoint)
         }
-        call.record.went(Choice { path: Path::Http, obstacle: Some(Obstacle::NoRoom) });
+    };
+    match path {
+        Path::Quic => Box::pin(over_quic(call, endpoint)).await,
+        path => over_tcp(call, endpoint, path).await,
     }
-    over_http(call, endpoint).await
 }
 
-async fn over_http(call: &mut Call, endpoint: &Arc<Endpoint>) -> Result<Attempt, PlatformError> {
-    let h2 = call.asked.grpc;
-    let mut pooled = call.lane.pools.take(endpoint, h2);
+/// What does not get through over UDP goes over TCP.
+async fn over_quic(call: &mut Call, endpoint: &Arc<Endpoint>) -> Result<Attempt, PlatformError> {
+    if let Some(attempt) = quic::attempt(call, endpoint).await? {
+        return Ok(attempt);
+    }
+    let path = way::past_udp(call, endpoint);
+    over_tcp(call, endpoint, path).await
+}
+
+/// What `path` names decides how a line is opened, and among which idle ones it is looked for.
+async fn over_tcp(call: &mut Call, endpoint: &Arc<Endpoint>, path: Path) -> Result<Attempt, PlatformError> {
+    let (cover, h2) = (way::cover(path, endpoint.transport), call.asked.grpc);
+    let mut pooled = call.lane.pools.take(endpoint, cover, h2);
     loop {
         let fresh = pooled.is_none();
         let mut line = match pooled.take() {
             Some(line) => line,
             // Rare, so on the heap: every request's future would be as large otherwise, and it is copied into its place.
-            None => match Box::pin(call.lane.pools.open(endpoint, h2, call.lane.connect_timeout)).await {
+            None => match Box::pin(open(call, endpoint, cover)).await {
                 Ok(line) => line,
                 Err(error) => return Ok(Attempt::Unsent(error.to_string())),
             },
@@ -72,6 +90,11 @@ async fn over_http(call: &mut Call, endpoint: &Arc<Endpoint>) -> Result<Attempt,
             Err(reason) => return Err(too_late(call, endpoint, reason)),
         }
     }
+}
+
+async fn open(call: &Call, endpoint: &Arc<Endpoint>, cover: Cover) -> Result<Line, ConnectError> {
+    let caller = if cover == Cover::Plain { None } else { call.lane.lines.caller() };
+    call.lane.pools.open(endpoint, cover, call.asked.grpc, call.lane.connect_timeout, caller).await
 }
 
 /// Awaits `answer` for as long as the clock allows. One timer, which moves only when it fires early or the stage changes.

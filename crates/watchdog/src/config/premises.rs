@@ -6,11 +6,17 @@
 //! | `NEARPATH_PICKUP` | loopback address and port that the name `gateway` means in this instance |
 //! | `NEARPATH_GATEWAY` | address and port of the gateway itself |
 //! | `NEARPATH_EIP` | the instance's own address |
+//! | `NEARPATH_IDENTITY` | `awaited`: the instance is told who it is, through `NEARPATH_IDENTITY_FD`, and is not ready before |
 //! | `NEARPATH_MAX_BODY` | most bytes of a request's body, as `nearpath.io/max-body` says |
+//! | `NEARPATH_TRANSPORT` | what callers have to speak, as `nearpath.io/transport` says |
+//!
+//! `NEARPATH_IDENTITY` and `NEARPATH_TRANSPORT` count also where the tenant wants no shared memory.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
+
+use nearpath_types::policy::Transport;
 
 /// Each is absent where there is none: outside a chain, in a test, in an instance without a network of its own.
 #[derive(Debug, Clone, Default)]
@@ -26,6 +32,16 @@ pub(crate) struct Pickup {
     pub(crate) listen: SocketAddr,
     pub(crate) gateway: SocketAddr,
     pub(crate) eip: IpAddr,
+}
+
+/// What callers have to speak.
+pub(crate) fn transport(get: &dyn Fn(&str) -> Option<String>) -> Transport {
+    get("NEARPATH_TRANSPORT").and_then(|text| text.parse().ok()).unwrap_or_default()
+}
+
+/// Whether the instance is told who it is.
+pub(crate) fn identity_awaited(get: &dyn Fn(&str) -> Option<String>) -> bool {
+    get("NEARPATH_IDENTITY").is_some_and(|what| what == "awaited")
 }
 
 impl Premises {

@@ -1,4 +1,4 @@
-//! Calls over QUIC between our own parts, over real sockets on loopback.
+//! Calls over QUIC between our own parts, and connections with TLS over TCP: over real sockets on loopback.
 #![allow(clippy::unwrap_used)]
 
 mod calls;
@@ -6,4 +6,5 @@ mod early;
 mod peers;
 mod replay;
 mod site;
+mod tls;
 mod worker;
