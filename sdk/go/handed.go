@@ -92,7 +92,7 @@ func told(header http.Header, p *party.Party, name string) (Path, string) {
 	said, rest, _ := strings.Cut(header.Get(pathField), ";")
 	header.Del(pathField)
 	switch path := Path(strings.TrimSpace(said)); path {
-	case PathShm, PathDirect, PathQUIC, PathPunch, PathRelay, PathHTTP:
+	case PathShm, PathDirect, PathQUIC, PathPunch, PathRelay, PathTLS, PathHTTP:
 		_, why, _ := strings.Cut(rest, "not_nearer=")
 		return path, strings.TrimSpace(why)
 	}

@@ -64,6 +64,7 @@ const (
 	PathQUIC   Path = "quic"   // QUIC to another machine
 	PathPunch  Path = "punch"  // through a hole in a NAT
 	PathRelay  Path = "relay"  // by a relay
+	PathTLS    Path = "tls"    // HTTP over TLS, with certificates on both sides, to another machine
 	PathHTTP   Path = "http"   // HTTP through the gateway
 )
 

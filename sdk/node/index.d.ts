@@ -4,7 +4,7 @@ export type Payload = string | ArrayBuffer | ArrayBufferView | null | undefined;
 /** Sent as it yields. */
 export type Pieces = AsyncIterable<Payload> | Iterator<Payload>;
 export type Headers = Record<string, string | string[]>;
-export type Path = 'shm' | 'direct' | 'quic' | 'punch' | 'relay' | 'http';
+export type Path = 'shm' | 'direct' | 'quic' | 'punch' | 'relay' | 'tls' | 'http';
 
 export interface Request {
   readonly method: string;

@@ -17,6 +17,7 @@ pub(crate) fn path_name(path: Option<Path>) -> *const c_char {
         Some(Path::Quic) => c"quic".as_ptr(),
         Some(Path::Punch) => c"punch".as_ptr(),
         Some(Path::Relay) => c"relay".as_ptr(),
+        Some(Path::Tls) => c"tls".as_ptr(),
         Some(Path::Http) => c"http".as_ptr(),
         _ => c"".as_ptr(),
     }

@@ -15,7 +15,7 @@ Payload: TypeAlias = _Buffer | str
 # Sent as it yields.
 Pieces: TypeAlias = Iterator[Payload]
 Headers: TypeAlias = Mapping[str, str | bytes]
-Path: TypeAlias = Literal["shm", "direct", "quic", "punch", "relay", "http"]
+Path: TypeAlias = Literal["shm", "direct", "quic", "punch", "relay", "tls", "http"]
 
 class Error(Exception):
     kind: Literal["name", "head", "unsent", "died", "timeout", "cut", "too_large", "platform", "listen"]

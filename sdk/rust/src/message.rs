@@ -31,6 +31,8 @@ pub enum Path {
     Punch,
     /// By a relay.
     Relay,
+    /// HTTP over TLS, with certificates on both sides, to another machine.
+    Tls,
     /// HTTP through the gateway.
     Http,
 }
@@ -44,14 +46,15 @@ impl Path {
             Self::Quic => "quic",
             Self::Punch => "punch",
             Self::Relay => "relay",
+            Self::Tls => "tls",
             Self::Http => "http",
         }
     }
 
     /// The one of that name.
     pub fn named(name: &str) -> Option<Self> {
-        const ALL: [Path; 6] = [Path::Shm, Path::Direct, Path::Quic, Path::Punch, Path::Relay, Path::Http];
-        ALL.into_iter().find(|path| path.name() == name)
+        use Path::{Direct, Http, Punch, Quic, Relay, Shm, Tls};
+        [Shm, Direct, Quic, Punch, Relay, Tls, Http].into_iter().find(|path| path.name() == name)
     }
 }
 

@@ -59,6 +59,7 @@ mod tests {
     fn what_the_answer_says_holds() {
         assert_eq!(told(Some("shm")), (Path::Shm, None));
         assert_eq!(told(Some("http; not_nearer=no_domain")), (Path::Http, Some("no_domain".into())));
+        assert_eq!(told(Some("tls; not_nearer=udp_blocked")), (Path::Tls, Some("udp_blocked".into())));
         assert_eq!(told(Some("quic;not_nearer=other_node")), (Path::Quic, Some("other_node".into())));
     }
 
