@@ -8,11 +8,13 @@
 pub(crate) mod call;
 pub(crate) mod caller;
 pub(crate) mod drive;
+pub(crate) mod everywhere;
 pub(crate) mod front;
 pub(crate) mod handler;
 pub(crate) mod outward;
 mod port;
 pub(crate) mod relay;
+pub(crate) mod sink;
 pub(crate) mod site;
 mod tls;
 pub(crate) mod worker;

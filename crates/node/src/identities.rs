@@ -157,7 +157,7 @@ mod tests {
 
     #[tokio::test]
     async fn it_is_said_once_and_again_when_it_changes_and_forgotten_in_the_end() {
-        let (fake, (mut reader, writer)) = (Arc::new(Fake::default()), io::pipe().unwrap());
+        let (fake, (reader, writer)) = (Arc::new(Fake::default()), io::pipe().unwrap());
         let (known, knowing) = tokio::sync::oneshot::channel();
         let telling =
             Identities::from(fake.clone()).tell("echo".parse().unwrap(), InstanceId(7), writer.into(), |name| {
@@ -165,14 +165,16 @@ mod tests {
             });
         let telling = tokio::spawn(telling);
         assert_eq!(&*knowing.await.unwrap().unwrap(), "i7.echo.openfaas-fn");
-        read(&mut reader, b"first");
+        let reading = |mut reader: io::PipeReader, wanted: &'static [u8]| {
+            tokio::task::spawn_blocking(move || {
+                read(&mut reader, wanted);
+                reader
+            })
+        };
+        let reader = reading(reader, b"first").await.unwrap();
         let sender = fake.frames.lock().unwrap().clone().unwrap();
         sender.send(b"second".to_vec()).await.unwrap();
-        let reader = tokio::task::spawn_blocking(move || {
-            read(&mut reader, b"second");
-            reader
-        });
-        drop(reader.await.unwrap());
+        drop(reading(reader, b"second").await.unwrap());
         telling.abort();
         assert!(telling.await.unwrap_err().is_cancelled());
         assert_eq!(*fake.gone.lock().unwrap(), ["i7.echo.openfaas-fn"]);

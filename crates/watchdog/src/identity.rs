@@ -6,13 +6,14 @@
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::Response;
 use nearpath_wire::early::{LONGEST, Provision, ProvisionError};
 use nearpath_wire::mutual;
-use nearpath_wire::quic::{Call, Worker, WorkerError};
+use nearpath_wire::quic::{Call, Refused, Worker, WorkerError};
 use tokio::io::{AsyncRead, AsyncReadExt};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use crate::arrival::Arrival;
 use crate::body::Body;
@@ -71,7 +72,11 @@ async fn take_part(
         Err(fault) => say!("TLS on {addr} as {id}, but no QUIC: {fault}"), // a taken port, for one
     }
     drop(listens);
+    tokio::task::spawn_local(tell("TLS", app.entrance.refused()));
     let mut worker = started.ok();
+    if let Some(worker) = &worker {
+        tokio::task::spawn_local(tell("QUIC", worker.refused()));
+    }
     loop {
         tokio::select! {
             next = next(&mut pipe) => match next? {
@@ -95,6 +100,15 @@ fn socket(addr: SocketAddr) -> std::io::Result<UdpSocket> {
     let socket = UdpSocket::bind(addr)?;
     socket.set_nonblocking(true)?;
     Ok(socket)
+}
+
+/// Writes down who was not let in: at most a line a second, so that nobody fills the log by knocking. Ends with the worker.
+async fn tell(over: &str, mut refused: watch::Receiver<Refused>) {
+    while refused.changed().await.is_ok() {
+        let Refused { count, last } = refused.borrow_and_update().clone();
+        say!("{over}: {count} callers refused so far, the last was {last}");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
 }
 
 /// The next frame; nothing at the pipe's end.

@@ -5,6 +5,8 @@ mod calls;
 mod early;
 mod peers;
 mod replay;
+mod scale;
 mod site;
+mod strangers;
 mod tls;
 mod worker;
