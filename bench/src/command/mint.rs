@@ -30,7 +30,7 @@ const GOAL_US: f64 = 1000.0;
 /// How much the minter may add to the 99th percentile of calls.
 const GOAL_P99: f64 = 1.5;
 /// Memory of a connection that nobody calls on, on each side.
-const GOAL_KIB: f64 = 64.0;
+const GOAL_KIB: f64 = 96.0;
 
 /// Options of `mint`.
 #[derive(clap::Args)]
