@@ -16,7 +16,7 @@ use nearpath_types::{InstanceId, SpiffeId};
 use nearpath_wire::early::{Provision, Register, Sessions, TokenKey, mint};
 use nearpath_wire::identity::authority::Authority;
 use nearpath_wire::identity::{Credentials, Request as KeyRequest, Trust};
-use nearpath_wire::quic::{Dialer, Early, Line, config};
+use nearpath_wire::quic::{DialError, Dialer, Early, Line, config};
 use quinn::{Endpoint, EndpointConfig, TokioRuntime};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::Signal;
@@ -41,12 +41,16 @@ fn credentials(authority: &Authority, id: SpiffeId, name: &str) -> Credentials {
     request.complete(id, name.to_owned(), issued)
 }
 
+fn gateway() -> SpiffeId {
+    SpiffeId::gateway(DOMAIN, "node-a")
+}
+
 impl Node {
     fn new() -> Self {
         let authority = Authority::new(DOMAIN, SystemTime::now(), HOUR).unwrap();
         let trust = Trust::new(DOMAIN, &[authority.certificate().clone()]).unwrap();
         let id = SpiffeId::instance(DOMAIN, "callee".parse().unwrap(), InstanceId(1));
-        let credentials_of_gateway = credentials(&authority, SpiffeId::gateway(DOMAIN, "node-a"), "gateway");
+        let credentials_of_gateway = credentials(&authority, gateway(), "gateway");
         let gateway = config::caller(&credentials_of_gateway, &trust, &Arc::new(Sessions::default())).unwrap();
         let mut provision = Provision {
             credentials: credentials(&authority, id, "i1.test.nearpath"),
@@ -65,10 +69,14 @@ impl Node {
     }
 
     async fn dial(&self, watchdog: &Watchdog) -> Line {
+        self.try_dial(watchdog).await.unwrap()
+    }
+
+    async fn try_dial(&self, watchdog: &Watchdog) -> Result<Line, DialError> {
         let socket = std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let endpoint = Endpoint::new(EndpointConfig::default(), None, socket, Arc::new(TokioRuntime)).unwrap();
         let dialer = Dialer::new(endpoint, self.gateway.clone(), self.trust.clone());
-        dialer.dial(watchdog.addr, "i1.test.nearpath", HOUR).await.unwrap()
+        dialer.dial(watchdog.addr, "i1.test.nearpath", HOUR).await
     }
 }
 
@@ -125,6 +133,25 @@ fn the_first_flight_reaches_code_that_knows_only_http() {
         let answer = line.call_whole(post("over QUIC"), Early::Allowed).await.unwrap();
         assert_eq!((answer.status().as_u16(), &answer.headers()["x-path"]), (200, &"/path".parse().unwrap()));
         assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), "over QUIC");
+    });
+}
+
+#[test]
+fn a_stranger_is_told_and_written_down() {
+    run(async {
+        let (node, mut other) = (Node::new(), Node::new());
+        other.trust = node.trust.clone();
+        let (watchdog, _pipe) = watchdog(tenant(echo).await, &node.provision.write());
+        watchdog.stderr.find("QUIC on");
+        let strange = credentials(&Authority::new(DOMAIN, SystemTime::now(), HOUR).unwrap(), gateway(), "gateway");
+        other.gateway = config::caller(&strange, &node.trust, &Arc::new(Sessions::default())).unwrap();
+        let told = match other.try_dial(&watchdog).await {
+            Err(error) => error.to_string(),
+            Ok(line) => line.call_whole(post("in"), Early::Allowed).await.unwrap_err().to_string(),
+        };
+        assert!(told.contains("invalid peer certificate"), "{told}");
+        let line = watchdog.stderr.find("callers refused so far");
+        assert!(line.contains("the last was 127.0.0.1:") && line.contains("invalid peer certificate"), "{line}");
     });
 }
 
