@@ -18,8 +18,10 @@ use tokio::task::AbortHandle;
 
 use super::body::{BodyError, Incoming};
 use super::code;
+use super::config::IDLE;
 use super::frame::{Answered, Asked};
 use super::heads;
+use super::rest::Rest;
 use super::upload::{self, Outgoing};
 use crate::BoxError;
 use crate::identity::{Peer, Refusal, Trust};
@@ -39,6 +41,7 @@ pub struct Dialer {
     endpoint: Endpoint,
     config: ClientConfig,
     trust: Trust,
+    rest: Duration,
 }
 
 /// A connection to one worker. Clones are the same one.
@@ -47,6 +50,7 @@ pub struct Line {
     connection: quinn::Connection,
     stage: watch::Receiver<Stage>,
     open: Rc<Cell<u32>>,
+    _rest: Rc<Rest>,
 }
 
 /// How far the handshake is.
@@ -119,7 +123,13 @@ pub enum CallError {
 impl Dialer {
     /// On this endpoint, as `config` says ([`super::config::caller`]).
     pub fn new(endpoint: Endpoint, config: ClientConfig, trust: Trust) -> Self {
-        Self { endpoint, config, trust }
+        Self { endpoint, config, trust, rest: IDLE }
+    }
+
+    /// Ends connections on which nobody has called for so long, up to twice that; [`IDLE`] unless told otherwise.
+    #[must_use]
+    pub fn resting(self, rest: Duration) -> Self {
+        Self { rest, ..self }
     }
 
     /// Opens a connection to the incarnation `name`; at once, if there is a session for it. Either way the handshake ends within `limit`.
@@ -137,7 +147,7 @@ impl Dialer {
                 let done = done.map_err(|_| DialError::Timeout { addr, limit })?;
                 let connection = done.map_err(|source| DialError::Handshake { addr, source })?;
                 self.check(&connection, name).map_err(|refusal| DialError::Peer { addr, refusal })?;
-                Ok(Line::new(connection, watch::channel(Stage::Done { early: false }).1))
+                Ok(Line::new(connection, watch::channel(Stage::Done { early: false }).1, self.rest))
             }
         }
     }
@@ -152,7 +162,7 @@ impl Dialer {
             };
             tell.send_replace(dialer.outcome(&one, &name, early));
         });
-        Line::new(connection, stage)
+        Line::new(connection, stage, self.rest)
     }
 
     fn outcome(&self, connection: &quinn::Connection, name: &str, early: bool) -> Stage {
@@ -185,8 +195,10 @@ pub(super) fn certificates(connection: &quinn::Connection) -> Vec<CertificateDer
 }
 
 impl Line {
-    fn new(connection: quinn::Connection, stage: watch::Receiver<Stage>) -> Self {
-        Self { connection, stage, open: Rc::default() }
+    fn new(connection: quinn::Connection, stage: watch::Receiver<Stage>, rest: Duration) -> Self {
+        let open = Rc::default();
+        let rest = Rest::of(&connection, &open, rest);
+        Self { connection, stage, open, _rest: rest }
     }
 
     /// Calls that are under way.

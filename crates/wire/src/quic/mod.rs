@@ -9,6 +9,7 @@ pub mod code;
 pub mod config;
 pub mod frame;
 mod heads;
+mod rest;
 mod room;
 mod serve;
 pub mod udp;
