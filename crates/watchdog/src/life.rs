@@ -76,13 +76,17 @@ pub(crate) async fn run(
     let addr = listener.local_addr()?;
     say!("listening on {addr}, mode {:?}", app.config.mode);
     tokio::spawn(listen::accept(listener, Arc::clone(&app), closing.watch()));
-    serve_quic(&app, addr, identity, &closing);
+    let told = serve_quic(&app, addr, identity, &closing);
     serve_metrics(&app);
     notes.phase("watchdog", born.elapsed());
 
     let begun = Instant::now();
     tokio::select! {
-        up = tenant.up(&app) => {
+        up = async {
+            let up = tenant.up(&app).await;
+            let _ = told.await; // it listens, or never will
+            up
+        } => {
             up?;
             if matches!(app.mode, Mode::Http(_)) {
                 notes.phase("handler", begun.elapsed());
@@ -128,13 +132,17 @@ impl App {
     }
 }
 
-/// Without an identity there is nobody to be over QUIC.
-fn serve_quic(app: &Arc<App>, addr: SocketAddr, identity: Option<File>, closing: &Closing) {
-    let Some(identity) = identity else { return };
+/// Without an identity there is nobody to be over QUIC. Returns what an instance that is to be told who it is waits for before it is ready: callers
+/// would find nobody. It ends in every case.
+fn serve_quic(app: &Arc<App>, addr: SocketAddr, identity: Option<File>, closing: &Closing) -> oneshot::Receiver<()> {
+    let (listens, told) = oneshot::channel();
+    let listens = Some(listens).filter(|_| app.config.premises.identity); // dropped: nobody has to wait
+    let Some(identity) = identity else { return told };
     match pipe::Receiver::from_owned_fd(identity.into()) {
-        Ok(pipe) => drop(tokio::task::spawn_local(quic::serve(Arc::clone(app), addr, pipe, closing.watch()))),
+        Ok(pipe) => drop(tokio::task::spawn_local(quic::serve(Arc::clone(app), addr, pipe, closing.watch(), listens))),
         Err(fault) => say!("no QUIC: NEARPATH_IDENTITY_FD is no pipe's reading end that does not block: {fault}"),
     }
+    told
 }
 
 /// A port that is taken costs the metrics, not the function.

@@ -12,7 +12,7 @@ use http::Response;
 use nearpath_wire::early::{LONGEST, Provision, ProvisionError};
 use nearpath_wire::quic::{Call, Refused, Worker, WorkerError};
 use tokio::io::{AsyncRead, AsyncReadExt};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 use crate::arrival::Arrival;
 use crate::body::Body;
@@ -34,9 +34,16 @@ pub(crate) enum Fault {
     Worker(#[from] WorkerError),
 }
 
-/// Serves on this address, which is that of the HTTP port, until the watch says to close. Without QUIC, callers use HTTP.
-pub(crate) async fn serve(app: Arc<App>, addr: SocketAddr, pipe: impl AsyncRead + Unpin, watch: Watch) {
-    if let Err(fault) = take_part(app, addr, pipe, watch).await {
+/// Serves on this address, which is that of the HTTP port, until the watch says to close. Without QUIC, callers use HTTP. `listens` is told, or
+/// dropped, as soon as it is known which.
+pub(crate) async fn serve(
+    app: Arc<App>,
+    addr: SocketAddr,
+    pipe: impl AsyncRead + Unpin,
+    watch: Watch,
+    listens: Option<oneshot::Sender<()>>,
+) {
+    if let Err(fault) = take_part(app, addr, pipe, watch, listens).await {
         say!("calls from other machines go over HTTP, not over QUIC: {fault}");
     }
 }
@@ -46,6 +53,7 @@ async fn take_part(
     addr: SocketAddr,
     mut pipe: impl AsyncRead + Unpin,
     mut watch: Watch,
+    listens: Option<oneshot::Sender<()>>,
 ) -> Result<(), Fault> {
     let Some(provision) = next(&mut pipe).await? else { return Ok(()) }; // a node that knows no QUIC
     let socket = UdpSocket::bind(addr)?;
@@ -53,6 +61,7 @@ async fn take_part(
     let open = watch.open.clone();
     let mut worker = Worker::start(socket, provision, move |call| walk(Arc::clone(&app), call, open.clone()))?;
     say!("QUIC on {addr} as {}", worker.id());
+    drop(listens);
     tokio::task::spawn_local(tell(worker.refused()));
     loop {
         tokio::select! {

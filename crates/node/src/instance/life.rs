@@ -49,6 +49,8 @@ pub enum Event {
     Phase(InstanceId, StartPhase),
     /// It may be called.
     Ready(InstanceId),
+    /// Its processes have ended: nobody answers there. What is left of it is cleared up, which may take a while.
+    Exited(InstanceId),
     /// Nothing is left of it.
     Gone(InstanceId, Ending),
 }
@@ -88,6 +90,8 @@ pub struct Life {
     start_limit: Duration,
     /// The tenant's memory limit, for texts.
     memory_limit: Option<String>,
+    /// It is told who it is.
+    told: bool,
     tools: Tools,
 }
 
@@ -107,11 +111,12 @@ impl Life {
     pub fn new(blueprint: Blueprint, desired: &DesiredFunction, tools: Tools) -> Self {
         let spec = &desired.spec;
         Self {
-            blueprint,
             artifact: (spec.id(), desired.revision),
             image: spec.image.clone(),
             start_limit: variables::start_limit(spec),
             memory_limit: spec.limits.as_ref().and_then(|limits| limits.memory.clone()),
+            told: blueprint.environment.contains_key(variables::IDENTITY.0),
+            blueprint,
             tools,
         }
     }
@@ -151,7 +156,7 @@ impl Life {
 
     async fn run(&self, launched: Launched, stop: oneshot::Receiver<StopOrder>) -> Ending {
         let Launched { pid, stdout, stderr, notes, identity, process } = launched;
-        let _telling = self.identify(identity);
+        let _telling = self.told.then(|| self.identify(identity)); // otherwise the pipe ends here
         self.tell(Event::Launched { id: self.blueprint.id, pid, process: process.clone() });
         self.admit_unkept_limits();
         let pumps: Pumps = [stdout, stderr].map(|output| {
@@ -210,10 +215,12 @@ impl Life {
             }
             Watched::Ordered(order) => {
                 self.stop(process, exited, order.filter(|_| start.heard)).await;
+                self.tell(Event::Exited(self.blueprint.id));
                 self.last_words(&mut notes, &mut start, pumps).await;
                 return Ending::Stopped;
             }
         };
+        self.tell(Event::Exited(self.blueprint.id));
         self.last_words(&mut notes, &mut start, pumps).await;
         self.judge(exit, start)
     }

@@ -21,9 +21,9 @@ pub const ALPN: &[u8] = b"nearpath/1";
 
 /// Sessions that a worker gives to each caller after a handshake, and address tokens.
 const TICKETS: u32 = 2;
-/// Calls of one connection at a time. quinn makes room for all of them when a connection begins, which shows in what it holds when idle:
+/// Calls of one connection at a time; more wait for others to end. quinn makes room for all of them when a connection begins, which shows in what it holds when idle:
 /// 143 KB with 1,024, 76 KB with 256, 62 KB with 128.
-const STREAMS: u32 = 256;
+pub const STREAMS: u32 = 256;
 /// Unread bytes of one stream, and of one connection.
 const WINDOWS: (u32, u32) = (1 << 20, 8 << 20);
 
