@@ -25,3 +25,4 @@ mod security;
 mod sensors;
 mod shm;
 mod strict;
+mod tls;

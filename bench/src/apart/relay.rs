@@ -9,16 +9,17 @@ use http::{Response, StatusCode};
 use http_body_util::Full;
 use nearpath_testkit::lab::Node;
 use nearpath_wire::early::Provision;
+use nearpath_wire::mutual::Entrance;
 use nearpath_wire::quic::Worker;
 use tokio::task::LocalSet;
 
 use super::caller::{Ask, Callee, Caller};
+use super::port::{self, Door};
 use super::site::Identity;
-use super::{Error, Way, port, tls};
+use super::{Error, Way, tls};
 
-const PLAIN: u16 = 9001;
-const MUTUAL: u16 = 9002;
-const SERVER: u16 = 9003;
+const WORKER: u16 = 9001;
+const SERVER: u16 = 9002;
 /// Bytes of every answer.
 const ANSWER: usize = 100;
 
@@ -34,7 +35,7 @@ pub(crate) struct Hop {
 pub(crate) fn callee(addr: Ipv4Addr, provision: &Provision) -> Callee {
     let at = |port| SocketAddr::from((addr, port));
     let name = provision.credentials.name.clone();
-    Callee { plain: at(PLAIN), mutual: at(MUTUAL), server: at(SERVER), name }
+    Callee { worker: at(WORKER), server: at(SERVER), name }
 }
 
 /// What makes a chain of so many functions answer.
@@ -69,16 +70,16 @@ async fn serve(hop: Hop, ready: impl FnOnce()) -> Result<(), Error> {
         let next = next.clone();
         move |request: Asked| answer(request.uri().path().to_owned(), next.clone())
     };
-    let (mutual, server) = (tls::callee(&hop.provision, true)?, tls::callee(&hop.provision, false)?);
-    let plain = port::serve(port::listen(all(PLAIN))?, None, handler.clone());
-    let mutual = port::serve(port::listen(all(MUTUAL))?, Some(mutual), handler.clone());
-    let server = port::serve(port::listen(all(SERVER))?, Some(server), handler);
-    let socket = UdpSocket::bind(all(PLAIN))?;
+    let (entrance, nameless) = (Rc::new(Entrance::new(true)), Door::Nameless(tls::callee(&hop.provision)?.into()));
+    entrance.provision(&hop.provision)?;
+    let worker = port::serve(port::listen(all(WORKER))?, Door::Worker(entrance), handler.clone());
+    let server = port::serve(port::listen(all(SERVER))?, nameless, handler);
+    let socket = UdpSocket::bind(all(WORKER))?;
     socket.set_nonblocking(true)?;
     let _quic =
         Worker::start(socket, hop.provision, move |call| answer(call.request.uri().path().to_owned(), next.clone()))?;
     ready();
-    tokio::join!(plain, mutual, server);
+    tokio::join!(worker, server);
     Ok(())
 }
 

@@ -69,11 +69,11 @@ impl View<'_> {
         let domain = callee.policy.domain(&callee.id);
         let pair = |to: &Instance| {
             let carrier = Carrier {
-                transport: callee.policy.transport,
+                transport: to.transport,
                 caller_named: true,
                 callee_named: to.quic.is_some(),
                 udp_blocked: false, // each gateway finds out by itself
-                tls: false,
+                tls: true,
             };
             self.pair(&entry, None, to.id, domain.as_deref(), (true, carrier))
         };
@@ -144,6 +144,7 @@ fn or_missing(pairs: Vec<PathStatus>, entry: &PathStatus, missing: &FunctionRout
 mod tests {
     use super::*;
     use nearpath_domain::hub::Party;
+    use nearpath_types::policy::Transport;
     use nearpath_types::{InstanceAddr, Policy};
     use std::sync::Arc;
 
@@ -151,7 +152,13 @@ mod tests {
         let calls = calls.iter().map(|name| name.parse().unwrap()).collect();
         let policy = Policy { chain: chain.map(str::to_owned), calls, ..Policy::default() };
         let addr = InstanceAddr("10.62.0.2:8080".parse().unwrap());
-        let ready = |id: &u64| Instance { id: InstanceId(*id), addr, state: InstanceState::Ready, quic: None };
+        let ready = |id: &u64| Instance {
+            id: InstanceId(*id),
+            addr,
+            state: InstanceState::Ready,
+            quic: None,
+            transport: Transport::Auto,
+        };
         let instances: Vec<_> = instances.iter().map(ready).collect();
         let replicas = instances.len() as u32;
         FunctionRoute { id: name.parse().unwrap(), policy: Arc::new(policy), replicas, instances, trouble: None }

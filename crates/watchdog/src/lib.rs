@@ -8,11 +8,13 @@
 mod args;
 mod arrival;
 mod body;
+mod caller;
 mod cgi;
 mod config;
 #[doc(hidden)]
 pub mod fuzz;
 mod hop;
+mod identity;
 mod inbound;
 mod inflight;
 mod inherited;
@@ -27,9 +29,9 @@ mod party;
 mod patience;
 mod pickup;
 mod process;
-mod quic;
 mod refusal;
 mod serve;
+mod socket;
 mod tunnel;
 mod upstream;
 

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use nearpath_wire::mutual::Entrance;
 use rustix::process::Signal as Kill;
 use tokio::net::unix::pipe;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -19,6 +20,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::config::{Config, ModeName};
+use crate::identity;
 use crate::inflight::Inflight;
 use crate::listen::{self, Closing};
 use crate::lock::Lock;
@@ -30,7 +32,6 @@ use crate::party::{self, Membership};
 use crate::pickup;
 use crate::process::output::{Output, Tail};
 use crate::process::{Exit, Group, Reaper, Recipe};
-use crate::quic;
 use crate::serve::App;
 use crate::upstream::connect;
 
@@ -66,7 +67,7 @@ pub(crate) async fn run(
     let reaper = Reaper::run()?;
     let listener = listen::bind(SocketAddr::new(config.bind, config.port), config.premises.pickup.is_some())?;
     let started = Arc::new(Started::default());
-    let app = Arc::new(App::new(config, &reaper, &started)?);
+    let app = Arc::new(App::new(config, &reaper, &started, Entrance::new(identity.is_some()))?);
     let membership = Membership::default();
     if let Some(place) = app.config.premises.pickup {
         pickup::start(place, membership.clone(), app.config.read_timeout)?; // the tenant may call while it starts
@@ -76,7 +77,7 @@ pub(crate) async fn run(
     let addr = listener.local_addr()?;
     say!("listening on {addr}, mode {:?}", app.config.mode);
     tokio::spawn(listen::accept(listener, Arc::clone(&app), closing.watch()));
-    let told = serve_quic(&app, addr, identity, &closing);
+    let told = take_identity(&app, addr, identity, &closing);
     serve_metrics(&app);
     notes.phase("watchdog", born.elapsed());
 
@@ -111,7 +112,7 @@ fn take_part(app: &Arc<App>, membership: Membership, closing: &Closing) {
 }
 
 impl App {
-    fn new(config: Config, reaper: &Arc<Reaper>, started: &Arc<Started>) -> io::Result<Self> {
+    fn new(config: Config, reaper: &Arc<Reaper>, started: &Arc<Started>, entrance: Entrance) -> io::Result<Self> {
         let output = Arc::new(Output::new(config.prefix_logs, config.log_line));
         let forks = || Forks::new(Recipe::new(config.command.clone()), Arc::clone(reaper), Arc::clone(&output));
         let mode = match config.mode {
@@ -127,20 +128,27 @@ impl App {
             lock: Lock::make(config.lock.clone())?,
             healthy: AtomicBool::new(true),
             output,
+            entrance,
             config,
         })
     }
 }
 
-/// Without an identity there is nobody to be over QUIC. Returns what an instance that is to be told who it is waits for before it is ready: callers
-/// would find nobody. It ends in every case.
-fn serve_quic(app: &Arc<App>, addr: SocketAddr, identity: Option<File>, closing: &Closing) -> oneshot::Receiver<()> {
+/// Without an identity there is nobody to be over QUIC or TLS. Returns what an instance that is to be told who it is waits for before it is
+/// ready: callers would find nobody. It ends in every case.
+fn take_identity(app: &Arc<App>, addr: SocketAddr, identity: Option<File>, closing: &Closing) -> oneshot::Receiver<()> {
     let (listens, told) = oneshot::channel();
-    let listens = Some(listens).filter(|_| app.config.premises.identity); // dropped: nobody has to wait
+    let listens = Some(listens).filter(|_| app.config.identity_awaited); // dropped: nobody has to wait
     let Some(identity) = identity else { return told };
     match pipe::Receiver::from_owned_fd(identity.into()) {
-        Ok(pipe) => drop(tokio::task::spawn_local(quic::serve(Arc::clone(app), addr, pipe, closing.watch(), listens))),
-        Err(fault) => say!("no QUIC: NEARPATH_IDENTITY_FD is no pipe's reading end that does not block: {fault}"),
+        Ok(pipe) => {
+            let serving = identity::serve(Arc::clone(app), addr, pipe, closing.watch(), listens);
+            drop(tokio::task::spawn_local(serving));
+        }
+        Err(fault) => {
+            app.entrance.give_up();
+            say!("no QUIC, no TLS: NEARPATH_IDENTITY_FD is no pipe's reading end that does not block: {fault}");
+        }
     }
     told
 }

@@ -12,6 +12,7 @@ pub mod early;
 pub mod exec;
 pub mod hop;
 pub mod identity;
+pub mod mutual;
 pub mod quic;
 pub mod replay;
 pub mod server;

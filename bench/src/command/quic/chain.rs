@@ -53,7 +53,7 @@ async fn one(
     let measure = async |index: usize| {
         let way = ways[index];
         let took = drive::fresh(caller, (way, first), &relay::ask(way, length), args.plan(), spent).await;
-        Ok::<_, Error>(near::told(case, way, &took).measured())
+        Ok::<_, Error>(near::told(case, way.name(), &took).measured())
     };
     comparison.loads(case, &names(&ways), measure).await?;
     eprintln!("measured: {case}");

@@ -94,5 +94,5 @@ async fn follow_table(lane: Rc<Lane>) {
 
 /// Who calls shows its newest certificate.
 async fn follow_caller(lane: Rc<Lane>) {
-    lane.lines.follow().await;
+    lane.lines.follow(|caller| lane.pools.meet(caller)).await;
 }

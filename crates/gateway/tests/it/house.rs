@@ -22,11 +22,13 @@ use nearpath_daemon::metrics::Registry;
 use nearpath_domain::Hub;
 use nearpath_gateway::adapt::Adapters;
 use nearpath_gateway::{Control, Gateway, Listener, Serving, Settings, Zone};
+use nearpath_types::policy::Transport;
 use nearpath_types::{FunctionId, FunctionRoute, Instance, InstanceAddr, InstanceId, InstanceState, Policy, Snapshot};
 use nearpath_wire::Body;
+use nearpath_wire::quic::Caller;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc, watch};
 
 pub(crate) type TestBody = UnsyncBoxBody<Bytes, Infallible>;
 
@@ -101,21 +103,35 @@ impl House {
 
     /// With functions that are parties of a security domain.
     pub(crate) fn of_chain(hub: Hub) -> Self {
-        Self::build(Settings::default(), None, Some(hub))
+        Self::build(Settings::default(), None, Some(hub), None)
     }
 
     /// With listeners for other protocols.
     pub(crate) fn adapted(settings: Settings, adapters: Option<Adapters>) -> Self {
-        Self::build(settings, adapters, None)
+        Self::build(settings, adapters, None, None)
     }
 
-    fn build(settings: Settings, adapters: Option<Adapters>, hub: Option<Hub>) -> Self {
+    /// With certificates, by which it calls instances that have some.
+    pub(crate) fn named(caller: watch::Receiver<Caller>) -> Self {
+        Self::build(Settings::default(), None, None, Some(caller))
+    }
+
+    fn build(
+        settings: Settings,
+        adapters: Option<Adapters>,
+        hub: Option<Hub>,
+        caller: Option<watch::Receiver<Caller>>,
+    ) -> Self {
         let (send, rings) = mpsc::unbounded_channel();
         let (registry, log) = (Registry::default(), Lines::default());
         let gateway = Gateway::new(settings, Arc::new(Rings(send, hub)), &registry);
         let gateway = gateway.with_access_log(Box::new(log.clone())).unwrap();
         let gateway = match adapters {
             Some(adapters) => gateway.with_adapters(adapters, &registry),
+            None => gateway,
+        };
+        let gateway = match caller {
+            Some(caller) => gateway.with_caller(caller),
             None => gateway,
         };
         let bind = || nearpath_wire::bind((Ipv4Addr::LOCALHOST, 0).into(), 2).unwrap();
@@ -186,7 +202,13 @@ pub(crate) fn route(name: &str, policy: Policy, ready: &[SocketAddr]) -> Functio
 }
 
 pub(crate) fn instance(at: SocketAddr, state: InstanceState) -> Instance {
-    Instance { id: InstanceId(u64::from(at.port())), addr: InstanceAddr(at), state, quic: None }
+    Instance {
+        id: InstanceId(u64::from(at.port())),
+        addr: InstanceAddr(at),
+        state,
+        quic: None,
+        transport: Transport::Auto,
+    }
 }
 
 #[derive(Debug)]

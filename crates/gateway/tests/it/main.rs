@@ -12,6 +12,7 @@ mod inner;
 mod malformed;
 mod memory;
 mod records;
+mod secured;
 mod streams;
 mod takers;
 mod tls;

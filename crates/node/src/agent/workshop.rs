@@ -49,10 +49,9 @@ impl Workshop {
         let policy = Policy::of(&desired.spec).unwrap_or_default(); // one that cannot be read is told elsewhere
         self.open_door(&mut blueprint, &desired.spec, &policy);
         if self.tools.identities.serve(policy.transport) {
-            let (name, value) = variables::IDENTITY;
-            blueprint.environment.insert(name.to_owned(), value.to_owned());
+            blueprint.environment.extend(variables::identity(policy.transport));
         }
-        let (record, order) = Record::starting(lot, desired, now);
+        let (record, order) = Record::starting(lot, desired, policy.transport, now);
         tokio::spawn(Life::new(blueprint, desired, self.tools.clone()).live(order));
         Ok(record)
     }

@@ -1,111 +1,13 @@
 //! Calls over QUIC: the watchdog is told who it is by a node inside the test.
 
-use std::fs::{File, OpenOptions};
-use std::io::Write;
-use std::net::Ipv4Addr;
-use std::process::Command;
-use std::sync::Arc;
-use std::time::{Duration, SystemTime};
-
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use nearpath_testkit::within;
-use nearpath_types::{InstanceId, SpiffeId};
-use nearpath_wire::early::{Provision, Register, Sessions, TokenKey, mint};
-use nearpath_wire::identity::authority::Authority;
-use nearpath_wire::identity::{Credentials, Request as KeyRequest, Trust};
-use nearpath_wire::quic::{DialError, Dialer, Early, Line, config};
-use quinn::{Endpoint, EndpointConfig, TokioRuntime};
-use rustix::fs::{CWD, FileType, Mode, mknodat};
-use rustix::process::Signal;
-use tempfile::TempDir;
-use tokio::task::LocalSet;
+use nearpath_wire::quic::Early;
 
-use crate::support::{Watchdog, full, program, tenant};
-
-const DOMAIN: &str = "test.nearpath";
-const HOUR: Duration = Duration::from_secs(3600);
-
-/// The node's side: who the instance is, and a gateway that may call it.
-struct Node {
-    provision: Provision,
-    gateway: quinn::ClientConfig,
-    trust: Trust,
-}
-
-fn credentials(authority: &Authority, id: SpiffeId, name: &str) -> Credentials {
-    let (request, now) = (KeyRequest::new().unwrap(), SystemTime::now());
-    let issued = authority.issue(request.csr(), &id, name, now, HOUR).unwrap();
-    request.complete(id, name.to_owned(), issued)
-}
-
-fn gateway() -> SpiffeId {
-    SpiffeId::gateway(DOMAIN, "node-a")
-}
-
-impl Node {
-    fn new() -> Self {
-        let authority = Authority::new(DOMAIN, SystemTime::now(), HOUR).unwrap();
-        let trust = Trust::new(DOMAIN, &[authority.certificate().clone()]).unwrap();
-        let id = SpiffeId::instance(DOMAIN, "callee".parse().unwrap(), InstanceId(1));
-        let credentials_of_gateway = credentials(&authority, gateway(), "gateway");
-        let gateway = config::caller(&credentials_of_gateway, &trust, &Arc::new(Sessions::default())).unwrap();
-        let mut provision = Provision {
-            credentials: credentials(&authority, id, "i1.test.nearpath"),
-            authorities: vec![authority.certificate().clone()],
-            callers: Vec::new(),
-            revoked: Vec::new(),
-            key: TokenKey([7; 32]),
-            entries: Vec::new(),
-        };
-        let register = Arc::new(Register::new(None));
-        let worker = config::worker(&provision.credentials, &trust, register.clone(), &provision.key).unwrap();
-        let nowhere = (Ipv4Addr::LOCALHOST, 9).into();
-        mint::mint(gateway.clone(), Arc::new(worker), "i1.test.nearpath", (nowhere, nowhere)).unwrap();
-        provision.entries = register.drain();
-        Self { provision, gateway, trust }
-    }
-
-    async fn dial(&self, watchdog: &Watchdog) -> Line {
-        self.try_dial(watchdog).await.unwrap()
-    }
-
-    async fn try_dial(&self, watchdog: &Watchdog) -> Result<Line, DialError> {
-        let socket = std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let endpoint = Endpoint::new(EndpointConfig::default(), None, socket, Arc::new(TokioRuntime)).unwrap();
-        let dialer = Dialer::new(endpoint, self.gateway.clone(), self.trust.clone());
-        dialer.dial(watchdog.addr, "i1.test.nearpath", HOUR).await
-    }
-}
-
-/// A watchdog in front of `tenant`, with a pipe to its node.
-fn watchdog(tenant: std::net::SocketAddr, first: &[u8]) -> (Watchdog, File) {
-    let url = format!("http://{tenant}");
-    let mut pipe = None;
-    let watchdog = Watchdog::run(|temp| {
-        let place = temp.path().join("identity");
-        mknodat(CWD, &place, FileType::Fifo, Mode::RWXU, 0).unwrap();
-        let mut node = OpenOptions::new().read(true).write(true).open(&place).unwrap(); // it does not wait for a reader
-        node.write_all(first).unwrap();
-        pipe = Some(node);
-        command(temp, &[("mode", "http"), ("fprocess", "sleep 1000"), ("upstream_url", &url)])
-    });
-    (watchdog, pipe.unwrap())
-}
-
-fn command(temp: &TempDir, variables: &[(&str, &str)]) -> Command {
-    let mut command = crate::support::command(temp, variables);
-    let script = "exec \"$0\" 3>\"$TMPDIR/notes\" 4<\"$TMPDIR/identity\"";
-    let mut with_pipe = Command::new("sh");
-    with_pipe.args(["-c", script, program()]).env_clear().env("NEARPATH_IDENTITY_FD", "4");
-    with_pipe.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    with_pipe.stdin(std::process::Stdio::null());
-    with_pipe.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
-    std::mem::swap(&mut command, &mut with_pipe);
-    command
-}
+use crate::node::{Node, run, watchdog};
+use crate::support::tenant;
 
 async fn echo(request: Request<Incoming>) -> Response<http_body_util::Full<Bytes>> {
     let path = request.uri().path().to_owned();
@@ -117,16 +19,11 @@ fn post(body: &'static str) -> Request<Bytes> {
     Request::post("/path").body(Bytes::from_static(body.as_bytes())).unwrap()
 }
 
-fn run(test: impl Future<Output = ()>) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    LocalSet::new().block_on(&runtime, within(test));
-}
-
 #[test]
 fn the_first_flight_reaches_code_that_knows_only_http() {
     run(async {
         let node = Node::new();
-        let (watchdog, _pipe) = watchdog(tenant(echo).await, &node.provision.write());
+        let (watchdog, _pipe) = watchdog(tenant(echo).await, &node.provision.write(), &[]);
         watchdog.stderr.find("QUIC");
         let line = node.dial(&watchdog).await;
         assert!(line.is_early());
@@ -139,13 +36,10 @@ fn the_first_flight_reaches_code_that_knows_only_http() {
 #[test]
 fn a_stranger_is_told_and_written_down() {
     run(async {
-        let (node, mut other) = (Node::new(), Node::new());
-        other.trust = node.trust.clone();
-        let (watchdog, _pipe) = watchdog(tenant(echo).await, &node.provision.write());
+        let node = Node::new();
+        let (watchdog, _pipe) = watchdog(tenant(echo).await, &node.provision.write(), &[]);
         watchdog.stderr.find("QUIC on");
-        let strange = credentials(&Authority::new(DOMAIN, SystemTime::now(), HOUR).unwrap(), gateway(), "gateway");
-        other.gateway = config::caller(&strange, &node.trust, &Arc::new(Sessions::default())).unwrap();
-        let told = match other.try_dial(&watchdog).await {
+        let told = match node.dial_as_unknown(&watchdog).await {
             Err(error) => error.to_string(),
             Ok(line) => line.call_whole(post("in"), Early::Allowed).await.unwrap_err().to_string(),
         };
@@ -156,38 +50,9 @@ fn a_stranger_is_told_and_written_down() {
 }
 
 #[test]
-fn a_call_that_is_under_way_ends_before_the_instance() {
-    run(async {
-        let node = Node::new();
-        let (reached, mut reaching) = tokio::sync::mpsc::unbounded_channel();
-        let go = Arc::new(tokio::sync::Notify::new());
-        let wait = Arc::clone(&go);
-        let slow = move |_| {
-            let (reached, wait) = (reached.clone(), Arc::clone(&wait));
-            async move {
-                reached.send(()).unwrap();
-                wait.notified().await;
-                Response::new(full("at last"))
-            }
-        };
-        let (mut watchdog, _pipe) = watchdog(tenant(slow).await, &node.provision.write());
-        watchdog.stderr.find("QUIC");
-        let line = node.dial(&watchdog).await;
-        let calling = line.clone();
-        let call = tokio::task::spawn_local(async move { calling.call_whole(post(""), Early::Allowed).await });
-        reaching.recv().await.unwrap();
-        watchdog.signal(Signal::TERM);
-        go.notify_one();
-        let answer = call.await.unwrap().unwrap();
-        assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), "at last");
-        assert!(watchdog.ended().await.success());
-    });
-}
-
-#[test]
 fn what_is_no_provision_leaves_http_as_it_was() {
     run(async {
-        let (watchdog, _pipe) = watchdog(tenant(echo).await, &[3, 0, 0, 0, 9, 9, 9]);
+        let (watchdog, _pipe) = watchdog(tenant(echo).await, &[3, 0, 0, 0, 9, 9, 9], &[]);
         let told = watchdog.stderr.find("QUIC");
         assert!(told.contains("version 9"), "{told}");
         assert_eq!(watchdog.post("/", "still").await, (200, "still".to_owned()));

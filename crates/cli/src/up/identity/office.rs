@@ -137,9 +137,9 @@ impl Office {
         for name in names {
             self.renewals.remove(&Due::Instance(name.clone()));
             let Some(instance) = self.instances.remove(&name) else { continue };
-            self.gateway.sessions.forget(&name);
+            self.gateway.forget(&name);
             if let Some(coming) = &self.coming {
-                coming.gateway.sessions.forget(&name);
+                coming.gateway.forget(&name);
             }
             self.revoked.add(name, instance.credentials.not_after);
         }
@@ -170,7 +170,7 @@ impl Office {
         let Some(mut instance) = self.instances.remove(&name) else { return };
         let renewed = self.credentials(&instance.function, instance.id, now).and_then(|credentials| {
             instance.credentials = credentials;
-            self.gateway.sessions.forget(&name); // those of the old certificate end with it
+            self.gateway.forget(&name); // those of the old certificate end with it
             self.tell(&instance, &self.gateway)
         });
         let again = match renewed {
@@ -181,7 +181,7 @@ impl Office {
             }
         };
         if let Some(coming) = &mut self.coming {
-            coming.gateway.sessions.forget(&name);
+            coming.gateway.forget(&name);
             coming.left.push(name.clone());
         }
         self.renewals.set(Due::Instance(name.clone()), again);
@@ -226,6 +226,12 @@ impl Gateway {
         let sessions = Arc::new(Sessions::default());
         let caller = Caller::new(&credentials, trust.clone(), &sessions)?;
         Ok(Self { caller, sessions })
+    }
+
+    /// Whatever transport the sessions are for.
+    fn forget(&self, name: &str) {
+        self.sessions.forget(name);
+        self.caller.tls().forget(name);
     }
 }
 

@@ -1,8 +1,8 @@
-//! The watchdog as a QUIC worker, for callers on other machines.
+//! Who this instance is, and the ways in that need to know: QUIC and TLS, for callers on other machines.
 //!
-//! The node says who this instance is, through the pipe whose number is in `NEARPATH_IDENTITY_FD`: first its credentials and the sessions
-//! that were minted for it, later whatever of it changes. QUIC listens on the number of the HTTP port, over UDP. A call
-//! walks the same way as one over HTTP, [`crate::serve::answer`]; limits, metrics and the drain know no difference.
+//! The node says it through the pipe whose number is in `NEARPATH_IDENTITY_FD`: first credentials and the sessions that were minted for
+//! it, later whatever of it changes. TLS is spoken on the HTTP port, QUIC on the same number over UDP. A call walks the same
+//! way as one over plain HTTP, [`crate::serve::answer`]; limits, metrics and the drain know no difference.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use http::Response;
 use nearpath_wire::early::{LONGEST, Provision, ProvisionError};
+use nearpath_wire::mutual;
 use nearpath_wire::quic::{Call, Refused, Worker, WorkerError};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::sync::{oneshot, watch};
@@ -21,7 +22,7 @@ use crate::logs::say;
 use crate::patience::Busy;
 use crate::serve::{App, answer};
 
-/// Why there is no QUIC, or why it ended.
+/// Why there is no identity, or what came of a later one.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Fault {
     #[error("the node's pipe: {0}")]
@@ -32,10 +33,12 @@ pub(crate) enum Fault {
     Provision(#[from] ProvisionError),
     #[error(transparent)]
     Worker(#[from] WorkerError),
+    #[error("cannot speak TLS: {0}")]
+    Tls(#[from] mutual::ConfigError),
 }
 
-/// Serves on this address, which is that of the HTTP port, until the watch says to close. Without QUIC, callers use HTTP. `listens` is told, or
-/// dropped, as soon as it is known which.
+/// Serves on this address, which is that of the HTTP port, until the watch says to close. Without an identity, callers use plain HTTP.
+/// `listens` is dropped as soon as it is known which.
 pub(crate) async fn serve(
     app: Arc<App>,
     addr: SocketAddr,
@@ -43,38 +46,59 @@ pub(crate) async fn serve(
     watch: Watch,
     listens: Option<oneshot::Sender<()>>,
 ) {
-    if let Err(fault) = take_part(app, addr, pipe, watch, listens).await {
-        say!("calls from other machines go over HTTP, not over QUIC: {fault}");
+    let taken = take_part(&app, addr, pipe, watch, listens).await;
+    app.entrance.give_up(); // whatever was given stays good
+    if let Err(fault) = taken {
+        say!("calls from other machines go over plain HTTP, not over QUIC or TLS: {fault}");
     }
 }
 
 async fn take_part(
-    app: Arc<App>,
+    app: &Arc<App>,
     addr: SocketAddr,
     mut pipe: impl AsyncRead + Unpin,
     mut watch: Watch,
     listens: Option<oneshot::Sender<()>>,
 ) -> Result<(), Fault> {
-    let Some(provision) = next(&mut pipe).await? else { return Ok(()) }; // a node that knows no QUIC
-    let socket = UdpSocket::bind(addr)?;
-    socket.set_nonblocking(true)?;
-    let open = watch.open.clone();
-    let mut worker = Worker::start(socket, provision, move |call| walk(Arc::clone(&app), call, open.clone()))?;
-    say!("QUIC on {addr} as {}", worker.id());
+    let Some(provision) = next(&mut pipe).await? else { return Ok(()) }; // a node that gives no identities
+    app.entrance.provision(&provision)?;
+    let id = provision.credentials.id.clone();
+    let (walking, open) = (Arc::clone(app), watch.open.clone());
+    let started = socket(addr).map_err(WorkerError::from).and_then(|socket| {
+        Worker::start(socket, provision, move |call| walk(Arc::clone(&walking), call, open.clone()))
+    });
+    match &started {
+        Ok(_) => say!("TLS and QUIC on {addr} as {id}"),
+        Err(fault) => say!("TLS on {addr} as {id}, but no QUIC: {fault}"), // a taken port, for one
+    }
     drop(listens);
-    tokio::task::spawn_local(tell(worker.refused()));
+    let mut worker = started.ok();
+    if let Some(worker) = &worker {
+        tokio::task::spawn_local(tell(worker.refused()));
+    }
     loop {
         tokio::select! {
             next = next(&mut pipe) => match next? {
-                Some(provision) => worker.update(provision)?,
+                Some(provision) => {
+                    app.entrance.provision(&provision)?;
+                    worker.as_mut().map_or(Ok(()), |worker| worker.update(provision))?;
+                }
                 None => break, // the node has gone: what was given stays good until it ends
             },
             () = watch.closed() => break,
         }
     }
     watch.closed().await;
-    worker.stop().await;
+    if let Some(worker) = worker {
+        worker.stop().await;
+    }
     Ok(())
+}
+
+fn socket(addr: SocketAddr) -> std::io::Result<UdpSocket> {
+    let socket = UdpSocket::bind(addr)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
 }
 
 /// Writes down who was not let in: at most a line a second, so that nobody fills the log by knocking. Ends with the worker.
