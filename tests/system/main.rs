@@ -11,6 +11,7 @@ mod death;
 mod forward;
 mod grpc;
 mod house;
+mod http3;
 mod invoke;
 mod load;
 mod mqtt;

@@ -8,7 +8,9 @@ use super::Way;
 use crate::tally::Failure;
 
 /// How the calls that a function makes for this one are to go: functions pass it on.
-const WAY: HeaderName = HeaderName::from_static("x-call-id");
+const ROUTE: HeaderName = HeaderName::from_static("x-call-id");
+/// What follows the way's number when they are to go through the gateway.
+const DETOUR: &str = "-gateway";
 
 /// See the module's text.
 #[derive(Debug, Clone)]
@@ -18,17 +20,31 @@ pub(crate) struct Call {
     body: Option<Bytes>,
     /// A part of every right answer.
     holds: &'static [u8],
+    detour: bool,
+}
+
+/// How calls that a function makes leave its machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Route {
+    pub(super) way: Way,
+    /// To the gateway, which calls the callee, and not to the callee.
+    pub(super) detour: bool,
 }
 
 impl Call {
     /// A GET whose right answers hold so much.
     pub(crate) fn get(path: &str, holds: &'static str) -> Self {
-        Self { path: path.to_owned(), body: None, holds: holds.as_bytes() }
+        Self { path: path.to_owned(), body: None, holds: holds.as_bytes(), detour: false }
     }
 
     /// A POST of that.
     pub(crate) fn post(path: &str, body: impl Into<Bytes>, holds: &'static str) -> Self {
-        Self { path: path.to_owned(), body: Some(body.into()), holds: holds.as_bytes() }
+        Self { path: path.to_owned(), body: Some(body.into()), holds: holds.as_bytes(), detour: false }
+    }
+
+    /// The same, but what it causes shall go through the gateway.
+    pub(crate) fn through_gateway(self) -> Self {
+        Self { detour: true, ..self }
     }
 
     /// As it is sent; what it causes shall go `way`.
@@ -39,7 +55,7 @@ impl Call {
         let headers = request.headers_mut();
         headers.insert(HOST, HeaderValue::from_static("worker"));
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        headers.insert(WAY, HeaderValue::from(way as usize));
+        headers.insert(ROUTE, Route { way, detour: self.detour }.value());
         request
     }
 
@@ -53,10 +69,19 @@ impl Call {
     }
 }
 
-/// The way that a call was made for, as [`Call::request`] wrote it.
-pub(super) fn way<B>(request: &Request<B>) -> Option<Way> {
-    let place: usize = request.headers().get(WAY)?.to_str().ok()?.parse().ok()?;
-    Way::ALL.get(place).copied()
+impl Route {
+    /// The route that [`Call::request`] wrote.
+    pub(super) fn of<B>(request: &Request<B>) -> Option<Self> {
+        let text = request.headers().get(ROUTE)?.to_str().ok()?;
+        let place = text.strip_suffix(DETOUR).unwrap_or(text);
+        let way = *Way::ALL.get(place.parse::<usize>().ok()?)?;
+        Some(Self { way, detour: place.len() < text.len() })
+    }
+
+    fn value(self) -> HeaderValue {
+        let text = format!("{}{}", self.way as usize, if self.detour { DETOUR } else { "" });
+        HeaderValue::try_from(text).expect("digits and letters")
+    }
 }
 
 /// Why a function refused, as far as one line has room for it.
@@ -75,14 +100,16 @@ mod tests {
     }
 
     #[test]
-    fn the_way_is_read_as_written() {
+    fn the_route_is_read_as_written() {
         for way in Way::ALL {
-            assert_eq!(super::way(&Call::get("/", "").request(way)), Some(way));
+            let call = Call::get("/", "");
+            assert_eq!(Route::of(&call.request(way)), Some(Route { way, detour: false }));
+            assert_eq!(Route::of(&call.through_gateway().request(way)), Some(Route { way, detour: true }));
         }
         let mut other = Call::get("/", "").request(Way::Tcp);
-        for wrong in ["99", "-1", "x"] {
-            other.headers_mut().insert(WAY, HeaderValue::from_static(wrong));
-            assert_eq!(super::way(&other), None, "{wrong}");
+        for wrong in ["99", "-1", "x", "-gateway", "1-"] {
+            other.headers_mut().insert(ROUTE, HeaderValue::from_static(wrong));
+            assert_eq!(Route::of(&other), None, "{wrong}");
         }
     }
 

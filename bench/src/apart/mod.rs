@@ -8,6 +8,7 @@
 pub(crate) mod call;
 pub(crate) mod caller;
 pub(crate) mod drive;
+pub(crate) mod everywhere;
 pub(crate) mod front;
 pub(crate) mod handler;
 pub(crate) mod outward;

@@ -1,5 +1,5 @@
-//! The way out of a machine: what functions there call at `/function/NAME`, it calls on another machine, by the way that the call
-//! came with.
+//! The way out of a machine: what functions there call at `/function/NAME`, it calls on another machine, by the route that the call
+//! came with. A gateway between machines is the same, but reached by every transport.
 //!
 //! It stands where a function's own watchdog would be the caller. A call goes over a new connection; where connections are opened
 //! ahead, over the one that has waited for it; and with [`Manner::Kept`] always over the same one.
@@ -8,19 +8,21 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
-use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
 use nearpath_testkit::lab::Node;
-use tokio::task::{JoinHandle, LocalSet, spawn_local};
+use nearpath_wire::early::Provision;
+use nearpath_wire::quic::Call;
+use tokio::task::{JoinHandle, spawn_local};
 
+use super::call::Route;
 use super::caller::{Callee, Caller, Connection};
+use super::port::{self, Door};
 use super::site::Identity;
-use super::{Error, Way, call, port};
+use super::{Error, Way, everywhere};
 use crate::tally::Failure;
 
 /// A connection that has waited longer is not used: its other end may have given it up.
@@ -38,13 +40,13 @@ pub(crate) enum Manner {
 /// What the way out of a machine needs.
 pub(crate) struct Plan {
     pub(crate) node: Node,
-    /// Port on the machine's loopback.
-    pub(crate) port: u16,
     /// As whom it calls.
     pub(crate) identity: Identity,
     /// By name.
     pub(crate) callees: BTreeMap<String, Callee>,
     pub(crate) manner: Manner,
+    /// Where calls go that shall not go to their callee directly.
+    pub(crate) gateway: Option<Callee>,
 }
 
 /// A connection that waits for a call.
@@ -58,46 +60,44 @@ struct Outward {
     caller: Rc<Caller>,
     callees: BTreeMap<String, Callee>,
     manner: Manner,
+    gateway: Option<Callee>,
     /// By name of the callee.
     waiting: RefCell<BTreeMap<String, Waiting>>,
     /// A call did not go as it should have, which was seen only after its answer: a first flight was not taken.
     untrue: Cell<bool>,
 }
 
-/// Starts it on a thread of its own, which goes on as long as the process. Returns the thread's number.
-pub(crate) fn start(plan: Plan) -> Result<u32, Error> {
-    let (tell, told) = mpsc::channel();
-    let node = plan.node.clone();
-    node.enter(move || std::thread::Builder::new().name("outward".to_owned()).spawn(move || thread(plan, &tell)))?;
-    told.recv().map_err(|_| "the way out ended before it was ready")?.map_err(Error::from)
+/// Starts the way out of a machine, at that port of its loopback, on a thread of its own, which goes on as long as the process.
+/// Returns the thread's number.
+pub(crate) fn start(plan: Plan, port: u16) -> Result<u32, Error> {
+    everywhere::on_a_thread(&plan.node.clone(), "outward", async move |ready| {
+        let listener = port::listen(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))?;
+        let outward = Outward::new(plan)?;
+        ready();
+        port::serve(listener, Door::Plain, move |request| answer(Rc::clone(&outward), request)).await;
+        Ok(())
+    })
 }
 
-fn thread(plan: Plan, tell: &mpsc::Sender<Result<u32, String>>) {
-    let id = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
-    let run = || -> Result<(), Error> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        LocalSet::new().block_on(&runtime, serve(plan, || drop(tell.send(Ok(id)))))
-    };
-    if let Err(error) = run() {
-        let _ = tell.send(Err(error.to_string()));
-    }
+/// Starts a gateway likewise, which callers find where [`everywhere::callee`] says.
+pub(crate) fn start_gateway(plan: Plan, provision: Provision) -> Result<u32, Error> {
+    everywhere::on_a_thread(&plan.node.clone(), "between", async move |ready| {
+        let outward = Outward::new(plan)?;
+        let again = Rc::clone(&outward);
+        let http = move |request| answer(Rc::clone(&outward), request);
+        let quic = move |call: Call| answer(Rc::clone(&again), call.request);
+        everywhere::serve(provision, http, quic, ready).await
+    })
 }
 
-async fn serve(plan: Plan, ready: impl FnOnce()) -> Result<(), Error> {
-    let Plan { port, identity, callees, manner, .. } = plan;
-    let caller = Rc::new(Caller::new(identity)?);
-    let (waiting, untrue) = (RefCell::default(), Cell::new(false));
-    let outward = Rc::new(Outward { caller, callees, manner, waiting, untrue });
-    let listener = port::listen(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))?;
-    ready();
-    port::serve(listener, port::Door::Plain, move |request| answer(Rc::clone(&outward), request)).await;
-    Ok(())
-}
-
-async fn answer(outward: Rc<Outward>, request: Request<Incoming>) -> Response<Full<Bytes>> {
-    let passed = match received(request).await {
-        Some((way, name, request)) => outward.pass(way, &name, request).await,
-        None => Err(Failure::Broken),
+async fn answer<B>(outward: Rc<Outward>, request: Request<B>) -> Response<Full<Bytes>>
+where
+    B: http_body::Body<Data = Bytes>,
+{
+    let (head, body) = request.into_parts();
+    let passed = match body.collect().await {
+        Ok(body) => outward.pass(Request::from_parts(head, body.to_bytes())).await,
+        Err(_) => Err(Failure::Broken),
     };
     passed.map_or_else(|failure| refusal(&failure), |answer| answer.map(Full::new))
 }
@@ -106,16 +106,6 @@ fn refusal(failure: &Failure) -> Response<Full<Bytes>> {
     let mut answer = Response::new(Full::from(failure.to_string()));
     *answer.status_mut() = StatusCode::BAD_GATEWAY;
     answer
-}
-
-/// By which way, to whom and what, when all of that is there.
-async fn received(request: Request<Incoming>) -> Option<(Way, String, Request<Bytes>)> {
-    let way = call::way(&request)?;
-    let (name, path) = callee(request.uri().path_and_query()?.as_str())?;
-    let (mut head, body) = request.into_parts();
-    head.uri = path.parse().ok()?;
-    head.headers.remove(http::header::CONNECTION); // it speaks of the connection that ends here
-    Some((way, name, Request::from_parts(head, body.collect().await.ok()?.to_bytes())))
 }
 
 /// `/function/NAME/PATH` → name and `/PATH`.
@@ -127,16 +117,36 @@ fn callee(target: &str) -> Option<(String, String)> {
 }
 
 impl Outward {
+    fn new(plan: Plan) -> Result<Rc<Self>, Error> {
+        let Plan { identity, callees, manner, gateway, .. } = plan;
+        let caller = Rc::new(Caller::new(identity)?);
+        let (waiting, untrue) = (RefCell::default(), Cell::new(false));
+        Ok(Rc::new(Self { caller, callees, manner, gateway, waiting, untrue }))
+    }
+
     /// The call after an untrue one fails, so that somebody notices.
-    async fn pass(self: &Rc<Self>, way: Way, name: &str, request: Request<Bytes>) -> Result<Response<Bytes>, Failure> {
+    async fn pass(self: &Rc<Self>, mut request: Request<Bytes>) -> Result<Response<Bytes>, Failure> {
         if self.untrue.take() {
             return Err(Failure::Broken);
         }
-        let callee = self.callees.get(name).ok_or(Failure::Connect)?;
-        let mut connection = self.connection(way, name, callee).await?;
+        let (route, name, callee) = self.directed(&mut request).ok_or(Failure::Connect)?;
+        request.headers_mut().remove(http::header::CONNECTION); // it speaks of the connection that ends here
+        let mut connection = self.connection(route.way, &name, &callee).await?;
         let answer = connection.whole(request).await?;
-        self.afterwards(way, name, callee.clone(), connection);
+        self.afterwards(route.way, &name, callee, connection);
         Ok(answer)
+    }
+
+    /// Who is to be called next, and the name of whom that is about. Only the callee itself gets a path without the name.
+    fn directed(&self, request: &mut Request<Bytes>) -> Option<(Route, String, Callee)> {
+        let route = Route::of(request)?;
+        let (name, path) = callee(request.uri().path_and_query()?.as_str())?;
+        if let (true, Some(gateway)) = (route.detour, &self.gateway) {
+            return Some((route, name, gateway.clone()));
+        }
+        *request.uri_mut() = path.parse().ok()?;
+        let callee = self.callees.get(&name)?.clone();
+        Some((route, name, callee))
     }
 
     async fn connection(&self, way: Way, name: &str, callee: &Callee) -> Result<Connection, Failure> {

@@ -46,13 +46,13 @@ where
     B: Body<Data = Bytes> + 'static,
     B::Error: Into<Error>,
 {
-    while let Ok((stream, _)) = listener.accept().await {
-        tokio::task::spawn_local(connection(door.clone(), stream, handler.clone()));
+    while let Ok(accepted) = listener.accept().await {
+        tokio::task::spawn_local(connection(door.clone(), accepted, handler.clone()));
     }
 }
 
 /// One that breaks off counts where it was to be answered.
-async fn connection<H, F, B>(door: Door, stream: TcpStream, handler: H)
+async fn connection<H, F, B>(door: Door, (stream, from): (TcpStream, SocketAddr), handler: H)
 where
     H: Fn(Request<Incoming>) -> F,
     F: Future<Output = Response<B>>,
@@ -70,7 +70,7 @@ where
             if begun.opening() == Opening::Plain {
                 return one(begun, handler).await;
             }
-            let Ok((stream, guest)) = entrance.accept(begun, HANDSHAKE).await else { return };
+            let Ok((stream, guest)) = entrance.accept(begun, from, HANDSHAKE).await else { return };
             if guest.admit(SystemTime::now()).is_ok() {
                 one(stream, handler).await;
             }

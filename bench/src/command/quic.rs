@@ -112,8 +112,11 @@ impl Args {
 
     /// Those of `ways` that are wanted.
     fn ways(&self, ways: &[Way]) -> Vec<Way> {
-        let wanted = |way: &&Way| self.variants.is_empty() || self.variants.iter().any(|name| name == way.name());
-        ways.iter().filter(wanted).copied().collect()
+        ways.iter().filter(|way| self.has(way.name())).copied().collect()
+    }
+
+    fn has(&self, variant: &str) -> bool {
+        self.variants.is_empty() || self.variants.iter().any(|name| name == variant)
     }
 
     fn wants(&self, case: &str) -> bool {

@@ -72,9 +72,10 @@ async fn take_part(
         Err(fault) => say!("TLS on {addr} as {id}, but no QUIC: {fault}"), // a taken port, for one
     }
     drop(listens);
+    tokio::task::spawn_local(tell("TLS", app.entrance.refused()));
     let mut worker = started.ok();
     if let Some(worker) = &worker {
-        tokio::task::spawn_local(tell(worker.refused()));
+        tokio::task::spawn_local(tell("QUIC", worker.refused()));
     }
     loop {
         tokio::select! {
@@ -102,10 +103,10 @@ fn socket(addr: SocketAddr) -> std::io::Result<UdpSocket> {
 }
 
 /// Writes down who was not let in: at most a line a second, so that nobody fills the log by knocking. Ends with the worker.
-async fn tell(mut refused: watch::Receiver<Refused>) {
+async fn tell(over: &str, mut refused: watch::Receiver<Refused>) {
     while refused.changed().await.is_ok() {
         let Refused { count, last } = refused.borrow_and_update().clone();
-        say!("QUIC: {count} callers refused so far, the last was {last}");
+        say!("{over}: {count} callers refused so far, the last was {last}");
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
 }

@@ -33,6 +33,9 @@ const WINDOW: u32 = 256 * 1024;
 const BACKLOG: u32 = 4096;
 /// Longest handshake, where the reading of heads has no limit; and how long a peer that is not admitted may be told so.
 const HANDSHAKE: Duration = Duration::from_secs(10);
+/// How long a connection that was made before the end may take to bring its first call: who opened it could not know, and cannot tell
+/// whether it ran.
+const FIRST_CALL: Duration = Duration::from_millis(500);
 /// Pause after accept fails, usually for want of file descriptors: trying at once would burn the core.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
@@ -102,8 +105,8 @@ pub(crate) async fn accept(listener: TcpListener, app: Arc<App>, mut watch: Watc
             () = watch.closed() => return,
         };
         match accepted {
-            Ok((stream, _)) => {
-                drop(tokio::spawn(connection(stream, Arc::clone(&http), Arc::clone(&app), watch.clone())))
+            Ok(accepted) => {
+                drop(tokio::spawn(connection(accepted, Arc::clone(&http), Arc::clone(&app), watch.clone())))
             }
             Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
         }
@@ -120,7 +123,12 @@ pub(crate) fn http<E>(executor: E) -> Builder<E> {
     builder
 }
 
-async fn connection(stream: TcpStream, http: Arc<Builder<TokioExecutor>>, app: Arc<App>, mut watch: Watch) {
+async fn connection(
+    (stream, from): (TcpStream, SocketAddr),
+    http: Arc<Builder<TokioExecutor>>,
+    app: Arc<App>,
+    mut watch: Watch,
+) {
     let _ = stream.set_nodelay(true); // a connection that is already gone shows it at the first read
     let plain = Caller::Plain(app.config.transport);
     if !app.entrance.may_open() {
@@ -128,20 +136,26 @@ async fn connection(stream: TcpStream, http: Arc<Builder<TokioExecutor>>, app: A
     }
     let begun = tokio::select! {
         begun = Begun::look(stream) => begun,
-        () = watch.closed() => return,
+        () = late(&mut watch) => return,
     };
     match begun {
         // On the heap, so that a plain connection is no larger for it.
-        Ok(begun) if begun.opening() == Opening::Tls => Box::pin(secured(begun, &http, app, watch)).await,
+        Ok(begun) if begun.opening() == Opening::Tls => Box::pin(secured(begun, from, &http, app, watch)).await,
         Ok(begun) => serve(Socket::Begun(begun), plain, &Notify::const_new(), &http, app, watch).await,
         Err(_) => {} // it broke off before it said anything
     }
 }
 
 /// A connection with TLS. It takes no more calls when its peer's certificate has ended, and is cut when the peer was taken back.
-async fn secured(begun: Begun<TcpStream>, http: &Builder<TokioExecutor>, app: Arc<App>, watch: Watch) {
+async fn secured(
+    begun: Begun<TcpStream>,
+    from: SocketAddr,
+    http: &Builder<TokioExecutor>,
+    app: Arc<App>,
+    watch: Watch,
+) {
     let limit = app.config.read_timeout.unwrap_or(HANDSHAKE);
-    let Ok((stream, mut guest)) = app.entrance.accept(begun, limit).await else { return }; // the peer has its alert
+    let Ok((stream, mut guest)) = app.entrance.accept(begun, from, limit).await else { return }; // the peer has its alert
     let (caller, expired) = (Caller::of(&guest), Notify::new());
     let refused = matches!(caller, Caller::Refused(_));
     let serving = serve(Socket::Tls(Box::new(stream)), caller, &expired, http, app, watch);
@@ -172,9 +186,10 @@ async fn serve(
     mut watch: Watch,
 ) {
     let open = watch.open.clone();
-    let busy = Busy::default();
+    let (busy, first) = (Busy::default(), Notify::new());
     let io = Patient::new(stream, busy.clone(), app.config.read_timeout, app.config.write_timeout);
     let service = service_fn(|request: Request<Incoming>| {
+        first.notify_one();
         let refusal = caller.refusal(request.uri().path());
         let (app, busy, open) = (Arc::clone(&app), busy.enter(), open.clone());
         async move {
@@ -188,11 +203,20 @@ async fn serve(
     let mut connection = std::pin::pin!(connection);
     tokio::select! {
         _ = connection.as_mut() => return, // its end is the caller's affair; calls are recorded one by one
-        () = watch.closed() => {}
         () = ending.notified() => {}
+        () = async {
+            watch.closed().await;
+            let _ = timeout(FIRST_CALL, first.notified()).await;
+        } => {}
     }
     connection.as_mut().graceful_shutdown();
     let _ = connection.await;
+}
+
+/// A while after connections are to finish.
+async fn late(watch: &mut Watch) {
+    watch.closed().await;
+    tokio::time::sleep(FIRST_CALL).await;
 }
 
 /// Serves `/metrics` until the process ends.

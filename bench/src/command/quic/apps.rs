@@ -9,7 +9,7 @@ mod town;
 use std::time::Duration;
 
 use self::town::{Seen, Town};
-use super::{Args, Place, here, names, near};
+use super::{Args, Place, here, near};
 use crate::apart::call::Call;
 use crate::apart::caller::{Callee, Caller};
 use crate::apart::site::Identity;
@@ -21,6 +21,10 @@ use crate::tally::Failure;
 
 /// The published system's callees show a certificate and its callers none, as in the second one.
 const WAYS: [Way; 6] = [Way::Tcp, Way::Tls12Server, Way::Tls12, Way::Tls13, Way::QuicEarly, Way::QuicReady];
+/// Chains as the published system has them, where functions call each other through the gateway.
+const DETOURS: [Way; 2] = [Way::Tls12Server, Way::QuicEarly];
+/// What the names of those end with.
+pub(super) const DETOUR: &str = ", gateway between";
 /// The variant without a network.
 const OWN: &str = "loopback, kept";
 
@@ -32,6 +36,13 @@ pub(crate) enum Wanted {
     Certinfo,
     Resizer,
     Retail,
+}
+
+/// A way to call a function, and for it to call others.
+struct Variant {
+    name: String,
+    way: Way,
+    detour: bool,
 }
 
 /// One that is there, with who calls it.
@@ -93,24 +104,38 @@ impl Stage<'_> {
         if !self.args.wants(&name) {
             return Ok(());
         }
-        let ways = self.args.ways(&WAYS);
-        let mut variants = names(&ways);
-        variants.push(OWN);
+        let variants = self.variants(case);
+        let names: Vec<&str> = variants.iter().map(|variant| variant.name.as_str()).chain([OWN]).collect();
         let measure = async |index: usize| {
-            let calls = self.calls(case).await?;
-            let took = match ways.get(index) {
-                Some(way) => {
-                    let seen = self.town.away(case.function)?;
-                    drive::each(&self.caller, (*way, &seen.callee), &calls, || seen.spent(way.needs_front())).await
-                }
-                None => at_home(self.town, self.town.home(case.function)?, &calls)?,
+            let took = match variants.get(index) {
+                Some(variant) => self.away(case, variant).await?,
+                None => at_home(self.town, self.town.home(case.function)?, &self.calls(case).await?)?,
             };
-            Ok::<_, Error>(near::told(&name, variants[index], &took).measured())
+            Ok::<_, Error>(near::told(&name, names[index], &took).measured())
         };
-        comparison.loads(&name, &variants, measure).await?;
+        comparison.loads(&name, &names, measure).await?;
         eprintln!("measured: {name}");
-        network(comparison, &name, &ways);
+        network(comparison, &name, &names);
         Ok(())
+    }
+
+    /// Those that are wanted.
+    fn variants(&self, case: &Case) -> Vec<Variant> {
+        let direct = WAYS.into_iter().map(|way| Variant { name: way.name().to_owned(), way, detour: false });
+        let detour = |way: Way| Variant { name: format!("{}{DETOUR}", way.name()), way, detour: true };
+        let calls_others = self.app.functions.iter().any(|function| function.name == case.function && function.calls);
+        let detours = DETOURS.into_iter().filter(|_| calls_others).map(detour);
+        direct.chain(detours).filter(|variant| self.args.has(&variant.name)).collect()
+    }
+
+    async fn away(&self, case: &Case, variant: &Variant) -> Result<drive::Took, Error> {
+        let mut calls = self.calls(case).await?;
+        if variant.detour {
+            calls = calls.into_iter().map(Call::through_gateway).collect();
+        }
+        let seen = self.town.away(case.function)?;
+        let of = (variant.way, &seen.callee);
+        Ok(drive::each(&self.caller, of, &calls, || seen.spent(variant.way.needs_front())).await)
     }
 
     /// What a measurement calls, and one before that is not counted. All of them begin with the same data.
@@ -166,11 +191,12 @@ fn at_home(town: &Town, seen: &Seen, calls: &[Call]) -> Result<drive::Took, Erro
     })
 }
 
-/// Says what every way takes beyond the functions' own time.
-fn network(comparison: &mut Comparison, case: &str, ways: &[Way]) {
+/// Says what every variant takes beyond the functions' own time.
+fn network(comparison: &mut Comparison, case: &str, variants: &[&str]) {
     let p50 = |variant| comparison.value(case, variant, |row| row.p50_us);
     let Some(own) = p50(OWN) else { return };
-    let parts = ways.iter().filter_map(|way| Some(format!("{} {:.1}", way.name(), (p50(way.name())? - own) / 1e3)));
+    let over = variants.iter().filter(|name| **name != OWN);
+    let parts = over.filter_map(|name| Some(format!("{name} {:.1}", (p50(name)? - own) / 1e3)));
     let parts: Vec<_> = parts.collect();
     comparison.remark(format!(
         "{case}: the functions' own time {:.1} ms; the network's part in ms: {}",

@@ -8,6 +8,7 @@ mod basics;
 mod drain;
 mod failures;
 mod house;
+mod http3;
 mod inner;
 mod malformed;
 mod memory;

@@ -85,18 +85,18 @@ impl Site {
 
 async fn accept(listener: TcpListener, entrance: Arc<Entrance>) {
     let number = AtomicUsize::new(0);
-    while let Ok((stream, _)) = listener.accept().await {
+    while let Ok((stream, from)) = listener.accept().await {
         let number = number.fetch_add(1, Ordering::Relaxed) + 1;
-        tokio::spawn(connection(stream, entrance.clone(), number));
+        tokio::spawn(connection(stream, from, entrance.clone(), number));
     }
 }
 
-async fn connection(stream: TcpStream, entrance: Arc<Entrance>, number: usize) {
+async fn connection(stream: TcpStream, from: SocketAddr, entrance: Arc<Entrance>, number: usize) {
     let Ok(begun) = Begun::look(stream).await else { return };
     if begun.opening() == Opening::Plain {
         return serve(begun, format!("plain {number}")).await;
     }
-    let (stream, guest) = entrance.accept(begun, LIMIT).await.unwrap();
+    let (stream, guest) = entrance.accept(begun, from, LIMIT).await.unwrap();
     let peer = guest.admit(SystemTime::now()).unwrap();
     let said = format!("{:?} of {} {number}", stream.get_ref().1.protocol_version().unwrap(), peer.name);
     serve(stream, said).await;

@@ -7,6 +7,7 @@ use hyper::body::Incoming;
 use nearpath_testkit::{eventually, within};
 use nearpath_wire::early::Provision;
 use nearpath_wire::mutual::{Protocol, Version};
+use rustix::process::Signal;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
@@ -51,6 +52,8 @@ fn a_function_without_an_edge_is_told_so_and_its_calls_never_run() {
                 "{text}"
             );
         }
+        let log = watchdog.stderr.find("TLS: ");
+        assert!(log.contains("refused") && log.contains("127.0.0.1:") && log.contains("no edge leads from"), "{log}");
     });
 }
 
@@ -178,5 +181,23 @@ fn a_call_outlives_its_callers_certificate_and_is_the_last() {
         let (answer, first) = call.await.unwrap();
         assert_eq!(answer, (200, "done".into()));
         closed(first).await;
+    });
+}
+
+/// Who connects just before the end cannot know of it.
+#[test]
+fn the_first_call_of_a_connection_is_answered_also_when_the_instance_stops_meanwhile() {
+    run(async {
+        for way in [Way::Tcp(Protocol::Http1), Way::Tls(Version::Tls13, Protocol::Http1)] {
+            let node = Node::new();
+            let (mut watchdog, _pipe) = watchdog(hello().await, &node.provision.write(), &[]);
+            watchdog.stderr.find("TLS and QUIC on ");
+            let mut line = Line::open(way, &node, &watchdog).await;
+            watchdog.get("/").await; // by now the other one was accepted, too
+            watchdog.signal(Signal::TERM);
+            watchdog.stderr.find("stopping");
+            assert_eq!(told(line.call(get("/")).await.unwrap()).await, (200, "hello".into()), "{way:?}");
+            assert!(watchdog.ended().await.success());
+        }
     });
 }

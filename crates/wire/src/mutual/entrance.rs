@@ -1,6 +1,7 @@
 //! A worker's side: who it is and whom it admits, as its node says; and each connection's standing.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -16,6 +17,7 @@ use super::ConfigError;
 use super::config::Worker;
 use crate::early::{Provision, Register};
 use crate::identity::{Peer, Refusal, Trust};
+use crate::quic::Refused;
 
 /// Sessions that a worker remembers. Callers keep their connections: few come anew at the same time.
 const SESSIONS: usize = 1024;
@@ -41,6 +43,7 @@ pub enum AcceptError {
 pub struct Entrance {
     rules: watch::Sender<Rules>,
     register: Arc<Register>,
+    refused: watch::Sender<Refused>,
 }
 
 #[derive(Debug, Clone)]
@@ -56,7 +59,8 @@ impl Entrance {
     /// One that waits for its first provision; or, if there is to be none, stays shut.
     pub fn new(awaited: bool) -> Self {
         let rules = if awaited { Rules::Awaited } else { Rules::Shut };
-        Self { rules: watch::Sender::new(rules), register: Arc::new(Register::with_room(None, SESSIONS)) }
+        let register = Arc::new(Register::with_room(None, SESSIONS));
+        Self { rules: watch::Sender::new(rules), register, refused: watch::Sender::default() }
     }
 
     /// Takes what the node gave, at first or when it changed. Connections that are open stay, unless their peer is not admitted any more.
@@ -88,21 +92,37 @@ impl Entrance {
         !matches!(*self.rules.borrow(), Rules::Shut)
     }
 
+    /// Who was not let in; changes with each.
+    pub fn refused(&self) -> watch::Receiver<Refused> {
+        self.refused.subscribe()
+    }
+
     /// Its sessions.
     pub fn register(&self) -> &Register {
         &self.register
     }
 
-    /// Shakes hands within `limit`. Whether the peer is admitted, the [`Guest`] knows.
+    /// Shakes hands with `from` within `limit`. Whether the peer is admitted, the [`Guest`] knows.
     ///
     /// # Errors
     /// See [`AcceptError`].
-    pub async fn accept<S>(&self, stream: S, limit: Duration) -> Result<(TlsStream<S>, Guest), AcceptError>
+    pub async fn accept<S>(
+        &self,
+        stream: S,
+        from: SocketAddr,
+        limit: Duration,
+    ) -> Result<(TlsStream<S>, Guest), AcceptError>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
         let accepted = tokio::time::timeout(limit, self.shake_hands(stream)).await;
-        accepted.unwrap_or(Err(AcceptError::Timeout(limit)))
+        let accepted = accepted.unwrap_or(Err(AcceptError::Timeout(limit)));
+        let why = match &accepted {
+            Ok((_, guest)) => guest.admit(SystemTime::now()).err().map(|refusal| refusal.to_string()),
+            Err(error) => Some(error.to_string()),
+        };
+        why.into_iter().for_each(|why| self.refused.send_modify(|refused| refused.add(from, &why)));
+        accepted
     }
 
     async fn shake_hands<S>(&self, stream: S) -> Result<(TlsStream<S>, Guest), AcceptError>

@@ -56,10 +56,10 @@ impl Worker {
 }
 
 async fn accept(listener: TcpListener, entrance: Rc<Entrance>, out: mpsc::UnboundedSender<String>) {
-    while let Ok((stream, _)) = listener.accept().await {
+    while let Ok((stream, from)) = listener.accept().await {
         let (entrance, out) = (entrance.clone(), out.clone());
         tokio::task::spawn_local(async move {
-            let Ok((mut stream, mut guest)) = entrance.accept(stream, LIMIT).await else { return };
+            let Ok((mut stream, mut guest)) = entrance.accept(stream, from, LIMIT).await else { return };
             let said = guest.admit(SystemTime::now()).map_or_else(|refusal| refusal.to_string(), |peer| peer.name);
             stream.write_all(format!("{said}\n").as_bytes()).await.unwrap();
             stream.flush().await.unwrap();
@@ -238,7 +238,7 @@ fn without_an_identity_there_is_no_tls() {
         entrance.give_up();
         assert!(!entrance.may_open() && !Entrance::new(false).may_open());
         let (here, _there) = tokio::io::duplex(64);
-        let shut = entrance.accept(here, LIMIT).await.unwrap_err();
+        let shut = entrance.accept(here, ([127, 0, 0, 1], 1).into(), LIMIT).await.unwrap_err();
         assert!(shut.to_string().contains("no identity"), "{shut}");
         let worker = Worker::start(&site, 1).await;
         worker.entrance.give_up();

@@ -25,10 +25,17 @@ pub(super) struct Ground {
     pub(super) first: Node,
     pub(super) second: Node,
     pub(super) machines: (Rc<Machine>, Rc<Machine>),
-    /// From the caller to the first machine, and to the second one.
+    /// From the caller, who is the gateway, to the first machine, and to the second one.
     pub(super) outside: [Hop; 2],
     /// From the first machine to the second one.
     pub(super) between: Hop,
+}
+
+impl Hop {
+    /// The other way round.
+    pub(super) fn back(self) -> Self {
+        Self { from: self.to, to: self.from }
+    }
 }
 
 /// On one machine.

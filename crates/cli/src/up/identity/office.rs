@@ -247,3 +247,6 @@ fn sign(
     let issued = authority.issue(request.csr(), &id, &name, now.wall, lifetime)?;
     Ok(request.complete(id, name, issued))
 }
+
+#[cfg(test)]
+mod tests;
