@@ -17,6 +17,7 @@ use super::body::{BodyError, Incoming};
 use super::code;
 use super::frame::{Answered, Asked};
 use super::heads;
+use super::rest::Rest;
 use super::upload::{self, Outgoing};
 use crate::BoxError;
 
@@ -46,6 +47,7 @@ pub struct Line {
     open: Rc<Cell<u32>>,
     /// When the peer's certificate ends, in seconds since 1970.
     until: Rc<Cell<i64>>,
+    _rest: Rc<Rest>,
 }
 
 /// How far the handshake is.
@@ -79,8 +81,10 @@ pub enum CallError {
 }
 
 impl Line {
-    pub(super) fn new(connection: quinn::Connection, stage: watch::Receiver<Stage>) -> Self {
-        Self { connection, stage, open: Rc::default(), until: Rc::new(Cell::new(i64::MAX)) }
+    pub(super) fn new(connection: quinn::Connection, stage: watch::Receiver<Stage>, rest: Duration) -> Self {
+        let (open, until) = (Rc::default(), Rc::new(Cell::new(i64::MAX)));
+        let rest = Rest::of(&connection, &open, rest);
+        Self { connection, stage, open, until, _rest: rest }
     }
 
     /// The peer has shown this certificate's end.
