@@ -1,7 +1,7 @@
 //! `mint`: what many workers cost that start at once, and many connections that nobody calls on.
 //!
-//! Calls go on over one connection while sessions are minted: by nobody, by the minter (two threads of the lowest priority, as a node
-//! has it) and by two ordinary threads, which is the control. CPU time is that of the calls alone, both sides. Then connections
+//! Calls go on over one connection while sessions are minted: by nobody, by one thread of low priority, as the issuer of a
+//! node has it, and by two ordinary threads, which is the control. CPU time is that of the calls alone, both sides. Then connections
 //! are opened, and the memory that they hold on each side is looked at. All is on loopback; it needs no root.
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -11,7 +11,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use nearpath_wire::early::Minter;
 use tokio::task::LocalSet;
 
 use super::{Outcome, seconds};
@@ -24,10 +23,12 @@ use crate::compare::{Better, Comparison, Goal, ROUNDS, Ratio};
 use crate::cpu;
 
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
-const VARIANTS: [&str; 3] = ["nothing", "the minter", "ordinary threads"];
+/// What the issuer's thread adds to its niceness.
+const NICE: i32 = 10;
+const VARIANTS: [&str; 3] = ["nothing", "the issuer's thread", "ordinary threads"];
 /// CPU time of a key, its certificate and a session, in microseconds.
 const GOAL_US: f64 = 1000.0;
-/// How much the minter may add to the 99th percentile of calls.
+/// How much the issuer's thread may add to the 99th percentile of calls.
 const GOAL_P99: f64 = 1.5;
 /// Memory of a connection that nobody calls on, on each side.
 const GOAL_KIB: f64 = 96.0;
@@ -66,7 +67,7 @@ async fn measure(args: Args) -> Outcome {
     let mints = [const { (AtomicU64::new(0), AtomicU64::new(0)) }; 3];
     for at_a_time in [1, 32] {
         let one = async |variant: usize| {
-            let minting = Minting::begin(variant, &site, &gateway)?;
+            let minting = Minting::begin(variant, &site, &gateway);
             let ask = Ask::post(100);
             let took = drive::kept(&caller, (Way::QuicReady, &callee), (&ask, at_a_time), plan, worker).await;
             let (done, cpu) = minting.end();
@@ -88,71 +89,50 @@ fn case(at_a_time: usize) -> String {
 fn figures(comparison: &mut Comparison, mints: &[(AtomicU64, AtomicU64); 3], seconds: f64) {
     for at_a_time in [1, 32] {
         let goal = Goal { value: |row| row.p99_us, better: Better::Lower, goal: GOAL_P99 };
-        let name = format!("p99 beside the minter, {at_a_time} at a time, by that beside nothing");
+        let name = format!("p99 beside the issuer's thread, {at_a_time} at a time, by that beside nothing");
         comparison.ratio(&name, &case(at_a_time), VARIANTS[1], VARIANTS[0], goal);
     }
     for (variant, (done, us)) in VARIANTS.iter().zip(mints).skip(1) {
         println!("{variant}: {:.0} mints a second", done.load(Ordering::Relaxed) as f64 / seconds);
-        if us.load(Ordering::Relaxed) > 0 {
-            let value = us.load(Ordering::Relaxed) as f64 / done.load(Ordering::Relaxed).max(1) as f64;
-            let name = "CPU µs of a key, its certificate and a session".to_owned();
-            comparison.figure(Ratio { name, value, better: Better::Lower, goal: GOAL_US });
-        }
+        let value = us.load(Ordering::Relaxed) as f64 / done.load(Ordering::Relaxed).max(1) as f64;
+        let name = format!("CPU µs of a key, its certificate and a session, {variant}");
+        comparison.figure(Ratio { name, value, better: Better::Lower, goal: GOAL_US });
     }
 }
 
-/// What goes on beside.
-enum Minting {
-    Nothing,
-    Minter(Minter),
-    Threads(Arc<AtomicBool>, Vec<JoinHandle<u64>>),
+/// What goes on beside: threads that mint for one new worker after another until they are told to stop.
+struct Minting {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<(u64, Duration)>>,
 }
 
 impl Minting {
-    fn begin(variant: usize, site: &Arc<Site>, gateway: &Identity) -> Result<Self, Error> {
-        let one = {
-            let (site, gateway) = (Arc::clone(site), gateway.clone());
-            move |number| site.worker(number).and_then(|mut provision| mint(&mut provision, &gateway, HERE))
+    fn begin(variant: usize, site: &Arc<Site>, gateway: &Identity) -> Self {
+        let (threads, nice) = [(0, 0), (1, NICE), (2, 0)][variant];
+        let stop = Arc::new(AtomicBool::new(false));
+        let start = |thread: u64| {
+            let (site, gateway, stop) = (Arc::clone(site), gateway.clone(), Arc::clone(&stop));
+            let one = move |number| site.worker(number).and_then(|mut worker| mint(&mut worker, &gateway, HERE));
+            let numbers = (1..).map(move |n| n * threads + thread);
+            thread::spawn(move || until(&stop, nice, numbers.map(one)))
         };
-        match variant {
-            1 => {
-                let minter = Minter::start(Minter::THREADS, Minter::ROOM)?;
-                for number in 0..Minter::ROOM as u64 {
-                    let one = one.clone();
-                    minter.order(move || one(number + 1))?.keep();
-                }
-                Ok(Self::Minter(minter))
-            }
-            2 => {
-                let stop = Arc::new(AtomicBool::new(false));
-                let threads = (0..Minter::THREADS as u64).map(|thread| {
-                    let (one, stop) = (one.clone(), Arc::clone(&stop));
-                    let until = move |_: &u64| !stop.load(Ordering::Relaxed);
-                    thread::spawn(move || {
-                        (1..).take_while(until).filter(|n| one(n * 2 + thread).is_ok()).count() as u64
-                    })
-                });
-                let threads = threads.collect();
-                Ok(Self::Threads(stop, threads))
-            }
-            _ => Ok(Self::Nothing),
-        }
+        let threads = (0..threads).map(start).collect();
+        Self { stop, threads }
     }
 
-    /// How many there were, and what they took, if that is known.
+    /// How many there were, and what they took of a processor.
     fn end(self) -> (u64, Duration) {
-        match self {
-            Self::Nothing => (0, Duration::ZERO),
-            Self::Minter(minter) => {
-                let numbers = minter.numbers();
-                (numbers.done, numbers.cpu)
-            }
-            Self::Threads(stop, threads) => {
-                stop.store(true, Ordering::Relaxed);
-                (threads.into_iter().filter_map(|thread| thread.join().ok()).sum(), Duration::ZERO)
-            }
-        }
+        self.stop.store(true, Ordering::Relaxed);
+        let ended = self.threads.into_iter().map(|thread| thread.join().expect("minting does not panic"));
+        ended.fold((0, Duration::ZERO), |(done, cpu), (more, took)| (done + more, cpu + took))
     }
+}
+
+/// A thread's life: how much of `work` went well, and the CPU time of all of it.
+fn until(stop: &AtomicBool, nice: i32, work: impl Iterator<Item = Result<(), Error>>) -> (u64, Duration) {
+    let _ = rustix::process::nice(nice); // of this thread alone; to lower a priority nobody needs a right
+    let done = work.take_while(|_| !stop.load(Ordering::Relaxed)).filter(Result::is_ok).count() as u64;
+    (done, drive::own())
 }
 
 /// Opens connections, makes one call on each, and looks at what both processes hold more than before.

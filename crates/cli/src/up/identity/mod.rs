@@ -21,7 +21,7 @@ use tokio::sync::{Semaphore, oneshot, watch};
 
 use super::plan::UpError;
 use office::{Moment, Office};
-use thread::Job;
+use thread::{Asked, Job};
 
 /// Instances that may wait for their identity; more wait for a place.
 const WAITING: usize = 256;
@@ -51,7 +51,13 @@ pub(super) fn open(terms: Terms) -> Result<(Arc<Desk>, watch::Receiver<Caller>),
     let now = Moment { at: Instant::now(), wall: SystemTime::now() };
     let (office, caller) = Office::open(terms, now).map_err(UpError::part("identities"))?;
     let jobs = thread::start(office).map_err(UpError::part("the issuer's thread"))?;
-    Ok((Arc::new(Desk { jobs, places: Arc::new(Semaphore::new(WAITING)) }), caller))
+    Ok((Arc::new(Desk::new(jobs)), caller))
+}
+
+impl Desk {
+    fn new(jobs: Sender<Job>) -> Self {
+        Self { jobs, places: Arc::new(Semaphore::new(WAITING)) }
+    }
 }
 
 impl Issuer for Desk {
@@ -63,10 +69,11 @@ impl Issuer for Desk {
     fn issue(&self, function: FunctionId, instance: InstanceId) -> BoxFuture<'static, Result<Identity, String>> {
         let (jobs, places) = (self.jobs.clone(), Arc::clone(&self.places));
         Box::pin(async move {
-            let _place = places.acquire_owned().await.map_err(|closed| closed.to_string())?;
+            let place = places.acquire_owned().await.map_err(|closed| closed.to_string())?;
             let (answer, issued) = oneshot::channel();
-            let _ = jobs.send(Job::Issue { function, instance, answer }); // a thread that has ended drops the answer
-            issued.await.unwrap_or_else(|_| Err("the issuer has ended".to_owned()))
+            let mut waiting = Waiting { issued, jobs };
+            let _ = waiting.jobs.send(Job::Issue(Asked { function, instance, answer, place })); // a thread that has ended drops it
+            (&mut waiting.issued).await.unwrap_or_else(|_| Err("the issuer has ended".to_owned()))
         })
     }
 
@@ -74,3 +81,21 @@ impl Issuer for Desk {
         let _ = self.jobs.send(Job::Gone(name.to_owned())); // nobody is called any more by a process that ends
     }
 }
+
+/// Waits for its identity. Who ends before it has heard of it has that forgotten.
+struct Waiting {
+    issued: oneshot::Receiver<Result<Identity, String>>,
+    jobs: Sender<Job>,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.issued.close(); // from now on the thread sees that nobody hears it
+        if let Ok(Ok(identity)) = self.issued.try_recv() {
+            let _ = self.jobs.send(Job::Gone(identity.name.to_string()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

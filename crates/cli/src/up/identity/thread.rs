@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use nearpath_node::Identity;
 use nearpath_types::{FunctionId, InstanceId};
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::office::{Moment, Office};
 
@@ -18,9 +18,18 @@ const LOOK: Duration = Duration::from_secs(60);
 /// What the thread is asked for.
 pub(super) enum Job {
     /// An instance starts.
-    Issue { function: FunctionId, instance: InstanceId, answer: oneshot::Sender<Result<Identity, String>> },
+    Issue(Asked),
     /// The instance of this name has ended.
     Gone(String),
+}
+
+/// Who asks, and where the answer goes.
+pub(super) struct Asked {
+    pub(super) function: FunctionId,
+    pub(super) instance: InstanceId,
+    pub(super) answer: oneshot::Sender<Result<Identity, String>>,
+    /// Free for the next when this is done with.
+    pub(super) place: OwnedSemaphorePermit,
 }
 
 /// Starts it. It ends when nobody can ask any more.
@@ -34,7 +43,7 @@ pub(super) fn start(mut office: Office) -> io::Result<Sender<Job>> {
 }
 
 /// One piece of work, or a wait for it. False: it is over.
-fn turn(office: &mut Office, asked: &Receiver<Job>) -> bool {
+pub(super) fn turn(office: &mut Office, asked: &Receiver<Job>) -> bool {
     let begin = Instant::now();
     let wait = office.next(begin).map_or(LOOK, |at| at.saturating_duration_since(begin).min(LOOK));
     match asked.recv_timeout(wait) {
@@ -51,14 +60,22 @@ fn work(office: &mut Office, first: Job, asked: &Receiver<Job>) {
     for job in std::iter::once(first).chain(asked.try_iter()) {
         match job {
             Job::Gone(name) => gone.push(name),
-            Job::Issue { function, instance, answer } => {
-                let _ = answer.send(office.issue(function, instance, now())); // it may have ended meanwhile
-            }
+            Job::Issue(asked) => gone.extend(issue(office, asked)),
         }
     }
     if !gone.is_empty() {
         office.gone(gone, now());
     }
+}
+
+/// Answers, unless nobody waits for that any more. Gives the name of an instance that ended meanwhile.
+fn issue(office: &mut Office, Asked { function, instance, answer, place }: Asked) -> Option<String> {
+    if answer.is_closed() {
+        return None;
+    }
+    let unheard = answer.send(office.issue(function, instance, now())).err();
+    drop(place);
+    unheard?.ok().map(|identity| identity.name.to_string())
 }
 
 fn now() -> Moment {

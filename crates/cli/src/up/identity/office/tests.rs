@@ -17,6 +17,13 @@ struct Told {
     frames: mpsc::Receiver<Vec<u8>>,
 }
 
+impl Office {
+    /// The instances that it remembers.
+    pub(in super::super) fn known(&self) -> Vec<InstanceId> {
+        self.instances.values().map(|instance| instance.id).collect()
+    }
+}
+
 impl Told {
     fn next(&mut self) -> Option<Provision> {
         self.frames.try_recv().ok().map(|frame| Provision::read(&frame[4..]).unwrap())
