@@ -4,7 +4,7 @@ use std::fmt;
 
 macro_rules! obstacles {
     ($($variant:ident, $name:literal, $text:literal;)*) => {
-        /// Why a nearer path was not taken.
+        /// Why a path was not taken that would have been tried first.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Obstacle {
             $(#[doc = $text] $variant,)*
@@ -34,6 +34,10 @@ obstacles! {
     NoParty, "no_party", "the instance does not take calls through shared memory";
     Upgrade, "upgrade", "an upgraded connection needs a connection of its own";
     Grpc, "grpc", "gRPC needs HTTP/2 up to the function";
+    CallerNoIdentity, "caller_no_identity", "the caller has no certificate: its calls go to the gateway over HTTP";
+    NoIdentity, "no_identity", "the instance was not told who it is, so it has no certificate; its log says why";
+    UdpBlocked, "udp_blocked", "the instance did not answer over UDP lately; it is tried again from time to time";
+    NoTls, "no_tls", "caller and instance speak no TLS over TCP";
     NoRoom, "no_room", "the channel or the pool had no room for the call at that moment";
 }
 

@@ -7,15 +7,24 @@ use std::fmt;
 pub enum Path {
     /// Through the memory that the functions of a domain share: a descriptor moves, the payload stays.
     Shm,
-    /// HTTP over a pooled connection to the instance's watchdog.
+    /// On a stream of a QUIC connection to the instance's watchdog.
+    Quic,
+    /// HTTP over TLS, certificates on both sides, over a pooled connection to it.
+    Tls,
+    /// HTTP over a pooled TCP connection to it.
     Http,
 }
 
 impl Path {
+    /// Every one.
+    pub const ALL: [Self; 4] = [Self::Shm, Self::Quic, Self::Tls, Self::Http];
+
     /// Its name in records, metrics and headers.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Shm => "shm",
+            Self::Quic => "quic",
+            Self::Tls => "tls",
             Self::Http => "http",
         }
     }

@@ -40,6 +40,7 @@ impl Wish {
                 caller_is_party: true,
                 callee_is_party: post.knows(&wish.function),
             },
+            carrier: path::Carrier::PLAIN,
             call: needs(request),
         };
         (path::choose(&facts).path == Path::Shm).then_some(wish)

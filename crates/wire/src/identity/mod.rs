@@ -9,4 +9,5 @@ mod credentials;
 mod trust;
 
 pub use credentials::{Credentials, Request, RequestError};
+pub(crate) use trust::seconds;
 pub use trust::{Peer, Refusal, Trust};

@@ -1,7 +1,6 @@
-//! The caller's side: connections, and calls on their streams.
+//! The caller's side: a connection, and calls on its streams.
 
 use std::cell::Cell;
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
@@ -9,8 +8,7 @@ use bytes::{Bytes, BytesMut};
 use http::{Request, Response};
 use http_body::Body;
 use nearpath_types::head::BadHead;
-use quinn::{ClientConfig, ConnectError, ConnectionError, Endpoint, ReadError, ZeroRttAccepted};
-use rustls::pki_types::CertificateDer;
+use quinn::{ReadError, RecvStream, SendStream};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
@@ -20,7 +18,7 @@ use super::frame::{Answered, Asked};
 use super::heads;
 use super::upload::{self, Outgoing};
 use crate::BoxError;
-use crate::identity::{Peer, Refusal, Trust};
+use crate::identity::Refusal;
 
 /// Whether a request may go in the first flight (`zero_rtt` of a function).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,12 +29,13 @@ pub enum Early {
     Allowed,
 }
 
-/// Opens connections of one thread: one UDP socket.
-#[derive(Debug, Clone)]
-pub struct Dialer {
-    endpoint: Endpoint,
-    config: ClientConfig,
-    trust: Trust,
+/// What a call says of itself beside HTTP's head.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Terms {
+    /// How long the caller will wait; `None`: it does not say.
+    pub patience: Option<Duration>,
+    /// Trace id and the parent's span id (W3C Trace Context); zeros: none.
+    pub trace: ([u8; 16], [u8; 8]),
 }
 
 /// A connection to one worker. Clones are the same one.
@@ -45,54 +44,19 @@ pub struct Line {
     connection: quinn::Connection,
     stage: watch::Receiver<Stage>,
     open: Rc<Cell<u32>>,
+    /// When the peer's certificate ends, in seconds since 1970.
+    until: Rc<Cell<i64>>,
 }
 
 /// How far the handshake is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Stage {
+pub(super) enum Stage {
     /// What is sent goes in the first flight.
     Early,
     /// Complete; whether the first flight was taken.
     Done { early: bool },
     /// It failed, or the peer is not admitted.
     Failed(Refusal),
-}
-
-/// Why there is no connection. Nothing was sent that could have run.
-#[derive(Debug, thiserror::Error)]
-pub enum DialError {
-    /// The name is none, or the endpoint is closed.
-    #[error("cannot call {addr}: {source}")]
-    Begin {
-        /// Where to.
-        addr: SocketAddr,
-        /// Why.
-        source: ConnectError,
-    },
-    /// No answer, a refusal, or no common protocol.
-    #[error("cannot connect to {addr}: {source}")]
-    Handshake {
-        /// Where to.
-        addr: SocketAddr,
-        /// Why.
-        source: ConnectionError,
-    },
-    /// The peer did not answer in time.
-    #[error("cannot connect to {addr}: no answer over UDP within {limit:?}")]
-    Timeout {
-        /// Where to.
-        addr: SocketAddr,
-        /// How long was waited.
-        limit: Duration,
-    },
-    /// Another one than was called.
-    #[error("{addr} is not who was called: {refusal}")]
-    Peer {
-        /// Where to.
-        addr: SocketAddr,
-        /// Why.
-        refusal: Refusal,
-    },
 }
 
 /// Why a call has no answer.
@@ -109,65 +73,19 @@ pub enum CallError {
     Broken(#[from] BodyError),
 }
 
-impl Dialer {
-    /// On this endpoint, as `config` says ([`super::config::caller`]).
-    pub fn new(endpoint: Endpoint, config: ClientConfig, trust: Trust) -> Self {
-        Self { endpoint, config, trust }
-    }
-
-    /// Opens a connection to the incarnation `name`; at once, if there is a session for it. Must run inside a `LocalSet`.
-    ///
-    /// # Errors
-    /// See [`DialError`].
-    pub async fn dial(&self, addr: SocketAddr, name: &str, limit: Duration) -> Result<Line, DialError> {
-        let begun = self.endpoint.connect_with(self.config.clone(), addr, name);
-        let connecting = begun.map_err(|source| DialError::Begin { addr, source })?;
-        match connecting.into_0rtt() {
-            Ok((connection, accepted)) => Ok(self.early(connection, accepted, name)),
-            Err(connecting) => {
-                let done = tokio::time::timeout(limit, connecting).await;
-                let done = done.map_err(|_| DialError::Timeout { addr, limit })?;
-                let connection = done.map_err(|source| DialError::Handshake { addr, source })?;
-                self.check(&connection, name).map_err(|refusal| DialError::Peer { addr, refusal })?;
-                Ok(Line::new(connection, watch::channel(Stage::Done { early: false }).1))
-            }
-        }
-    }
-
-    fn early(&self, connection: quinn::Connection, accepted: ZeroRttAccepted, name: &str) -> Line {
-        let (tell, stage) = watch::channel(Stage::Early);
-        let (dialer, name, one) = (self.clone(), name.to_owned(), connection.clone());
-        tokio::task::spawn_local(async move {
-            let early = accepted.await;
-            let checked = dialer.check(&one, &name);
-            tell.send_replace(checked.map_or_else(Stage::Failed, |_| Stage::Done { early }));
-        });
-        Line::new(connection, stage)
-    }
-
-    /// rustls has checked chain and name; what it does not know is when a certificate was taken back.
-    fn check(&self, connection: &quinn::Connection, name: &str) -> Result<Peer, Refusal> {
-        let checked = self.trust.admit(&certificates(connection), SystemTime::now());
-        let checked = checked.and_then(|peer| match peer.name == name {
-            true => Ok(peer),
-            false => Err(Refusal::Unreadable(format!("it is called {}", peer.name))),
-        });
-        if let Err(refusal) = &checked {
-            connection.close(code::REFUSED, refusal.to_string().as_bytes());
-        }
-        checked
-    }
-}
-
-/// What the peer showed, now or when the session began.
-pub(super) fn certificates(connection: &quinn::Connection) -> Vec<CertificateDer<'static>> {
-    let shown = connection.peer_identity().and_then(|shown| shown.downcast::<Vec<CertificateDer<'static>>>().ok());
-    shown.map(|shown| *shown).unwrap_or_default()
-}
-
 impl Line {
-    fn new(connection: quinn::Connection, stage: watch::Receiver<Stage>) -> Self {
-        Self { connection, stage, open: Rc::default() }
+    pub(super) fn new(connection: quinn::Connection, stage: watch::Receiver<Stage>) -> Self {
+        Self { connection, stage, open: Rc::default(), until: Rc::new(Cell::new(i64::MAX)) }
+    }
+
+    /// The peer has shown this certificate's end.
+    pub(super) fn good_until(&self, not_after: i64) {
+        self.until.set(not_after);
+    }
+
+    /// Whether the peer's certificate has ended: no new calls then.
+    pub fn has_expired(&self, now: SystemTime) -> bool {
+        self.until.get() <= crate::identity::seconds(now)
     }
 
     /// Calls that are under way.
@@ -227,15 +145,11 @@ impl Line {
     {
         let (head, body) = request.into_parts();
         let empty = body.is_end_stream();
-        if self.is_early() && (early == Early::Never || !empty) {
-            // A body that can be repeated is made so by the caller: `call_whole`.
-            self.settled().await?;
+        if self.is_early() && empty {
+            return self.call_whole_of(&head, Bytes::new(), early, Terms::default()).await;
         }
-        if self.is_early() {
-            return self.call_whole_of(&head, Bytes::new()).await;
-        }
-        let (asked, announced) = asked(&body, &head);
-        self.once(&asked, &head, body, announced).await.map_err(Failed::into_error)
+        self.settled().await?; // a body that can be repeated is made so by the caller: `call_whole`
+        self.call_of(&head, body, Terms::default()).await.map_err(|(error, _)| error)
     }
 
     /// As [`call`](Self::call), with a body that is there as a whole, so that it can go in the first flight.
@@ -244,21 +158,52 @@ impl Line {
     /// See [`CallError`].
     pub async fn call_whole(&self, request: Request<Bytes>, early: Early) -> Result<Response<Answer>, CallError> {
         let (head, body) = request.into_parts();
-        if self.is_early() && early == Early::Never {
-            self.settled().await?;
-        }
-        self.call_whole_of(&head, body).await
+        self.call_whole_of(&head, body, early, Terms::default()).await
     }
 
-    async fn call_whole_of(&self, head: &http::request::Parts, body: Bytes) -> Result<Response<Answer>, CallError> {
+    /// As [`call_whole`](Self::call_whole), and leaves the request with who may have to make it elsewhere.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub async fn call_whole_of(
+        &self,
+        head: &http::request::Parts,
+        body: Bytes,
+        early: Early,
+        terms: Terms,
+    ) -> Result<Response<Answer>, CallError> {
         let whole = || http_body_util::Full::new(body.clone());
-        let (asked, announced) = asked(&whole(), head);
-        match self.once(&asked, head, whole(), announced).await {
-            Err(Failed::NotTaken) => {
-                self.settled().await?; // the worker did not decrypt it
-                self.once(&asked, head, whole(), announced).await.map_err(Failed::into_error)
+        let (asked, announced) = asked(&whole(), head, terms);
+        if self.is_early() && early == Early::Allowed {
+            match self.once(&asked, head, whole(), announced).await {
+                Ok(answer) => return Ok(answer.map(|answer| Answer { early: true, ..answer })),
+                Err(Failed::NotTaken) => {} // the worker did not decrypt it
+                Err(Failed::For(error)) => return Err(error),
             }
-            other => other.map_err(Failed::into_error),
+        }
+        self.settled().await?;
+        self.once(&asked, head, whole(), announced).await.map_err(Failed::into_error)
+    }
+
+    /// As [`call`](Self::call), once the handshake is complete. The head stays with the caller; the body is given back when the call was not
+    /// made at all.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub async fn call_of<B>(
+        &self,
+        head: &http::request::Parts,
+        body: B,
+        terms: Terms,
+    ) -> Result<Response<Answer>, (CallError, Option<B>)>
+    where
+        B: Body<Data = Bytes> + 'static,
+        B::Error: Into<BoxError>,
+    {
+        let (asked, announced) = asked(&body, head, terms);
+        match self.begin(&asked, head).await {
+            Ok(begun) => self.go_on(begun, body, announced).await.map_err(|failed| (failed.into_error(), None)),
+            Err(error) => Err((error, Some(body))),
         }
     }
 
@@ -273,10 +218,24 @@ impl Line {
         B: Body<Data = Bytes> + 'static,
         B::Error: Into<BoxError>,
     {
+        let begun = self.begin(asked, head).await?;
+        self.go_on(begun, body, announced).await
+    }
+
+    /// A stream, and what is to be sent on it first.
+    async fn begin(&self, asked: &Asked, head: &http::request::Parts) -> Result<Begun, CallError> {
         let mut first = BytesMut::with_capacity(512);
-        heads::write_asked(asked, head, &mut first).map_err(CallError::Head)?;
+        heads::write_asked(asked, head, &mut first)?;
         let (send, receive) = self.connection.open_bi().await.map_err(|error| CallError::Unseen(error.to_string()))?;
-        let busy = Busy::new(&self.open);
+        Ok(Begun { first, send, receive, busy: Busy::new(&self.open) })
+    }
+
+    async fn go_on<B>(&self, begun: Begun, body: B, announced: bool) -> Result<Response<Answer>, Failed>
+    where
+        B: Body<Data = Bytes> + 'static,
+        B::Error: Into<BoxError>,
+    {
+        let Begun { first, send, receive, busy } = begun;
         let (mut out, mut incoming) = (Outgoing::new(send), Incoming::<Answered>::new(receive));
         let upload = match body.is_end_stream() || body.size_hint().exact().is_some_and(|size| size <= SHORT) {
             true => {
@@ -287,16 +246,25 @@ impl Line {
         };
         let (answered, head) = incoming.opening().await.map_err(Failed::of)?;
         let response = heads::response(&answered, &head).map_err(|fault| Failed::of(fault.into()))?;
-        Ok(response.map(|()| Answer { incoming, answered, _upload: upload, _busy: busy }))
+        Ok(response.map(|()| Answer { incoming, answered, early: false, _upload: upload, _busy: busy }))
     }
+}
+
+/// A stream that nothing was sent on.
+struct Begun {
+    first: BytesMut,
+    send: SendStream,
+    receive: RecvStream,
+    busy: Busy,
 }
 
 /// Bytes of a body that is sent before the answer is looked for: less than any window.
 const SHORT: u64 = 64 * 1024;
 
-fn asked<B: Body>(body: &B, head: &http::request::Parts) -> (Asked, bool) {
+fn asked<B: Body>(body: &B, head: &http::request::Parts, terms: Terms) -> (Asked, bool) {
     let total = upload::total(body, &head.headers);
-    let asked = Asked { event: false, total, patience: 0, trace: [0; 16], span: [0; 8] };
+    let patience = terms.patience.map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).max(1));
+    let asked = Asked { event: false, total, patience, trace: terms.trace.0, span: terms.trace.1 };
     (asked, total != super::frame::UNKNOWN)
 }
 
@@ -376,6 +344,7 @@ impl Drop for Upload {
 pub struct Answer {
     incoming: Incoming<Answered>,
     answered: Answered,
+    early: bool,
     _upload: Option<Upload>,
     _busy: Busy,
 }
@@ -384,6 +353,11 @@ impl Answer {
     /// What was said beside HTTP's head.
     pub fn answered(&self) -> &Answered {
         &self.answered
+    }
+
+    /// Whether its request went in the first flight, and was taken.
+    pub fn was_early(&self) -> bool {
+        self.early
     }
 }
 

@@ -20,8 +20,8 @@ pub const ALPN: &[u8] = b"nearpath/1";
 
 /// Sessions that a worker gives to each caller after a handshake, and address tokens.
 const TICKETS: u32 = 2;
-/// Calls of one connection at a time.
-const STREAMS: u32 = 1024;
+/// Calls of one connection at a time; more wait for others to end.
+pub const STREAMS: u32 = 1024;
 /// Unread bytes of one stream, and of one connection.
 const WINDOWS: (u32, u32) = (1 << 20, 8 << 20);
 

@@ -5,8 +5,10 @@
 
 mod body;
 mod call;
+mod caller;
 pub mod code;
 pub mod config;
+mod dial;
 pub mod frame;
 mod heads;
 mod serve;
@@ -14,7 +16,9 @@ mod upload;
 mod worker;
 
 pub use body::{BodyError, Incoming};
-pub use call::{Answer, CallError, DialError, Dialer, Early, Line};
+pub use call::{Answer, CallError, Early, Line, Terms};
+pub use caller::Caller;
+pub use dial::{DialError, Dialer};
 pub use serve::{Call, Server};
 pub use upload::SendError;
 pub use worker::{Worker, WorkerError};

@@ -13,8 +13,8 @@ use quinn::{Connection, RecvStream, SendStream};
 use tokio::sync::{Notify, watch};
 
 use super::body::{BodyError, Incoming};
-use super::call::certificates;
 use super::code;
+use super::dial::certificates;
 use super::frame::{Answered, Asked, UNKNOWN};
 use super::heads;
 use super::upload::{self, Outgoing};

@@ -1,0 +1,70 @@
+//! Who calls, as all threads of a process share it: one configuration, hence one set of sessions.
+
+use std::io;
+use std::net::UdpSocket;
+use std::sync::Arc;
+
+use quinn::{ClientConfig, Endpoint, EndpointConfig, TokioRuntime};
+
+use super::config::{self, ConfigError};
+use super::dial::Dialer;
+use crate::early::Sessions;
+use crate::identity::{Credentials, Trust};
+
+/// Buffers that are asked for, each way: many workers answer at once, and large bodies leave in bursts.
+const BUFFER: usize = 4 << 20;
+
+/// See the module's text. Cheap to clone; a renewal is another one.
+#[derive(Debug, Clone)]
+pub struct Caller {
+    config: Arc<ClientConfig>,
+    trust: Trust,
+}
+
+impl Caller {
+    /// One that shows these credentials, trusts `trust` and keeps what it learns in `sessions`. What was minted or learned with
+    /// other credentials is no good for it: clear the sessions first.
+    ///
+    /// # Errors
+    /// See [`ConfigError`].
+    pub fn new(credentials: &Credentials, trust: Trust, sessions: &Arc<Sessions>) -> Result<Self, ConfigError> {
+        Ok(Self { config: Arc::new(config::caller(credentials, &trust, sessions)?), trust })
+    }
+
+    /// The same with the same sessions, that trusts others: somebody was taken back.
+    #[must_use]
+    pub fn trusting(&self, trust: Trust) -> Self {
+        Self { config: Arc::clone(&self.config), trust }
+    }
+
+    /// Whether both show the same certificate. Connections of one that does not are not to be used for new calls.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.config, &other.config)
+    }
+
+    /// With which sessions are minted.
+    pub fn config(&self) -> &ClientConfig {
+        &self.config
+    }
+
+    /// Whom it trusts.
+    pub fn trust(&self) -> &Trust {
+        &self.trust
+    }
+
+    /// Opens connections from this socket, which stays in the network namespace that it was made in. Must run inside a runtime.
+    ///
+    /// # Errors
+    /// When the socket cannot be used.
+    pub fn dialer(&self, socket: UdpSocket) -> io::Result<Dialer> {
+        let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&socket, BUFFER); // less than asked for works, too
+        let _ = rustix::net::sockopt::set_socket_send_buffer_size(&socket, BUFFER);
+        let endpoint = Endpoint::new(EndpointConfig::default(), None, socket, Arc::new(TokioRuntime))?;
+        Ok(Dialer::new(endpoint, self.config().clone(), self.trust.clone()))
+    }
+
+    /// The same socket as `dialer`, as this caller.
+    pub fn take_over(&self, dialer: &Dialer) -> Dialer {
+        dialer.calling(self.config().clone(), self.trust.clone())
+    }
+}

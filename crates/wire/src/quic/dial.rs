@@ -1,0 +1,122 @@
+//! The caller's side: how a connection begins.
+
+use std::net::SocketAddr;
+use std::time::{Duration, SystemTime};
+
+use quinn::{ClientConfig, ConnectError, ConnectionError, Endpoint, ZeroRttAccepted};
+use rustls::pki_types::CertificateDer;
+use tokio::sync::watch;
+
+use super::call::{Line, Stage};
+use super::code;
+use crate::identity::{Peer, Refusal, Trust};
+
+/// Opens connections of one thread: one UDP socket.
+#[derive(Debug, Clone)]
+pub struct Dialer {
+    endpoint: Endpoint,
+    config: ClientConfig,
+    trust: Trust,
+}
+
+/// Why there is no connection. Nothing was sent that could have run.
+#[derive(Debug, thiserror::Error)]
+pub enum DialError {
+    /// The name is none, or the endpoint is closed.
+    #[error("cannot call {addr}: {source}")]
+    Begin {
+        /// Where to.
+        addr: SocketAddr,
+        /// Why.
+        source: ConnectError,
+    },
+    /// No answer, a refusal, or no common protocol.
+    #[error("cannot connect to {addr}: {source}")]
+    Handshake {
+        /// Where to.
+        addr: SocketAddr,
+        /// Why.
+        source: ConnectionError,
+    },
+    /// The peer did not answer in time.
+    #[error("cannot connect to {addr}: no answer over UDP within {limit:?}")]
+    Timeout {
+        /// Where to.
+        addr: SocketAddr,
+        /// How long was waited.
+        limit: Duration,
+    },
+    /// Another one than was called.
+    #[error("{addr} is not who was called: {refusal}")]
+    Peer {
+        /// Where to.
+        addr: SocketAddr,
+        /// Why.
+        refusal: Refusal,
+    },
+}
+
+impl Dialer {
+    /// On this endpoint, as `config` says ([`super::config::caller`]).
+    pub fn new(endpoint: Endpoint, config: ClientConfig, trust: Trust) -> Self {
+        Self { endpoint, config, trust }
+    }
+
+    /// The same socket, for who calls as somebody else or trusts others.
+    #[must_use]
+    pub(super) fn calling(&self, config: ClientConfig, trust: Trust) -> Self {
+        Self { endpoint: self.endpoint.clone(), config, trust }
+    }
+
+    /// Opens a connection to the incarnation `name`; at once, if there is a session for it. Must run inside a `LocalSet`.
+    ///
+    /// # Errors
+    /// See [`DialError`].
+    pub async fn dial(&self, addr: SocketAddr, name: &str, limit: Duration) -> Result<Line, DialError> {
+        let begun = self.endpoint.connect_with(self.config.clone(), addr, name);
+        let connecting = begun.map_err(|source| DialError::Begin { addr, source })?;
+        match connecting.into_0rtt() {
+            Ok((connection, accepted)) => Ok(self.early(connection, accepted, name)),
+            Err(connecting) => {
+                let done = tokio::time::timeout(limit, connecting).await;
+                let done = done.map_err(|_| DialError::Timeout { addr, limit })?;
+                let connection = done.map_err(|source| DialError::Handshake { addr, source })?;
+                let peer = self.check(&connection, name).map_err(|refusal| DialError::Peer { addr, refusal })?;
+                let line = Line::new(connection, watch::channel(Stage::Done { early: false }).1);
+                line.good_until(peer.not_after);
+                Ok(line)
+            }
+        }
+    }
+
+    fn early(&self, connection: quinn::Connection, accepted: ZeroRttAccepted, name: &str) -> Line {
+        let (tell, stage) = watch::channel(Stage::Early);
+        let line = Line::new(connection, stage);
+        let (dialer, name, one) = (self.clone(), name.to_owned(), line.clone());
+        tokio::task::spawn_local(async move {
+            let early = accepted.await;
+            let checked = dialer.check(one.connection(), &name).inspect(|peer| one.good_until(peer.not_after));
+            tell.send_replace(checked.map_or_else(Stage::Failed, |_| Stage::Done { early }));
+        });
+        line
+    }
+
+    /// rustls has checked chain and name; what it does not know is when a certificate was taken back.
+    fn check(&self, connection: &quinn::Connection, name: &str) -> Result<Peer, Refusal> {
+        let checked = self.trust.admit(&certificates(connection), SystemTime::now());
+        let checked = checked.and_then(|peer| match peer.name == name {
+            true => Ok(peer),
+            false => Err(Refusal::Unreadable(format!("it is called {}", peer.name))),
+        });
+        if let Err(refusal) = &checked {
+            connection.close(code::REFUSED, refusal.to_string().as_bytes());
+        }
+        checked
+    }
+}
+
+/// What the peer showed, now or when the session began.
+pub(super) fn certificates(connection: &quinn::Connection) -> Vec<CertificateDer<'static>> {
+    let shown = connection.peer_identity().and_then(|shown| shown.downcast::<Vec<CertificateDer<'static>>>().ok());
+    shown.map(|shown| *shown).unwrap_or_default()
+}
