@@ -2,6 +2,8 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 
 use bytes::{Bytes, BytesMut};
@@ -43,7 +45,8 @@ pub struct Terms {
 pub struct Line {
     connection: quinn::Connection,
     stage: watch::Receiver<Stage>,
-    open: Rc<Cell<u32>>,
+    /// Shared with answers, which may go to another thread.
+    open: Arc<AtomicU32>,
     /// When the peer's certificate ends, in seconds since 1970.
     until: Rc<Cell<i64>>,
 }
@@ -75,7 +78,7 @@ pub enum CallError {
 
 impl Line {
     pub(super) fn new(connection: quinn::Connection, stage: watch::Receiver<Stage>) -> Self {
-        Self { connection, stage, open: Rc::default(), until: Rc::new(Cell::new(i64::MAX)) }
+        Self { connection, stage, open: Arc::default(), until: Rc::new(Cell::new(i64::MAX)) }
     }
 
     /// The peer has shown this certificate's end.
@@ -90,7 +93,7 @@ impl Line {
 
     /// Calls that are under way.
     pub fn open(&self) -> u32 {
-        self.open.get()
+        self.open.load(Ordering::Relaxed)
     }
 
     /// Whether no new call can be made.
@@ -301,18 +304,18 @@ impl From<CallError> for Failed {
 
 /// One call that is under way.
 #[derive(Debug)]
-struct Busy(Rc<Cell<u32>>);
+struct Busy(Arc<AtomicU32>);
 
 impl Busy {
-    fn new(open: &Rc<Cell<u32>>) -> Self {
-        open.set(open.get() + 1);
+    fn new(open: &Arc<AtomicU32>) -> Self {
+        open.fetch_add(1, Ordering::Relaxed);
         Self(open.clone())
     }
 }
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        self.0.set(self.0.get() - 1);
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -13,8 +13,10 @@ use http_body::Body;
 use nearpath_types::SpiffeId;
 use quinn::{Endpoint, EndpointConfig, TokioRuntime};
 
+use super::caller::Caller;
 use super::code;
 use super::config::{self, ConfigError};
+use super::dial::Dialer;
 use super::serve::{Call, Server};
 use crate::BoxError;
 use crate::early::{Provision, Register};
@@ -113,10 +115,26 @@ where
         &self.register
     }
 
-    /// Takes no more connections and no more calls; done when those that are open have ended.
-    pub async fn stop(&self) {
+    /// What it was given last, without the sessions.
+    pub fn provision(&self) -> &Provision {
+        &self.provision
+    }
+
+    /// Calls others from the same socket: one address is then good for both, so that whoever guards the network need not know who began. Ends
+    /// with [`stop`](Self::stop).
+    pub fn dialer(&self, caller: &Caller) -> Dialer {
+        Dialer::new(self.endpoint.clone(), caller.config().clone(), caller.trust().clone())
+    }
+
+    /// Takes no more connections and no more calls; done when those that are open have ended. Its own calls go on.
+    pub async fn drain(&self) {
         self.endpoint.set_server_config(None);
         self.server.stop().await;
+    }
+
+    /// As [`drain`](Self::drain); then all connections end.
+    pub async fn stop(&self) {
+        self.drain().await;
         self.endpoint.close(code::STOPPING, b"the worker is stopping");
         self.endpoint.wait_idle().await;
     }
