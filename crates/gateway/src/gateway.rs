@@ -15,7 +15,9 @@ use nearpath_daemon::metrics::Registry;
 use nearpath_types::chain::NearCalls;
 use nearpath_types::{FunctionId, PlatformError, Reason, Snapshot};
 use nearpath_wire::Body;
+use nearpath_wire::quic::Caller;
 use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::watch;
 
 use crate::adapt::{Adapters, Installed};
 use crate::listen::{self, Port, Thread};
@@ -91,6 +93,7 @@ pub(crate) struct Shared {
     pub totals: Arc<Totals>,
     pub log: Option<AccessLog>,
     pub served_by: HeaderValue,
+    pub caller: Option<watch::Receiver<Caller>>,
 }
 
 /// The serving threads.
@@ -116,7 +119,7 @@ impl Gateway {
         let metrics = Metrics { table: table.clone(), totals: totals.clone(), control: Arc::downgrade(&control) };
         registry.with(|registry| registry.register_collector(Box::new(metrics)));
         let served_by = HeaderValue::from_str(&settings.name).unwrap_or(HeaderValue::from_static("nearpath"));
-        let shared = Arc::new(Shared { table, control, totals, log: None, served_by });
+        let shared = Arc::new(Shared { table, control, totals, log: None, served_by, caller: None });
         Self { settings: settings.into(), shared, adapters: None }
     }
 
@@ -129,6 +132,14 @@ impl Gateway {
         let log = AccessLog::start(out, self.shared.totals.clone())?;
         let shared = Shared { log: Some(log), ..(*self.shared).clone() };
         Ok(Self { shared: shared.into(), ..self })
+    }
+
+    /// The same gateway with a certificate, by which it calls instances over QUIC that have one. It follows what the channel says. To be
+    /// called before [`Gateway::serve`].
+    #[must_use]
+    pub fn with_caller(self, caller: watch::Receiver<Caller>) -> Self {
+        let shared = Shared { caller: Some(caller), ..(*self.shared).clone() };
+        Self { shared: shared.into(), ..self }
     }
 
     /// The same gateway with listeners for other protocols, whose metrics go to `registry`. To be called before

@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 use http::HeaderValue;
 use tokio::sync::Notify;
 
-use crate::deliver::{Answers, Domains, Pools};
+use crate::deliver::{Answers, Domains, Lines, Pools};
 use crate::listen::Lives;
 use crate::record::{AccessLog, Totals};
 use crate::route::Table;
@@ -38,6 +38,8 @@ pub(crate) struct Lane {
     pub attempts: usize,
     /// Connections to instances.
     pub pools: Pools,
+    /// Those over QUIC.
+    pub lines: Lines,
     /// Shared memory with instances.
     pub domains: Domains,
     /// Connections of callers.
@@ -67,6 +69,7 @@ impl Lane {
             body_idle: settings.body_idle_timeout,
             attempts: settings.attempts.max(1),
             pools: Pools::default(),
+            lines: Lines::new(shared.caller.clone()),
             domains: Domains::default(),
             lives: Lives::default(),
             answers: Answers::default(),

@@ -1,6 +1,6 @@
 //! Who instances are, for callers on other machines.
 //!
-//! The node asks once for each instance, beside its start, and hands over what it is given through the instance's pipe; what it
+//! The node asks once for each instance whose function is called that way, beside its start, and hands over what it is given through the instance's pipe; what it
 //! says there is for the watchdog alone and opaque here. An instance has one name for its life, and its successor another.
 
 use std::fmt;
@@ -8,6 +8,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
+use nearpath_types::policy::Transport;
 use nearpath_types::{FunctionId, InstanceId};
 use tokio::io::AsyncWriteExt;
 use tokio::net::unix::pipe;
@@ -16,11 +18,12 @@ use tokio::task::JoinHandle;
 
 /// Makes identities: the controller's authority, and whoever mints sessions.
 pub trait Issuer: Send + Sync {
-    /// That of one instance. May take some milliseconds of CPU time; nobody waits for it.
-    ///
-    /// # Errors
-    /// In a sentence: callers then use HTTP.
-    fn issue(&self, function: &FunctionId, instance: InstanceId) -> Result<Identity, String>;
+    /// Whether instances of a function that is called so need one.
+    fn serves(&self, transport: Transport) -> bool;
+
+    /// That of one instance, or in a sentence why there is none: callers then use HTTP. It comes beside the instance's start, which waits for it
+    /// in the end.
+    fn issue(&self, function: FunctionId, instance: InstanceId) -> BoxFuture<'static, Result<Identity, String>>;
 
     /// The instance of this name is gone: what was remembered of it can be forgotten.
     fn gone(&self, name: &str);
@@ -45,8 +48,13 @@ impl Identities {
         Self(Some(issuer))
     }
 
-    /// Says in `pipe` who the instance is, and whatever changes of it; calls `known` when it was said. Ends with the instance; to be
-    /// aborted when that is gone.
+    /// Whether instances of a function that is called so are told who they are.
+    pub(crate) fn serve(&self, transport: Transport) -> bool {
+        self.0.as_ref().is_some_and(|issuer| issuer.serves(transport))
+    }
+
+    /// Says in `pipe` who the instance is, and whatever changes of it; calls `known` before: what the instance says after it was told is
+    /// heard after that. Ends with the instance; to be aborted when that is gone.
     pub(crate) async fn tell(
         self,
         function: FunctionId,
@@ -55,22 +63,17 @@ impl Identities {
         known: impl FnOnce(Result<Arc<str>, String>),
     ) {
         let Some(issuer) = self.0 else { return };
-        let asked = Arc::clone(&issuer);
-        let issued = tokio::task::spawn_blocking(move || asked.issue(&function, instance)).await;
-        let mut identity = match issued.unwrap_or_else(|_| Err("the issuer panicked".to_owned())) {
+        let mut identity = match issuer.issue(function, instance).await {
             Ok(identity) => identity,
             Err(why) => return known(Err(why)),
         };
         let name = Arc::clone(&identity.name);
         let _forget = Forget { issuer, name: Arc::clone(&name) };
         let Ok(mut pipe) = pipe::Sender::from_owned_fd(pipe) else { return };
-        let mut known = Some(known);
+        known(Ok(name));
         while let Some(frame) = identity.frames.recv().await {
             if write(&mut pipe, &frame).await.is_err() {
                 return; // nobody reads any more: the instance is ending
-            }
-            if let Some(known) = known.take() {
-                known(Ok(Arc::clone(&name)));
             }
         }
         std::future::pending().await // the name is good until the instance is gone
@@ -127,14 +130,18 @@ mod tests {
     }
 
     impl Issuer for Fake {
-        fn issue(&self, function: &FunctionId, instance: InstanceId) -> Result<Identity, String> {
+        fn serves(&self, transport: Transport) -> bool {
+            transport == Transport::Quic
+        }
+
+        fn issue(&self, function: FunctionId, instance: InstanceId) -> BoxFuture<'static, Result<Identity, String>> {
             if instance.0 == 0 {
-                return Err("no key".to_owned());
+                return Box::pin(std::future::ready(Err("no key".to_owned())));
             }
             let (sender, frames) = mpsc::channel(4);
             sender.try_send(b"first".to_vec()).unwrap();
             *self.frames.lock().unwrap() = Some(sender);
-            Ok(Identity { name: format!("{instance}.{function}").into(), frames })
+            Box::pin(std::future::ready(Ok(Identity { name: format!("{instance}.{function}").into(), frames })))
         }
 
         fn gone(&self, name: &str) {

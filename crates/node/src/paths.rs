@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use nearpath_domain::hub::Roll;
 use nearpath_domain::registrar::Who;
-use nearpath_path::{self as path, Call, Edge, Facts};
+use nearpath_path::{self as path, Call, Carrier, Edge, Facts};
 use nearpath_types::chain::{GATEWAY, PathStatus};
 use nearpath_types::{FunctionId, FunctionRoute, Instance, InstanceId, InstanceState, Snapshot};
 
@@ -67,7 +67,16 @@ impl View<'_> {
             ..PathStatus::default()
         };
         let domain = callee.policy.domain(&callee.id);
-        let pair = |to: &Instance| self.pair(&entry, None, to.id, domain.as_deref(), true);
+        let pair = |to: &Instance| {
+            let carrier = Carrier {
+                transport: callee.policy.transport,
+                caller_named: true,
+                callee_named: to.quic.is_some(),
+                udp_blocked: false, // each gateway finds out by itself
+                tls: false,
+            };
+            self.pair(&entry, None, to.id, domain.as_deref(), (true, carrier))
+        };
         or_missing(ready(callee).map(pair).collect(), &entry, callee)
     }
 
@@ -84,7 +93,9 @@ impl View<'_> {
         let domain = callee.policy.domain(&callee.id);
         let same = caller.policy.domain(&caller.id) == domain;
         let pairs = ready(caller).flat_map(|from| ready(callee).map(move |to| (from.id, to.id)));
-        let pairs = pairs.map(|(from, to)| self.pair(&entry, Some(from), to, domain.as_deref(), same)).collect();
+        let pairs = pairs
+            .map(|(from, to)| self.pair(&entry, Some(from), to, domain.as_deref(), (same, Carrier::PLAIN)))
+            .collect();
         or_missing(pairs, &entry, if ready(caller).next().is_none() { caller } else { callee })
     }
 
@@ -94,7 +105,7 @@ impl View<'_> {
         from: Option<InstanceId>,
         to: InstanceId,
         domain: Option<&str>,
-        same_domain: bool,
+        (same_domain, carrier): (bool, Carrier),
     ) -> PathStatus {
         let reach = domain.and_then(|domain| self.reach.get(domain));
         let edge = Edge {
@@ -104,7 +115,7 @@ impl View<'_> {
             caller_is_party: reach.is_some_and(|reach| reach.parties.contains(&from)),
             callee_is_party: reach.is_some_and(|reach| reach.lines.contains(&(from, to))),
         };
-        let choice = path::choose(&Facts { edge, call: PLAIN });
+        let choice = path::choose(&Facts { edge, carrier, call: PLAIN });
         PathStatus {
             caller_instance: from.map(|id| id.to_string()),
             callee_instance: Some(to.to_string()),

@@ -45,13 +45,8 @@ pub struct Carrier {
 
 impl Carrier {
     /// HTTP over TCP, and nothing else: between ends that know no certificates.
-    pub const PLAIN: Self = Self {
-        transport: Transport::Tcp,
-        caller_named: false,
-        callee_named: false,
-        udp_blocked: false,
-        tls: false,
-    };
+    pub const PLAIN: Self =
+        Self { transport: Transport::Tcp, caller_named: false, callee_named: false, udp_blocked: false, tls: false };
 }
 
 /// What a call needs of its path.

@@ -1,12 +1,7 @@
 use super::*;
 
-const NEAR: Edge = Edge {
-    same_node: true,
-    callee_in_domain: true,
-    same_domain: true,
-    caller_is_party: true,
-    callee_is_party: true,
-};
+const NEAR: Edge =
+    Edge { same_node: true, callee_in_domain: true, same_domain: true, caller_is_party: true, callee_is_party: true };
 const APART: Edge = Edge { callee_in_domain: false, ..NEAR };
 const FAR: Edge = Edge { same_node: false, ..NEAR };
 const PLAIN: Call = Call { upgrade: false, grpc: false };

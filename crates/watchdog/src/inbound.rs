@@ -93,6 +93,12 @@ impl Inbound {
     }
 }
 
+impl From<Bytes> for Inbound {
+    fn from(whole: Bytes) -> Self {
+        Self::full(whole)
+    }
+}
+
 impl Watched {
     /// Takes note of a poll; whether the caller has been silent too long.
     fn too_silent(&mut self, pending: bool, cx: &mut Context<'_>) -> bool {

@@ -10,6 +10,7 @@ mod arrival;
 mod body;
 mod cgi;
 mod config;
+mod edges;
 #[doc(hidden)]
 pub mod fuzz;
 mod hop;

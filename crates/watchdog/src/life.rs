@@ -6,19 +6,21 @@
 use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal as Kill;
-use tokio::net::unix::pipe;
+use tokio::net::UnixStream;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::config::{Config, ModeName};
+use crate::edges::Edges;
 use crate::inflight::Inflight;
 use crate::listen::{self, Closing};
 use crate::lock::Lock;
@@ -68,21 +70,26 @@ pub(crate) async fn run(
     let started = Arc::new(Started::default());
     let app = Arc::new(App::new(config, &reaper, &started)?);
     let membership = Membership::default();
+    let edges = Edges::default();
     if let Some(place) = app.config.premises.pickup {
-        pickup::start(place, membership.clone(), app.config.read_timeout)?; // the tenant may call while it starts
+        pickup::start(place, membership.clone(), edges.clone(), app.config.read_timeout)?; // the tenant may call while it starts
     }
     let mut tenant = Tenant::start(&app, &reaper)?;
     let closing = Closing::new();
     let addr = listener.local_addr()?;
     say!("listening on {addr}, mode {:?}", app.config.mode);
     tokio::spawn(listen::accept(listener, Arc::clone(&app), closing.watch()));
-    serve_quic(&app, addr, identity, &closing);
+    let told = serve_quic(&app, addr, identity, &closing, edges);
     serve_metrics(&app);
     notes.phase("watchdog", born.elapsed());
 
     let begun = Instant::now();
     tokio::select! {
-        up = tenant.up(&app) => {
+        up = async {
+            let up = tenant.up(&app).await;
+            let _ = told.await; // it listens, or never will
+            up
+        } => {
             up?;
             if matches!(app.mode, Mode::Http(_)) {
                 notes.phase("handler", begun.elapsed());
@@ -128,13 +135,27 @@ impl App {
     }
 }
 
-/// Without an identity there is nobody to be over QUIC.
-fn serve_quic(app: &Arc<App>, addr: SocketAddr, identity: Option<File>, closing: &Closing) {
-    let Some(identity) = identity else { return };
-    match pipe::Receiver::from_owned_fd(identity.into()) {
-        Ok(pipe) => drop(tokio::task::spawn_local(quic::serve(Arc::clone(app), addr, pipe, closing.watch()))),
-        Err(fault) => say!("no QUIC: NEARPATH_IDENTITY_FD is no pipe's reading end that does not block: {fault}"),
+/// Without an identity there is nobody to be over QUIC. Returns what an instance that is to be told who it is waits for before it is ready: callers
+/// would find nobody. It ends in every case.
+fn serve_quic(
+    app: &Arc<App>,
+    addr: SocketAddr,
+    identity: Option<File>,
+    closing: &Closing,
+    edges: Edges,
+) -> oneshot::Receiver<()> {
+    let (listens, told) = oneshot::channel();
+    let listens = Some(listens).filter(|_| app.config.premises.identity); // dropped: nobody has to wait
+    let edges = Some(edges).filter(|_| app.config.premises.pickup.is_some());
+    let Some(identity) = identity else { return told };
+    let socket = std::os::unix::net::UnixStream::from(OwnedFd::from(identity));
+    match socket.set_nonblocking(true).and_then(|()| UnixStream::from_std(socket)) {
+        Ok(node) => {
+            drop(tokio::task::spawn_local(quic::serve(Arc::clone(app), addr, node, closing.watch(), listens, edges)))
+        }
+        Err(fault) => say!("no QUIC: NEARPATH_IDENTITY_FD is no socket: {fault}"),
     }
+    told
 }
 
 /// A port that is taken costs the metrics, not the function.

@@ -8,12 +8,13 @@ use std::task::Poll;
 use std::time::Instant;
 
 use http::Response;
-use nearpath_path::{Choice, Obstacle, Path};
+use nearpath_path::Path;
 use nearpath_types::{PlatformError, Reason, duration, policy};
 
 use super::pool::Line;
 use super::source::Source;
-use super::{exchange, memory, outgoing};
+use super::way::{self, Way};
+use super::{exchange, outgoing, quic};
 use crate::COMPONENT;
 use crate::call::{Call, Clock, Flow, Stage};
 use crate::route::Endpoint;
@@ -33,15 +34,38 @@ pub(crate) enum Attempt {
 /// # Errors
 /// Everything after which the request may have run: it is not sent again.
 pub(crate) async fn attempt(call: &mut Call, endpoint: &Arc<Endpoint>) -> Result<Attempt, PlatformError> {
-    if let Some(post) = memory::way(call, endpoint) {
-        // On the heap, because not every request comes here and this future is copied into its place.
-        let answered = Box::pin(exchange::attempt(call, endpoint, post)).await?;
-        if !matches!(answered, Attempt::Unsent(_)) {
-            return Ok(answered);
+    let path = match way::way(call, endpoint) {
+        Way::Carried(path) => path,
+        Way::Memory(post) => {
+            // On the heap, because not every request comes here and this future is copied into its place.
+            let answered = Box::pin(exchange::attempt(call, endpoint, post)).await?;
+            if !matches!(answered, Attempt::Unsent(_)) {
+                return Ok(answered);
+            }
+            way::past_memory(call, endpoint)
         }
-        call.record.went(Choice { path: Path::Http, obstacle: Some(Obstacle::NoRoom) });
+    };
+    match path {
+        Path::Quic => Box::pin(over_quic(call, endpoint)).await,
+        path => over_tcp(call, endpoint, path).await,
     }
-    over_http(call, endpoint).await
+}
+
+/// What does not get through over UDP goes over TCP.
+async fn over_quic(call: &mut Call, endpoint: &Arc<Endpoint>) -> Result<Attempt, PlatformError> {
+    if let Some(attempt) = quic::attempt(call, endpoint).await? {
+        return Ok(attempt);
+    }
+    let path = way::past_udp(call, endpoint);
+    over_tcp(call, endpoint, path).await
+}
+
+/// The seam for connections over TCP: what `path` names decides how a line is opened, and among which idle ones it is looked for.
+async fn over_tcp(call: &mut Call, endpoint: &Arc<Endpoint>, path: Path) -> Result<Attempt, PlatformError> {
+    match path {
+        Path::Http => over_http(call, endpoint).await,
+        other => Ok(Attempt::Unsent(format!("the path {other} is not there"))),
+    }
 }
 
 async fn over_http(call: &mut Call, endpoint: &Arc<Endpoint>) -> Result<Attempt, PlatformError> {

@@ -76,7 +76,7 @@ pub(super) fn words(reply: &Reply) -> String {
 }
 
 /// All of a small body; else what is there of it, maybe nothing. What went wrong is in the call's flow.
-async fn beginning(body: &mut Upload) -> Result<Bytes, ()> {
+pub(super) async fn beginning(body: &mut Upload) -> Result<Bytes, ()> {
     if body.size_hint().exact().is_none_or(|bytes| bytes > COLLECTED) {
         let frame = poll_fn(|cx| Poll::Ready(Pin::new(&mut *body).poll_frame(cx))).await;
         return match frame {
@@ -149,7 +149,7 @@ fn fields(head: &http::request::Parts) -> Vec<(&str, &[u8])> {
 }
 
 /// What the envelope says of the request's trace; its `traceparent` goes along as a field too.
-fn traced(head: &http::request::Parts) -> ([u8; 16], [u8; 8]) {
+pub(super) fn traced(head: &http::request::Parts) -> ([u8; 16], [u8; 8]) {
     let told = head.headers.get(TRACEPARENT).and_then(|text| Trace::parse(text.as_bytes()));
     told.map_or_else(Default::default, |trace| (trace.id, trace.span))
 }

@@ -10,12 +10,10 @@ use std::rc::Rc;
 
 use nearpath_domain::post::Settings;
 use nearpath_domain::post::polled::Post;
-use nearpath_path::{self as path, Facts, Path};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::call::Call;
 use crate::lane::Lane;
-use crate::route::Endpoint;
 
 /// The domains in which this thread is a party, by name.
 #[derive(Default)]
@@ -23,7 +21,7 @@ pub(crate) struct Domains(RefCell<HashMap<String, Post>>);
 
 impl Domains {
     /// The party that may call an instance of the call's function.
-    fn post(&self, call: &Call) -> Option<Post> {
+    pub(super) fn post(&self, call: &Call) -> Option<Post> {
         self.of(call.route.domain.as_deref()?)
     }
 
@@ -51,23 +49,4 @@ async fn join(lane: Rc<Lane>, socket: OwnedFd) {
         }
         Err(error) => tracing::warn!(%error, "cannot join a domain; its functions are called over HTTP"),
     }
-}
-
-/// Decides for one instance; the party when the way through memory is open.
-pub(super) fn way(call: &mut Call, endpoint: &Endpoint) -> Option<Post> {
-    let post = call.lane.domains.post(call);
-    let known = post.as_ref().filter(|post| post.reaches(endpoint.id));
-    let facts = Facts {
-        edge: path::Edge {
-            same_node: true,
-            callee_in_domain: call.route.domain.is_some(),
-            same_domain: true,
-            caller_is_party: post.is_some(),
-            callee_is_party: known.is_some(),
-        },
-        call: path::Call { upgrade: call.asked.upgrade, grpc: call.asked.grpc },
-    };
-    let choice = path::choose(&facts);
-    call.record.went(choice);
-    known.filter(|_| choice.path == Path::Shm).cloned()
 }

@@ -15,8 +15,10 @@ mod passing;
 mod pick;
 pub(crate) mod plain;
 mod pool;
+mod quic;
 mod source;
 mod tunnel;
+mod way;
 
 use std::time::{Duration, Instant};
 
@@ -31,6 +33,7 @@ pub(crate) use memory::{Domains, join_all};
 pub(crate) use open::Answers;
 pub use outgoing::functions_uri;
 pub(crate) use pool::Pools;
+pub(crate) use quic::Lines;
 
 use crate::COMPONENT;
 use crate::admit::{self, Permit};

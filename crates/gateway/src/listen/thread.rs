@@ -41,6 +41,7 @@ pub(crate) fn run(thread: Thread, settings: &Settings, shared: &Shared) -> io::R
 async fn serve(lane: Rc<Lane>, thread: Thread, settings: &Settings) -> io::Result<()> {
     tokio::task::spawn_local(look_after(lane.clone(), patience(settings), settings.pool_idle_timeout));
     tokio::task::spawn_local(follow_table(lane.clone()));
+    tokio::task::spawn_local(follow_caller(lane.clone()));
     if let Some(sockets) = lane.control.domains() {
         tokio::task::spawn_local(deliver::join_all(lane.clone(), sockets));
     }
@@ -77,6 +78,7 @@ async fn look_after(lane: Rc<Lane>, patience: Patience, pool_idle: Duration) {
         lane.lives.sweep(now, &patience);
         lane.answers.sweep(Instant::now(), now, patience.stuck);
         lane.pools.sweep(now.saturating_sub(kept));
+        lane.lines.sweep(now.saturating_sub(kept));
     }
 }
 
@@ -85,5 +87,11 @@ async fn follow_table(lane: Rc<Lane>) {
     let mut changes = lane.table.changes();
     while changes.changed().await.is_ok() {
         lane.pools.sweep(0);
+        lane.lines.sweep(0);
     }
+}
+
+/// Who calls shows its newest certificate.
+async fn follow_caller(lane: Rc<Lane>) {
+    lane.lines.follow().await;
 }

@@ -15,6 +15,7 @@ use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::exemplar::Exemplar;
 
+use super::quic::QuicTotals;
 use super::tally::{BOUNDS_US, Refusals, Times};
 use crate::gateway::Control;
 use crate::route::{Function, Table};
@@ -34,6 +35,8 @@ pub(crate) struct Totals {
     pub connections_cut: AtomicU64,
     /// Access log lines lost because the writer fell behind.
     pub log_lost: AtomicU64,
+    /// Calls over QUIC.
+    pub quic: QuicTotals,
 }
 
 /// Reads the table and the totals at each scrape.
@@ -64,7 +67,8 @@ impl Collector for Metrics {
         self.invocations(&mut to, &called)?;
         self.gauges(&mut to, &called)?;
         self.refusals(&mut to, &functions)?;
-        self.connections(&mut to)
+        self.connections(&mut to)?;
+        self.totals.quic.encode(&mut to)
     }
 }
 

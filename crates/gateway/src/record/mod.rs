@@ -3,6 +3,7 @@
 mod collector;
 mod completion;
 mod log;
+mod quic;
 mod tally;
 
 pub(crate) use collector::{Metrics, Totals};

@@ -1,9 +1,12 @@
 //! One ready instance as all threads see it: where it is, and how many requests are at it.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use nearpath_types::InstanceId;
+
+use super::reach::Reach;
 
 const WITHDRAWN: u32 = 1 << 31;
 
@@ -16,6 +19,12 @@ pub(crate) struct Endpoint {
     pub addr: SocketAddr,
     /// Unlike `id`, never used twice while the process lives: the key of connection pools.
     pub serial: u64,
+    /// Whether it answers over UDP.
+    pub reach: Reach,
+    /// What it is called where it shows a certificate, once that is known; it does not change.
+    name: OnceLock<Arc<str>>,
+    /// Nothing is left of it: connections that do not notice that by themselves are to be cut.
+    gone: AtomicBool,
     /// Bit 31: withdrawn. Below: requests at it. One word, so that each request knows for sure on which side of the
     /// withdrawal it is.
     load: AtomicU32,
@@ -26,7 +35,30 @@ impl Endpoint {
     pub(crate) fn new(id: InstanceId, addr: SocketAddr) -> Self {
         static SERIAL: AtomicU64 = AtomicU64::new(0);
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-        Self { id, addr, serial, load: AtomicU32::new(0) }
+        let (reach, name, gone) = (Reach::default(), OnceLock::new(), AtomicBool::new(false));
+        Self { id, addr, serial, reach, name, gone, load: AtomicU32::new(0) }
+    }
+
+    /// What it is called over QUIC and TLS; `None`: it has no certificate.
+    pub(crate) fn name(&self) -> Option<&str> {
+        self.name.get().map(|name| &**name)
+    }
+
+    /// It was told who it is.
+    pub(crate) fn named(&self, name: Option<&Arc<str>>) {
+        if let Some(name) = name {
+            self.name.get_or_init(|| Arc::clone(name));
+        }
+    }
+
+    /// Nothing is left of it.
+    pub(crate) fn end(&self) {
+        self.gone.store(true, Ordering::Release);
+    }
+
+    /// Whether nothing is left of it. One whose function was removed is never known to be gone.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
     }
 
     /// Requests at it; `None` once it is withdrawn.

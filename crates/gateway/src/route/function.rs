@@ -36,6 +36,8 @@ pub(crate) struct Route {
     pub policy: Arc<Policy>,
     /// Instances that may be called.
     pub ready: Vec<Arc<Endpoint>>,
+    /// Those that were withdrawn and still finish what they have.
+    leaving: Vec<Arc<Endpoint>>,
     /// Why none is ready.
     pub trouble: Option<Arc<str>>,
     /// The whole request's limit, as `X-Timeout` tells it.
@@ -53,7 +55,7 @@ impl Function {
             gate: Gate::new(0, policy.queue),
             bell: Bell::new(Instant::now()),
             tally: Tally::default(),
-            route: ArcSwap::from_pointee(Route::new(&id, policy, Vec::new(), None)),
+            route: ArcSwap::from_pointee(Route::new(&id, policy, Vec::new(), Vec::new(), None)),
             id,
             name,
         }
@@ -70,10 +72,13 @@ impl Function {
         let before = self.route();
         let ready = merge(&before.ready, entry);
         let capacity = capacity(&entry.policy, ready.len());
-        self.route.store(Arc::new(Route::new(&self.id, entry.policy.clone(), ready.clone(), entry.trouble.clone())));
-        let kept = |old: &Arc<Endpoint>| ready.iter().any(|new| Arc::ptr_eq(old, new));
-        for gone in before.ready.iter().filter(|old| !kept(old)) {
-            self.gate.forgive(gone.withdraw());
+        let missing = |old: &&Arc<Endpoint>| !ready.iter().any(|new| Arc::ptr_eq(old, new));
+        let withdrawn: Vec<_> = before.ready.iter().filter(missing).cloned().collect();
+        let leaving = leaving(&before.leaving, &withdrawn, entry);
+        let trouble = entry.trouble.clone();
+        self.route.store(Arc::new(Route::new(&self.id, entry.policy.clone(), ready, leaving, trouble)));
+        for endpoint in &withdrawn {
+            self.gate.forgive(endpoint.withdraw());
         }
         self.gate.resize(capacity, entry.policy.queue);
     }
@@ -88,10 +93,16 @@ impl Function {
 }
 
 impl Route {
-    fn new(id: &FunctionId, policy: Arc<Policy>, ready: Vec<Arc<Endpoint>>, trouble: Option<Arc<str>>) -> Self {
+    fn new(
+        id: &FunctionId,
+        policy: Arc<Policy>,
+        ready: Vec<Arc<Endpoint>>,
+        leaving: Vec<Arc<Endpoint>>,
+        trouble: Option<Arc<str>>,
+    ) -> Self {
         let total = HeaderValue::from_str(&duration::format(policy.total_timeout)).expect("a duration is ASCII");
         let domain = policy.domain(id);
-        Self { policy, ready, trouble, total, domain }
+        Self { policy, ready, leaving, trouble, total, domain }
     }
 
     /// Whether a request would have to wait for an instance to start.
@@ -114,7 +125,18 @@ fn merge(before: &[Arc<Endpoint>], entry: &FunctionRoute) -> Vec<Arc<Endpoint>> 
     ready
         .map(|instance| {
             let same = |old: &&Arc<Endpoint>| old.id == instance.id && old.addr == instance.addr.0;
-            before.iter().find(same).cloned().unwrap_or_else(|| Endpoint::new(instance.id, instance.addr.0).into())
+            let known = before.iter().find(same).cloned();
+            let endpoint = known.unwrap_or_else(|| Endpoint::new(instance.id, instance.addr.0).into());
+            endpoint.named(instance.quic.as_ref());
+            endpoint
         })
         .collect()
+}
+
+/// Those that are withdrawn and still there; of the others it is noted that they are gone.
+fn leaving(before: &[Arc<Endpoint>], withdrawn: &[Arc<Endpoint>], entry: &FunctionRoute) -> Vec<Arc<Endpoint>> {
+    let there = |one: &&Arc<Endpoint>| entry.instances.iter().any(|instance| instance.id == one.id);
+    let (leaving, gone): (Vec<_>, Vec<_>) = before.iter().chain(withdrawn).partition(there);
+    gone.into_iter().for_each(|one| one.end());
+    leaving.into_iter().cloned().collect()
 }

@@ -6,11 +6,13 @@
 mod edge;
 mod endpoint;
 mod function;
+mod reach;
 mod table;
 mod target;
 
 pub(crate) use edge::check as check_edge;
 pub(crate) use endpoint::Endpoint;
 pub(crate) use function::{Function, Route};
+pub(crate) use reach::millis;
 pub(crate) use table::Table;
 pub use target::{BadName, Target, parse};

@@ -46,16 +46,20 @@ impl Workshop {
         let limits = limits(&desired.spec)?;
         let lot = self.lots.draw(self.tools.machine.has_network())?;
         let mut blueprint = self.blueprint(&lot, desired, limits).inspect_err(|_| self.lots.give_back(lot))?;
-        self.open_door(&mut blueprint, &desired.spec);
+        let policy = Policy::of(&desired.spec).unwrap_or_default(); // one that cannot be read is told elsewhere
+        self.open_door(&mut blueprint, &desired.spec, &policy);
+        if self.tools.identities.serve(policy.transport) {
+            let (name, value) = variables::IDENTITY;
+            blueprint.environment.insert(name.to_owned(), value.to_owned());
+        }
         let (record, order) = Record::starting(lot, desired, now);
         tokio::spawn(Life::new(blueprint, desired, self.tools.clone()).live(order));
         Ok(record)
     }
 
     /// Where there is no door, the instance is called over HTTP alone.
-    fn open_door(&mut self, blueprint: &mut Blueprint, spec: &FunctionSpec) {
-        let policy = Policy::of(spec).unwrap_or_default(); // one that cannot be read is told elsewhere
-        match self.domains.admit(blueprint.id, &blueprint.function, &policy) {
+    fn open_door(&mut self, blueprint: &mut Blueprint, spec: &FunctionSpec, policy: &Policy) {
+        match self.domains.admit(blueprint.id, &blueprint.function, policy) {
             Ok(door) => blueprint.dispatch = door,
             Err(error) => {
                 tracing::warn!(function = %blueprint.function, %error, "no door to the chain's shared memory")
@@ -64,7 +68,7 @@ impl Workshop {
         let Some(door) = &blueprint.dispatch else { return };
         let network = blueprint.eip.map(|eip| (eip, self.premises.gateway));
         blueprint.pickup = network.filter(|_| chain::takes_part(spec)).map(|_| chain::PICKUP);
-        blueprint.environment.extend(chain::variables(spec, &policy, door, network));
+        blueprint.environment.extend(chain::variables(spec, policy, door, network));
     }
 
     fn blueprint(&self, lot: &Lot, desired: &DesiredFunction, limits: Limits) -> Result<Blueprint, String> {

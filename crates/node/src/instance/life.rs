@@ -88,6 +88,8 @@ pub struct Life {
     start_limit: Duration,
     /// The tenant's memory limit, for texts.
     memory_limit: Option<String>,
+    /// It is told who it is.
+    told: bool,
     tools: Tools,
 }
 
@@ -107,11 +109,12 @@ impl Life {
     pub fn new(blueprint: Blueprint, desired: &DesiredFunction, tools: Tools) -> Self {
         let spec = &desired.spec;
         Self {
-            blueprint,
             artifact: (spec.id(), desired.revision),
             image: spec.image.clone(),
             start_limit: variables::start_limit(spec),
             memory_limit: spec.limits.as_ref().and_then(|limits| limits.memory.clone()),
+            told: blueprint.environment.contains_key(variables::IDENTITY.0),
+            blueprint,
             tools,
         }
     }
@@ -151,7 +154,7 @@ impl Life {
 
     async fn run(&self, launched: Launched, stop: oneshot::Receiver<StopOrder>) -> Ending {
         let Launched { pid, stdout, stderr, notes, identity, process } = launched;
-        let _telling = self.identify(identity);
+        let _telling = self.told.then(|| self.identify(identity)); // otherwise the pipe ends here
         self.tell(Event::Launched { id: self.blueprint.id, pid, process: process.clone() });
         self.admit_unkept_limits();
         let pumps: Pumps = [stdout, stderr].map(|output| {

@@ -11,6 +11,9 @@ use nearpath_types::{FunctionSpec, Policy, duration};
 /// The port of the watchdog in an instance that has a network of its own.
 pub const PORT: u16 = 8080;
 
+/// Tells the watchdog that it will be told who it is, and is not to be called before.
+pub const IDENTITY: (&str, &str) = ("NEARPATH_IDENTITY", "awaited");
+
 /// Where an instance looks for programs, unless its tenant says otherwise.
 pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 

@@ -6,6 +6,7 @@
 //! | `NEARPATH_PICKUP` | loopback address and port that the name `gateway` means in this instance |
 //! | `NEARPATH_GATEWAY` | address and port of the gateway itself |
 //! | `NEARPATH_EIP` | the instance's own address |
+//! | `NEARPATH_IDENTITY` | `awaited`: the instance is told who it is, through `NEARPATH_IDENTITY_FD`, and is not ready before |
 //! | `NEARPATH_MAX_BODY` | most bytes of a request's body, as `nearpath.io/max-body` says |
 
 use std::net::{IpAddr, SocketAddr};
@@ -18,6 +19,7 @@ pub(crate) struct Premises {
     pub(crate) dispatch: Option<PathBuf>,
     pub(crate) pickup: Option<Pickup>,
     pub(crate) max_body: Option<usize>,
+    pub(crate) identity: bool,
 }
 
 /// Where calls are picked up, and where those go that take no other way.
@@ -38,6 +40,11 @@ impl Premises {
             let (listen, gateway) = (one(get, "NEARPATH_PICKUP")?, one(get, "NEARPATH_GATEWAY")?);
             Some(Pickup { listen, gateway, eip: one(get, "NEARPATH_EIP")? })
         };
-        Self { dispatch: one(get, "NEARPATH_DISPATCH"), pickup: pickup(), max_body: one(get, "NEARPATH_MAX_BODY") }
+        Self {
+            dispatch: one(get, "NEARPATH_DISPATCH"),
+            pickup: pickup(),
+            max_body: one(get, "NEARPATH_MAX_BODY"),
+            identity: get("NEARPATH_IDENTITY").is_some_and(|what| what == "awaited"),
+        }
     }
 }

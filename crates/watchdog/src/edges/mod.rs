@@ -19,7 +19,8 @@ use std::time::{Duration, Instant};
 use nearpath_types::FunctionId;
 use nearpath_types::frames::{self, Handshake, Tally};
 use nearpath_types::policy::ZeroRtt;
-use nearpath_wire::early::Sessions;
+use nearpath_wire::early::{Provision, Sessions};
+use nearpath_wire::quic::config::ConfigError;
 use nearpath_wire::quic::{Caller, Dialer, Line};
 use tokio::sync::mpsc;
 use tokio::task::spawn_local;
@@ -42,20 +43,10 @@ pub(crate) struct Edges(Rc<OnceCell<Rc<Desk>>>);
 /// A function that can be called directly.
 #[derive(Debug)]
 pub(crate) struct Callee {
-    function: FunctionId,
     zero_rtt: ZeroRtt,
     peers: Vec<Rc<Peer>>,
     counters: Arc<Counters>,
     used: Cell<Option<Instant>>,
-}
-
-/// Who this instance is as a caller.
-#[derive(Debug)]
-pub(crate) struct Me {
-    /// What it shows and whom it believes.
-    pub(crate) caller: Caller,
-    /// Where its connections begin.
-    pub(crate) dialer: Dialer,
 }
 
 #[derive(Debug)]
@@ -78,29 +69,53 @@ impl Edges {
         self.0.get().is_none()
     }
 
-    /// This instance can call others from now on, with sessions that `sessions` keeps. What is for the node goes to `to_node`.
-    pub(crate) fn begin(&self, me: Me, sessions: Arc<Sessions>, to_node: mpsc::UnboundedSender<Vec<u8>>) {
+    /// This instance, which is who `told` says, can call others from now on. `dialer` opens its connections; what is for the node goes
+    /// to `to_node`.
+    ///
+    /// # Errors
+    /// When its credentials are no good.
+    pub(crate) fn begin(
+        &self,
+        told: &Provision,
+        dialer: &dyn Fn(&Caller) -> Dialer,
+        to_node: mpsc::UnboundedSender<Vec<u8>>,
+    ) -> Result<(), ConfigError> {
+        let sessions = Arc::default();
+        let me = Caller::new(&told.credentials, told.trust_as_caller()?, &sessions)?;
         let (callees, counters, news) = Default::default();
-        let (caller, dialer) = (RefCell::new(me.caller), RefCell::new(me.dialer));
-        let minting = Minting::new(to_node.clone());
-        let desk = Rc::new(Desk { callees, counters, news, me: caller, dialer, sessions, minting, to_node });
+        let (minting, dialer, me) = (Minting::new(to_node.clone()), RefCell::new(dialer(&me)), RefCell::new(me));
+        let desk = Rc::new(Desk { callees, counters, news, me, dialer, sessions, minting, to_node });
         if self.0.set(Rc::clone(&desk)).is_ok() {
             spawn_local(desk.report());
         }
+        Ok(())
     }
 
-    /// Its certificate, or whom it believes, has changed.
-    pub(crate) fn renew(&self, me: Me) {
-        let Some(desk) = self.0.get() else { return };
-        let same = desk.me.borrow().is_same(&me.caller);
-        desk.me.replace(me.caller);
-        desk.dialer.replace(me.dialer);
+    /// Something of what it was told has changed: its certificate, unless that is the `same`, or whom it believes.
+    ///
+    /// # Errors
+    /// As [`begin`](Self::begin); all stays as it was.
+    pub(crate) fn renew(
+        &self,
+        told: &Provision,
+        same: bool,
+        dialer: &dyn Fn(&Caller) -> Dialer,
+    ) -> Result<(), ConfigError> {
+        let Some(desk) = self.0.get() else { return Ok(()) };
+        let trust = told.trust_as_caller()?;
+        let me = match same {
+            true => desk.me.borrow().trusting(trust),
+            false => Caller::new(&told.credentials, trust, &desk.sessions)?,
+        };
+        desk.dialer.replace(dialer(&me));
+        desk.me.replace(me);
         let peers: Vec<_> = desk.peers().collect();
-        peers.iter().for_each(|peer| peer.part()); // connections are checked again when they are made again
+        peers.iter().for_each(|peer| peer.part()); // a peer is looked at when a connection is made
         if !same {
             desk.sessions.clear();
             desk.meet(peers);
         }
+        Ok(())
     }
 
     /// Whom it may call, instead of what was told before.
@@ -155,10 +170,6 @@ impl Callee {
         self.zero_rtt
     }
 
-    pub(crate) fn function(&self) -> &FunctionId {
-        &self.function
-    }
-
     /// Counts a call that begins.
     pub(crate) fn count(&self) -> Counted {
         self.counters.begin()
@@ -185,19 +196,13 @@ impl Desk {
         self.meet(self.peers().filter(|peer| self.sessions.left(&peer.name) == 0 && !peer.has_line()).collect());
     }
 
-    fn callee(
-        &self,
-        told: &frames::Callee,
-        before: Option<&Rc<Callee>>,
-        known: &HashMap<Rc<str>, Rc<Peer>>,
-    ) -> Callee {
+    fn callee(&self, told: &frames::Callee, before: Option<&Rc<Callee>>, known: &HashMap<Rc<str>, Rc<Peer>>) -> Callee {
         let same = |told: &frames::Peer, peer: &Rc<Peer>| peer.addr == told.addr;
         let peer = |told: &frames::Peer| {
             let kept = known.get(&*told.name).filter(|peer| same(told, peer)).cloned();
             kept.unwrap_or_else(|| Rc::new(Peer::of(told)))
         };
         Callee {
-            function: told.function.clone(),
             zero_rtt: told.zero_rtt,
             peers: told.peers.iter().map(peer).collect(),
             counters: before.map_or_else(|| self.counters(&told.function), |before| Arc::clone(&before.counters)),

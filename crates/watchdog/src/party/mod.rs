@@ -28,7 +28,7 @@ use crate::refusal::error;
 use crate::serve::{App, answer};
 
 use reply::Beginning;
-pub(crate) use words::{fields, response, traced};
+pub(crate) use words::{fields, response, tell_limit, traced};
 
 /// The party, once there is one. Clones are the same.
 #[derive(Debug, Clone, Default)]

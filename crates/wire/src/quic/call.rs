@@ -58,6 +58,8 @@ pub(super) enum Stage {
     Early,
     /// Complete; whether the first flight was taken.
     Done { early: bool },
+    /// It was given up: nothing, or too little, came back.
+    Silent,
     /// It failed, or the peer is not admitted.
     Failed(Refusal),
 }
@@ -106,6 +108,12 @@ impl Line {
         *self.stage.borrow() == Stage::Early
     }
 
+    /// Whether it has ended, or was given up, before the handshake was complete: whether calls in its first flight ran is not known.
+    pub fn is_silent(&self) -> bool {
+        let stage = self.stage.borrow();
+        *stage == Stage::Silent || (*stage == Stage::Early && self.is_closed())
+    }
+
     /// Measured round trip.
     pub fn rtt(&self) -> Duration {
         self.connection.rtt()
@@ -131,6 +139,7 @@ impl Line {
         match settled.as_deref() {
             Ok(Stage::Done { early }) => Ok(*early),
             Ok(Stage::Failed(refusal)) => Err(CallError::Unseen(refusal.to_string())),
+            Ok(Stage::Silent) => Err(CallError::Unseen("the handshake did not come to its end".to_owned())),
             Ok(Stage::Early) | Err(_) => Err(CallError::Unseen("the connection's task ended".to_owned())),
         }
     }

@@ -56,6 +56,18 @@ pub enum DialError {
     },
 }
 
+impl DialError {
+    /// Nothing came back: another transport may get through, and loses nothing of what this one would have proved.
+    pub fn is_silence(&self) -> bool {
+        use ConnectionError::{Reset, TimedOut, VersionMismatch};
+        match self {
+            Self::Timeout { .. } => true,
+            Self::Handshake { source, .. } => matches!(source, TimedOut | Reset | VersionMismatch),
+            Self::Begin { .. } | Self::Peer { .. } => false,
+        }
+    }
+}
+
 impl Dialer {
     /// On this endpoint, as `config` says ([`super::config::caller`]).
     pub fn new(endpoint: Endpoint, config: ClientConfig, trust: Trust) -> Self {
@@ -95,6 +107,10 @@ impl Dialer {
         let (dialer, name, one) = (self.clone(), name.to_owned(), line.clone());
         tokio::task::spawn_local(async move {
             let early = accepted.await;
+            if !early && one.is_closed() {
+                tell.send_replace(Stage::Silent); // it ended before the handshake did
+                return;
+            }
             let checked = dialer.check(one.connection(), &name).inspect(|peer| one.good_until(peer.not_after));
             tell.send_replace(checked.map_or_else(Stage::Failed, |_| Stage::Done { early }));
         });

@@ -1,0 +1,182 @@
+//! The path `quic`: a request goes to an instance on a stream of a connection that many calls share, maybe in its first flight.
+//!
+//! A small body is collected first, so that the call can be made again where it provably has not run; a larger one follows as it comes.
+//! What does not get through over UDP takes another path.
+
+mod early;
+mod lines;
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::{Request, Response};
+use http_body::Body;
+use nearpath_types::{PlatformError, Reason};
+use nearpath_wire::quic::{self as wire, CallError, Line, Terms};
+
+pub(crate) use lines::Lines;
+
+use super::attempt::{Attempt, broken, too_late, within};
+use super::exchange::{beginning, traced};
+use super::source::Source;
+use crate::COMPONENT;
+use crate::call::{Call, Upload};
+use crate::route::{Endpoint, millis};
+use lines::{Found, NoLine};
+
+/// How long a handshake may take before the call goes another way: far more than a round trip.
+const LONGEST_HANDSHAKE: Duration = Duration::from_secs(1);
+
+/// What was taken from the call to be sent: the head, what came of the body at first, and the rest.
+struct Taken {
+    head: Parts,
+    first: Bytes,
+    rest: Upload,
+}
+
+/// What came of one try on one line.
+enum Tried {
+    Answered(Response<wire::Answer>),
+    /// It was not made, and why.
+    Unseen(String),
+    /// Nothing came back over UDP, not even of the handshake; whether it can be made again.
+    Silence(bool),
+    /// It may have run.
+    Broken(CallError),
+}
+
+/// Sends the call's request and waits for the head of its answer. `None`: nothing gets through over UDP, which is noted; the request is back
+/// in the call, for another path.
+///
+/// # Errors
+/// As [`super::attempt::attempt`].
+pub(super) async fn attempt(call: &mut Call, endpoint: &Arc<Endpoint>) -> Result<Option<Attempt>, PlatformError> {
+    let limit = call.lane.connect_timeout.min(LONGEST_HANDSHAKE);
+    let mut taken = take(call, endpoint).await?;
+    loop {
+        let Found { line, fresh } = match call.lane.lines.line(endpoint, call.lane.now(), limit).await {
+            Ok(found) => found,
+            Err(NoLine::Blocked) => {
+                call.lane.totals.quic.silence();
+                return Ok(put_back(call, taken, None));
+            }
+            Err(NoLine::Failed(why)) => return Ok(put_back(call, taken, Some(why))),
+        };
+        let sending = send(call, &line, limit, &mut taken);
+        match within(&call.clock, call.admitted, call.flow.as_ref(), sending).await {
+            Ok(Tried::Answered(response)) => return answered(call, endpoint, response).map(Some),
+            Ok(Tried::Unseen(_)) if !fresh => {} // it had ended meanwhile: a new one
+            Ok(Tried::Unseen(why)) => return Ok(put_back(call, taken, Some(why))),
+            Ok(Tried::Silence(again)) => {
+                silent(call, endpoint, &line);
+                return if again { Ok(put_back(call, taken, None)) } else { Err(lost(call, endpoint, UNKNOWN)) };
+            }
+            Ok(Tried::Broken(CallError::Head(fault))) => return Err(too_large(&fault)),
+            Ok(Tried::Broken(error)) => return Err(lost(call, endpoint, &error.to_string())),
+            Err(reason) => return Err(too_late(call, endpoint, reason)),
+        }
+    }
+}
+
+/// What a caller is told whose call went early and brought nothing back.
+const UNKNOWN: &str = "no answer over UDP; it may have run";
+
+/// Takes the request out of the call, with as much of its body as can be held.
+async fn take(call: &mut Call, endpoint: &Endpoint) -> Result<Taken, PlatformError> {
+    let request = call.request.take().expect("an unsent request is put back");
+    let (head, mut rest) = request.into_parts();
+    match within(&call.clock, call.admitted, call.flow.as_ref(), beginning(&mut rest)).await {
+        Ok(Ok(first)) => Ok(Taken { head, first, rest }),
+        Ok(Err(())) => Err(broken(call, endpoint, None)),
+        Err(reason) => Err(too_late(call, endpoint, reason)),
+    }
+}
+
+/// The request is the call's again. `why` it was not sent; nothing: another path may do.
+fn put_back(call: &mut Call, taken: Taken, why: Option<String>) -> Option<Attempt> {
+    call.request = Some(Request::from_parts(taken.head, taken.rest.with_first(taken.first)));
+    why.map(Attempt::Unsent)
+}
+
+async fn send(call: &Call, line: &Line, limit: Duration, taken: &mut Taken) -> Tried {
+    let left = call.clock.deadline().saturating_duration_since(Instant::now());
+    let terms = Terms { patience: Some(left), trace: traced(&taken.head) };
+    if !taken.rest.is_end_stream() {
+        return send_parts(line, limit, taken, terms).await;
+    }
+    let (setting, method) = (call.route.policy.zero_rtt, &taken.head.method);
+    let early = early::early(setting, method, call.lane.totals.quic.is_proven());
+    let again = early::repeatable(early, method);
+    let calling = line.call_whole_of(&taken.head, taken.first.clone(), early, terms);
+    match heard(line, limit, calling).await {
+        None => Tried::Silence(again),
+        Some(Ok(response)) => Tried::Answered(response),
+        Some(Err(_)) if line.is_silent() => Tried::Silence(again),
+        Some(Err(CallError::Unseen(why))) => Tried::Unseen(why),
+        Some(Err(error)) => Tried::Broken(error),
+    }
+}
+
+/// A body that is still coming waits for the handshake: it could not be sent again.
+async fn send_parts(line: &Line, limit: Duration, taken: &mut Taken, terms: Terms) -> Tried {
+    match tokio::time::timeout(limit, line.settled()).await {
+        Err(_) => return Tried::Silence(true),
+        Ok(Err(_)) if line.is_silent() => return Tried::Silence(true),
+        Ok(Err(error)) => return Tried::Unseen(error.to_string()),
+        Ok(Ok(_)) => {}
+    }
+    let (first, rest) = (std::mem::take(&mut taken.first), std::mem::replace(&mut taken.rest, Upload::Empty));
+    match line.call_of(&taken.head, rest.with_first(first), terms).await {
+        Ok(response) => Tried::Answered(response),
+        Err((CallError::Unseen(why), Some(body))) => {
+            taken.rest = body;
+            Tried::Unseen(why)
+        }
+        Err((error, _)) => Tried::Broken(error),
+    }
+}
+
+/// Awaits `call` for as long as the peer has not let `limit` pass without completing the handshake.
+async fn heard<F: Future>(line: &Line, limit: Duration, call: F) -> Option<F::Output> {
+    let mut call = pin!(call);
+    if line.is_early() {
+        tokio::select! {
+            biased;
+            answer = call.as_mut() => return Some(answer),
+            settled = tokio::time::timeout(limit, line.settled()) => drop(settled.ok()?), // what it says, the call learns too
+        };
+    }
+    Some(call.await)
+}
+
+fn answered(call: &mut Call, endpoint: &Endpoint, response: Response<wire::Answer>) -> Result<Attempt, PlatformError> {
+    if call.flow.as_ref().is_some_and(|flow| flow.fault().is_some()) {
+        return Err(broken(call, endpoint, None)); // what was answered is not the answer to the whole request
+    }
+    endpoint.reach.answered();
+    call.lane.totals.quic.answered(response.body().was_early());
+    Ok(Attempt::Answered(response.map(|body| Source::Quic(Box::new(body))), None))
+}
+
+/// Others on the same line get the same answer at once.
+fn silent(call: &Call, endpoint: &Endpoint, line: &Line) {
+    call.lane.totals.quic.silence();
+    endpoint.reach.failed(millis(Instant::now()));
+    line.close();
+}
+
+fn lost(call: &Call, endpoint: &Endpoint, why: &str) -> PlatformError {
+    if call.flow.as_ref().is_some_and(|flow| flow.fault().is_some()) {
+        return broken(call, endpoint, None);
+    }
+    let message = format!("instance {} of {} broke off before it had answered: {why}", endpoint.id, call.function.name);
+    PlatformError::new(COMPONENT, Reason::InstanceDied, message)
+}
+
+fn too_large(fault: &dyn std::fmt::Display) -> PlatformError {
+    PlatformError::new(COMPONENT, Reason::HeadersTooLarge, format!("the request's header fields: {fault}"))
+}
