@@ -27,16 +27,20 @@ pub fn variables(
 ) -> Vec<(String, String)> {
     let door = if network.is_some() { DISPATCH.to_owned() } else { door.to_string_lossy().into_owned() };
     let mut all = vec![("NEARPATH_DISPATCH", door)];
-    if let Some((eip, gateway)) = network.filter(|_| takes_part(spec)) {
-        let pickup = SocketAddr::from((PICKUP, gateway.port()));
-        all.extend([("NEARPATH_PICKUP", pickup.to_string()), ("NEARPATH_GATEWAY", gateway.to_string())]);
-        all.push(("NEARPATH_EIP", eip.0.to_string()));
-    }
     all.extend(limits.max_body.map(|bytes| ("NEARPATH_MAX_BODY", bytes.to_string())));
     let unsaid = !spec.env_vars.contains_key("max_inflight") && spec.annotations.contains_key(policy::MAX_INFLIGHT);
     let inflight = limits.max_inflight.filter(|_| unsaid && takes_part(spec)); // calls along edges pass no gateway
     all.extend(inflight.map(|calls| ("max_inflight", calls.to_string())));
-    all.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+    let all = all.into_iter().map(|(name, value)| (name.to_owned(), value));
+    all.chain(network.filter(|_| takes_part(spec)).into_iter().flat_map(picked_up)).collect()
+}
+
+/// Variables for an instance whose calls are picked up: where that is, and the gateway's address and its own.
+pub fn picked_up((eip, gateway): (Eip, SocketAddr)) -> [(String, String); 3] {
+    let pickup = SocketAddr::from((PICKUP, gateway.port()));
+    let all = [("NEARPATH_PICKUP", pickup.to_string()), ("NEARPATH_GATEWAY", gateway.to_string())];
+    let [pickup, gateway] = all.map(|(name, value)| (name.to_owned(), value));
+    [pickup, gateway, ("NEARPATH_EIP".to_owned(), eip.0.to_string())]
 }
 
 #[cfg(test)]
