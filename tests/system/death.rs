@@ -13,9 +13,15 @@ async fn killed_instances_cost_only_the_requests_inside_them() {
     only_the_requests_inside_are_lost(House::start().await).await;
 }
 
-/// Kills one of two instances every second, under load.
+/// With a function of its own.
 pub(crate) async fn only_the_requests_inside_are_lost(house: House) {
-    house.deploy_ready(&http_function(&house.data_dir, "work", "self.answer(200, b'done')")).await;
+    let work = http_function(&house.data_dir, "work", "self.answer(200, b'done')");
+    only_the_requests_inside_are_lost_of(&house, &work).await;
+}
+
+/// Kills one of two instances every second, under load.
+pub(crate) async fn only_the_requests_inside_are_lost_of(house: &House, work: &serde_json::Value) {
+    house.deploy_ready(work).await;
     house.scale("work", 2).await;
     house.until_available("work", 2).await;
     let load = open_loop(house.addr, "/function/work", 50, Duration::from_secs(5));

@@ -16,6 +16,7 @@ mod load;
 mod mqtt;
 mod pickup;
 mod placement;
+mod quic;
 mod restart;
 mod rootless;
 mod scale;

@@ -13,9 +13,10 @@ pub enum Format {
     Json,
 }
 
-/// The HTTP and TLS libraries warn of what a peer does wrong, so anybody who can connect could fill the log through them; what
+/// The libraries for HTTP, TLS and QUIC warn of what a peer does wrong, so anybody who can connect could fill the log through them; what
 /// matters of it is told by metrics and the access log.
-const LIBRARIES: &str = "h2=error,hyper=error,hyper_util=error,rustls=error";
+const LIBRARIES: &str =
+    "h2=error,hyper=error,hyper_util=error,quinn=error,quinn_proto=error,quinn_udp=error,rustls=error";
 
 /// Starts logging. `NEARPATH_LOG` filters in the notation of `tracing` (`info`, `nearpath_node=debug`); without it: `info`. Of
 /// the HTTP and TLS libraries only errors are logged, unless it names them (`info,h2=debug`). A second call is ignored.

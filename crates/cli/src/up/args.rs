@@ -73,6 +73,11 @@ pub struct UpArgs {
     #[arg(long, env = "NEARPATH_WATCHDOG", value_name = "FILE")]
     pub watchdog: Option<PathBuf>,
 
+    /// How long the certificates are good that gateway and instances show each other over QUIC and TLS; renewed after two
+    /// thirds of it, 3s to 24h
+    #[arg(long, default_value = "24h", value_parser = lifetime, value_name = "DURATION")]
+    pub certificate_lifetime: Duration,
+
     /// How long requests may take to finish after SIGTERM before they are cut
     #[arg(long, default_value = "30s", value_parser = duration::parse, value_name = "DURATION")]
     pub drain_timeout: Duration,
@@ -141,6 +146,15 @@ fn limit(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// Certificates count in seconds: a shorter one could end before it is renewed. A longer one would be good for too long where it is stolen.
+fn lifetime(text: &str) -> Result<Duration, String> {
+    match duration::parse(text) {
+        Ok(lifetime) if (Duration::from_secs(3)..=LONGEST).contains(&lifetime) => Ok(lifetime),
+        Ok(_) => Err("write a time from 3s to 24h".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
 /// As many as one machine has file descriptors for, at most.
 pub(super) fn connections(text: &str) -> Result<usize, String> {
     let number = text.trim().parse().ok().filter(|number| (1..=1_000_000).contains(number));
@@ -170,6 +184,17 @@ mod tests {
             Settings::default();
         let defaults = CallerArgs { header_timeout, idle_timeout, write_timeout, body_idle_timeout, max_connections };
         assert_eq!(typed(&[]).unwrap(), defaults);
+    }
+
+    #[test]
+    fn certificates_live_from_3_seconds_to_a_day() {
+        let lifetime = |text| {
+            Typed::try_parse_from(["up", "--certificate-lifetime", text]).map(|typed| typed.up.certificate_lifetime)
+        };
+        assert_eq!(lifetime("3s").unwrap(), Duration::from_secs(3));
+        for bad in ["2999ms", "25h", "soon"] {
+            assert!(lifetime(bad).unwrap_err().to_string().contains("--certificate-lifetime"));
+        }
     }
 
     #[test]

@@ -11,14 +11,14 @@ use nearpath_daemon::metrics::Registry;
 use nearpath_daemon::ready::Readiness;
 use nearpath_daemon::{drain, signals};
 use nearpath_gateway::{Gateway, Serving};
-use nearpath_node::{Node, Settle};
+use nearpath_node::{Identities, Node, Settle};
 use tokio::sync::watch;
 
 use super::cpu::Cpu;
 use super::desk::{FrontDesk, Machine};
 use super::network::Network;
 use super::plan::{Plan, UpError, cores};
-use super::{banner, parts, sockets};
+use super::{banner, identity, parts, sockets};
 
 /// Everything that lives until the end.
 struct House {
@@ -57,9 +57,11 @@ impl House {
 
         let registry = Registry::default();
         let desk = FrontDesk::new(tokio::runtime::Handle::current());
-        let gateway = parts::gateway(&plan, desk.clone(), &registry)?;
         let (settle, published) = settle();
         let config = parts::node_config(&plan, network.as_ref(), settle.clone())?;
+        let (issuer, caller) = identity::open(parts::identity_terms(&plan, &config))?;
+        let config = nearpath_node::Config { identities: Identities::from(issuer), ..config };
+        let gateway = parts::gateway(&plan, desk.clone(), &registry)?.with_caller(caller);
         let name = config.node.clone();
         let node = Node::start(config, &registry).await;
         let node = Arc::new(node.map_err(UpError::part("node"))?);

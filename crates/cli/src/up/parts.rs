@@ -12,6 +12,7 @@ use nearpath_kernel::sandbox::Isolation;
 use nearpath_node::Settle;
 
 use super::desk::FrontDesk;
+use super::identity;
 use super::network::{GATEWAY_IP, INNER_PORT, Network};
 use super::plan::{Plan, UpError};
 
@@ -41,6 +42,15 @@ pub(super) fn node_config(
     let (isolation, gateway_ip, gateway_url) = (plan.isolation, GATEWAY_IP, gateway_url(plan));
     let (switch, forwarder) = (network.map(|network| network.switch.clone()), network.and_then(Network::forwarder));
     Ok(nearpath_node::Config { node, isolation, gateway_ip, gateway_url, switch, forwarder, settle, ..config })
+}
+
+/// Who says who instances are. Without a network of its own the gateway calls them on loopback.
+pub(super) fn identity_terms(plan: &Plan, node: &nearpath_node::Config) -> identity::Terms {
+    let from = match plan.isolation {
+        Isolation::None => Ipv4Addr::LOCALHOST,
+        Isolation::Root | Isolation::UserNamespace => GATEWAY_IP,
+    };
+    identity::Terms { node: node.node.clone(), from: from.into(), lifetime: plan.certificate_lifetime }
 }
 
 /// Where instances call each other: at the inner listener by name or, without a network of their own, where everybody does.

@@ -33,7 +33,7 @@ pub(crate) use memory::{Domains, join_all};
 pub(crate) use open::Answers;
 pub use outgoing::functions_uri;
 pub(crate) use pool::Pools;
-pub(crate) use quic::Lines;
+pub(crate) use quic::{Lines, open_ahead};
 
 use crate::COMPONENT;
 use crate::admit::{self, Permit};

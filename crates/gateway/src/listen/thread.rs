@@ -82,12 +82,13 @@ async fn look_after(lane: Rc<Lane>, patience: Patience, pool_idle: Duration) {
     }
 }
 
-/// Connections to withdrawn instances close as soon as they are withdrawn.
+/// Connections to withdrawn instances close as soon as they are withdrawn; to new ones some are opened ahead.
 async fn follow_table(lane: Rc<Lane>) {
     let mut changes = lane.table.changes();
     while changes.changed().await.is_ok() {
         lane.pools.sweep(0);
         lane.lines.sweep(0);
+        deliver::open_ahead(&lane);
     }
 }
 

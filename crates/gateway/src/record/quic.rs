@@ -16,6 +16,8 @@ pub(crate) struct QuicTotals {
     later: AtomicU64,
     /// Calls to instances that did not answer over UDP.
     silent: AtomicU64,
+    /// Lines that were opened before anybody called on them.
+    ahead: AtomicU64,
     /// UDP got through, and nothing says that it does not any more.
     proven: AtomicBool,
 }
@@ -36,6 +38,11 @@ impl QuicTotals {
         self.proven.store(false, Ordering::Relaxed);
     }
 
+    /// A line was opened ahead of calls.
+    pub(crate) fn opened_ahead(&self) {
+        self.ahead.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Whether UDP gets through, as far as is known.
     pub(crate) fn is_proven(&self) -> bool {
         self.proven.load(Ordering::Relaxed)
@@ -48,8 +55,14 @@ impl QuicTotals {
             let count = ConstCounter::new(count.load(Ordering::Relaxed));
             count.encode(calls.encode_family(&[("flight", flight)])?)?;
         }
-        let help = "Calls to instances that did not answer over UDP: they went another way, or failed where that could have run them twice";
-        let silent = ConstCounter::new(self.silent.load(Ordering::Relaxed));
-        silent.encode(to.encode_descriptor("nearpath_quic_silent", help, None, MetricType::Counter)?)
+        let silent = "Calls to instances that did not answer over UDP: they went another way, or failed where that could have run them twice";
+        let ahead = "Connections that were opened when an instance became ready, before anybody called it";
+        let counters =
+            [("nearpath_quic_silent", silent, &self.silent), ("nearpath_quic_opened_ahead", ahead, &self.ahead)];
+        for (name, help, count) in counters {
+            let count = ConstCounter::new(count.load(Ordering::Relaxed));
+            count.encode(to.encode_descriptor(name, help, None, MetricType::Counter)?)?;
+        }
+        Ok(())
     }
 }

@@ -10,6 +10,7 @@ mod halves;
 mod line;
 mod talk;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -17,7 +18,7 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use nearpath_types::policy::Transport;
-use nearpath_types::{FunctionId, InstanceAddr, InstanceId, Snapshot};
+use nearpath_types::{FunctionId, InstanceAddr, InstanceId, Policy, Snapshot};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
@@ -37,6 +38,9 @@ pub trait Issuer: Send + Sync {
 
     /// The instance of this name is gone: what was remembered of it can be forgotten.
     fn gone(&self, name: &str);
+
+    /// Who may call each of the functions that are called by others, of all that is deployed; replaces what was said before.
+    fn edges(&self, _callers: BTreeMap<FunctionId, Vec<FunctionId>>) {}
 
     /// The half of a handshake in memory that answers for the instance `callee` to one whose calls come from `caller`: the caller's half is in that
     /// instance's watchdog. Nothing: there is no such instance, or this issuer mints nothing.
@@ -100,6 +104,20 @@ impl Identities {
     /// Whether instances of a function that is called so are told who they are.
     pub(crate) fn serve(&self, transport: Transport) -> bool {
         self.0.as_ref().is_some_and(|issuer| issuer.serves(transport))
+    }
+
+    /// Says who may call whom, for those that are called so. To be said before instances are told who they are.
+    pub(crate) fn permit<'a>(&self, functions: impl Iterator<Item = (&'a FunctionId, &'a Policy)> + Clone) {
+        let Some(issuer) = &self.0 else { return };
+        let mut callers: BTreeMap<FunctionId, Vec<FunctionId>> = BTreeMap::new();
+        let named: BTreeSet<_> =
+            functions.clone().filter(|(_, policy)| issuer.serves(policy.transport)).map(|(id, _)| id).collect();
+        for (caller, policy) in functions.filter(|(id, _)| named.contains(id)) {
+            for callee in policy.calls.iter().filter(|callee| named.contains(callee)) {
+                callers.entry(callee.clone()).or_default().push(caller.clone());
+            }
+        }
+        issuer.edges(callers);
     }
 
     /// Says through `socket` who the instance is, and whatever changes of it; calls `known` before: what the instance says after it was told is

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use nearpath_types::frames::{self, FromNode, Handshake, Peer, Tally};
-use nearpath_types::{Eip, FunctionRoute, Instance, InstanceState, Policy};
+use nearpath_types::{Eip, FunctionRoute, Instance, InstanceState};
 use tokio::sync::oneshot;
 
 use super::*;
@@ -14,6 +14,7 @@ use crate::machine::{Blueprint, Launched, Way};
 struct Fake {
     frames: Mutex<Option<mpsc::Sender<Vec<u8>>>>,
     gone: Mutex<Vec<String>>,
+    edges: Mutex<BTreeMap<FunctionId, Vec<FunctionId>>>,
 }
 
 impl Issuer for Fake {
@@ -33,6 +34,10 @@ impl Issuer for Fake {
 
     fn gone(&self, name: &str) {
         self.gone.lock().unwrap().push(name.to_owned());
+    }
+
+    fn edges(&self, callers: BTreeMap<FunctionId, Vec<FunctionId>>) {
+        *self.edges.lock().unwrap() = callers;
     }
 
     fn answerer(&self, callee: &str, caller: SocketAddr) -> Option<Box<dyn Answerer>> {
@@ -230,4 +235,23 @@ async fn why_there_is_none_is_told() {
     let fake: Arc<dyn Issuer> = Arc::new(Fake::default());
     Identities::from(fake).tell(caller(0), writer.into(), around(), |name| told = Some(name)).await;
     assert_eq!(told.unwrap().unwrap_err(), "no key");
+}
+
+#[test]
+fn who_may_call_whom_is_said_of_those_who_show_certificates() {
+    let id = |name: &str| name.parse::<FunctionId>().unwrap();
+    let policy = |calls: &[&str], transport| Policy {
+        calls: calls.iter().map(|name| id(name)).collect(),
+        transport,
+        ..Policy::default()
+    };
+    let functions = [
+        (id("a"), policy(&["b", "plain", "nowhere"], Transport::Quic)),
+        (id("b"), policy(&[], Transport::Quic)),
+        (id("c"), policy(&["b"], Transport::Quic)),
+        (id("plain"), policy(&["b"], Transport::Auto)),
+    ];
+    let fake = Arc::new(Fake::default());
+    Identities::from(fake.clone()).permit(functions.iter().map(|(id, policy)| (id, policy)));
+    assert_eq!(*fake.edges.lock().unwrap(), BTreeMap::from([(id("b"), vec![id("a"), id("c")])]));
 }

@@ -2,12 +2,14 @@
 
 use std::collections::HashSet;
 use std::fmt;
+use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use quinn_proto::crypto::HandshakeTokenKey;
 use quinn_proto::{TokenLog, TokenReuseError};
 use ring::hkdf;
+use ring::rand::{SecureRandom, SystemRandom};
 
 /// Tokens that are remembered as used; beyond that none is accepted, and callers prove their address the usual way.
 const MOST: usize = 64 * 1024;
@@ -18,6 +20,17 @@ const MOST: usize = 64 * 1024;
 pub struct TokenKey(pub [u8; 32]);
 
 impl TokenKey {
+    /// One that nobody else has.
+    ///
+    /// # Errors
+    /// When the system's random numbers fail.
+    pub fn random() -> io::Result<Self> {
+        let mut key = [0; 32];
+        let failed = |_| io::Error::other("the system has no random numbers");
+        SystemRandom::new().fill(&mut key).map_err(failed)?;
+        Ok(Self(key))
+    }
+
     pub(crate) fn for_quic(&self) -> Arc<dyn HandshakeTokenKey> {
         Arc::new(hkdf::Salt::new(hkdf::HKDF_SHA256, b"nearpath address tokens").extract(&self.0))
     }

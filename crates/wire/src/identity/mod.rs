@@ -6,8 +6,12 @@
 
 pub mod authority;
 mod credentials;
+mod renewals;
+mod revoked;
 mod trust;
 
 pub use credentials::{Credentials, Request, RequestError};
+pub use renewals::{Renewals, renewal};
+pub use revoked::Revoked;
 pub(crate) use trust::seconds;
 pub use trust::{Peer, Refusal, Trust};

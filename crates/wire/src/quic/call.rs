@@ -119,6 +119,11 @@ impl Line {
         self.connection.rtt()
     }
 
+    /// Datagrams that came so far. One that is sent is acknowledged whatever the handler does: where none comes, nothing gets through.
+    pub fn received(&self) -> u64 {
+        self.connection.stats().udp_rx.datagrams
+    }
+
     /// The connection itself: for its counters, or to watch its end.
     pub fn connection(&self) -> &quinn::Connection {
         &self.connection

@@ -9,14 +9,15 @@ use std::collections::HashMap;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use nearpath_wire::quic::config::STREAMS;
 use nearpath_wire::quic::{Caller, Dialer, Line};
 use tokio::sync::{Semaphore, watch};
 
-use crate::route::{Endpoint, millis};
+use super::ahead::{self, Use};
+use crate::route::{Endpoint, Function, millis};
 
 /// Why there is no line. Nothing was sent.
 pub(super) enum NoLine {
@@ -60,7 +61,7 @@ impl Way {
     /// Whether anything is left.
     fn sweep(&mut self, oldest: u32, now: SystemTime) -> bool {
         if self.endpoint.is_gone() {
-            self.lines.drain(..).for_each(|kept| kept.line.close());
+            self.lines.drain(..).for_each(|kept| cut(kept.line));
         }
         let withdrawn = self.endpoint.load().is_none();
         self.lines.retain_mut(|kept| {
@@ -75,6 +76,16 @@ impl Way {
     }
 }
 
+/// Ends the calls of a line whose instance is gone; what it had sent before is read.
+fn cut(line: Line) {
+    /// For what lies in the socket and in the line's own buffers.
+    const LAST_WORDS: Duration = Duration::from_millis(20);
+    tokio::task::spawn_local(async move {
+        tokio::time::sleep(LAST_WORDS).await;
+        line.close();
+    });
+}
+
 /// See the module's text.
 pub(crate) struct Lines {
     ways: RefCell<HashMap<u64, Way>>,
@@ -82,12 +93,14 @@ pub(crate) struct Lines {
     caller: Option<watch::Receiver<Caller>>,
     /// As it was when it was last asked for.
     dialer: RefCell<Option<(Caller, Dialer)>>,
+    /// Functions that are called on lines, by their place in memory, which `Weak` keeps.
+    used: RefCell<HashMap<*const Function, (Weak<Function>, Use)>>,
 }
 
 impl Lines {
     /// None open.
     pub(crate) fn new(caller: Option<watch::Receiver<Caller>>) -> Self {
-        Self { ways: RefCell::default(), caller, dialer: RefCell::default() }
+        Self { ways: RefCell::default(), caller, dialer: RefCell::default(), used: RefCell::default() }
     }
 
     /// Whether there is somebody to call as.
@@ -112,6 +125,32 @@ impl Lines {
         let kept = Kept { line: line.clone(), since: Cell::new(now), old: false };
         self.with(endpoint, |way| way.lines.push(kept));
         Ok(Found { line, fresh: true })
+    }
+
+    /// A call goes out.
+    pub(super) fn called(&self, function: &Arc<Function>, now: u32) {
+        let mut used = self.used.borrow_mut();
+        let entry = used.entry(Arc::as_ptr(function));
+        let began = || (Arc::downgrade(function), Use::begin(now));
+        entry.and_modify(|(_, used)| used.called(now)).or_insert_with(began);
+    }
+
+    /// Instances that a line is to be opened to ahead of the next call. Forgets functions that are not called any more.
+    pub(super) fn ahead(&self, now: u32) -> Vec<Arc<Endpoint>> {
+        let (mut used, ways) = (self.used.borrow_mut(), self.ways.borrow());
+        let mut chosen = Vec::new();
+        used.retain(|_, (function, used)| {
+            let calls = used.calls(now);
+            let Some(function) = function.upgrade().filter(|_| calls > 0) else { return false };
+            let route = function.route();
+            let has_line = |one: &&Arc<Endpoint>| ways.get(&one.serial).is_some_and(|way| !way.lines.is_empty());
+            let (lined, bare): (Vec<_>, Vec<_>) = route.ready.iter().partition(has_line);
+            let open = bare.into_iter().filter(|one| one.name().is_some() && !one.reach.is_blocked_now());
+            let wanted = ahead::wanted(calls, lined.len(), open.clone().count());
+            chosen.extend(open.take(wanted).cloned());
+            true
+        });
+        chosen
     }
 
     async fn dial(&self, endpoint: &Endpoint, limit: Duration) -> Result<Line, NoLine> {

@@ -3,11 +3,13 @@
 //! A small body is collected first, so that the call can be made again where it provably has not run; a larger one follows as it comes.
 //! What does not get through over UDP takes another path.
 
+mod ahead;
 mod early;
 mod lines;
 
 use std::future::Future;
-use std::pin::pin;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -25,11 +27,15 @@ use super::exchange::{beginning, traced};
 use super::source::Source;
 use crate::COMPONENT;
 use crate::call::{Call, Upload};
+use crate::lane::Lane;
 use crate::route::{Endpoint, millis};
 use lines::{Found, NoLine};
 
 /// How long a handshake may take before the call goes another way: far more than a round trip.
 const LONGEST_HANDSHAKE: Duration = Duration::from_secs(1);
+
+/// How long an open line may bring nothing at all after something was sent on it. A worker that has no processor may need some of that.
+const LONGEST_SILENCE: Duration = Duration::from_secs(2);
 
 /// What was taken from the call to be sent: the head, what came of the body at first, and the rest.
 struct Taken {
@@ -40,7 +46,7 @@ struct Taken {
 
 /// What came of one try on one line.
 enum Tried {
-    Answered(Response<wire::Answer>),
+    Answered(Response<Box<wire::Answer>>),
     /// It was not made, and why.
     Unseen(String),
     /// Nothing came back over UDP, not even of the handshake; whether it can be made again.
@@ -57,6 +63,7 @@ enum Tried {
 pub(super) async fn attempt(call: &mut Call, endpoint: &Arc<Endpoint>) -> Result<Option<Attempt>, PlatformError> {
     let limit = call.lane.connect_timeout.min(LONGEST_HANDSHAKE);
     let mut taken = take(call, endpoint).await?;
+    call.lane.lines.called(&call.function, call.lane.now());
     loop {
         let Found { line, fresh } = match call.lane.lines.line(endpoint, call.lane.now(), limit).await {
             Ok(found) => found,
@@ -66,7 +73,7 @@ pub(super) async fn attempt(call: &mut Call, endpoint: &Arc<Endpoint>) -> Result
             }
             Err(NoLine::Failed(why)) => return Ok(put_back(call, taken, Some(why))),
         };
-        let sending = send(call, &line, limit, &mut taken);
+        let sending = send(call, endpoint, &line, limit, &mut taken);
         match within(&call.clock, call.admitted, call.flow.as_ref(), sending).await {
             Ok(Tried::Answered(response)) => return answered(call, endpoint, response).map(Some),
             Ok(Tried::Unseen(_)) if !fresh => {} // it had ended meanwhile: a new one
@@ -79,6 +86,19 @@ pub(super) async fn attempt(call: &mut Call, endpoint: &Arc<Endpoint>) -> Result
             Ok(Tried::Broken(error)) => return Err(lost(call, endpoint, &error.to_string())),
             Err(reason) => return Err(too_late(call, endpoint, reason)),
         }
+    }
+}
+
+/// Opens lines ahead of calls, after a snapshot has brought new instances.
+pub(crate) fn open_ahead(lane: &Rc<Lane>) {
+    for endpoint in lane.lines.ahead(lane.now()) {
+        let lane = lane.clone();
+        tokio::task::spawn_local(async move {
+            let limit = lane.connect_timeout.min(LONGEST_HANDSHAKE);
+            if let Ok(Found { fresh: true, .. }) = lane.lines.line(&endpoint, lane.now(), limit).await {
+                lane.totals.quic.opened_ahead();
+            }
+        });
     }
 }
 
@@ -102,7 +122,7 @@ fn put_back(call: &mut Call, taken: Taken, why: Option<String>) -> Option<Attemp
     why.map(Attempt::Unsent)
 }
 
-async fn send(call: &Call, line: &Line, limit: Duration, taken: &mut Taken) -> Tried {
+async fn send(call: &Call, endpoint: &Endpoint, line: &Line, limit: Duration, taken: &mut Taken) -> Tried {
     let left = call.clock.deadline().saturating_duration_since(Instant::now());
     let terms = Terms { patience: Some(left), trace: traced(&taken.head) };
     if !taken.rest.is_end_stream() {
@@ -110,15 +130,60 @@ async fn send(call: &Call, line: &Line, limit: Duration, taken: &mut Taken) -> T
     }
     let (setting, method) = (call.route.policy.zero_rtt, &taken.head.method);
     let early = early::early(setting, method, call.lane.totals.quic.is_proven());
-    let again = early::repeatable(early, method);
-    let calling = line.call_whole_of(&taken.head, taken.first.clone(), early, terms);
-    match heard(line, limit, calling).await {
-        None => Tried::Silence(again),
-        Some(Ok(response)) => Tried::Answered(response),
-        Some(Err(_)) if line.is_silent() => Tried::Silence(again),
-        Some(Err(CallError::Unseen(why))) => Tried::Unseen(why),
-        Some(Err(error)) => Tried::Broken(error),
+    let mut calling = pin!(line.call_whole_of(&taken.head, taken.first.clone(), early, terms));
+    let silence = Tried::Silence(early::repeatable(early, method));
+    if line.is_early() {
+        match before_the_handshake(line, limit, calling.as_mut()).await {
+            None => return silence,
+            Some(Some(Err(_))) if line.is_silent() => return silence,
+            Some(Some(answer)) => return Tried::of(answer),
+            Some(None) => {}
+        }
     }
+    match on_an_open_line(line, calling.as_mut()).await {
+        Some(answer) => Tried::of(answer),
+        None if method.is_idempotent() => Tried::Silence(true),
+        None => {
+            endpoint.reach.failed(millis(Instant::now())); // others take another path; of this one nobody knows whether it ran
+            Tried::of(calling.await)
+        }
+    }
+}
+
+type Called = Result<Response<wire::Answer>, CallError>;
+
+impl Tried {
+    fn of(called: Called) -> Self {
+        match called {
+            Ok(response) => Self::Answered(response.map(Box::new)),
+            Err(CallError::Unseen(why)) => Self::Unseen(why),
+            Err(error) => Self::Broken(error),
+        }
+    }
+}
+
+/// The answer, or nothing yet when the handshake is complete. `None`: it was not within the limit.
+async fn before_the_handshake(
+    line: &Line,
+    limit: Duration,
+    calling: Pin<&mut impl Future<Output = Called>>,
+) -> Option<Option<Called>> {
+    tokio::select! {
+        biased;
+        answer = calling => Some(Some(answer)),
+        settled = tokio::time::timeout(limit, line.settled()) => settled.ok().map(|_| None), // what it says, the call learns too
+    }
+}
+
+/// The answer. `None`: nothing has come for a while, not even that what was sent has arrived.
+async fn on_an_open_line(line: &Line, mut calling: Pin<&mut impl Future<Output = Called>>) -> Option<Called> {
+    let before = line.received();
+    tokio::select! {
+        biased;
+        answer = calling.as_mut() => return Some(answer),
+        () = tokio::time::sleep(LONGEST_SILENCE) => {}
+    }
+    if line.received() == before { None } else { Some(calling.await) }
 }
 
 /// A body that is still coming waits for the handshake: it could not be sent again.
@@ -131,7 +196,7 @@ async fn send_parts(line: &Line, limit: Duration, taken: &mut Taken, terms: Term
     }
     let (first, rest) = (std::mem::take(&mut taken.first), std::mem::replace(&mut taken.rest, Upload::Empty));
     match line.call_of(&taken.head, rest.with_first(first), terms).await {
-        Ok(response) => Tried::Answered(response),
+        Ok(response) => Tried::Answered(response.map(Box::new)),
         Err((CallError::Unseen(why), Some(body))) => {
             taken.rest = body;
             Tried::Unseen(why)
@@ -140,26 +205,17 @@ async fn send_parts(line: &Line, limit: Duration, taken: &mut Taken, terms: Term
     }
 }
 
-/// Awaits `call` for as long as the peer has not let `limit` pass without completing the handshake.
-async fn heard<F: Future>(line: &Line, limit: Duration, call: F) -> Option<F::Output> {
-    let mut call = pin!(call);
-    if line.is_early() {
-        tokio::select! {
-            biased;
-            answer = call.as_mut() => return Some(answer),
-            settled = tokio::time::timeout(limit, line.settled()) => drop(settled.ok()?), // what it says, the call learns too
-        };
-    }
-    Some(call.await)
-}
-
-fn answered(call: &mut Call, endpoint: &Endpoint, response: Response<wire::Answer>) -> Result<Attempt, PlatformError> {
+fn answered(
+    call: &mut Call,
+    endpoint: &Endpoint,
+    response: Response<Box<wire::Answer>>,
+) -> Result<Attempt, PlatformError> {
     if call.flow.as_ref().is_some_and(|flow| flow.fault().is_some()) {
         return Err(broken(call, endpoint, None)); // what was answered is not the answer to the whole request
     }
     endpoint.reach.answered();
     call.lane.totals.quic.answered(response.body().was_early());
-    Ok(Attempt::Answered(response.map(|body| Source::Quic(Box::new(body))), None))
+    Ok(Attempt::Answered(response.map(Source::Quic), None))
 }
 
 /// Others on the same line get the same answer at once.

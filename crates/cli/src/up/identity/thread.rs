@@ -1,0 +1,80 @@
+//! The issuer's thread. What instances wait for comes first, then renewals, one at a time.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant, SystemTime};
+
+use nearpath_node::Identity;
+use nearpath_types::{FunctionId, InstanceId};
+use nearpath_wire::early::Entry;
+use tokio::sync::oneshot;
+
+use super::office::{Config, Moment, Office};
+
+/// Added to the thread's niceness: beside a thread that serves requests it gets about a tenth of a processor.
+const NICE: i32 = 10;
+/// It looks at the time at least this often.
+const LOOK: Duration = Duration::from_secs(60);
+
+/// What the thread is asked for.
+pub(super) enum Job {
+    /// An instance starts.
+    Issue { function: FunctionId, instance: InstanceId, answer: oneshot::Sender<Result<Identity, String>> },
+    /// The instance of this name has ended.
+    Gone(String),
+    /// Who may call whom.
+    Edges(BTreeMap<FunctionId, Vec<FunctionId>>),
+    /// Another instance is making a session with this one.
+    Worker { callee: String, answer: Sender<Option<Config>> },
+    /// What came of it.
+    Enter { callee: String, entries: Vec<Entry>, done: Sender<()> },
+}
+
+/// Starts it. It ends when nobody can ask any more.
+pub(super) fn start(mut office: Office) -> io::Result<Sender<Job>> {
+    let (jobs, asked) = channel();
+    std::thread::Builder::new().name("issuer".to_owned()).spawn(move || {
+        let _ = rustix::process::nice(NICE); // with the usual priority it works, too
+        while turn(&mut office, &asked) {}
+    })?;
+    Ok(jobs)
+}
+
+/// One piece of work, or a wait for it. False: it is over.
+fn turn(office: &mut Office, asked: &Receiver<Job>) -> bool {
+    let begin = Instant::now();
+    let wait = office.next(begin).map_or(LOOK, |at| at.saturating_duration_since(begin).min(LOOK));
+    match asked.recv_timeout(wait) {
+        Ok(job) => work(office, job, asked),
+        Err(RecvTimeoutError::Timeout) => office.renew(now()),
+        Err(RecvTimeoutError::Disconnected) => return false,
+    }
+    true
+}
+
+/// Those who have ended are told of together: who is taken back is a set that is made anew.
+fn work(office: &mut Office, first: Job, asked: &Receiver<Job>) {
+    let mut gone = Vec::new();
+    for job in std::iter::once(first).chain(asked.try_iter()) {
+        match job {
+            Job::Gone(name) => gone.push(name),
+            Job::Issue { function, instance, answer } => {
+                let _ = answer.send(office.issue(function, instance, now())); // it may have ended meanwhile
+            }
+            Job::Edges(callers) => office.permit(callers, now()),
+            Job::Worker { callee, answer } => drop(answer.send(office.worker(&callee))), // as above
+            Job::Enter { callee, entries, done } => {
+                office.enter(&callee, entries, now());
+                let _ = done.send(()); // as above
+            }
+        }
+    }
+    if !gone.is_empty() {
+        office.gone(gone, now());
+    }
+}
+
+fn now() -> Moment {
+    Moment { at: Instant::now(), wall: SystemTime::now() }
+}
