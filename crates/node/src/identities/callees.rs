@@ -4,12 +4,12 @@ use nearpath_types::frames::{Callee, Peer};
 use nearpath_types::policy::Transport;
 use nearpath_types::{FunctionId, FunctionRoute, Instance, InstanceAddr, InstanceState, Policy, Snapshot};
 
-/// The functions that `caller` declares and that are called over QUIC, with those of their instances that are ready, that say who they are and to
+/// The functions that `caller` declares and that are called over QUIC, with those of their instances that are or were ready, that say who they are and to
 /// which there is a way.
 pub(super) fn callees(snapshot: &Snapshot, caller: &FunctionId, reached: impl Fn(InstanceAddr) -> bool) -> Vec<Callee> {
     let peer = |one: &Instance| {
-        let name = one.quic.as_deref().filter(|_| one.state == InstanceState::Ready && reached(one.addr))?;
-        Some(Peer { name: name.to_owned(), addr: one.addr.0 })
+        let name = one.quic.as_deref().filter(|_| one.state != InstanceState::Starting && reached(one.addr))?;
+        Some(Peer { name: name.to_owned(), addr: one.addr.0, leaving: one.state == InstanceState::Draining })
     };
     let Some(policy) = find(snapshot, caller).map(|route| &route.policy) else { return Vec::new() };
     let callee = |route: &FunctionRoute| Callee {
@@ -99,7 +99,12 @@ mod tests {
         let told = callees(&snapshot(), &"a".parse().unwrap(), near);
         assert_eq!(told.len(), 1, "c is not declared, plain is called otherwise, nowhere is not deployed");
         assert_eq!((told[0].function.to_string(), told[0].aliases.len()), ("b.openfaas-fn".to_owned(), 1));
-        assert_eq!(told[0].peers, [Peer { name: "i1".into(), addr: "10.62.0.1:8080".parse().unwrap() }]);
+        let peer = |number: u8, leaving| Peer {
+            name: format!("i{number}"),
+            addr: ([10, 62, 0, number], 8080).into(),
+            leaving,
+        };
+        assert_eq!(told[0].peers, [peer(1, false), peer(4, true)]);
     }
 
     #[test]

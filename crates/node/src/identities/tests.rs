@@ -162,7 +162,8 @@ impl Talking {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn it_is_told_whom_it_may_call_and_again_when_that_changes() {
     let mut talking = Talking::begin().await;
-    let peer = |number: u8| Peer { name: format!("i{number}"), addr: ([10, 62, 0, number], 8080).into() };
+    let peer =
+        |number: u8| Peer { name: format!("i{number}"), addr: ([10, 62, 0, number], 8080).into(), leaving: false };
     assert_eq!(talking.peers(), [peer(2)], "to the other there is no way");
     talking.snapshots.send_replace(snapshot(&[2, 4]));
     assert_eq!(talking.peers(), [peer(2), peer(4)]);

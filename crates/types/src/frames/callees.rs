@@ -19,7 +19,7 @@ pub struct Callee {
     pub aliases: Vec<FunctionId>,
     /// Which calls may go in a first flight.
     pub zero_rtt: ZeroRtt,
-    /// Its instances that are ready and can be reached; none: it sleeps, and the gateway wakes it.
+    /// Its instances that are there and can be reached; none that is not leaving: it sleeps, and the gateway wakes it.
     pub peers: Vec<Peer>,
 }
 
@@ -30,6 +30,8 @@ pub struct Peer {
     pub name: String,
     /// Where it listens.
     pub addr: SocketAddr,
+    /// It gets nothing new, and finishes what it has. One that is not told of at all any more has ended.
+    pub leaving: bool,
 }
 
 pub(super) fn write(all: &[Callee], out: &mut Vec<u8>) {
@@ -53,6 +55,7 @@ fn put_peer(peer: &Peer, out: &mut Vec<u8>) {
     out.extend(ip.octets());
     out.extend(peer.addr.port().to_le_bytes());
     put_text(&peer.name, out);
+    out.push(peer.leaving.into());
 }
 
 pub(super) fn read(from: &mut Reader<'_>) -> Result<Vec<Callee>, BadFrame> {
@@ -73,5 +76,10 @@ pub(super) fn read(from: &mut Reader<'_>) -> Result<Vec<Callee>, BadFrame> {
 
 fn peer(from: &mut Reader<'_>) -> Result<Peer, BadFrame> {
     let ip = Ipv6Addr::from(from.ip()?).to_canonical();
-    Ok(Peer { addr: SocketAddr::new(ip, from.u16()?), name: from.text()?.to_owned() })
+    let addr = SocketAddr::new(ip, from.u16()?);
+    let name = from.text()?.to_owned();
+    match from.u8()? {
+        state @ (0 | 1) => Ok(Peer { name, addr, leaving: state == 1 }),
+        _ => Err(BadFrame::Number),
+    }
 }

@@ -12,9 +12,9 @@ fn function() -> impl Strategy<Value = FunctionId> {
 
 fn callee() -> impl Strategy<Value = Callee> {
     let zero_rtt = prop_oneof![Just(ZeroRtt::Always), Just(ZeroRtt::Idempotent), Just(ZeroRtt::Never)];
-    let peer = ("[a-z0-9.]{0,60}", any::<std::net::SocketAddr>()).prop_map(|(name, addr)| {
+    let peer = ("[a-z0-9.]{0,60}", any::<std::net::SocketAddr>(), any::<bool>()).prop_map(|(name, addr, leaving)| {
         let addr = std::net::SocketAddr::new(addr.ip().to_canonical(), addr.port()); // scopes and flows stay on their machine
-        Peer { name, addr }
+        Peer { name, addr, leaving }
     });
     let peers = proptest::collection::vec(peer, 0..4);
     (function(), proptest::collection::vec(function(), 0..3), zero_rtt, peers)
@@ -86,7 +86,7 @@ fn faults_are_told_apart() {
 /// The bytes that the contract shows.
 #[test]
 fn as_the_contract_has_it() {
-    let peer = Peer { name: "i7".into(), addr: "10.62.0.9:8080".parse().unwrap() };
+    let peer = Peer { name: "i7".into(), addr: "10.62.0.9:8080".parse().unwrap(), leaving: true };
     let callee = Callee {
         function: "f.n".parse().unwrap(),
         aliases: vec!["a.n".parse().unwrap()],
@@ -94,8 +94,8 @@ fn as_the_contract_has_it() {
         peers: vec![peer],
     };
     let mapped = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 10, 62, 0, 9];
-    let head = b"\x25\0\0\0\x02\x01\0\x03f.n\x01\0\x03a.n\x01\x01\0";
-    assert_eq!(callees(&[callee]), [&head[..], &mapped, b"\x90\x1f\x02i7"].concat());
+    let head = b"\x26\0\0\0\x02\x01\0\x03f.n\x01\0\x03a.n\x01\x01\0";
+    assert_eq!(callees(&[callee]), [&head[..], &mapped, b"\x90\x1f\x02i7\x01"].concat());
     let half = Handshake { callee: "i7".into(), datagrams: vec![b"abc".to_vec()] };
     assert_eq!(handshake(&half), b"\x0b\0\0\0\x03\x02i7\x01\0\x03\0abc");
 }

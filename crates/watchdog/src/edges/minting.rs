@@ -46,12 +46,15 @@ impl Minting {
 
     /// Makes a session for `caller` with the incarnation `name`. Without one the first connection takes a round trip more.
     pub(super) async fn mint(&self, caller: &quic::Caller, sessions: &Sessions, name: &str, addr: SocketAddr) {
-        let Ok(_turn) = self.turns.acquire().await else { return };
+        if self.under_way.borrow().contains_key(name) {
+            return;
+        }
         let (say, hear) = mpsc::unbounded_channel();
         self.under_way.borrow_mut().insert(name.to_owned(), say);
-        let ended = timeout(LIMIT, self.exchange(caller, sessions, name, addr, hear)).await;
+        if let Ok(_turn) = self.turns.acquire().await {
+            let _ = timeout(LIMIT, self.exchange(caller, sessions, name, addr, hear)).await; // without a session it waits for a handshake
+        }
         self.under_way.borrow_mut().remove(name);
-        drop(ended);
     }
 
     /// Nothing when one of the halves gave up.

@@ -45,6 +45,8 @@ pub(crate) struct Edges(Rc<OnceCell<Rc<Desk>>>);
 pub(crate) struct Callee {
     zero_rtt: ZeroRtt,
     peers: Vec<Rc<Peer>>,
+    /// Those that finish what they have.
+    leaving: Vec<Rc<Peer>>,
     counters: Arc<Counters>,
     used: Cell<Option<Instant>>,
 }
@@ -109,11 +111,10 @@ impl Edges {
         };
         desk.dialer.replace(dialer(&me));
         desk.me.replace(me);
-        let peers: Vec<_> = desk.peers().collect();
-        peers.iter().for_each(|peer| peer.part()); // a peer is looked at when a connection is made
+        desk.peers().for_each(|peer| peer.part()); // a peer is looked at when a connection is made
         if !same {
             desk.sessions.clear();
-            desk.meet(peers);
+            desk.meet();
         }
         Ok(())
     }
@@ -191,9 +192,12 @@ impl Desk {
             names.for_each(|name| drop(new.insert(name, Rc::clone(&callee))));
         }
         let gone = known.into_values().filter(|peer| peers_of(&new).all(|other| other.name != peer.name));
-        gone.for_each(|peer| self.sessions.forget(&peer.name));
+        gone.for_each(|peer| {
+            self.sessions.forget(&peer.name);
+            peer.end();
+        });
         *self.callees.borrow_mut() = new;
-        self.meet(self.peers().filter(|peer| self.sessions.left(&peer.name) == 0 && !peer.has_line()).collect());
+        self.meet();
     }
 
     fn callee(&self, told: &frames::Callee, before: Option<&Rc<Callee>>, known: &HashMap<Rc<str>, Rc<Peer>>) -> Callee {
@@ -202,9 +206,11 @@ impl Desk {
             let kept = known.get(&*told.name).filter(|peer| same(told, peer)).cloned();
             kept.unwrap_or_else(|| Rc::new(Peer::of(told)))
         };
+        let of = |leaving| told.peers.iter().filter(move |told| told.leaving == leaving).map(peer).collect();
         Callee {
             zero_rtt: told.zero_rtt,
-            peers: told.peers.iter().map(peer).collect(),
+            peers: of(false),
+            leaving: of(true),
             counters: before.map_or_else(|| self.counters(&told.function), |before| Arc::clone(&before.counters)),
             used: Cell::new(before.and_then(|before| before.used.get())),
         }
@@ -216,9 +222,15 @@ impl Desk {
         counters
     }
 
-    /// Makes sessions with these, and connections to those that were called lately; beside everything else.
-    fn meet(self: &Rc<Self>, peers: Vec<Rc<Peer>>) {
-        for peer in peers {
+    /// Makes sessions with those of whom there is none, and connections to those that were called lately; beside everything else.
+    fn meet(self: &Rc<Self>) {
+        let strange = |peer: &Rc<Peer>| self.sessions.left(&peer.name) == 0 && !peer.has_line();
+        let callees = self.callees.borrow();
+        let mut peers: Vec<_> =
+            callees.values().flat_map(|callee| &callee.peers).filter(|peer| strange(peer)).collect();
+        peers.sort_by(|a, b| a.name.cmp(&b.name));
+        peers.dedup_by(|a, b| a.name == b.name); // a function may have several names
+        for peer in peers.into_iter().cloned() {
             let desk = Rc::clone(self);
             spawn_local(async move {
                 let me = desk.me.borrow().clone();
@@ -237,10 +249,7 @@ impl Desk {
     }
 
     fn peers(&self) -> impl Iterator<Item = Rc<Peer>> {
-        let mut peers: Vec<_> = peers_of(&self.callees.borrow()).collect();
-        peers.sort_by(|a, b| a.name.cmp(&b.name));
-        peers.dedup_by(|a, b| Rc::ptr_eq(a, b)); // a function may have several names
-        peers.into_iter()
+        peers_of(&self.callees.borrow()).collect::<Vec<_>>().into_iter()
     }
 
     /// Tells the node what is counted: at once, and then at most once a while.
@@ -261,5 +270,5 @@ impl Desk {
 }
 
 fn peers_of(callees: &HashMap<FunctionId, Rc<Callee>>) -> impl Iterator<Item = Rc<Peer>> {
-    callees.values().flat_map(|callee| callee.peers.iter().cloned())
+    callees.values().flat_map(|callee| callee.peers.iter().chain(&callee.leaving).cloned())
 }

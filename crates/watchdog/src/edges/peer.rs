@@ -29,7 +29,7 @@ pub(super) struct Peer {
 
 impl Peer {
     pub(super) fn of(told: &frames::Peer) -> Self {
-        let frames::Peer { name, addr } = told;
+        let frames::Peer { name, addr, .. } = told;
         let (line, dialling, silence) = Default::default();
         Self { name: name.as_str().into(), addr: *addr, line, dialling, silence }
     }
@@ -43,6 +43,13 @@ impl Peer {
     /// Calls that go out from now on get another connection; those under way keep theirs.
     pub(super) fn part(&self) {
         self.line.borrow_mut().take();
+    }
+
+    /// It has ended: nobody waits for its answers.
+    pub(super) fn end(&self) {
+        if let Some(line) = self.line.borrow_mut().take() {
+            line.close();
+        }
     }
 
     pub(super) fn has_line(&self) -> bool {

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // helpers of tests are tests
 
 mod connections;
+mod direct;
 mod files;
 mod fork;
 mod http;

@@ -1,8 +1,9 @@
 //! Calls over QUIC: the watchdog is told who it is by a node inside the test.
 
-use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::net::Ipv4Addr;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -18,15 +19,14 @@ use nearpath_wire::identity::authority::Authority;
 use nearpath_wire::identity::{Credentials, Request as KeyRequest, Trust};
 use nearpath_wire::quic::{Dialer, Early, Line, config};
 use quinn::{Endpoint, EndpointConfig, TokioRuntime};
-use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::Signal;
 use tempfile::TempDir;
 use tokio::task::LocalSet;
 
 use crate::support::{Watchdog, full, program, tenant};
 
-const DOMAIN: &str = "test.nearpath";
-const HOUR: Duration = Duration::from_secs(3600);
+pub(crate) const DOMAIN: &str = "test.nearpath";
+pub(crate) const HOUR: Duration = Duration::from_secs(3600);
 
 /// The node's side: who the instance is, and a gateway that may call it.
 struct Node {
@@ -35,7 +35,7 @@ struct Node {
     trust: Trust,
 }
 
-fn credentials(authority: &Authority, id: SpiffeId, name: &str) -> Credentials {
+pub(crate) fn credentials(authority: &Authority, id: SpiffeId, name: &str) -> Credentials {
     let (request, now) = (KeyRequest::new().unwrap(), SystemTime::now());
     let issued = authority.issue(request.csr(), &id, name, now, HOUR).unwrap();
     request.complete(id, name.to_owned(), issued)
@@ -72,31 +72,30 @@ impl Node {
     }
 }
 
-/// A watchdog in front of `tenant`, with a pipe to its node.
-fn watchdog(tenant: std::net::SocketAddr, first: &[u8]) -> (Watchdog, File) {
+/// A watchdog in front of `tenant`, with a socket to its node.
+fn watchdog(tenant: std::net::SocketAddr, first: &[u8]) -> (Watchdog, UnixStream) {
     let url = format!("http://{tenant}");
-    let mut pipe = None;
-    let watchdog = Watchdog::run(|temp| {
-        let place = temp.path().join("identity");
-        mknodat(CWD, &place, FileType::Fifo, Mode::RWXU, 0).unwrap();
-        let mut node = OpenOptions::new().read(true).write(true).open(&place).unwrap(); // it does not wait for a reader
-        node.write_all(first).unwrap();
-        pipe = Some(node);
-        command(temp, &[("mode", "http"), ("fprocess", "sleep 1000"), ("upstream_url", &url)])
-    });
-    (watchdog, pipe.unwrap())
+    start(&[("mode", "http"), ("fprocess", "sleep 1000"), ("upstream_url", &url)], first)
 }
 
-fn command(temp: &TempDir, variables: &[(&str, &str)]) -> Command {
-    let mut command = crate::support::command(temp, variables);
-    let script = "exec \"$0\" 3>\"$TMPDIR/notes\" 4<\"$TMPDIR/identity\"";
-    let mut with_pipe = Command::new("sh");
-    with_pipe.args(["-c", script, program()]).env_clear().env("NEARPATH_IDENTITY_FD", "4");
-    with_pipe.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    with_pipe.stdin(std::process::Stdio::null());
-    with_pipe.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
-    std::mem::swap(&mut command, &mut with_pipe);
-    command
+/// A watchdog with these variables, and its node's end of the socket.
+pub(crate) fn start(variables: &[(&str, &str)], first: &[u8]) -> (Watchdog, UnixStream) {
+    let (mut node, socket) = UnixStream::pair().unwrap();
+    node.write_all(first).unwrap();
+    let watchdog = Watchdog::run(|temp| command(temp, variables, socket));
+    (watchdog, node)
+}
+
+/// The socket comes as standard input, and goes where a node would have put it.
+fn command(temp: &TempDir, variables: &[(&str, &str)], socket: UnixStream) -> Command {
+    let command = crate::support::command(temp, variables);
+    let script = "exec \"$0\" 3>\"$TMPDIR/notes\" 4<&0 </dev/null";
+    let mut with_socket = Command::new("sh");
+    with_socket.args(["-c", script, program()]).env_clear().env("NEARPATH_IDENTITY_FD", "4");
+    with_socket.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    with_socket.stdin(std::process::Stdio::from(OwnedFd::from(socket)));
+    with_socket.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    with_socket
 }
 
 async fn echo(request: Request<Incoming>) -> Response<http_body_util::Full<Bytes>> {
@@ -109,7 +108,7 @@ fn post(body: &'static str) -> Request<Bytes> {
     Request::post("/path").body(Bytes::from_static(body.as_bytes())).unwrap()
 }
 
-fn run(test: impl Future<Output = ()>) {
+pub(crate) fn run(test: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     LocalSet::new().block_on(&runtime, within(test));
 }
