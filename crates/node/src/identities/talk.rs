@@ -3,12 +3,13 @@
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nearpath_types::frames::{self, BadFrame, Callee, FromWatchdog, Handshake, Tally};
 use nearpath_types::{Eip, InstanceAddr, Snapshot};
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
+use tokio::time::sleep;
 
 use super::callees::{addresses, callees};
 use super::halves::Halves;
@@ -16,6 +17,9 @@ use super::line::Line;
 use super::{Answerer, Caller, Issuer, Surroundings};
 use crate::direct::Teller;
 use crate::machine::Way;
+
+/// A watchdog is not listened to more often: one that floods its node costs it no more than that.
+const PACE: Duration = Duration::from_millis(1);
 
 pub(super) struct Talk {
     line: Line,
@@ -53,7 +57,10 @@ impl Talk {
                     }
                 },
                 Ok(()) = self.around.snapshots.changed(), if self.caller.addr.is_some() => self.look().await,
-                frame = self.line.next(), if self.heard => self.hear(frame).await,
+                frame = self.line.next(), if self.heard => {
+                    sleep(PACE).await;
+                    self.hear(frame).await
+                }
                 else => return,
             };
             if done.is_err() {
