@@ -168,8 +168,8 @@ impl Connection {
     /// [`Failure::Broken`] when the worker did not take the first flight: the call went a second time.
     pub(crate) async fn end(self) -> Result<(), Failure> {
         let Self::Quic(line, early) = self else { return Ok(()) };
-        tokio::time::sleep(2 * line.rtt() + Duration::from_millis(1)).await;
         let settled = tokio::time::timeout(PATIENCE, line.settled()).await;
+        tokio::time::sleep(line.rtt() + Duration::from_millis(1)).await; // how many come is the worker's to know
         line.close();
         match settled {
             Ok(Ok(taken)) if taken || early == Early::Never => Ok(()),

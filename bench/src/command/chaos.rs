@@ -66,7 +66,7 @@ pub(crate) async fn run(args: Args) -> Outcome {
     let mut comparison = Comparison::new("chaos", 1);
     for act in ["scale", "kill", "restart"] {
         let (done, cost, cpu) = play(act, &mut house, &args).await?;
-        let sample = sample(&done, cpu, args.duration);
+        let sample = Sample::of(&open::tally(&done), args.duration, cpu);
         comparison.case(act, &["nearpath"], async |_| Ok::<_, io::Error>(sample)).await?;
         comparison.figure(verdict(act, &done, &cost));
     }
@@ -127,18 +127,6 @@ async fn restart(house: &mut House, start: Instant, length: Duration) -> io::Res
     let from = start.elapsed();
     house.restart().await?;
     Ok(Cost::During(vec![(from, start.elapsed())]))
-}
-
-fn sample(done: &[Done], cpu: Duration, length: Duration) -> Sample {
-    let tally = open::tally(done);
-    Sample {
-        n: tally.answered(),
-        failed: tally.failed(),
-        p50_us: tally.us(0.5),
-        p99_us: tally.us(0.99),
-        rps: tally.answered() as f64 / length.as_secs_f64(),
-        cpu_us_per_request: cpu.as_micros() as f64 / tally.answered().max(1) as f64,
-    }
 }
 
 /// How many failed that should not have; says which.

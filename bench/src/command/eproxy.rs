@@ -112,7 +112,7 @@ fn measure(hop: &Hop, talk: Talk, [front, back]: [&[usize]; 2], args: &Args) -> 
             Talk::Bytes(bytes) => ping_pong(&server, bytes, window)?,
             Talk::Http(callers) => http(&server, callers, window)?,
         };
-        Ok(Sample::of(&tally, window, cpu))
+        Ok(Sample::of(&tally, window.length(), cpu))
     })
 }
 

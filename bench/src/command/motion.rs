@@ -141,7 +141,8 @@ async fn play(stage: &Stage, variant: &str, seed: u64, args: &Args, phases: &Ref
         }
         _ => over_http(addr, &events, &moments, async |_| {}).await?,
     };
-    Ok(sample(&tally, length, before.until(&Moment::now(&pids))))
+    tally.failures().iter().for_each(|(what, times)| eprintln!("{times} × {what}"));
+    Ok(Sample::of(&tally, length, before.until(&Moment::now(&pids))))
 }
 
 async fn over_mqtt(addr: SocketAddr, events: &[Event], moments: &[Duration]) -> io::Result<Tally> {
@@ -186,18 +187,6 @@ async fn fall_asleep(house: &House, phases: &RefCell<Phases>) {
         if let Err(error) = house.scale(name, 0).await {
             eprintln!("{name} stays up: {error}");
         }
-    }
-}
-
-fn sample(tally: &Tally, length: Duration, cpu: Duration) -> Sample {
-    tally.failures().iter().for_each(|(what, times)| eprintln!("{times} × {what}"));
-    Sample {
-        n: tally.answered(),
-        failed: tally.failed(),
-        p50_us: tally.us(0.5),
-        p99_us: tally.us(0.99),
-        rps: tally.answered() as f64 / length.as_secs_f64(),
-        cpu_us_per_request: cpu.as_micros() as f64 / tally.answered().max(1) as f64,
     }
 }
 

@@ -129,14 +129,7 @@ async fn period(stage: &Stage, variant: usize, number: u64, args: &Args) -> io::
     let spent = Moment::now(&pids);
     let rest = after_burst.until(&spent).as_secs_f64() / (start.elapsed() - burst).as_secs_f64();
     tally.failures().iter().for_each(|(what, times)| eprintln!("{}: {times} × {what}", VARIANTS[variant]));
-    let sample = Sample {
-        n: tally.answered(),
-        failed: tally.failed(),
-        p50_us: tally.us(0.5),
-        p99_us: tally.us(0.99),
-        rps: tally.answered() as f64 / burst.as_secs_f64(),
-        cpu_us_per_request: before.until(&spent).as_micros() as f64 / tally.answered().max(1) as f64,
-    };
+    let sample = Sample::of(&tally, burst, before.until(&spent));
     Ok((sample, Period { variant, burst, rest }))
 }
 

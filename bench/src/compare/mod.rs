@@ -35,14 +35,14 @@ pub(crate) struct Sample {
 }
 
 impl Sample {
-    /// What `tally` counted in `window`, in which the processes under test spent `cpu`.
-    pub(crate) fn of(tally: &Tally, window: Window, cpu: Duration) -> Self {
+    /// What `tally` counted in a window of this length, in which the processes under test spent `cpu`.
+    pub(crate) fn of(tally: &Tally, length: Duration, cpu: Duration) -> Self {
         Self {
             n: tally.answered(),
             failed: tally.failed(),
             p50_us: tally.us(0.5),
             p99_us: tally.us(0.99),
-            rps: tally.answered() as f64 / window.length().as_secs_f64(),
+            rps: tally.answered() as f64 / length.as_secs_f64(),
             cpu_us_per_request: cpu.as_nanos() as f64 / 1e3 / tally.answered().max(1) as f64,
         }
     }
@@ -59,7 +59,7 @@ pub(crate) struct Measured {
 impl Measured {
     /// What was counted in `window`, in which the processes under test spent `cpu`.
     pub(crate) fn of(loaded: &Loaded, window: Window, cpu: Duration) -> Self {
-        Self { sample: Sample::of(&loaded.tally, window, cpu), client_us: Some(loaded.own_us()) }
+        Self { sample: Sample::of(&loaded.tally, window.length(), cpu), client_us: Some(loaded.own_us()) }
     }
 }
 

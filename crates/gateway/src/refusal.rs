@@ -8,7 +8,6 @@ use http::{Request, Response, StatusCode};
 use nearpath_types::{PlatformError, Reason};
 use nearpath_wire::Body;
 use nearpath_wire::server::Limits;
-use serde::Serialize;
 
 use crate::COMPONENT;
 use crate::call::{Asked, Call, grpc};
@@ -24,16 +23,6 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 /// Seconds after which a caller may try again.
 const SOON: HeaderValue = HeaderValue::from_static("1");
-
-#[derive(Serialize)]
-struct Shown<'a> {
-    component: &'a str,
-    reason: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    setting: Option<&'a str>,
-    message: &'a str,
-    retry_is_safe: bool,
-}
 
 /// The answer to a request for a function that was refused on its walk.
 pub(crate) fn of_call(call: Call, error: &PlatformError) -> Response<Body> {
@@ -87,7 +76,7 @@ fn too_large(limits: &Limits) -> String {
 
 /// An error as an HTTP answer. JSON when `json`, else one line of text.
 pub(crate) fn render(error: &PlatformError, json: bool) -> Response<Body> {
-    let body = if json { as_json(error) } else { format!("{error}\n") };
+    let body = if json { error.to_json() } else { format!("{error}\n") };
     let mut response = Response::new(Body::from(body));
     let status = error.reason.status();
     *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -105,15 +94,4 @@ pub(crate) fn render(error: &PlatformError, json: bool) -> Response<Body> {
 pub(crate) fn wants_json<B>(request: &Request<B>) -> bool {
     let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok());
     accept.is_some_and(|accept| accept.contains("application/json"))
-}
-
-fn as_json(error: &PlatformError) -> String {
-    let shown = Shown {
-        component: error.component,
-        reason: error.reason.name(),
-        setting: error.setting,
-        message: &error.message,
-        retry_is_safe: error.reason.retry_is_safe(),
-    };
-    serde_json::to_string(&shown).expect("five plain fields become JSON")
 }

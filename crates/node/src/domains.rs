@@ -15,15 +15,11 @@ use futures_util::future::BoxFuture;
 use nearpath_domain::hub::{self, Door, Fault, Hub, Settings};
 use nearpath_types::policy::{Delivery, Isolation, Pages};
 use nearpath_types::{FunctionId, InstanceId, Policy};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 use tokio::sync::mpsc;
 
 use crate::books::Books;
 use crate::exchanges::Exchanges;
 use crate::{edges, pages};
-
-/// Parties of one instance that may be waiting to be let in.
-const BACKLOG: i32 = 64;
 
 /// The node's domains by name.
 pub(crate) struct Domains {
@@ -156,7 +152,7 @@ impl Domains {
         }
         let path = self.folder.join(instance.to_string());
         let door = door(&self.folder, &path)?;
-        self.hub(&domain, Ways::of(policy))?.hub.admit(instance, function.clone(), Door::Listening(door));
+        self.hub(&domain, Ways::of(policy))?.hub.admit(instance, function.clone(), door);
         self.members.insert(instance, domain);
         Ok(Some(path))
     }
@@ -214,20 +210,12 @@ fn at_odds<'a>(
     chains.into_keys().collect()
 }
 
-/// A listening socket at `path` that every user may knock at: who can see the path is the instance. The address goes over
-/// the folder's descriptor, because a socket's path may have 107 bytes at most (unix(7)).
-fn door(folder: &Path, path: &Path) -> io::Result<OwnedFd> {
+/// A door at `path` that every user may knock at: who can see the path is the instance.
+fn door(folder: &Path, path: &Path) -> io::Result<Door> {
     fs::create_dir_all(folder)?;
-    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
-    let opened = fs::File::open(folder)?;
-    let short = Path::new("/proc/self/fd").join(std::os::fd::AsRawFd::as_raw_fd(&opened).to_string()).join(name);
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    let _ = fs::remove_file(path); // an instance's number is not used twice; what is there is no door
-    bind(&socket, &SocketAddrUnix::new(short)?)?;
+    let door = Door::at(path)?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o666))?;
-    listen(&socket, BACKLOG)?;
-    Ok(socket)
+    Ok(door)
 }
 
 /// A party that breaks the protocol has been disconnected; its calls go over HTTP from then on.

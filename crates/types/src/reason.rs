@@ -104,6 +104,29 @@ impl PlatformError {
         self.setting = Some(setting);
         self
     }
+
+    /// As it is written for callers who accept JSON.
+    pub fn to_json(&self) -> String {
+        let shown = Shown {
+            component: self.component,
+            reason: self.reason.name(),
+            setting: self.setting,
+            message: &self.message,
+            retry_is_safe: self.reason.retry_is_safe(),
+        };
+        serde_json::to_string(&shown).expect("five plain fields become JSON")
+    }
+}
+
+/// The fields of a [`PlatformError`] as callers read them.
+#[derive(Serialize)]
+struct Shown<'a> {
+    component: &'a str,
+    reason: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    setting: Option<&'a str>,
+    message: &'a str,
+    retry_is_safe: bool,
 }
 
 impl fmt::Display for PlatformError {
@@ -134,5 +157,15 @@ mod tests {
             assert_eq!(entry["status"].as_integer(), Some(i64::from(reason.status())), "{reason}");
             assert_eq!(entry["retry"].as_bool(), Some(reason.retry_is_safe()), "{reason}");
         }
+    }
+
+    #[test]
+    fn json_names_the_setting_where_one_governs_it() {
+        let error = PlatformError::new("gateway", Reason::QueueTimeout, "no instance was free");
+        let plain =
+            r#"{"component":"gateway","reason":"queue_timeout","message":"no instance was free","retry_is_safe":true}"#;
+        assert_eq!(error.to_json(), plain);
+        let governed = error.governed_by("nearpath.io/queue-timeout").to_json();
+        assert!(governed.contains(r#""setting":"nearpath.io/queue-timeout","message""#), "{governed}");
     }
 }

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -12,7 +11,6 @@ use nearpath_domain::hub::{Door, Hub, Settings};
 use nearpath_domain::protocol::Terms;
 use nearpath_testkit::{free_addr, program, skip};
 use nearpath_types::InstanceId;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 use rustix::process::{Pid, Signal, kill_process};
 
 fn home() -> PathBuf {
@@ -55,14 +53,6 @@ fn compile(folder: &Path, source: &str) -> Result<PathBuf, String> {
     let done = gcc.arg("-o").arg(&out).output().map_err(|error| format!("gcc cannot be run: {error}"))?;
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     Ok(out)
-}
-
-fn listening(path: &Path) -> OwnedFd {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
-    bind(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
-    listen(&socket, 16).unwrap();
-    socket
 }
 
 /// Ends with the test.
@@ -121,7 +111,7 @@ fn in_a_domain(source: &str, serves: &[&str], name: &str, calls: &[&str]) {
     hub.declare_with([(("caller".parse().unwrap(), name.parse().unwrap()), terms)]);
     let start = |instance, name: &str, words: &[&str], port: SocketAddr| {
         let door = folder.path().join(name);
-        hub.admit(InstanceId(instance), name.parse().unwrap(), Door::Listening(listening(&door)));
+        hub.admit(InstanceId(instance), name.parse().unwrap(), Door::at(&door).unwrap());
         let environment = [("NEARPATH_DISPATCH", door.display().to_string()), ("PORT", port.port().to_string())];
         Function::start(&program, words, &environment)
     };

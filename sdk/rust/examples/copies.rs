@@ -1,18 +1,13 @@
 //! What bodies cost that are copied, written where they go out, and passed on: `copies [ROUNDS]`. A caller and a callee, two
 //! threads of one domain, no node; the three ways take turns, so that what else the machine does meets all alike.
 
-use std::os::fd::OwnedFd;
-use std::path::Path;
+mod pair;
+
 use std::time::Duration;
 
-use nearpath::{Ask, Environment, Payload, Request, Response, Server};
-use nearpath_domain::hub::{Door, Hub, Settings};
+use nearpath::{Ask, Payload, Request, Response, Server};
 use nearpath_shm::copies;
-use nearpath_types::{FunctionId, InstanceId};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
-use rustix::time::{ClockId, clock_gettime};
-
-type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
+use pair::{Outcome, Pair};
 
 const SIZES: [usize; 3] = [1 << 10, 64 << 10, 1_000_000];
 /// Bytes that each way sends in a round.
@@ -57,7 +52,7 @@ impl Way {
             "/copied" => Self::Copied.body(bytes),
             "/drafted" => Self::Drafted.body(bytes),
             "/passed" => request.into_body(),
-            _ => [spent(), copies::so_far()].iter().flat_map(|n| n.to_le_bytes()).collect::<Vec<u8>>().into(),
+            _ => own().iter().flat_map(|n| n.to_le_bytes()).collect::<Vec<u8>>().into(),
         }
     }
 }
@@ -67,19 +62,8 @@ type Cost = [u64; 2];
 
 fn main() -> Outcome<()> {
     let rounds = std::env::args().nth(1).map_or(Ok(20), |word| word.parse::<usize>())?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-    let (hub, _faults) = runtime.block_on(async { Hub::start(Settings::named("copies")) })?;
-    let (front, leaf): (FunctionId, FunctionId) = ("front".parse()?, "leaf".parse()?);
-    hub.declare([(front.clone(), leaf.clone())]);
-    let folder = std::env::temp_dir().join(format!("nearpath-copies-{}", std::process::id()));
-    std::fs::create_dir_all(&folder)?;
-    let environment = |instance: u64, function: &FunctionId| -> Outcome<Environment> {
-        let path = folder.join(function.name.as_str());
-        hub.admit(InstanceId(instance), function.clone(), Door::Listening(door(&path)?));
-        let listen = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-        Ok(Environment { door: Some(path), gateway: "http://127.0.0.1:9".to_owned(), listen })
-    };
-    let (callee, caller) = (environment(1, &leaf)?, environment(2, &front)?);
+    let pair = Pair::new("copies")?;
+    let (callee, caller) = (pair.callee()?, pair.caller()?);
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let serving = std::thread::spawn(move || {
         let end = async { drop(stopped.await) };
@@ -88,8 +72,7 @@ fn main() -> Outcome<()> {
     });
     nearpath::run_in(caller, measure(rounds))??;
     let _ = stop.send(());
-    serving.join().expect("it does not panic")?;
-    Ok(std::fs::remove_dir_all(folder)?)
+    Ok(serving.join().expect("it does not panic")?)
 }
 
 async fn measure(rounds: usize) -> Result<(), nearpath::Error> {
@@ -129,21 +112,12 @@ async fn call(path: &str, body: Payload) -> Result<Response, nearpath::Error> {
 async fn cost() -> Result<Cost, nearpath::Error> {
     let answer = call("/spent", Payload::default()).await?;
     let theirs = answer.body().as_chunks::<8>().0.iter().map(|n| u64::from_le_bytes(*n));
-    let mut sum = [spent(), copies::so_far()];
+    let mut sum = own();
     sum.iter_mut().zip(theirs).for_each(|(own, theirs)| *own += theirs);
     Ok(sum)
 }
 
-/// CPU time of this thread, in ns.
-fn spent() -> u64 {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
-
-fn door(path: &Path) -> Outcome<OwnedFd> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    bind(&socket, &SocketAddrUnix::new(path)?)?;
-    listen(&socket, 16)?;
-    Ok(socket)
+/// What this thread has spent, and copied.
+fn own() -> Cost {
+    [pair::spent().as_nanos() as u64, copies::so_far()]
 }

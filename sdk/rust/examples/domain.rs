@@ -5,13 +5,11 @@
 
 use std::collections::BTreeSet;
 use std::io::Read;
-use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use nearpath_domain::hub::{Door, Hub, Settings};
 use nearpath_domain::protocol::Terms;
 use nearpath_types::{FunctionId, InstanceId};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
@@ -24,8 +22,8 @@ fn main() -> Outcome<()> {
     hub.declare_with(edges.iter().map(|edge| (edge.clone(), terms(&edge.1))));
     let functions: BTreeSet<FunctionId> = edges.into_iter().flat_map(|(caller, callee)| [caller, callee]).collect();
     for (instance, function) in (1..).zip(functions) {
-        let door = door(&Path::new(&folder).join(function.name.as_str()))?;
-        hub.admit(InstanceId(instance), function, Door::Listening(door));
+        let door = Door::at(&Path::new(&folder).join(function.name.as_str()))?;
+        hub.admit(InstanceId(instance), function, door);
     }
     println!("ready");
     std::io::stdin().read_to_end(&mut Vec::new())?;
@@ -42,13 +40,4 @@ fn terms(callee: &FunctionId) -> Terms {
 fn read(edge: &str) -> Outcome<(FunctionId, FunctionId)> {
     let (caller, callee) = edge.split_once('>').ok_or("an edge is CALLER>CALLEE")?;
     Ok((caller.parse()?, callee.parse()?))
-}
-
-fn door(path: &Path) -> Outcome<OwnedFd> {
-    let _ = std::fs::remove_file(path); // of a domain that was before
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    bind(&socket, &SocketAddrUnix::new(path)?)?;
-    listen(&socket, 16)?;
-    Ok(socket)
 }

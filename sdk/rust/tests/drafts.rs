@@ -1,8 +1,7 @@
 //! Payloads that are written where they go out, and those that are passed on: what is copied, and what is not.
 #![allow(clippy::unwrap_used)]
 
-use std::os::fd::OwnedFd;
-use std::path::{Path as File, PathBuf};
+use std::path::PathBuf;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
@@ -12,7 +11,6 @@ use nearpath_domain::hub::{Door, Hub, Settings};
 use nearpath_shm::copies;
 use nearpath_testkit::{eventually, free_addr, within};
 use nearpath_types::{FunctionId, InstanceId};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
@@ -37,7 +35,7 @@ impl Chain {
 
     fn environment(&self, instance: u64, name: &str) -> Environment {
         let door: PathBuf = self.folder.path().join(name);
-        self.hub.admit(InstanceId(instance), name.parse().unwrap(), Door::Listening(listening(&door)));
+        self.hub.admit(InstanceId(instance), name.parse().unwrap(), Door::at(&door).unwrap());
         Environment { door: Some(door), gateway: format!("http://{}", free_addr()), listen: free_addr() }
     }
 
@@ -73,14 +71,6 @@ impl Chain {
             self.hub.stop().await;
         });
     }
-}
-
-fn listening(path: &File) -> OwnedFd {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
-    bind(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
-    listen(&socket, 16).unwrap();
-    socket
 }
 
 fn near() -> Ask {

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
-use house::{House, New, near};
-use nearpath::{Answer, Ask, Environment, Error, Kind, Path, Published, Request, Response, Server, Streaming};
+use house::{Alone, House, New, near};
+use nearpath::{Answer, Ask, Environment, Error, Kind, Path, Published, Request, Response, Streaming};
 use nearpath_testkit::{eventually, free_addr, within};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
@@ -67,13 +67,7 @@ fn parts_go_and_come_as_they_are_there(house: New) {
 
 #[test]
 fn over_http_too() {
-    let address = free_addr();
-    let (end, ended) = tokio::sync::oneshot::channel::<()>();
-    let environment = Environment { door: None, gateway: format!("http://{address}"), listen: address };
-    let surroundings = environment.clone();
-    let server = std::thread::spawn(move || {
-        Server::new(shouts).streaming().within(environment).run_until(async { drop(ended.await) })
-    });
+    let alone = Alone::streaming(|| shouts);
     let inside = async {
         eventually("it listens", async || nearpath::call("any", "").await.is_ok()).await;
         conversation("any", Path::Http).await;
@@ -87,9 +81,8 @@ fn over_http_too() {
         }
         assert_eq!(last.unwrap_err().kind().name(), "cut");
     };
-    nearpath::run_in(surroundings, within(inside)).unwrap();
-    end.send(()).unwrap();
-    server.join().unwrap().unwrap();
+    nearpath::run_in(alone.surroundings.clone(), within(inside)).unwrap();
+    alone.stop();
 }
 
 #[test]

@@ -11,10 +11,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::StreamExt;
-use house::{House, New, near};
+use house::{Alone, House, New, near};
 use nearpath::blocking::{Exchange, NotWanted, Party, Pending, Step};
-use nearpath::{Answer, Ask, Environment, Error, Path, Published, Request, Response, Server, Streaming};
-use nearpath_testkit::free_addr;
+use nearpath::{Answer, Ask, Environment, Error, Path, Published, Request, Response, Streaming};
 
 in_each_kind! {
     a_burst_waits_for_credit_and_none_of_it_goes_another_way,
@@ -248,14 +247,8 @@ fn what_is_broken_off_is_no_end(house: New) {
 
 #[test]
 fn over_http_too() {
-    let address = free_addr();
-    let (end, ended) = tokio::sync::oneshot::channel::<()>();
-    let environment = Environment { door: None, gateway: format!("http://{address}"), listen: address };
-    let surroundings = environment.clone();
-    let server = std::thread::spawn(move || {
-        let handler = async |request: Request| Streaming::new(request.into_stream().map(|part| part));
-        Server::new(handler).streaming().within(environment).run_until(async { drop(ended.await) })
-    });
+    let alone = Alone::streaming(|| async |request: Request| Streaming::new(request.into_stream().map(|part| part)));
+    let surroundings = alone.surroundings.clone();
     in_time(move || {
         let mut party = Party::new(surroundings);
         while party.call("any", "", &Ask::default()).is_err() {
@@ -267,8 +260,7 @@ fn over_http_too() {
         assert_eq!(party.publish("orders", "", &Ask::default()).unwrap(), Published::default());
         assert_eq!(party.publish("#", "", &Ask::default()).unwrap_err().kind().name(), "name");
     });
-    end.send(()).unwrap();
-    server.join().unwrap().unwrap();
+    alone.stop();
 }
 
 fn several_threads_answer_at_once_from_memory_and_from_http(house: New) {

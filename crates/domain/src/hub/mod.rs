@@ -6,6 +6,7 @@
 mod calls;
 mod connection;
 mod delivery;
+mod door;
 mod edges;
 mod house;
 mod ledger;
@@ -21,6 +22,7 @@ use tokio::sync::{mpsc, oneshot};
 
 pub use calls::Calls;
 pub use delivery::{Delivery, Exchange};
+pub use door::Door;
 pub use edges::{EdgeCounters, LARGEST, MOST_PAST, RETENTION};
 pub use ledger::{Held, Holdings, Ledger, Roll};
 pub use nearpath_shm::Party;
@@ -88,15 +90,6 @@ pub struct Fault {
     pub instance: Option<InstanceId>,
     /// What it did, for people.
     pub what: String,
-}
-
-/// Where an instance's parties come from.
-#[derive(Debug)]
-pub enum Door {
-    /// A listening SOCK_SEQPACKET socket: whoever connects is that instance.
-    Listening(OwnedFd),
-    /// A connected socket: one party.
-    Connected(OwnedFd),
 }
 
 enum Order {

@@ -12,7 +12,7 @@ use nearpath_shm::channel::State;
 use nearpath_shm::{Draft, Envelope, Kind};
 use nearpath_types::InstanceId;
 
-use super::stranger::Stranger;
+use super::stranger::pair;
 
 fn body(bytes: &'static [u8]) -> Request<'static> {
     Request { body: Bytes::from_static(bytes), ..Request::default() }
@@ -168,11 +168,7 @@ pub(crate) fn what_is_not_known_is_passed_over(mode: Mode) {
 
 pub(crate) fn a_call_against_the_edge_breaks_the_channel(mode: Mode) {
     let node = Node::new(mode);
-    node.edges(&[("a", "b")]);
-    let stranger = Stranger::join(&node, mode, 2, "b"); // b speaks by itself, and will not keep to its side
-    let mut a = node.caller(1, "a");
-    let mut end = stranger.meet();
-    knows(&mut a, "b");
+    let (mut a, stranger, mut end) = pair(&node, mode); // b speaks by itself, and will not keep to its side
     let pending = a.begin(To::Function(&function("b")), &body(b"x")).unwrap();
     end.send(Draft::new(stranger.member.claim(256).unwrap()).finish(Envelope::new(Kind::Call, 1))).unwrap();
     end.flush();
@@ -185,11 +181,7 @@ pub(crate) fn a_call_against_the_edge_breaks_the_channel(mode: Mode) {
 /// The node hears of it from the party that found it, and makes another one.
 pub(crate) fn a_broken_channel_is_replaced(mode: Mode) {
     let node = Node::new(mode);
-    node.edges(&[("a", "b")]);
-    let stranger = Stranger::join(&node, mode, 2, "b");
-    let mut a = node.caller(1, "a");
-    let mut end = stranger.meet();
-    knows(&mut a, "b");
+    let (mut a, stranger, mut end) = pair(&node, mode);
     let asking = std::thread::spawn(move || {
         let broken = a.call(To::Function(&function("b")), &body(b"x")).unwrap_err();
         knows(&mut a, "b"); // again, over the next one

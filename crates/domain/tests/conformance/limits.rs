@@ -8,7 +8,7 @@ use nearpath_shm::{Draft, Envelope, Kind};
 use nearpath_types::InstanceId;
 
 use super::node::{DEADLINE, Mode, Node, Process, function, knows, knows_async};
-use super::stranger::Stranger;
+use super::stranger::pair;
 
 pub(crate) fn backpressure_never_loses(mode: Mode) {
     const EVENTS: u32 = 3000;
@@ -100,11 +100,7 @@ pub(crate) fn idle_costs_all(mode: Mode) {
 
 pub(crate) fn a_death_between_push_and_send_gives_slots_back(mode: Mode) {
     let node = Node::new(mode);
-    node.edges(&[("a", "b")]);
-    let stranger = Stranger::join(&node, mode, 2, "b");
-    let mut a = node.caller(1, "a");
-    let mut end = stranger.meet();
-    knows(&mut a, "b");
+    let (mut a, stranger, mut end) = pair(&node, mode);
     let pending = a.begin(To::Function(&function("b")), &Request::default()).unwrap();
     let call = stranger.receive(&mut end);
     // An answer in parts, of which no end comes: the last thing that it does is a push of which nobody is told.

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::future::Future;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,7 +17,6 @@ use nearpath_domain::{Answer, Incoming, packet};
 use nearpath_kernel::bpf::Exchange;
 use nearpath_shm::Party;
 use nearpath_types::{FunctionId, InstanceId};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc::UnboundedReceiver;
 
@@ -152,9 +151,7 @@ impl Node {
         static LAST: AtomicUsize = AtomicUsize::new(0); // the same cases run in several modes at once
         let number = LAST.fetch_add(1, Ordering::Relaxed);
         let door = std::env::temp_dir().join(format!("np-domain-{}-{number}.sock", std::process::id()));
-        let _ = std::fs::remove_file(&door);
-        let socket = listening(&door);
-        self.hub.admit(InstanceId(instance), function(name), Door::Listening(socket));
+        self.hub.admit(InstanceId(instance), function(name), Door::at(&door).unwrap());
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["deaths::role", "--exact", "--nocapture", "--test-threads=1"]);
         let child = command.env(ROLE, role).env(DOOR, &door).stdout(Stdio::null()).spawn().unwrap();
@@ -226,14 +223,6 @@ impl Drop for Process {
         let _ = self.child.wait();
         let _ = std::fs::remove_file(&self.door);
     }
-}
-
-pub(crate) fn listening(path: &Path) -> OwnedFd {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
-    bind(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
-    listen(&socket, 16).unwrap();
-    socket
 }
 
 /// Both have ended, and neither by a panic.

@@ -2,14 +2,16 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Instant;
 use std::vec::IntoIter;
 
 use nearpath_domain::packet;
+use nearpath_domain::post::blocking;
 use nearpath_domain::protocol::{Bell, FromNode, FromParty, Hello};
 use nearpath_shm::wire::RECORD;
 use nearpath_shm::{Channel, End, Knocker, Member, Message, Party, Pool, Record, Side, Wire};
 
-use super::node::{DEADLINE, Mode, Node};
+use super::node::{DEADLINE, Mode, Node, knows};
 
 pub(crate) struct Stranger {
     pub(crate) socket: OwnedFd,
@@ -55,7 +57,8 @@ impl Stranger {
 impl Stranger {
     /// The next message that comes.
     pub(crate) fn receive(&self, end: &mut End) -> Message {
-        loop {
+        let start = Instant::now();
+        while start.elapsed() < DEADLINE {
             if let Some(wire) = &self.wire {
                 let mut record = [0; RECORD];
                 assert_eq!(wire.fetch(&mut record, true).unwrap(), RECORD);
@@ -66,7 +69,18 @@ impl Stranger {
             }
             std::thread::yield_now();
         }
+        panic!("nothing comes");
     }
+}
+
+/// A party `a` that calls, a stranger `b` that it knows as instance 2, and b's end of their channel.
+pub(crate) fn pair(node: &Node, mode: Mode) -> (blocking::Post, Stranger, End) {
+    node.edges(&[("a", "b")]);
+    let stranger = Stranger::join(node, mode, 2, "b");
+    let mut a = node.caller(1, "a");
+    let end = stranger.meet();
+    knows(&mut a, "b");
+    (a, stranger, end)
 }
 
 fn next(socket: &OwnedFd) -> (FromNode, IntoIter<OwnedFd>) {

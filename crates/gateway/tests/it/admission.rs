@@ -1,29 +1,10 @@
 //! Limits, queues, sleeping functions.
 
-use std::net::SocketAddr;
-use std::sync::Arc;
-
-use http::{Request, Response};
+use http::Request;
 use nearpath_testkit::{eventually, within};
 use nearpath_types::{Policy, Snapshot};
-use tokio::sync::Semaphore;
 
-use crate::house::{self, House, full, mirror, ms, serving};
-
-/// Answers when it is let go.
-async fn held() -> (SocketAddr, Arc<Semaphore>) {
-    let go = Arc::new(Semaphore::new(0));
-    let gate = go.clone();
-    let at = serving(move |_| {
-        let gate = gate.clone();
-        async move {
-            gate.acquire().await.unwrap().forget();
-            Response::new(full("ok"))
-        }
-    })
-    .await;
-    (at, go)
-}
+use crate::house::{self, House, full, held, mirror, ms};
 
 fn request(house: &House) -> tokio::task::JoinHandle<house::Answer> {
     let at = house.public;

@@ -1,32 +1,23 @@
 //! The orderly end.
 
-use std::sync::Arc;
-
 use http::{Request, Response};
 use nearpath_gateway::Settings;
 use nearpath_testkit::{eventually, within};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
-use tokio::sync::Semaphore;
 
-use crate::house::{self, House, full, ms, serving};
+use crate::house::{self, House, full, held, ms, serving};
 
 #[tokio::test]
 async fn what_is_in_flight_is_answered_and_nothing_new_is_accepted() {
-    let go = Arc::new(Semaphore::new(0));
-    let gate = go.clone();
-    let at = serving(move |_| {
-        let gate = gate.clone();
-        async move {
-            gate.acquire().await.unwrap().forget();
-            Response::new(full("ok"))
-        }
-    })
-    .await;
+    let (at, go) = held().await;
     let mut house = House::with(Settings { drain_timeout: std::time::Duration::from_secs(600), ..Settings::default() });
     house.echo(at);
-    let mut idle = TcpStream::connect(house.public).await.unwrap();
     let public = house.public;
+    let mut idle = Vec::new();
+    for _ in 0..32 {
+        idle.push(TcpStream::connect(public).await.unwrap()); // the kernel spreads them over the threads
+    }
     let request = || Request::get("/function/echo").body(full("")).unwrap();
     let h1 = tokio::spawn(house::ask(public, request()));
     let mut client = house::h2(public).await;
@@ -37,13 +28,14 @@ async fn what_is_in_flight_is_answered_and_nothing_new_is_accepted() {
 
     let drained = tokio::spawn(house.drain());
     eventually("nothing new is accepted", async || TcpStream::connect(public).await.is_err()).await;
+    for mut stream in idle {
+        let _ = within(stream.read(&mut [0])).await; // by its end its thread has told all its connections
+    }
     assert!(!drained.is_finished());
     go.add_permits(2);
     let answer = within(h1).await.unwrap();
     assert_eq!((answer.status, answer.header("connection")), (200, "close"));
     assert_eq!(within(h2).await.unwrap(), 200);
-    let mut rest = Vec::new();
-    let _ = within(idle.read_to_end(&mut rest)).await;
     within(drained).await.unwrap();
 }
 

@@ -3,7 +3,8 @@
 use http::{Request, Response};
 use nearpath_testkit::{eventually, free_addr, within};
 use nearpath_types::Policy;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::mpsc::unbounded_channel;
 
 use crate::house::{self, House, ask, full, mirror, ms, read_head, scripted, serving};
 
@@ -57,17 +58,23 @@ async fn unreachable_for_too_long() {
 
 #[tokio::test]
 async fn a_closed_pooled_connection_is_replaced() {
-    let (at, mut connections) = scripted(async |mut stream| {
-        read_head(&mut stream).await;
-        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await;
+    let (told, mut closed) = unbounded_channel();
+    let (at, _connections) = scripted(move |mut stream| {
+        let told = told.clone();
+        async move {
+            read_head(&mut stream).await;
+            stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await.unwrap();
+            stream.shutdown().await.unwrap();
+            let _ = stream.read(&mut [0]).await; // the gateway has seen the close when it closes, too
+            told.send(()).unwrap();
+        }
     })
     .await;
     let house = House::open();
     house.echo(at);
     for _ in 0..10 {
         assert_eq!(house.get("/function/echo").await.status, 200);
-        connections.recv().await.unwrap();
-        tokio::time::sleep(ms(5)).await; // the instance's close travels
+        within(closed.recv()).await.unwrap();
     }
 }
 

@@ -26,7 +26,7 @@ use nearpath_types::{FunctionId, FunctionRoute, Instance, InstanceAddr, Instance
 use nearpath_wire::Body;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 
 pub(crate) type TestBody = UnsyncBoxBody<Bytes, Infallible>;
 
@@ -280,6 +280,21 @@ where
     R: Future<Output = Response<TestBody>> + Send + 'static,
 {
     instance_at(Ipv4Addr::LOCALHOST, answer).await
+}
+
+/// Answers when it is let go.
+pub(crate) async fn held() -> (SocketAddr, Arc<Semaphore>) {
+    let go = Arc::new(Semaphore::new(0));
+    let gate = go.clone();
+    let at = serving(move |_| {
+        let gate = gate.clone();
+        async move {
+            gate.acquire().await.unwrap().forget();
+            Response::new(full("ok"))
+        }
+    })
+    .await;
+    (at, go)
 }
 
 /// Answers with what it got: method, target, headers, body.

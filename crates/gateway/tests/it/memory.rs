@@ -19,6 +19,9 @@ use nearpath_testkit::{eventually, within};
 use nearpath_types::{InstanceId, Policy, Reason};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::time::timeout;
 
 use crate::house::{House, TestBody, full, send};
 use crate::streams::{Pieces, pieces};
@@ -123,12 +126,10 @@ fn data(bytes: impl Into<Bytes>) -> Frame<Bytes> {
     Frame::data(bytes.into())
 }
 
-/// Writes 64 KB pieces, each of one byte's value, no more than a few ahead of the reader.
-async fn write_all(write: Pieces, count: usize, read: Arc<AtomicUsize>) {
+/// Writes 64 KB pieces, each of one byte's value, as far ahead of the reader as there are bytes in `ahead`.
+async fn write_all(write: Pieces, count: usize, ahead: Arc<Semaphore>) {
     for n in 0..count {
-        while n > read.load(Ordering::Relaxed) / 65_536 + 64 {
-            tokio::time::sleep(Duration::from_millis(1)).await; // the other end is the gateway's to hurry
-        }
+        ahead.acquire_many(65_536).await.unwrap().forget();
         let _ = write.send(data(vec![n as u8; 65_536]));
     }
 }
@@ -137,20 +138,21 @@ async fn write_all(write: Pieces, count: usize, read: Arc<AtomicUsize>) {
 async fn a_hundred_megabytes_are_echoed_in_few_slots() {
     let chain = Chain::with(echo).await;
     let (write, body) = pieces();
-    let read = Arc::new(AtomicUsize::new(0));
-    let writing = tokio::spawn(write_all(write, 1600, read.clone()));
+    let ahead = Arc::new(Semaphore::new(64 * 65_536));
+    let writing = tokio::spawn(write_all(write, 1600, Arc::clone(&ahead)));
     let mut answer = chain.ask("/", body).await.into_body();
-    let (mut most, mut frames) = (0, 0u32);
+    let (mut read, mut most, mut frames) = (0, 0, 0u32);
     while let Some(frame) = within(answer.frame()).await {
         let bytes = frame.unwrap().into_data().unwrap();
-        let at = read.fetch_add(bytes.len(), Ordering::Relaxed);
-        assert!(bytes.iter().zip(at..).all(|(byte, at)| *byte == (at / 65_536) as u8));
+        assert!(bytes.iter().zip(read..).all(|(byte, at)| *byte == (at / 65_536) as u8));
+        read += bytes.len();
+        ahead.add_permits(bytes.len());
         frames += 1;
         if frames.is_multiple_of(50) {
             most = most.max(chain.hub.usage().await.slots);
         }
     }
-    assert_eq!(read.load(Ordering::Relaxed), 1600 * 65_536);
+    assert_eq!(read, 1600 * 65_536);
     assert!(most <= 40, "{most} slots for two windows of eight parts, and what is being written");
     writing.await.unwrap();
     chain.until_all_slots_are_back().await;
@@ -178,7 +180,7 @@ async fn events_arrive_one_by_one() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_caller_that_leaves_ends_the_handlers_writing_and_reading() {
-    let (heard, mut hears) = tokio::sync::mpsc::unbounded_channel();
+    let (heard, mut hears) = unbounded_channel();
     let chain = Chain::with(move |mut received: Received| {
         let heard = heard.clone();
         async move {
@@ -208,33 +210,35 @@ async fn a_caller_that_leaves_ends_the_handlers_writing_and_reading() {
     chain.until_all_slots_are_back().await;
 }
 
+/// How many pieces are written until none is for a while: what moves without a reader moves in this time.
+async fn until_quiet(written: &mut UnboundedReceiver<()>) -> usize {
+    within(written.recv()).await.expect("a piece is written");
+    let mut count = 1;
+    while let Ok(Some(())) = timeout(Duration::from_millis(300), written.recv()).await {
+        count += 1;
+    }
+    count
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_reader_holds_a_window_and_no_more() {
-    let written = Arc::new(AtomicUsize::new(0));
-    let count = written.clone();
+    let (told, mut written) = unbounded_channel();
     let chain = Chain::with(move |received: Received| {
-        let count = count.clone();
+        let told = told.clone();
         async move {
             let mut writer = received.begin(Answer::ok(""), None);
             for n in 0..400 {
                 if writer.write(vec![n as u8; 100_000].into()).await.is_err() {
                     return;
                 }
-                count.fetch_add(1, Ordering::Relaxed);
+                let _ = told.send(());
             }
             writer.finish();
         }
     })
     .await;
     let mut answer = chain.ask("/", full("")).await.into_body();
-    let mut seen = 0;
-    loop {
-        tokio::time::sleep(Duration::from_millis(300)).await; // what moves without a reader moves in this time
-        match std::mem::replace(&mut seen, written.load(Ordering::Relaxed)) {
-            before if before == seen && seen > 0 => break,
-            _ => {}
-        }
-    }
+    let seen = until_quiet(&mut written).await;
     assert!(seen < 300, "{seen} of 400 pieces were taken for a reader that reads nothing");
     let slots = chain.hub.usage().await.slots;
     assert!(slots <= 10, "{slots} slots are held");

@@ -5,7 +5,6 @@ use std::time::{Duration, SystemTime};
 use http::header::{ACCEPT, CONTENT_TYPE, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Request, Response, Version};
 use nearpath_types::PlatformError;
-use serde::Serialize;
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -91,7 +90,7 @@ impl Asked {
         response.headers_mut().insert(refusal::INTERNAL, HeaderValue::from_static(error.component));
         if self.json {
             response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-            *response.body_mut() = Body::from(as_json(error));
+            *response.body_mut() = Body::from(error.to_json());
         }
         if self.grpc {
             response = refusal::in_grpc(response, error);
@@ -99,28 +98,6 @@ impl Asked {
         self.identify(response.headers_mut(), pickup);
         response
     }
-}
-
-/// An error as the gateway writes it for those who accept JSON.
-#[derive(Serialize)]
-struct Shown<'a> {
-    component: &'a str,
-    reason: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    setting: Option<&'a str>,
-    message: &'a str,
-    retry_is_safe: bool,
-}
-
-fn as_json(error: &PlatformError) -> String {
-    let shown = Shown {
-        component: error.component,
-        reason: error.reason.name(),
-        setting: error.setting,
-        message: &error.message,
-        retry_is_safe: error.reason.retry_is_safe(),
-    };
-    serde_json::to_string(&shown).expect("five plain fields become JSON")
 }
 
 fn new_call_id() -> HeaderValue {

@@ -4,6 +4,7 @@
 
 mod connections;
 mod direct;
+mod cuts;
 mod files;
 mod fork;
 mod http;

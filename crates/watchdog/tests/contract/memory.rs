@@ -1,7 +1,6 @@
 //! Calls through shared memory: a domain inside the test, the watchdog as the party of an instance that knows only HTTP.
 
-use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -14,7 +13,6 @@ use nearpath_domain::post::polled::Post;
 use nearpath_domain::{Answer, Reply, To, packet, post};
 use nearpath_testkit::{eventually, free_addr, within};
 use nearpath_types::{FunctionId, InstanceId, Reason};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 use rustix::process::Signal;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::{LocalSet, spawn_local};
@@ -37,7 +35,7 @@ impl Domain {
         let (hub, faults) = Hub::start(Settings::named("shop")).unwrap();
         hub.declare([("caller".parse().unwrap(), callee())]);
         let folder = tempfile::tempdir().unwrap();
-        hub.admit(InstanceId(1), callee(), Door::Listening(listening(&folder.path().join("door"))));
+        hub.admit(InstanceId(1), callee(), Door::at(&folder.path().join("door")).unwrap());
         Self { hub, folder, _faults: faults }
     }
 
@@ -61,14 +59,6 @@ impl Domain {
         eventually("the watchdog is a party", async || post.knows(&callee())).await;
         post
     }
-}
-
-fn listening(path: &Path) -> OwnedFd {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
-    bind(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
-    listen(&socket, 16).unwrap();
-    socket
 }
 
 fn ask(post: &Post, fields: &[(&str, &[u8])], body: &'static str) -> nearpath_domain::post::polled::Call {

@@ -14,7 +14,6 @@ use nearpath_domain::hub::{Door, Hub, Settings};
 use nearpath_domain::protocol::Terms;
 use nearpath_testkit::{eventually, free_addr, within};
 use nearpath_types::{FunctionId, InstanceId};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
@@ -68,11 +67,7 @@ impl House {
 
     pub(crate) fn environment(&self, instance: u64, name: &str) -> Environment {
         let door: PathBuf = self.folder.path().join(format!("{instance}"));
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
-        bind(&socket, &SocketAddrUnix::new(&door).unwrap()).unwrap();
-        listen(&socket, 16).unwrap();
-        self.hub.admit(InstanceId(instance), name.parse().unwrap(), Door::Listening(socket));
+        self.hub.admit(InstanceId(instance), name.parse().unwrap(), Door::at(&door).unwrap());
         let nobody = format!("http://{}", free_addr());
         Environment { door: Some(door), gateway: nobody, listen: free_addr() }
     }
@@ -170,4 +165,31 @@ pub(crate) async fn near(name: &str, body: impl Into<Bytes>) -> Response {
     })
     .await;
     answer.unwrap()
+}
+
+/// A function outside of any domain that is its own gateway: who is in its surroundings calls it, by any name, over HTTP.
+pub(crate) struct Alone {
+    pub(crate) surroundings: Environment,
+    end: watch::Sender<bool>,
+    server: JoinHandle<Result<(), Error>>,
+}
+
+impl Alone {
+    /// Its handler reads bodies as they come.
+    pub(crate) fn streaming<H: Handler>(handler: impl FnOnce() -> H + Send + 'static) -> Self {
+        let listen = free_addr();
+        let surroundings = Environment { door: None, gateway: format!("http://{listen}"), listen };
+        let (end, mut ended) = watch::channel(false);
+        let environment = surroundings.clone();
+        let server = std::thread::spawn(move || {
+            let end = async move { drop(ended.wait_for(|end| *end).await) };
+            Server::new(handler()).streaming().within(environment).run_until(end)
+        });
+        Self { surroundings, end, server }
+    }
+
+    pub(crate) fn stop(self) {
+        self.end.send_replace(true);
+        self.server.join().unwrap().unwrap();
+    }
 }

@@ -9,7 +9,7 @@ use super::super::link::Link;
 use super::super::outbox::{Letter, Whole, begin};
 use super::super::payload::{Draft, Load};
 use super::super::words::{CallError, Published, Request, Unsent};
-use super::{Begun, Core, Outcome};
+use super::{Core, Outcome};
 use crate::book::{Call, Nobody, To};
 use crate::clock::Nanos;
 
@@ -127,9 +127,11 @@ impl Core {
         load: &mut Load<'_>,
         whole: Whole,
     ) -> Result<(), Unsent> {
-        let mut flow = self.begin(channel, envelope, request, load, whole);
+        let link = self.links.get_mut(&channel).ok_or(Unsent::NoPeer)?;
+        let mut flow = begin(&mut link.end, &self.member, envelope, request.fields, load, whole);
         if matches!(flow, Err(Unsent::NoSlot)) && self.collect() > 0 {
-            flow = self.begin(channel, envelope, request, load, whole);
+            let link = self.links.get_mut(&channel).ok_or(Unsent::NoPeer)?;
+            flow = begin(&mut link.end, &self.member, envelope, request.fields, load, whole);
         }
         let (flow, link) = (flow?, self.links.get_mut(&channel).ok_or(Unsent::NoPeer)?);
         if envelope.kind == Kind::Call {
@@ -141,18 +143,6 @@ impl Core {
         }
         self.unrung = true;
         Ok(())
-    }
-
-    pub(super) fn begin(
-        &mut self,
-        channel: u32,
-        envelope: Envelope,
-        request: &Request<'_>,
-        load: &mut Load<'_>,
-        whole: Whole,
-    ) -> Begun {
-        let link = self.links.get_mut(&channel).ok_or(Unsent::NoPeer)?;
-        begin(&mut link.end, &self.member, envelope, request.fields, load, whole)
     }
 
     /// In a strict domain: frees the slots of what peers have taken since the last turn. How many.

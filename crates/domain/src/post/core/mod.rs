@@ -16,12 +16,11 @@ use std::time::Duration;
 
 use nearpath_shm::{Desk, Member, Side};
 
-use super::flow::Flow;
 use super::inbox::Inbox;
 use super::join::{Joined, Settings};
 use super::link::{Link, Taking};
 use super::rest::Left;
-use super::words::{CallError, Incoming, Reply, Unsent};
+use super::words::{CallError, Incoming, Reply};
 use crate::book::{Book, Call};
 use crate::clock::Nanos;
 use crate::packet;
@@ -32,7 +31,6 @@ use crate::protocol::FromParty;
 const SLOT_RETRY: Duration = Duration::from_millis(1);
 
 pub(in crate::post) type Outcome = Result<Reply, CallError>;
-type Begun = Result<Option<Flow>, Unsent>;
 
 /// See the module.
 #[derive(Debug)]

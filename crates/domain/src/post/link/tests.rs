@@ -10,7 +10,8 @@ use nearpath_shm::spin::Spin;
 use nearpath_shm::{Channel, End, Envelope, Foreign, Kind, Member, Party, Pool, Side};
 use nearpath_types::InstanceId;
 
-use super::{ALL, Link};
+use super::Link;
+use super::outgoing::ALL;
 use crate::outflow::WINDOW;
 use crate::post::outbox::{Whole, begin};
 use crate::post::payload::Load;

@@ -20,6 +20,9 @@ use crate::listen::life::Busy;
 /// Room for a usual head.
 pub(super) const HEAD: usize = 512;
 
+/// A frame of a body, its end, or why it broke off.
+type Next = Option<Result<Frame<Bytes>, BoxError>>;
+
 /// How the end of an answer's body is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Framing {
@@ -51,33 +54,41 @@ where
     let mut out = BytesMut::with_capacity(HEAD);
     head(&mut out, &parts, framing, close, date);
     busy.gives();
-    let mut passed = 0;
+    let (mut passed, mut last) = (0, Bytes::new());
     while framing != Framing::Bodiless && framing != Framing::Length(passed) {
-        let frame = match poll!(content.frame()) {
-            Poll::Ready(frame) => frame,
-            Poll::Pending => {
-                busy.waits();
-                line.io.write_all_buf(&mut out).await?;
-                let Some(frame) = line.unless_gone(content.frame()).await else { return Ok(false) };
-                frame
-            }
-        };
+        let Some(frame) = next(line, &mut content, &mut out, &mut busy).await? else { return Ok(false) };
         busy.gives();
         let Some(data) = data(frame)? else { break };
         passed += data.len() as u64;
         if framing == Framing::Length(passed) {
-            drop((busy, content)); // the function's place is free, and the caller may send
-            line.io.write_all_buf(&mut out.chain(data)).await?;
-            line.life.flushed();
-            return Ok(!close);
+            last = data;
+        } else {
+            piece(line, &mut out, data, framing).await?;
         }
-        piece(line, &mut out, data, framing).await?;
     }
-    let complete = finish(&mut out, framing, passed)?;
-    drop((busy, content));
-    line.io.write_all_buf(&mut out).await?;
+    finish(&mut out, framing, passed)?;
+    drop((busy, content)); // the function's place is free, and the caller may send
+    line.io.write_all_buf(&mut out.chain(last)).await?;
     line.life.flushed();
-    Ok(complete && !close)
+    Ok(!close)
+}
+
+/// What comes next of the body; who has to wait for it writes first what there is. `None`: the caller has gone.
+async fn next<T>(
+    line: &mut Line<T>,
+    content: &mut Content,
+    out: &mut BytesMut,
+    busy: &mut Busy,
+) -> io::Result<Option<Next>>
+where
+    T: AsyncRead + AsyncWrite + Unpin,
+{
+    if let Poll::Ready(frame) = poll!(content.frame()) {
+        return Ok(Some(frame));
+    }
+    busy.waits();
+    line.io.write_all_buf(out).await?;
+    Ok(line.unless_gone(content.frame()).await)
 }
 
 async fn piece<T>(line: &mut Line<T>, out: &mut BytesMut, data: Bytes, framing: Framing) -> io::Result<()>
@@ -99,7 +110,7 @@ where
 }
 
 /// A piece of the body; `None`: it has ended. Trailers go to nobody: a request that asks for them is not plain.
-fn data(frame: Option<Result<Frame<Bytes>, BoxError>>) -> io::Result<Option<Bytes>> {
+fn data(frame: Next) -> io::Result<Option<Bytes>> {
     match frame {
         None => Ok(None),
         Some(Ok(frame)) => Ok(Some(frame.into_data().unwrap_or_default())),
@@ -109,14 +120,14 @@ fn data(frame: Option<Result<Frame<Bytes>, BoxError>>) -> io::Result<Option<Byte
 
 /// # Errors
 /// When the body was shorter than it was said to be.
-fn finish(out: &mut BytesMut, framing: Framing, passed: u64) -> io::Result<bool> {
+fn finish(out: &mut BytesMut, framing: Framing, passed: u64) -> io::Result<()> {
     match framing {
         Framing::Length(length) if length != passed => Err(io::ErrorKind::UnexpectedEof.into()),
         Framing::Chunked => {
             out.put_slice(b"0\r\n\r\n");
-            Ok(true)
+            Ok(())
         }
-        _ => Ok(true),
+        _ => Ok(()),
     }
 }
 
