@@ -10,7 +10,7 @@ use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
-use nearpath_wire::quic::{Dialer, Early, Line};
+use nearpath_wire::quic::{Dialer, Early, Line, udp};
 use quinn::{ClientConfig, Endpoint, EndpointConfig, TokioRuntime};
 use rustls::HandshakeKind;
 use rustls::pki_types::ServerName;
@@ -24,8 +24,6 @@ use crate::tally::Failure;
 
 /// How long anything may take.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// As a worker asks for.
-const BUFFER: usize = 4 << 20;
 
 /// Where a worker is, and what it is called.
 #[derive(Debug, Clone)]
@@ -69,7 +67,7 @@ impl Caller {
     pub(crate) fn new(identity: Identity) -> Result<Self, Error> {
         let dialer = |config: &ClientConfig| -> Result<Dialer, Error> {
             let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
-            let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&socket, BUFFER); // less than asked for works, too
+            udp::prepare(&socket);
             let endpoint = Endpoint::new(EndpointConfig::default(), None, socket, Arc::new(TokioRuntime))?;
             Ok(Dialer::new(endpoint, config.clone(), identity.trust.clone()))
         };

@@ -10,6 +10,7 @@ pub(crate) mod front;
 pub(crate) mod handler;
 mod port;
 pub(crate) mod relay;
+pub(crate) mod sink;
 pub(crate) mod site;
 mod tls;
 pub(crate) mod worker;

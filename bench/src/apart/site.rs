@@ -1,11 +1,11 @@
 //! An installation in small: one authority, who calls and who is called.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use nearpath_types::{InstanceId, SpiffeId};
-use nearpath_wire::early::{Provision, Register, Sessions, TokenKey, mint};
+use nearpath_wire::early::{Provision, Sessions, TokenKey, mint};
 use nearpath_wire::identity::authority::Authority;
 use nearpath_wire::identity::{Credentials, Request, Trust};
 use nearpath_wire::quic::config;
@@ -79,11 +79,5 @@ impl Site {
 
 /// Mints a session: one half stays with the caller, who will call from address `from`, the other goes into the provision.
 pub(crate) fn mint(provision: &mut Provision, caller: &Identity, from: IpAddr) -> Result<(), Error> {
-    let register = Arc::new(Register::new(None));
-    let trust = provision.trust()?;
-    let worker = config::worker(&provision.credentials, &trust, register.clone(), &provision.key)?;
-    let at = SocketAddr::new(from, 9);
-    mint::mint(caller.early.0.clone(), Arc::new(worker), &provision.credentials.name, (at, at))?;
-    provision.entries.extend(register.drain());
-    Ok(())
+    Ok(mint::for_worker(provision, caller.early.0.clone(), from)?)
 }

@@ -13,6 +13,7 @@ mod idle;
 mod load;
 mod measure;
 mod member;
+mod mint;
 mod motion;
 mod parking;
 mod placement;
@@ -64,6 +65,10 @@ pub(crate) enum Command {
     Audit(audit::Args),
     /// Calls to another machine, by the transports; needs `nearpath-watchdog` in PATH and root
     Quic(quic::Args),
+    /// Calls beside minting for many workers, and the memory of idle QUIC connections
+    Mint(mint::Args),
+    #[command(hide = true)]
+    QuicSink(crate::apart::sink::Args),
     #[command(hide = true)]
     QuicFront(crate::apart::front::Args),
     #[command(hide = true)]
@@ -98,6 +103,8 @@ pub(crate) fn run(command: Command) -> Outcome {
         Command::Parking(args) => on_one_thread(parking::run(args)),
         Command::Audit(args) => on_one_thread(audit::run(args)),
         Command::Quic(args) => quic::run(&args),
+        Command::Mint(args) => on_one_thread(mint::run(args)),
+        Command::QuicSink(args) => on_one_thread(crate::apart::sink::run(args)),
         Command::QuicFront(args) => on_one_thread(crate::apart::front::run(args)),
         Command::QuicHandler(args) => on_one_thread(crate::apart::handler::run(args)),
         Command::RingParty(args) => Ok(crate::circle::serve(&args).map(|()| ExitCode::SUCCESS)?),

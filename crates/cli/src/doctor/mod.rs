@@ -4,6 +4,7 @@
 
 mod machine;
 mod ports;
+mod udp;
 
 use std::io::stdout;
 
@@ -82,6 +83,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Outcome {
     let data_dir = args.data_dir.clone().unwrap_or_else(default_data_dir);
     let mut checks = machine::checks(&data_dir);
     checks.extend(ports::checks());
+    checks.extend(udp::checks());
     checks.extend(crate::capabilities::checks());
     let usable = !checks.iter().any(|check| check.fatal);
     match args.json {

@@ -118,6 +118,11 @@ async fn doctor_says_what_is_lost_and_what_to_do() {
     assert_eq!(whole["usable"], true);
     assert_eq!(check(&whole, "watchdog")["verdict"], "ok");
     assert!(!data_dir.exists(), "doctor changes nothing");
+    let allowed: u64 = std::fs::read_to_string("/proc/sys/net/core/rmem_max").unwrap().trim().parse().unwrap();
+    let buffer = check(&whole, "UDP receive buffer");
+    assert_eq!(buffer["verdict"] == "ok", allowed >= 4 << 20, "{buffer}");
+    assert_eq!(buffer["do"].is_string(), allowed < 4 << 20, "{buffer}");
+    assert!(check(&whole, "UDP GSO")["found"].is_string() && check(&whole, "UDP GRO")["found"].is_string());
     let broken = Run::new(&args).env("NEARPATH_WATCHDOG", "/nonexistent").end().await.expect(1).json();
     assert_eq!(broken["usable"], false);
     let watchdog = check(&broken, "watchdog");

@@ -87,7 +87,7 @@ impl Function {
     /// What the data plane is told; `None` for a removed function.
     pub(super) fn route<'a>(&self, records: impl Iterator<Item = &'a Record>) -> Option<FunctionRoute> {
         let desired = self.desired.as_ref()?;
-        let instances: Vec<_> = records.map(Record::instance).collect();
+        let instances: Vec<_> = records.filter(|record| !record.exited).map(Record::instance).collect();
         let any_ready = instances.iter().any(|one| one.state == nearpath_types::InstanceState::Ready);
         let trouble = self.trouble.clone().filter(|_| desired.replicas > 0 && !any_ready);
         let (id, policy) = (desired.spec.id(), self.policy.clone());

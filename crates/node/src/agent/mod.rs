@@ -260,6 +260,11 @@ impl Agent {
                 }
             }
             Event::Ready(id) => self.hear_ready(id),
+            Event::Exited(id) => {
+                if let Some(record) = self.records.get_mut(id) {
+                    record.exited = true;
+                }
+            }
             Event::Gone(id, ending) => self.hear_gone(id, &ending),
         }
     }

@@ -24,6 +24,8 @@ pub(super) struct Record {
     pub(super) started: Instant,
     pub(super) ready: Option<Instant>,
     pub(super) pid: u32,
+    /// Its processes have ended; it counts until nothing is left of it, but nobody is to call it.
+    pub(super) exited: bool,
     /// What it is called over QUIC, once it knows.
     pub(super) quic: Option<Arc<str>>,
     pub(super) phases: Vec<StartPhase>,
@@ -51,6 +53,7 @@ impl Record {
             started,
             ready: None,
             pid: 0,
+            exited: false,
             quic: None,
             phases: Vec::new(),
             meter: None,

@@ -49,6 +49,8 @@ pub enum Event {
     Phase(InstanceId, StartPhase),
     /// It may be called.
     Ready(InstanceId),
+    /// Its processes have ended: nobody answers there. What is left of it is cleared up, which may take a while.
+    Exited(InstanceId),
     /// Nothing is left of it.
     Gone(InstanceId, Ending),
 }
@@ -217,10 +219,12 @@ impl Life {
             }
             Watched::Ordered(order) => {
                 self.stop(process, exited, order.filter(|_| start.heard)).await;
+                self.tell(Event::Exited(self.blueprint.id));
                 self.last_words(&mut notes, &mut start, pumps).await;
                 return Ending::Stopped;
             }
         };
+        self.tell(Event::Exited(self.blueprint.id));
         self.last_words(&mut notes, &mut start, pumps).await;
         self.judge(exit, start)
     }

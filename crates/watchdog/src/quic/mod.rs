@@ -17,9 +17,9 @@ use nearpath_types::frames::{BadFrame, FromNode};
 use nearpath_wire::early::{Provision, ProvisionError};
 use nearpath_wire::quic::config::ConfigError;
 use nearpath_wire::quic::frame::{Answered, UNKNOWN};
-use nearpath_wire::quic::{Call, Caller, Worker, WorkerError};
+use nearpath_wire::quic::{Call, Caller, Refused, Worker, WorkerError};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::arrival::Arrival;
 use crate::body::Body;
@@ -89,6 +89,7 @@ where
     let worker = Worker::start(socket, provision, move |call| walk(Arc::clone(&app), call, open.clone()))?;
     say!("QUIC on {addr} as {}", worker.id());
     drop(listens);
+    tokio::task::spawn_local(complain(worker.refused()));
     let mut office = Office { node: Some(node), worker, edges, out: mpsc::unbounded_channel() };
     tokio::select! {
         ended = office.work() => ended?,
@@ -183,6 +184,15 @@ where
         node.write(&frame).await?;
     }
     std::future::pending().await
+}
+
+/// Writes down who was not let in: at most a line a second, so that nobody fills the log by knocking. Ends with the worker.
+async fn complain(mut refused: watch::Receiver<Refused>) {
+    while refused.changed().await.is_ok() {
+        let Refused { count, last } = refused.borrow_and_update().clone();
+        say!("QUIC: {count} callers refused so far, the last was {last}");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
 }
 
 async fn walk(app: Arc<App>, call: Call, open: Open) -> Response<Body> {

@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used)] // helpers of tests are tests
 
 mod connections;
-mod direct;
 mod cuts;
+mod direct;
 mod files;
 mod fork;
 mod http;

@@ -4,7 +4,7 @@
 //! node, [`Caller`] and [`Worker`] exchange their datagrams over the connection that the nodes already have, so that no key
 //! leaves its node.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -12,6 +12,9 @@ use bytes::BytesMut;
 use quinn_proto::{
     ClientConfig, Connection, ConnectionEvent, ConnectionHandle, DatagramEvent, Endpoint, EndpointConfig, ServerConfig,
 };
+
+use super::{Provision, Register};
+use crate::quic::config::{self, ConfigError};
 
 /// Rounds that a handshake takes at most: three, unless something is wrong.
 const ROUNDS: usize = 10;
@@ -25,6 +28,9 @@ pub enum MintError {
     /// One side does not trust the other, or their settings do not match.
     #[error("the handshake ended without a session")]
     NoSession,
+    /// The worker could not be set up with what it is to be given.
+    #[error("the worker's side: {0}")]
+    Worker(#[from] ConfigError),
 }
 
 /// The half that keeps the session.
@@ -169,4 +175,19 @@ pub fn mint(
         back = worker.step(&there);
     }
     if caller.is_done() && worker.is_done() { Ok(()) } else { Err(MintError::NoSession) }
+}
+
+/// Mints for a worker that has not started: the sessions' worker's half goes into its provision, the caller's into the stores of
+/// `caller`. `from` is the address that the calls will come from; port and the worker's own address do not matter.
+///
+/// # Errors
+/// See [`MintError`].
+pub fn for_worker(provision: &mut Provision, caller: ClientConfig, from: IpAddr) -> Result<(), MintError> {
+    let register = Arc::new(Register::new(None));
+    let trust = provision.trust().map_err(ConfigError::from)?;
+    let worker = config::worker(&provision.credentials, &trust, Arc::clone(&register), &provision.key)?;
+    let at = SocketAddr::new(from, 9);
+    mint(caller, Arc::new(worker), &provision.credentials.name, (at, at))?;
+    provision.entries.extend(register.drain());
+    Ok(())
 }

@@ -7,14 +7,20 @@
 //! A session entry is taken out of the register when it is used, and each incarnation of a worker has a register of its own: a
 //! first flight that somebody recorded and sends again finds no entry, and what it carries is not decrypted (RFC 8446 section 8.1).
 //! That is why a request with side effects may go in the first flight, too.
+//!
+//! Minting costs CPU time, which calls must not miss: a [`Minter`] does it beside them, in the order of asking.
 
 pub mod mint;
+mod minter;
 mod provision;
+mod queue;
 mod register;
 mod sessions;
 mod tokens;
 
+pub use minter::{Minter, Order};
 pub use provision::{Provision, ProvisionError};
+pub use queue::{Full, Numbers};
 pub use register::{Entry, Register};
 pub use sessions::Sessions;
 pub use tokens::{TokenKey, Used};

@@ -28,6 +28,8 @@ pub struct Peer {
     pub id: SpiffeId,
     /// The name of its incarnation.
     pub name: String,
+    /// Beginning of its certificate's life, in seconds since 1970.
+    pub not_before: i64,
     /// End of its certificate's life, in seconds since 1970: the connection must not be used for new calls after it.
     pub not_after: i64,
 }
@@ -44,6 +46,9 @@ pub enum Refusal {
     /// Its time is over.
     #[error("the certificate of {0} has expired")]
     Expired(SpiffeId),
+    /// Its time has not come: a clock is wrong.
+    #[error("the certificate of {0} is not valid yet")]
+    NotYet(SpiffeId),
     /// The controller took it back.
     #[error("the certificate of {0} was revoked")]
     Revoked(SpiffeId),
@@ -53,6 +58,9 @@ pub enum Refusal {
     /// No declared edge leads from it to here.
     #[error("no edge leads from {0} to here")]
     NoEdge(SpiffeId),
+    /// It may call, but it is none that is called.
+    #[error("{0} is no instance of a function")]
+    NoInstance(SpiffeId),
 }
 
 impl Trust {
@@ -96,6 +104,9 @@ impl Trust {
         if peer.not_after < seconds(now) {
             return Err(Refusal::Expired(peer.id));
         }
+        if seconds(now) < peer.not_before {
+            return Err(Refusal::NotYet(peer.id));
+        }
         if self.revoked.contains(&peer.name) {
             return Err(Refusal::Revoked(peer.id));
         }
@@ -122,7 +133,8 @@ fn read(certificate: &CertificateDer<'_>) -> Result<Peer, Refusal> {
     let (Some(uri), None) = (uris.next(), uris.next()) else { return Err(unreadable("it has not exactly one URI")) };
     let id: SpiffeId = uri.parse().map_err(|error| unreadable(&format!("{uri}: {error}")))?;
     let name = names.value.general_names.iter().find_map(dns).ok_or_else(|| unreadable("it has no DNS name"))?;
-    Ok(Peer { id, name: name.to_owned(), not_after: read.validity().not_after.timestamp() })
+    let (not_before, not_after) = (read.validity().not_before.timestamp(), read.validity().not_after.timestamp());
+    Ok(Peer { id, name: name.to_owned(), not_before, not_after })
 }
 
 fn uri<'a>(name: &GeneralName<'a>) -> Option<&'a str> {

@@ -10,7 +10,7 @@ use bytes::{Bytes, BytesMut};
 use http::{Request, Response};
 use http_body::Body;
 use nearpath_types::head::BadHead;
-use quinn::{ReadError, RecvStream, SendStream};
+use quinn::{ConnectionError, ReadError, RecvStream, SendStream};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
@@ -20,7 +20,6 @@ use super::frame::{Answered, Asked};
 use super::heads;
 use super::upload::{self, Outgoing};
 use crate::BoxError;
-use crate::identity::Refusal;
 
 /// Whether a request may go in the first flight (`zero_rtt` of a function).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,10 +57,10 @@ pub(super) enum Stage {
     Early,
     /// Complete; whether the first flight was taken.
     Done { early: bool },
-    /// It was given up: nothing, or too little, came back.
-    Silent,
     /// It failed, or the peer is not admitted.
-    Failed(Refusal),
+    Failed(Arc<str>),
+    /// Nothing came within this time.
+    Silent(Duration),
 }
 
 /// Why a call has no answer.
@@ -73,6 +72,9 @@ pub enum CallError {
     /// The head is larger than a head may be.
     #[error("the request's head cannot be sent: {0}")]
     Head(#[from] BadHead),
+    /// It went in the first flight, and nothing came back, as where UDP is blocked in one direction or in both; it may have run.
+    #[error("no answer over UDP within {0:?}; it may have run")]
+    Silent(Duration),
     /// It broke off; it may have run.
     #[error("{0}")]
     Broken(#[from] BodyError),
@@ -108,10 +110,9 @@ impl Line {
         *self.stage.borrow() == Stage::Early
     }
 
-    /// Whether it has ended, or was given up, before the handshake was complete: whether calls in its first flight ran is not known.
+    /// Whether nothing came back in the time that the handshake had: whether calls in its first flight ran is not known.
     pub fn is_silent(&self) -> bool {
-        let stage = self.stage.borrow();
-        *stage == Stage::Silent || (*stage == Stage::Early && self.is_closed())
+        matches!(*self.stage.borrow(), Stage::Silent(_))
     }
 
     /// Measured round trip.
@@ -143,8 +144,8 @@ impl Line {
         let settled = stage.wait_for(|stage| *stage != Stage::Early).await;
         match settled.as_deref() {
             Ok(Stage::Done { early }) => Ok(*early),
-            Ok(Stage::Failed(refusal)) => Err(CallError::Unseen(refusal.to_string())),
-            Ok(Stage::Silent) => Err(CallError::Unseen("the handshake did not come to its end".to_owned())),
+            Ok(Stage::Failed(why)) => Err(CallError::Unseen(why.to_string())),
+            Ok(Stage::Silent(limit)) => Err(CallError::Unseen(format!("no answer over UDP within {limit:?}"))),
             Ok(Stage::Early) | Err(_) => Err(CallError::Unseen("the connection's task ended".to_owned())),
         }
     }
@@ -261,9 +262,18 @@ impl Line {
             }
             false => Some(Upload::of(out, first, body, announced)),
         };
-        let (answered, head) = incoming.opening().await.map_err(Failed::of)?;
+        let (answered, head) = incoming.opening().await.map_err(|error| self.failed(error))?;
         let response = heads::response(&answered, &head).map_err(|fault| Failed::of(fault.into()))?;
         Ok(response.map(|()| Answer { incoming, answered, early: false, _upload: upload, _busy: busy }))
+    }
+}
+
+impl Line {
+    fn failed(&self, error: BodyError) -> Failed {
+        match *self.stage.borrow() {
+            Stage::Silent(limit) => Failed::For(CallError::Silent(limit)),
+            _ => Failed::of(error),
+        }
     }
 }
 
@@ -297,6 +307,11 @@ impl Failed {
             BodyError::Stream(ReadError::ZeroRttRejected) => Self::NotTaken,
             BodyError::Stream(ReadError::Reset(number)) if *number == code::UNSEEN => {
                 Self::For(CallError::Unseen("the worker is stopping".to_owned()))
+            }
+            BodyError::Stream(ReadError::ConnectionLost(ConnectionError::ApplicationClosed(close)))
+                if close.error_code == code::FULL =>
+            {
+                Self::For(CallError::Unseen(String::from_utf8_lossy(&close.reason).into_owned()))
             }
             _ => Self::For(CallError::Broken(error)),
         }

@@ -8,11 +8,9 @@ use quinn::{ClientConfig, Endpoint, EndpointConfig, TokioRuntime};
 
 use super::config::{self, ConfigError};
 use super::dial::Dialer;
+use super::udp;
 use crate::early::Sessions;
 use crate::identity::{Credentials, Trust};
-
-/// Buffers that are asked for, each way: many workers answer at once, and large bodies leave in bursts.
-const BUFFER: usize = 4 << 20;
 
 /// See the module's text. Cheap to clone; a renewal is another one.
 #[derive(Debug, Clone)]
@@ -57,8 +55,7 @@ impl Caller {
     /// # Errors
     /// When the socket cannot be used.
     pub fn dialer(&self, socket: UdpSocket) -> io::Result<Dialer> {
-        let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&socket, BUFFER); // less than asked for works, too
-        let _ = rustix::net::sockopt::set_socket_send_buffer_size(&socket, BUFFER);
+        udp::prepare(&socket);
         let endpoint = Endpoint::new(EndpointConfig::default(), None, socket, Arc::new(TokioRuntime))?;
         Ok(Dialer::new(endpoint, self.config().clone(), self.trust.clone()))
     }

@@ -16,3 +16,5 @@ pub const DONE: VarInt = VarInt::from_u32(0);
 pub const REFUSED: VarInt = VarInt::from_u32(5);
 /// The end is stopping: calls that are open end, no new ones are taken.
 pub const STOPPING: VarInt = VarInt::from_u32(6);
+/// The worker has as many connections as it takes. Nothing that came on this one was looked at.
+pub const FULL: VarInt = VarInt::from_u32(7);

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use quinn_proto::congestion::CubicConfig;
 use quinn_proto::crypto::rustls::{NoInitialCipherSuite, QuicClientConfig, QuicServerConfig};
 use quinn_proto::{
     ClientConfig, IdleTimeout, MtuDiscoveryConfig, ServerConfig, TransportConfig, ValidationTokenConfig, VarInt,
@@ -20,10 +21,15 @@ pub const ALPN: &[u8] = b"nearpath/1";
 
 /// Sessions that a worker gives to each caller after a handshake, and address tokens.
 const TICKETS: u32 = 2;
-/// Calls of one connection at a time; more wait for others to end.
-pub const STREAMS: u32 = 1024;
+/// Calls of one connection at a time; more wait for others to end. quinn makes room for all of them when a connection begins, which shows in what it holds when idle:
+/// 143 KB with 1,024, 76 KB with 256, 62 KB with 128.
+pub const STREAMS: u32 = 256;
 /// Unread bytes of one stream, and of one connection.
 const WINDOWS: (u32, u32) = (1 << 20, 8 << 20);
+
+/// Octets that are sent before anything is acknowledged: 32 datagrams. RFC 9002 section 7.2 says ten for paths of which nothing is known;
+/// these are within a site. A body of 1 MB comes 1.8 round trips sooner.
+const FIRST_WINDOW: u64 = 32 * 1200;
 
 /// Octets by which a longer datagram must be worth a probe (RFC 8899 section 5.3.2 leaves the steps open). It is more than half of what lies
 /// between the 1,200 that QUIC begins with and the 1,452 that Ethernet takes: so the longest is tried first, not after three
@@ -71,6 +77,8 @@ pub fn transport(idle: Duration) -> Arc<TransportConfig> {
 fn settings(idle: Duration, streams: u32) -> TransportConfig {
     let idle = u32::try_from(idle.as_millis()).unwrap_or(u32::MAX);
     let mut transport = TransportConfig::default();
+    let mut congestion = CubicConfig::default();
+    congestion.initial_window(FIRST_WINDOW);
     let mut probes = MtuDiscoveryConfig::default();
     probes.minimum_change(WORTH_A_PROBE);
     transport
@@ -82,6 +90,7 @@ fn settings(idle: Duration, streams: u32) -> TransportConfig {
         .initial_rtt(Duration::from_millis(20)) // within a site; the handshake measures it
         .max_idle_timeout(Some(IdleTimeout::from(VarInt::from_u32(idle))))
         .mtu_discovery_config(Some(probes))
+        .congestion_controller_factory(Arc::new(congestion))
         .datagram_receive_buffer_size(None);
     transport
 }

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
 
+use nearpath_types::spiffe::Role;
 use quinn::{ClientConfig, ConnectError, ConnectionError, Endpoint, ZeroRttAccepted};
 use rustls::pki_types::CertificateDer;
 use tokio::sync::watch;
@@ -80,7 +81,8 @@ impl Dialer {
         Self { endpoint: self.endpoint.clone(), config, trust }
     }
 
-    /// Opens a connection to the incarnation `name`; at once, if there is a session for it. Must run inside a `LocalSet`.
+    /// Opens a connection to the incarnation `name`; at once, if there is a session for it. Either way the handshake ends within `limit`.
+    /// Must run inside a `LocalSet`.
     ///
     /// # Errors
     /// See [`DialError`].
@@ -88,7 +90,7 @@ impl Dialer {
         let begun = self.endpoint.connect_with(self.config.clone(), addr, name);
         let connecting = begun.map_err(|source| DialError::Begin { addr, source })?;
         match connecting.into_0rtt() {
-            Ok((connection, accepted)) => Ok(self.early(connection, accepted, name)),
+            Ok((connection, accepted)) => Ok(self.early(connection, accepted, name, limit)),
             Err(connecting) => {
                 let done = tokio::time::timeout(limit, connecting).await;
                 let done = done.map_err(|_| DialError::Timeout { addr, limit })?;
@@ -101,28 +103,40 @@ impl Dialer {
         }
     }
 
-    fn early(&self, connection: quinn::Connection, accepted: ZeroRttAccepted, name: &str) -> Line {
+    fn early(&self, connection: quinn::Connection, accepted: ZeroRttAccepted, name: &str, limit: Duration) -> Line {
         let (tell, stage) = watch::channel(Stage::Early);
         let line = Line::new(connection, stage);
         let (dialer, name, one) = (self.clone(), name.to_owned(), line.clone());
         tokio::task::spawn_local(async move {
-            let early = accepted.await;
-            if !early && one.is_closed() {
-                tell.send_replace(Stage::Silent); // it ended before the handshake did
-                return;
-            }
-            let checked = dialer.check(one.connection(), &name).inspect(|peer| one.good_until(peer.not_after));
-            tell.send_replace(checked.map_or_else(Stage::Failed, |_| Stage::Done { early }));
+            let Ok(early) = tokio::time::timeout(limit, accepted).await else {
+                tell.send_replace(Stage::Silent(limit)); // before the calls break
+                return one.close();
+            };
+            tell.send_replace(dialer.outcome(&one, &name, early));
         });
         line
+    }
+
+    fn outcome(&self, line: &Line, name: &str, early: bool) -> Stage {
+        if let Some(error) = line.connection().close_reason() {
+            return Stage::Failed(error.to_string().into());
+        }
+        match self.check(line.connection(), name) {
+            Ok(peer) => {
+                line.good_until(peer.not_after);
+                Stage::Done { early }
+            }
+            Err(refusal) => Stage::Failed(refusal.to_string().into()),
+        }
     }
 
     /// rustls has checked chain and name; what it does not know is when a certificate was taken back.
     fn check(&self, connection: &quinn::Connection, name: &str) -> Result<Peer, Refusal> {
         let checked = self.trust.admit(&certificates(connection), SystemTime::now());
-        let checked = checked.and_then(|peer| match peer.name == name {
-            true => Ok(peer),
-            false => Err(Refusal::Unreadable(format!("it is called {}", peer.name))),
+        let checked = checked.and_then(|peer| match (&peer.id.role, peer.name == name) {
+            (Role::Instance(..), true) => Ok(peer),
+            (_, true) => Err(Refusal::NoInstance(peer.id)),
+            (_, false) => Err(Refusal::Unreadable(format!("it is called {}", peer.name))),
         });
         if let Err(refusal) = &checked {
             connection.close(code::REFUSED, refusal.to_string().as_bytes());

@@ -11,7 +11,9 @@ pub mod config;
 mod dial;
 pub mod frame;
 mod heads;
+mod room;
 mod serve;
+pub mod udp;
 mod upload;
 mod worker;
 
@@ -19,6 +21,7 @@ pub use body::{BodyError, Incoming};
 pub use call::{Answer, CallError, Early, Line, Terms};
 pub use caller::Caller;
 pub use dial::{DialError, Dialer};
-pub use serve::{Call, Server};
+pub use room::CONNECTIONS;
+pub use serve::{Call, Refused, Server};
 pub use upload::SendError;
 pub use worker::{Worker, WorkerError};

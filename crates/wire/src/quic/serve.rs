@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -17,6 +18,7 @@ use super::code;
 use super::dial::certificates;
 use super::frame::{Answered, Asked, UNKNOWN};
 use super::heads;
+use super::room::Room;
 use super::upload::{self, Outgoing};
 use crate::BoxError;
 use crate::identity::{Peer, Refusal, Trust};
@@ -43,6 +45,17 @@ pub struct Server<H> {
     changes: watch::Sender<Stage>,
     open: Cell<usize>,
     idle: Notify,
+    room: Room,
+    refused: watch::Sender<Refused>,
+}
+
+/// Who was not let in: for whoever writes it down.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Refused {
+    /// How many so far.
+    pub count: u64,
+    /// Who the last was, and why.
+    pub last: String,
 }
 
 /// What connections are told.
@@ -63,7 +76,18 @@ where
     /// Answers whom `trust` admits.
     pub fn new(trust: Trust, handler: H) -> Rc<Self> {
         let (trust, changes) = (RefCell::new(trust), watch::Sender::new(Stage::Serving(0)));
-        Rc::new(Self { trust, handler, changes, open: Cell::new(0), idle: Notify::new() })
+        let (room, refused) = (Room::default(), watch::Sender::default());
+        Rc::new(Self { trust, handler, changes, open: Cell::new(0), idle: Notify::new(), room, refused })
+    }
+
+    /// Takes so many connections at a time from now on; callers beyond that are told, and go elsewhere. [`CONNECTIONS`](super::CONNECTIONS) at first.
+    pub fn connections(&self, most: usize) {
+        self.room.most.set(most);
+    }
+
+    /// Who was not let in; changes with each.
+    pub fn refused(&self) -> watch::Receiver<Refused> {
+        self.refused.subscribe()
     }
 
     /// Admits others from now on. Connections of those who are not admitted any more are closed.
@@ -90,20 +114,25 @@ where
 
     /// One connection, from its first packet to its end. Must run inside a `LocalSet`.
     pub async fn connection(self: Rc<Self>, incoming: quinn::Incoming) {
-        let Ok(mut connecting) = incoming.accept() else { return };
+        let Some(place) = self.room.enter() else { return incoming.refuse() };
+        let from = incoming.remote_address();
+        let mut connecting = match incoming.accept() {
+            Ok(connecting) => connecting,
+            Err(error) => return self.note(from, &error),
+        };
         // A ClientHello of two packets: before it is complete the peer's settings are not known, and a stream that is opened then
         // would never be woken.
-        if connecting.handshake_data().await.is_err() {
-            return;
+        if let Err(error) = connecting.handshake_data().await {
+            return self.note(from, &error);
         }
         let (connection, complete) = match connecting.into_0rtt() {
             Ok((connection, complete)) => (connection, complete),
             Err(connecting) => return drop(connecting), // a server always can
         };
-        self.streams(connection, complete).await;
+        self.streams(connection, complete, place.is_beyond).await;
     }
 
-    async fn streams(self: Rc<Self>, connection: Connection, complete: impl Future<Output = bool>) {
+    async fn streams(self: Rc<Self>, connection: Connection, complete: impl Future<Output = bool>, full: bool) {
         // Streams come early only in a resumed session, and then the peer is known; otherwise they come when it has proved itself.
         // Who is not admitted is told so when the handshake is complete: before, a close carries no text (RFC 9000 section 10.2.3).
         let mut peer = self.admit(&connection);
@@ -116,21 +145,40 @@ where
                 _ = complete.as_mut(), if early => {
                     early = false;
                     peer = self.admit(&connection);
+                    if let Some(error) = connection.close_reason() {
+                        return self.note(connection.remote_address(), &error);
+                    }
                     if let Err(refusal) = &peer {
-                        return refuse(&connection, refusal);
+                        return self.refuse(&connection, refusal);
+                    }
+                    if full {
+                        return connection.close(code::FULL, self.room.told().as_bytes());
                     }
                 }
                 _ = changes.changed(), if !early => {
                     if let Err(refusal) = self.admit(&connection) {
-                        return refuse(&connection, &refusal);
+                        return self.refuse(&connection, &refusal);
                     }
                 }
-                stream = connection.accept_bi(), if peer.is_ok() => match (stream, &peer) {
+                stream = connection.accept_bi(), if peer.is_ok() && !full => match (stream, &peer) {
                     (Ok((send, receive)), Ok(peer)) => self.spawn(send, receive, peer, early),
+                    (Err(error), _) if early => return self.note(connection.remote_address(), &error),
                     _ => return,
                 },
             }
         }
+    }
+
+    fn refuse(&self, connection: &Connection, refusal: &Refusal) {
+        self.note(connection.remote_address(), refusal);
+        connection.close(code::REFUSED, refusal.to_string().as_bytes());
+    }
+
+    /// A handshake that came to nothing, or a peer that is not wanted.
+    fn note(&self, from: SocketAddr, why: &dyn std::fmt::Display) {
+        self.refused.send_modify(|refused| {
+            *refused = Refused { count: refused.count + 1, last: format!("{from}: {why}") };
+        });
     }
 
     /// Looks at what the peer showed: a session may be older than what the controller took back.
@@ -203,8 +251,4 @@ where
     let mut first = BytesMut::with_capacity(512);
     heads::write_answered(&answered, &head.headers, &mut first)?;
     out.send(first, body, total != UNKNOWN).await
-}
-
-fn refuse(connection: &Connection, refusal: &Refusal) {
-    connection.close(code::REFUSED, refusal.to_string().as_bytes());
 }

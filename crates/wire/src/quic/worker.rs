@@ -12,17 +12,16 @@ use http::Response;
 use http_body::Body;
 use nearpath_types::SpiffeId;
 use quinn::{Endpoint, EndpointConfig, TokioRuntime};
+use tokio::sync::watch;
 
 use super::caller::Caller;
 use super::code;
 use super::config::{self, ConfigError};
 use super::dial::Dialer;
-use super::serve::{Call, Server};
+use super::serve::{Call, Refused, Server};
+use super::udp;
 use crate::BoxError;
 use crate::early::{Provision, Register};
-
-/// Receive buffer that is asked for: a burst of first flights comes before the thread that reads them runs.
-const BUFFER: usize = 4 << 20;
 
 /// Why a worker cannot serve, or go on with what it was given.
 #[derive(Debug, thiserror::Error)]
@@ -63,7 +62,7 @@ where
     /// # Errors
     /// See [`WorkerError`].
     pub fn start(socket: UdpSocket, mut provision: Provision, handler: H) -> Result<Self, WorkerError> {
-        let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&socket, BUFFER); // less than asked for works, too
+        udp::prepare(&socket);
         let register = Arc::new(Register::new(Some(end_of(&provision))));
         register.provision(provision.entries.drain(..), Instant::now());
         let trust = provision.trust().map_err(ConfigError::from)?;
@@ -108,6 +107,16 @@ where
     /// When the socket is broken.
     pub fn addr(&self) -> io::Result<SocketAddr> {
         self.endpoint.local_addr()
+    }
+
+    /// Takes so many connections at a time from now on: see [`Server::connections`].
+    pub fn connections(&self, most: usize) {
+        self.server.connections(most);
+    }
+
+    /// Who was not let in; changes with each.
+    pub fn refused(&self) -> watch::Receiver<Refused> {
+        self.server.refused()
     }
 
     /// Its sessions.

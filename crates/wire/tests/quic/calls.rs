@@ -54,6 +54,14 @@ fn one_probe_finds_the_longest_datagram() {
 }
 
 #[test]
+fn a_connection_begins_with_a_window_of_32_datagrams() {
+    run(async {
+        let line = line(echo).await;
+        assert!(line.connection().stats().path.cwnd >= 32 * 1200);
+    });
+}
+
+#[test]
 fn many_at_once() {
     run(async {
         let line = line(echo).await;

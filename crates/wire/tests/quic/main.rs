@@ -5,5 +5,7 @@ mod calls;
 mod early;
 mod peers;
 mod replay;
+mod scale;
 mod site;
+mod strangers;
 mod worker;

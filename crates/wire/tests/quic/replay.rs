@@ -5,23 +5,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-use http::Response;
-use http_body_util::Full;
 use nearpath_wire::quic::frame::{self, Asked, Opening};
 
-use crate::site::{Caller, Running, Site, Worker, run};
-
-/// A handler that counts.
-fn counting(
-    runs: &Rc<Cell<u32>>,
-) -> impl Fn(nearpath_wire::quic::Call) -> std::future::Ready<Response<Full<Bytes>>> + use<> {
-    let runs = runs.clone();
-    move |_| {
-        runs.set(runs.get() + 1);
-        std::future::ready(Response::new(Full::default()))
-    }
-}
+use crate::site::{Caller, Running, Site, Worker, counting, run};
 
 /// The datagrams of a first flight with a POST in it, which nobody has sent yet: what a listener on the way would record.
 fn first_flight(caller: &Caller, name: &str, to: SocketAddr) -> Vec<Vec<u8>> {

@@ -1,5 +1,6 @@
 //! An installation in small: one authority, workers and callers.
 
+use std::cell::Cell;
 use std::future::Future;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
@@ -13,8 +14,10 @@ use nearpath_types::{InstanceId, SpiffeId};
 use nearpath_wire::early::{Entry, Register, Sessions, TokenKey, mint};
 use nearpath_wire::identity::authority::Authority;
 use nearpath_wire::identity::{Credentials, Request, Trust};
-use nearpath_wire::quic::{Call, Dialer, Line, Server, config};
+use nearpath_wire::quic::{CONNECTIONS, Call, Dialer, Line, Refused, Server, config};
+use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{Endpoint, EndpointConfig, TokioRuntime};
+use tokio::sync::watch;
 use tokio::task::LocalSet;
 
 pub(crate) const DOMAIN: &str = "test.nearpath";
@@ -24,8 +27,13 @@ const KEY: TokenKey = TokenKey([7; 32]);
 
 /// Runs a test on one thread; no test hangs for ever.
 pub(crate) fn run(test: impl Future<Output = ()>) {
+    run_for(LIMIT, test);
+}
+
+/// The same for a test that takes longer.
+pub(crate) fn run_for(limit: Duration, test: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let limited = async { tokio::time::timeout(LIMIT, test).await.expect("the test has not ended in time") };
+    let limited = async { tokio::time::timeout(limit, test).await.expect("the test has not ended in time") };
     LocalSet::new().block_on(&runtime, limited);
 }
 
@@ -62,6 +70,13 @@ impl Site {
         Caller { sessions, config, trust: self.trust.clone() }
     }
 
+    /// Who does not set itself up as [`config::caller`] does.
+    pub(crate) fn caller_with(&self, tls: rustls::ClientConfig) -> Caller {
+        let config = QuicClientConfig::try_from(tls).unwrap();
+        let config = quinn::ClientConfig::new(Arc::new(config));
+        Caller { sessions: Arc::default(), config, trust: self.trust.clone() }
+    }
+
     /// A worker that has not started.
     pub(crate) fn worker(&self, number: u64) -> Worker {
         let id = SpiffeId::instance(DOMAIN, "echo".parse().unwrap(), InstanceId(number));
@@ -71,6 +86,7 @@ impl Site {
             trust: self.trust.clone(),
             entries: Vec::new(),
             idle: config::IDLE,
+            connections: CONNECTIONS,
         }
     }
 }
@@ -101,6 +117,8 @@ pub(crate) struct Worker {
     pub(crate) entries: Vec<Entry>,
     /// When a silent connection ends.
     pub(crate) idle: Duration,
+    /// How many it takes.
+    pub(crate) connections: usize,
 }
 
 pub(crate) struct Running {
@@ -108,6 +126,7 @@ pub(crate) struct Running {
     pub(crate) name: String,
     pub(crate) endpoint: Endpoint,
     pub(crate) register: Arc<Register>,
+    pub(crate) refused: watch::Receiver<Refused>,
 }
 
 impl Worker {
@@ -132,13 +151,15 @@ impl Worker {
         config.transport_config(config::transport(self.idle));
         let endpoint = Endpoint::server(config, (Ipv4Addr::LOCALHOST, 0).into()).unwrap();
         let (server, accepting) = (Server::new(self.trust.clone(), handler), endpoint.clone());
+        let refused = server.refused();
+        server.connections(self.connections);
         tokio::task::spawn_local(async move {
             while let Some(incoming) = accepting.accept().await {
                 tokio::task::spawn_local(Rc::clone(&server).connection(incoming));
             }
         });
         let (addr, name) = (endpoint.local_addr().unwrap(), self.credentials.name.clone());
-        Running { addr, name, endpoint, register }
+        Running { addr, name, endpoint, register, refused }
     }
 }
 
@@ -154,4 +175,13 @@ pub(crate) async fn echo(call: Call) -> Response<Full<Bytes>> {
 
 pub(crate) fn post(body: impl Into<Bytes>) -> http::Request<Bytes> {
     http::Request::post("/path").body(body.into()).unwrap()
+}
+
+/// A handler that counts, and answers with nothing.
+pub(crate) fn counting(runs: &Rc<Cell<u32>>) -> impl Fn(Call) -> std::future::Ready<Response<Full<Bytes>>> + use<> {
+    let runs = runs.clone();
+    move |_| {
+        runs.set(runs.get() + 1);
+        std::future::ready(Response::new(Full::default()))
+    }
 }

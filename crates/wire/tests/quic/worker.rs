@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::site::{self, Caller, DOMAIN, LIMIT, Site, echo, post, run};
 
-fn provision(site: &Site, worker: &site::Worker) -> Provision {
+pub(crate) fn provision(site: &Site, worker: &site::Worker) -> Provision {
     Provision {
         credentials: worker.credentials.clone(),
         authorities: vec![site.authority.certificate().clone()],

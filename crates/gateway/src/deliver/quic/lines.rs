@@ -127,6 +127,13 @@ impl Lines {
         Ok(Found { line, fresh: true })
     }
 
+    /// The instance takes no more calls on this line.
+    pub(super) fn retire(&self, endpoint: &Arc<Endpoint>, line: &Line) {
+        let id = line.connection().stable_id();
+        let same = |kept: &&mut Kept| kept.line.connection().stable_id() == id;
+        self.with(endpoint, |way| way.lines.iter_mut().filter(same).for_each(|kept| kept.old = true));
+    }
+
     /// A call goes out.
     pub(super) fn called(&self, function: &Arc<Function>, now: u32) {
         let mut used = self.used.borrow_mut();

@@ -8,7 +8,7 @@ mod early;
 mod lines;
 
 use std::future::Future;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -73,11 +73,15 @@ pub(super) async fn attempt(call: &mut Call, endpoint: &Arc<Endpoint>) -> Result
             }
             Err(NoLine::Failed(why)) => return Ok(put_back(call, taken, Some(why))),
         };
-        let sending = send(call, endpoint, &line, limit, &mut taken);
+        let sending = send(call, endpoint, &line, &mut taken);
         match within(&call.clock, call.admitted, call.flow.as_ref(), sending).await {
             Ok(Tried::Answered(response)) => return answered(call, endpoint, response).map(Some),
-            Ok(Tried::Unseen(_)) if !fresh => {} // it had ended meanwhile: a new one
-            Ok(Tried::Unseen(why)) => return Ok(put_back(call, taken, Some(why))),
+            Ok(Tried::Unseen(why)) => {
+                call.lane.lines.retire(endpoint, &line);
+                if fresh {
+                    return Ok(put_back(call, taken, Some(why)));
+                } // else it had ended meanwhile: a new one
+            }
             Ok(Tried::Silence(again)) => {
                 silent(call, endpoint, &line);
                 return if again { Ok(put_back(call, taken, None)) } else { Err(lost(call, endpoint, UNKNOWN)) };
@@ -122,28 +126,21 @@ fn put_back(call: &mut Call, taken: Taken, why: Option<String>) -> Option<Attemp
     why.map(Attempt::Unsent)
 }
 
-async fn send(call: &Call, endpoint: &Endpoint, line: &Line, limit: Duration, taken: &mut Taken) -> Tried {
+async fn send(call: &Call, endpoint: &Endpoint, line: &Line, taken: &mut Taken) -> Tried {
     let left = call.clock.deadline().saturating_duration_since(Instant::now());
     let terms = Terms { patience: Some(left), trace: traced(&taken.head) };
     if !taken.rest.is_end_stream() {
-        return send_parts(line, limit, taken, terms).await;
+        return send_parts(line, taken, terms).await;
     }
     let (setting, method) = (call.route.policy.zero_rtt, &taken.head.method);
     let early = early::early(setting, method, call.lane.totals.quic.is_proven());
-    let mut calling = pin!(line.call_whole_of(&taken.head, taken.first.clone(), early, terms));
-    let silence = Tried::Silence(early::repeatable(early, method));
-    if line.is_early() {
-        match before_the_handshake(line, limit, calling.as_mut()).await {
-            None => return silence,
-            Some(Some(Err(_))) if line.is_silent() => return silence,
-            Some(Some(answer)) => return Tried::of(answer),
-            Some(None) => {}
-        }
-    }
-    match on_an_open_line(line, calling.as_mut()).await {
-        Some(answer) => Tried::of(answer),
-        None if method.is_idempotent() => Tried::Silence(true),
-        None => {
+    let calling = pin!(line.call_whole_of(&taken.head, taken.first.clone(), early, terms));
+    match answer_or_silence(line, calling).await {
+        Ok(Err(CallError::Silent(_))) => Tried::Silence(early::repeatable(early, method)),
+        Ok(Err(CallError::Unseen(_))) if line.is_silent() => Tried::Silence(true),
+        Ok(answer) => Tried::of(answer),
+        Err(_) if method.is_idempotent() => Tried::Silence(true),
+        Err(calling) => {
             endpoint.reach.failed(millis(Instant::now())); // others take another path; of this one nobody knows whether it ran
             Tried::of(calling.await)
         }
@@ -162,37 +159,23 @@ impl Tried {
     }
 }
 
-/// The answer, or nothing yet when the handshake is complete. `None`: it was not within the limit.
-async fn before_the_handshake(
-    line: &Line,
-    limit: Duration,
-    calling: Pin<&mut impl Future<Output = Called>>,
-) -> Option<Option<Called>> {
-    tokio::select! {
-        biased;
-        answer = calling => Some(Some(answer)),
-        settled = tokio::time::timeout(limit, line.settled()) => settled.ok().map(|_| None), // what it says, the call learns too
-    }
-}
-
-/// The answer. `None`: nothing has come for a while, not even that what was sent has arrived.
-async fn on_an_open_line(line: &Line, mut calling: Pin<&mut impl Future<Output = Called>>) -> Option<Called> {
+/// What was answered; or the call, which goes on, when for a while not even that what was sent has arrived.
+async fn answer_or_silence<F: Future<Output = Called> + Unpin>(line: &Line, mut calling: F) -> Result<Called, F> {
     let before = line.received();
     tokio::select! {
         biased;
-        answer = calling.as_mut() => return Some(answer),
+        answer = &mut calling => return Ok(answer),
         () = tokio::time::sleep(LONGEST_SILENCE) => {}
     }
-    if line.received() == before { None } else { Some(calling.await) }
+    if line.received() == before { Err(calling) } else { Ok(calling.await) }
 }
 
 /// A body that is still coming waits for the handshake: it could not be sent again.
-async fn send_parts(line: &Line, limit: Duration, taken: &mut Taken, terms: Terms) -> Tried {
-    match tokio::time::timeout(limit, line.settled()).await {
-        Err(_) => return Tried::Silence(true),
-        Ok(Err(_)) if line.is_silent() => return Tried::Silence(true),
-        Ok(Err(error)) => return Tried::Unseen(error.to_string()),
-        Ok(Ok(_)) => {}
+async fn send_parts(line: &Line, taken: &mut Taken, terms: Terms) -> Tried {
+    match line.settled().await {
+        Err(_) if line.is_silent() => return Tried::Silence(true),
+        Err(error) => return Tried::Unseen(error.to_string()),
+        Ok(_) => {}
     }
     let (first, rest) = (std::mem::take(&mut taken.first), std::mem::replace(&mut taken.rest, Upload::Empty));
     match line.call_of(&taken.head, rest.with_first(first), terms).await {

@@ -1,0 +1,81 @@
+//! A worker with nothing behind it, as a process of its own: what is counted there is QUIC alone.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::process::{Child, ChildStdin, Command, ExitCode, Stdio};
+
+use bytes::Bytes;
+use http::Response;
+use http_body_util::{BodyExt, Full};
+use nearpath_wire::early::Provision;
+use nearpath_wire::quic::{Call, Worker};
+use tokio::task::LocalSet;
+
+use super::Error;
+
+/// Options of `quic-sink`. Credentials come by standard input, as a provision; it ends with that.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Connections that it takes
+    #[arg(long)]
+    connections: usize,
+}
+
+/// Answers with what came; says where when it does.
+pub(crate) async fn run(args: Args) -> Result<ExitCode, Error> {
+    let mut input = std::io::stdin();
+    let mut length = [0; 4];
+    input.read_exact(&mut length)?;
+    let mut frame = vec![0; u32::from_le_bytes(length) as usize];
+    input.read_exact(&mut frame)?;
+    let provision = Provision::read(&frame)?;
+    let serving = async {
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+        socket.set_nonblocking(true)?;
+        let worker = Worker::start(socket, provision, echo)?;
+        worker.connections(args.connections);
+        println!("{}", worker.addr()?);
+        let ended = tokio::task::spawn_blocking(move || std::io::copy(&mut input, &mut std::io::sink()));
+        ended.await??;
+        Ok::<_, Error>(ExitCode::SUCCESS)
+    };
+    LocalSet::new().run_until(serving).await
+}
+
+async fn echo(call: Call) -> Response<Full<Bytes>> {
+    let body = call.request.into_body().collect().await;
+    Response::new(Full::new(body.map(|body| body.to_bytes()).unwrap_or_default()))
+}
+
+/// Such a process; it ends when this is dropped.
+pub(crate) struct Sink {
+    process: Child,
+    _input: ChildStdin,
+    pub(crate) addr: SocketAddr,
+}
+
+impl Sink {
+    /// It serves when this returns.
+    pub(crate) fn start(provision: &Provision, connections: usize) -> Result<Self, Error> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["quic-sink", "--connections", &connections.to_string()]);
+        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let mut input = process.stdin.take().ok_or("no pipe")?;
+        input.write_all(&provision.write())?;
+        let mut line = String::new();
+        BufReader::new(process.stdout.take().ok_or("no pipe")?).read_line(&mut line)?;
+        let addr = line.trim_end().parse()?;
+        Ok(Self { process, _input: input, addr })
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.id()
+    }
+}
+
+impl Drop for Sink {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
