@@ -8,7 +8,6 @@ use std::time::{Duration, Instant, SystemTime};
 use nearpath_types::frames;
 use nearpath_wire::quic::{DialError, Dialer, Line};
 use tokio::sync::Mutex;
-use tokio::time::timeout;
 
 use super::choice::Silence;
 
@@ -84,11 +83,11 @@ impl Peer {
         Ok(line)
     }
 
-    /// What was sent in a first flight may have arrived, so nobody can send it again elsewhere; but no more is sent into silence.
+    /// What was sent in a first flight into silence may have arrived, so nobody can send it again elsewhere; but no more is sent there.
     async fn watch(self: Rc<Self>, line: Line) {
-        match timeout(PATIENCE, line.settled()).await {
-            Ok(Ok(_)) => self.silence.broken(),
-            Ok(Err(_)) | Err(_) => {
+        match line.settled().await {
+            Ok(_) => self.silence.broken(),
+            Err(_) => {
                 self.silence.failed(Instant::now());
                 self.part();
             }

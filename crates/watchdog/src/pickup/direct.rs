@@ -4,7 +4,6 @@
 //! held whole goes in the first flight where there is a session; one that is still coming waits for the handshake.
 
 use std::future::Future;
-use std::pin::pin;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -26,16 +25,11 @@ use crate::inbound::Inbound;
 use crate::refusal::{self, error};
 use crate::{hop, party};
 
-/// How long a handshake may take before a call that was not made goes another way: far more than a round trip.
-const LONGEST_HANDSHAKE: Duration = Duration::from_secs(1);
-
 /// What came of one try. With the body, where it was not sent.
 pub(super) enum Tried<B> {
     Answered(Response<Answer>),
     Unseen(B),
     Lost(CallError),
-    /// Nothing came back, not even of the handshake; it may have run.
-    Silence,
 }
 
 /// A body, and how it is sent.
@@ -78,7 +72,6 @@ pub(super) async fn call<B: Sendable>(
             Err(error(Reason::HeadersTooLarge, format!("the request's header fields: {fault}")))
         }
         Some(Tried::Lost(fault)) => Err(lost(wish, &fault.to_string())),
-        Some(Tried::Silence) => Err(lost(wish, "no answer over UDP; it may have run")),
     }
 }
 
@@ -109,26 +102,19 @@ async fn within<F: Future>(limit: Option<Duration>, call: F) -> Option<F::Output
 
 impl Sendable for Bytes {
     async fn send(self, line: &Line, head: &request::Parts, terms: Terms, early: Early) -> Tried<Self> {
-        let first_flight = early == Early::Allowed && line.is_early();
-        let calling = line.call_whole_of(head, self.clone(), early, terms);
-        let heard = heard(line, calling).await;
-        let silent = || if first_flight { Tried::Silence } else { Tried::Unseen(self.clone()) };
-        match heard {
-            None => silent(),
-            Some(Err(_)) if line.is_silent() => silent(),
-            Some(Ok(response)) if did_not_run(&response) => Tried::Unseen(self),
-            Some(Ok(response)) => Tried::Answered(response),
-            Some(Err(CallError::Unseen(_))) => Tried::Unseen(self),
-            Some(Err(fault)) => Tried::Lost(fault),
+        match line.call_whole_of(head, self.clone(), early, terms).await {
+            Ok(response) if did_not_run(&response) => Tried::Unseen(self),
+            Ok(response) => Tried::Answered(response),
+            Err(CallError::Unseen(_)) => Tried::Unseen(self),
+            Err(fault) => Tried::Lost(fault),
         }
     }
 }
 
 impl Sendable for Inbound {
     async fn send(self, line: &Line, head: &request::Parts, terms: Terms, _: Early) -> Tried<Self> {
-        match timeout(LONGEST_HANDSHAKE, line.settled()).await {
-            Ok(Ok(_)) => {}
-            Ok(Err(_)) | Err(_) => return Tried::Unseen(self),
+        if line.settled().await.is_err() {
+            return Tried::Unseen(self);
         }
         match line.call_of(head, self, terms).await {
             Ok(response) => Tried::Answered(response),
@@ -136,19 +122,6 @@ impl Sendable for Inbound {
             Err((fault, _)) => Tried::Lost(fault),
         }
     }
-}
-
-/// Awaits `call` as long as the peer does not leave the handshake without an answer.
-async fn heard<F: Future>(line: &Line, call: F) -> Option<F::Output> {
-    let mut call = pin!(call);
-    if line.is_early() {
-        tokio::select! {
-            biased;
-            answer = call.as_mut() => return Some(answer),
-            settled = timeout(LONGEST_HANDSHAKE, line.settled()) => drop(settled.ok()?), // what it says, the call learns too
-        }
-    }
-    Some(call.await)
 }
 
 /// Whether the callee's platform says that its code has not seen the call, because it is full or stops.
