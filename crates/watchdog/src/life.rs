@@ -79,7 +79,7 @@ pub(crate) async fn run(
     let addr = listener.local_addr()?;
     say!("listening on {addr}, mode {:?}", app.config.mode);
     tokio::spawn(listen::accept(listener, Arc::clone(&app), closing.watch()));
-    let told = serve_quic(&app, addr, identity, &closing, edges);
+    let (told, quic) = serve_quic(&app, addr, identity, &closing, edges);
     serve_metrics(&app);
     notes.phase("watchdog", born.elapsed());
 
@@ -98,11 +98,11 @@ pub(crate) async fn run(
             notes.ready();
             take_part(&app, membership, &closing);
         }
-        () = signals.next() => return Ok(stop(&app, closing, tenant, &mut signals).await),
+        () = signals.next() => return Ok(stop(&app, closing, tenant, &mut signals, quic).await),
     }
     tokio::select! {
-        exit = tenant.exit() => Ok(died(exit, closing, &mut tenant).await),
-        () = signals.next() => Ok(stop(&app, closing, tenant, &mut signals).await),
+        exit = tenant.exit() => Ok(died(exit, closing, &mut tenant, quic).await),
+        () = signals.next() => Ok(stop(&app, closing, tenant, &mut signals, quic).await),
     }
 }
 
@@ -136,26 +136,29 @@ impl App {
 }
 
 /// Without an identity there is nobody to be over QUIC. Returns what an instance that is to be told who it is waits for before it is ready: callers
-/// would find nobody. It ends in every case.
+/// would find nobody, which ends in every case; and the task, which ends with the last call.
 fn serve_quic(
     app: &Arc<App>,
     addr: SocketAddr,
     identity: Option<File>,
     closing: &Closing,
     edges: Edges,
-) -> oneshot::Receiver<()> {
+) -> (oneshot::Receiver<()>, JoinHandle<()>) {
     let (listens, told) = oneshot::channel();
     let listens = Some(listens).filter(|_| app.config.premises.identity); // dropped: nobody has to wait
     let edges = Some(edges).filter(|_| app.config.premises.pickup.is_some());
-    let Some(identity) = identity else { return told };
+    let Some(identity) = identity else { return (told, tokio::spawn(std::future::ready(()))) };
     let socket = std::os::unix::net::UnixStream::from(OwnedFd::from(identity));
     match socket.set_nonblocking(true).and_then(|()| UnixStream::from_std(socket)) {
         Ok(node) => {
-            drop(tokio::task::spawn_local(quic::serve(Arc::clone(app), addr, node, closing.watch(), listens, edges)))
+            let serving = quic::serve(Arc::clone(app), addr, node, closing.watch(), listens, edges);
+            (told, tokio::task::spawn_local(serving))
         }
-        Err(fault) => say!("no QUIC: NEARPATH_IDENTITY_FD is no socket: {fault}"),
+        Err(fault) => {
+            say!("no QUIC: NEARPATH_IDENTITY_FD is no socket: {fault}");
+            (told, tokio::spawn(std::future::ready(())))
+        }
     }
-    told
 }
 
 /// A port that is taken costs the metrics, not the function.
@@ -277,17 +280,18 @@ async fn accepts(addrs: &[SocketAddr]) {
 }
 
 /// The tenant's server has died: what was in progress gets its answers, then this process ends too and the node starts anew.
-async fn died(exit: Exit, closing: Closing, tenant: &mut Tenant) -> ExitCode {
+async fn died(exit: Exit, closing: Closing, tenant: &mut Tenant, quic: JoinHandle<()>) -> ExitCode {
     let tail = match &mut tenant.0 {
         Some(server) => server.last_words(true).await,
         None => String::new(),
     };
     say!("the tenant's process ended with {exit}{tail}");
     let _ = timeout(LAST_WORDS, closing.finish()).await;
+    let _ = timeout(LAST_WORDS, quic).await; // callers over QUIC learn of an end only by being told
     ExitCode::from(exit.as_failure())
 }
 
-async fn stop(app: &App, closing: Closing, tenant: Tenant, signals: &mut Signals) -> ExitCode {
+async fn stop(app: &App, closing: Closing, tenant: Tenant, signals: &mut Signals, quic: JoinHandle<()>) -> ExitCode {
     app.healthy.store(false, Ordering::Relaxed);
     app.lock.release();
     say!("stopping: unhealthy for {:?}, then closing", app.config.healthcheck_interval);
@@ -296,6 +300,7 @@ async fn stop(app: &App, closing: Closing, tenant: Tenant, signals: &mut Signals
     if !signals.unless(drain, closing.finish()).await {
         say!("calls were still in progress after {drain:?} (write_timeout) and are cut");
     }
+    let _ = timeout(LAST_WORDS, quic).await; // callers over QUIC learn of an end only by being told
     end_tenant(tenant, app.config.stop_grace).await;
     say!("stopped");
     ExitCode::SUCCESS

@@ -80,7 +80,11 @@ async fn take_part<S>(
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let Some(first) = node.next().await? else { return Ok(()) }; // a node that knows no QUIC
+    let first = tokio::select! {
+        first = node.next() => first?,
+        () = watch.closed() => return Ok(()),
+    };
+    let Some(first) = first else { return Ok(()) }; // a node that knows no QUIC
     let FromNode::Provision(first) = FromNode::read(&first)? else { return Err(Fault::Order) };
     let provision = Provision::read(first)?;
     let socket = UdpSocket::bind(addr)?;
@@ -95,7 +99,7 @@ where
         ended = office.work() => ended?,
         () = watch.closed() => {}
     }
-    office.close().await
+    office.close(watch).await
 }
 
 /// What is between the node, those who call and those who are called.
@@ -154,8 +158,8 @@ where
         Ok(())
     }
 
-    /// Takes no more calls, and ends when those that are open have ended, its own included.
-    async fn close(mut self) -> Result<(), Fault> {
+    /// Takes no more calls, and ends when those that are open have ended, its own included; or when they have no more time.
+    async fn close(mut self, mut watch: Watch) -> Result<(), Fault> {
         let (worker, edges) = (&self.worker, self.edges.clone());
         let idle = async {
             worker.drain().await;
@@ -166,6 +170,7 @@ where
         tokio::select! {
             () = idle => {}
             ended = tell(&mut self.node, &mut self.out.1) => ended?,
+            () = watch.given_up() => self.worker.cut().await,
         }
         if let (Some(node), Ok(last)) = (&mut self.node, self.out.1.try_recv()) {
             let _ = node.write(&last).await; // a node that is gone counts nothing

@@ -309,7 +309,7 @@ impl Failed {
                 Self::For(CallError::Unseen("the worker is stopping".to_owned()))
             }
             BodyError::Stream(ReadError::ConnectionLost(ConnectionError::ApplicationClosed(close)))
-                if close.error_code == code::FULL =>
+                if [code::FULL, code::REFUSED].contains(&close.error_code) =>
             {
                 Self::For(CallError::Unseen(String::from_utf8_lossy(&close.reason).into_owned()))
             }

@@ -141,6 +141,13 @@ where
         self.server.stop().await;
     }
 
+    /// Ends all connections now, its own calls with them, and returns when every peer was told. Calls that are open are cut.
+    pub async fn cut(&self) {
+        self.endpoint.set_server_config(None);
+        self.endpoint.close(code::STOPPING, b"the worker is stopping");
+        self.endpoint.wait_idle().await;
+    }
+
     /// As [`drain`](Self::drain); then all connections end.
     pub async fn stop(&self) {
         self.drain().await;
