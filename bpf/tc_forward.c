@@ -70,12 +70,8 @@ static __attribute__((always_inline)) int forward(struct __sk_buff *skb, struct 
 	row = bpf_map_lookup_elem(&rows, &way);
 	if (!row)
 		return way.from == station->eip ? deny(skb, station) : drop(FORGED);
-	if (row->port && !is_between(skb, row->port))
+	if (row->port && !is_between(skb, ip, row->port))
 		return deny(skb, station);
-	eth = whole(skb, sizeof(*eth) + sizeof(struct iphdr));
-	ip = (void *)(eth + 1);
-	if (!eth)
-		return drop(FOREIGN);
 	if (ip->ttl <= 1)
 		return drop(EXPIRED);
 	decrease_ttl(ip);

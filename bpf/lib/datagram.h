@@ -4,20 +4,20 @@
 #include "packet.h"
 #include "segment.h"
 
-struct datagram {
-	struct ethhdr eth;
-	struct iphdr ip;
+struct ports {
 	__be16 from;
 	__be16 to;
-	__be16 length;
-	__sum16 check;
-} __attribute__((packed));
+};
 
-/* Whether it is a datagram from this port to the same. A part of one has no ports to see: who must not be cut says so. */
-static __attribute__((always_inline)) int is_between(struct __sk_buff *skb, __be16 port)
+/* Whether it is a datagram from this port to the same. A part of one has no ports to see: who must not be cut says so. The
+ * ports are copied: so the packet's pointers stay what the verifier knows them to be. */
+static __attribute__((always_inline)) int is_between(struct __sk_buff *skb, struct iphdr *ip, __be16 port)
 {
-	struct datagram *datagram = whole(skb, sizeof(*datagram));
+	struct ports ports;
 
-	return datagram && datagram->ip.ihl == 5 && datagram->ip.protocol == IPPROTO_UDP &&
-	       !(datagram->ip.frag_off & bpf_htons(FRAGMENT)) && datagram->from == port && datagram->to == port;
+	if (ip->ihl != 5 || ip->protocol != IPPROTO_UDP || (ip->frag_off & bpf_htons(FRAGMENT)))
+		return 0;
+	if (bpf_skb_load_bytes(skb, sizeof(struct ethhdr) + sizeof(*ip), &ports, sizeof(ports)))
+		return 0;
+	return ports.from == port && ports.to == port;
 }

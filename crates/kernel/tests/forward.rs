@@ -15,7 +15,7 @@ use nearpath_kernel::station::Station;
 use nearpath_kernel::switch::Switch;
 use nearpath_types::Eip;
 
-use frames::{arp, checksum, ip, seal, tcp, tcp_checksum, udp};
+use frames::{arp, checksum, datagram, ip, seal, tcp, tcp_checksum};
 
 const NEXT_HOP: Ipv4Addr = Ipv4Addr::new(169, 254, 0, 1);
 const GATEWAY: Eip = Eip(Ipv4Addr::new(10, 62, 0, 1));
@@ -171,19 +171,19 @@ fn between_instances_only_the_datagrams_of_watchdogs_pass() {
     let b = Station::create(&switch, B, "b", NEXT_HOP).unwrap();
     forwarder.attach(&switch, b.eip(), b.device()).unwrap();
     let verdict = |frame: &[u8]| forwarder.judge(frame).unwrap().0;
-    let asked = udp(A, B, (8080, 8080));
+    let asked = datagram(A, B, (8080, 8080));
     assert_eq!(verdict(&asked), SHOT, "nobody allowed that");
     forwarder.allow_datagrams(A, B, 8080).unwrap();
     assert_eq!(verdict(&asked), REDIRECT);
     for ports in [(8080, 53), (53, 8080), (0x901f, 8080)] {
-        assert_eq!(verdict(&udp(A, B, ports)), SHOT, "{ports:?}");
+        assert_eq!(verdict(&datagram(A, B, ports)), SHOT, "{ports:?}");
     }
     let mut part = asked.clone();
     part[20] = 0x20;
     seal(&mut part);
     let mut options = asked.clone();
     options[14] = 0x46;
-    for other in [part, options, ip(A, B, 64), tcp(A, B, 0x10), udp(B, A, (8080, 8080))] {
+    for other in [part, options, ip(A, B, 64), tcp(A, B, 0x10), datagram(B, A, (8080, 8080))] {
         assert_eq!(verdict(&other), SHOT);
     }
     let (refused, frame) = forwarder.judge(&tcp(A, B, 0x02)).unwrap();
@@ -193,7 +193,7 @@ fn between_instances_only_the_datagrams_of_watchdogs_pass() {
     assert_eq!(verdict(&asked), REDIRECT, "the other of the two still wants it");
     forwarder.forbid(B, A);
     assert_eq!(verdict(&asked), SHOT);
-    assert_eq!(verdict(&udp(A, GATEWAY, (1, 2))), REDIRECT, "the control");
+    assert_eq!(verdict(&datagram(A, GATEWAY, (1, 2))), REDIRECT, "the control");
 }
 
 /// A gateway that does not know yet of an instance's end does not wait for it.

@@ -52,7 +52,7 @@ pub(crate) fn tcp(from: Eip, to: Eip, flags: u8) -> Vec<u8> {
 }
 
 /// A UDP datagram between these ports.
-pub(crate) fn udp(from: Eip, to: Eip, ports: (u16, u16)) -> Vec<u8> {
+pub(crate) fn datagram(from: Eip, to: Eip, ports: (u16, u16)) -> Vec<u8> {
     let mut frame = ip(from, to, 64);
     frame[23] = 17;
     frame[34..38].copy_from_slice(&[ports.0.to_be_bytes(), ports.1.to_be_bytes()].concat());
