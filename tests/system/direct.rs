@@ -88,6 +88,9 @@ async fn a_declared_edge_goes_directly_and_an_undeclared_one_nowhere() {
     let house = pair(folder.path(), &["--forward", "tc"]).await;
     directly(&house, "a", "b").await;
     eventually("it is counted", async || counted(&house, "a", "b").await > 0).await;
+    let paths: Value = serde_json::from_slice(house.ask(http::Method::GET, "/system/paths", "").await.body()).unwrap();
+    let told = paths.as_array().unwrap().iter().find(|path| path["caller"] == "a.openfaas-fn").unwrap();
+    assert_eq!(told["path"], "quic", "{told}");
     let before = counted(&house, "a", "b").await;
     for _ in 0..3 {
         assert_eq!(relay(&house, "a", "b").await, (StatusCode::OK, "quic from inside".to_owned()), "{}", house.log());

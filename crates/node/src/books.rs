@@ -3,13 +3,13 @@
 //! A ledger stays when its domain ends, until what its edges counted is old enough to be forgotten: a chain that is deployed
 //! again goes on counting.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nearpath_domain::clock;
 use nearpath_domain::hub::{BUCKETS, Calls, EdgeCounters, Holdings, Ledger, Roll};
-use nearpath_types::FunctionId;
 use nearpath_types::chain::{Bucket, EdgeStatus, GATEWAY, HolderStatus, MemoryStatus};
+use nearpath_types::{FunctionId, InstanceAddr, InstanceId};
 
 use crate::direct::Direct;
 use crate::sums;
@@ -44,6 +44,11 @@ impl Books {
     /// How often a function was called by others past the gateway; it may have been in several domains, one after another.
     pub(crate) fn calls(&self, callee: &FunctionId) -> Calls {
         self.all().values().fold(self.direct.calls(callee), |all, ledger| all.and(ledger.calls(callee)))
+    }
+
+    /// Which instances can call which directly.
+    pub(crate) fn ways(&self) -> BTreeMap<InstanceId, BTreeSet<InstanceAddr>> {
+        self.direct.ways()
     }
 
     /// For those who tell of calls that the node does not see.

@@ -1,19 +1,23 @@
 //! What instances tell of calls that they made past gateway and memory: read when asked for, like the domains' ledgers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nearpath_domain::hub::Calls;
 use nearpath_types::chain::{Bucket, EdgeStatus};
 use nearpath_types::frames::{BUCKETS, Tally};
-use nearpath_types::{FunctionId, InstanceId};
+use nearpath_types::{FunctionId, InstanceAddr, InstanceId};
 
 /// Caller and callee.
 type Edge = (FunctionId, FunctionId);
 
 /// Clones are the same.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Direct(Arc<Mutex<BTreeMap<Edge, Line>>>);
+pub(crate) struct Direct {
+    lines: Arc<Mutex<BTreeMap<Edge, Line>>>,
+    /// To where each instance can go.
+    ways: Arc<Mutex<BTreeMap<InstanceId, BTreeSet<InstanceAddr>>>>,
+}
 
 #[derive(Debug, Default)]
 struct Line {
@@ -56,8 +60,17 @@ impl Direct {
         self.all().retain(|(caller, callee), _| known(caller) && known(callee));
     }
 
+    /// Which instances can call which directly.
+    pub(crate) fn ways(&self) -> BTreeMap<InstanceId, BTreeSet<InstanceAddr>> {
+        self.all_ways().clone()
+    }
+
+    fn all_ways(&self) -> MutexGuard<'_, BTreeMap<InstanceId, BTreeSet<InstanceAddr>>> {
+        self.ways.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn all(&self) -> MutexGuard<'_, BTreeMap<Edge, Line>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -75,8 +88,16 @@ impl Teller {
     }
 }
 
+impl Teller {
+    /// Where it can go from now on.
+    pub(crate) fn reaches(&self, ways: BTreeSet<InstanceAddr>) {
+        self.of.all_ways().insert(self.instance, ways);
+    }
+}
+
 impl Drop for Teller {
     fn drop(&mut self) {
+        self.of.all_ways().remove(&self.instance);
         for line in self.of.all().values_mut() {
             let lost = line.open.remove(&self.instance).unwrap_or_default();
             (line.ended, line.failed) = (plus(line.ended, lost), plus(line.failed, lost));

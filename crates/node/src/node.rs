@@ -147,7 +147,7 @@ impl Node {
     /// Which path a plain call takes along every edge, the gateway's included.
     pub fn paths(&self) -> Vec<PathStatus> {
         let snapshot = self.snapshots.borrow().clone();
-        paths::matrix(&snapshot, &self.books.rolls())
+        paths::matrix(&snapshot, &self.books.rolls(), self.books.ways())
     }
 
     /// What the instances of a function use together; zero where nobody counts.

@@ -49,7 +49,7 @@ impl Workshop {
         let policy = Policy::of(&desired.spec).unwrap_or_default(); // one that cannot be read is told elsewhere
         self.open_door(&mut blueprint, &desired.spec, &policy);
         if self.tools.identities.serve(policy.transport) {
-            self.introduce(&mut blueprint, &policy);
+            self.introduce(&mut blueprint, &desired.spec, &policy);
         }
         let (record, order) = Record::starting(lot, desired, now);
         tokio::spawn(Life::new(blueprint, desired, self.tools.clone()).live(order));
@@ -71,9 +71,10 @@ impl Workshop {
     }
 
     /// Has it told who it is. Its calls are picked up then, if it declares any: they may go straight to whom they are for.
-    fn introduce(&self, blueprint: &mut Blueprint, policy: &Policy) {
+    fn introduce(&self, blueprint: &mut Blueprint, spec: &FunctionSpec, policy: &Policy) {
         let (name, value) = variables::IDENTITY;
         blueprint.environment.insert(name.to_owned(), value.to_owned());
+        blueprint.environment.extend(chain::limited(spec, policy));
         if let Some(network) = self.network(blueprint).filter(|_| !policy.calls.is_empty()) {
             blueprint.pickup = Some(chain::PICKUP);
             blueprint.environment.extend(chain::picked_up(network));

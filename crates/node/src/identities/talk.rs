@@ -78,6 +78,8 @@ impl Talk {
         if callees == self.callees {
             return Ok(());
         }
+        let peers = callees.iter().flat_map(|callee| &callee.peers);
+        self.teller.reaches(peers.map(|peer| InstanceAddr(peer.addr)).collect());
         self.callees = callees;
         self.line.write(&frames::callees(&self.callees)).await
     }

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::Response;
+use http_body::Body as _;
 use nearpath_types::Reason;
 use nearpath_types::frames::{BadFrame, FromNode};
 use nearpath_wire::early::{Provision, ProvisionError};
@@ -21,13 +22,14 @@ use nearpath_wire::quic::{Call, Caller, Refused, Worker, WorkerError};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::arrival::Arrival;
+use crate::arrival::{Arrival, Bounded};
 use crate::body::Body;
 use crate::edges::Edges;
 use crate::listen::{Open, Watch};
 use crate::logs::say;
 use crate::party;
 use crate::patience::Busy;
+use crate::refusal;
 use crate::serve::{App, answer};
 use line::Line;
 
@@ -201,11 +203,19 @@ async fn complain(mut refused: watch::Receiver<Refused>) {
 }
 
 async fn walk(app: Arc<App>, call: Call, open: Open) -> Response<Body> {
-    let mut request = call.request.map(Arrival::Quic);
+    let limit = app.config.premises.max_body;
+    if let Some(limit) = limit.filter(|limit| call.request.body().size_hint().lower() > *limit as u64) {
+        return said(refusal::answer(&party::too_large(limit)));
+    }
+    let mut request = call.request.map(|body| Arrival::Quic(Bounded::new(body, limit)));
     if call.asked.patience > 0 {
         party::tell_limit(request.headers_mut(), Some(Duration::from_nanos(call.asked.patience)));
     }
-    let mut response = answer(app, request, Busy::default().enter(), open).await;
+    said(answer(app, request, Busy::default().enter(), open).await)
+}
+
+/// An answer of the watchdog's own is marked as such beside HTTP's head, where no tenant can write.
+fn said(mut response: Response<Body>) -> Response<Body> {
     if let Some(reason) = response.extensions().get::<Reason>() {
         let said =
             Answered { platform: true, status: response.status().as_u16(), reason: *reason as u16, total: UNKNOWN };

@@ -316,6 +316,29 @@ fn what_a_full_instance_refuses_goes_to_the_gateway() {
 }
 
 #[test]
+fn a_body_that_its_callee_does_not_take_is_refused_there() {
+    run(async {
+        let mut pair = Pair::new(tenant(echo).await, &["a"], &[("NEARPATH_MAX_BODY", "10")]).await;
+        pair.introduce(pair.b.addr).await;
+        pair.mint().await;
+        assert_eq!(text(pair.call("/function/b", "0123456789").await).await.0, 200, "the control");
+        let answer = pair.call("/function/b", "0123456789x").await;
+        assert_eq!(answer.headers()["x-nearpath-reason"], Reason::BodyTooLarge.name());
+        let (say, parts) = crate::support::frames();
+        let request = Request::post("/function/b").body(parts).unwrap();
+        let saying = async {
+            for part in ["01234", "56789", "x"] {
+                let _ = say.send(Ok(Frame::data(part.into()))).await; // it may have been refused already
+            }
+            drop(say);
+        };
+        let (answer, ()) = tokio::join!(send(pair.pickup, request), saying);
+        assert_eq!(answer.unwrap().headers()["x-nearpath-reason"], Reason::BodyTooLarge.name());
+        assert!(pair.forwarded.try_recv().is_err());
+    });
+}
+
+#[test]
 fn an_instance_that_stops_before_it_has_answered_is_an_error_and_no_second_call() {
     run(async {
         let (reached, mut reaching) = mpsc::unbounded_channel();
