@@ -13,13 +13,13 @@ use nearpath_types::frames::{self, Callee, FromWatchdog, Handshake, Peer, Tally}
 use nearpath_types::policy::ZeroRtt;
 use nearpath_types::{FunctionId, InstanceId, Reason, SpiffeId};
 use nearpath_wire::early::mint::Worker;
-use nearpath_wire::early::{Provision, Register, TokenKey};
+use nearpath_wire::early::{Entry, Provision, Register, TokenKey};
 use nearpath_wire::identity::authority::Authority;
 use nearpath_wire::quic::config;
 use rustix::process::Signal;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UdpSocket, UnixStream};
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use crate::quic::{DOMAIN, HOUR, credentials, run, start};
 use crate::support::{Watchdog, full, send, tenant, text};
@@ -109,8 +109,15 @@ impl Pair {
         sum
     }
 
-    /// The callee's half, as the node has it.
+    /// The callee's half, as the node has it; `b` learns of it.
     async fn mint(&mut self) {
+        let entries = self.answer().await;
+        let frame = Provision { entries, ..self.provision_of_b.clone() }.write();
+        self.node_of_b.write_all(&frame).await.unwrap();
+    }
+
+    /// The callee's half; what `b` has to know of it.
+    async fn answer(&mut self) -> Vec<Entry> {
         let register = Arc::new(Register::new(None));
         let Provision { credentials, key, .. } = &self.provision_of_b;
         let trust = self.provision_of_b.trust().unwrap();
@@ -119,13 +126,9 @@ impl Pair {
         while !worker.is_done() {
             let Handshake { callee, datagrams } = self.half().await;
             let datagrams = worker.step(&datagrams);
-            if worker.is_done() {
-                let entries = register.drain();
-                let frame = Provision { entries, ..self.provision_of_b.clone() }.write();
-                self.node_of_b.write_all(&frame).await.unwrap();
-            }
             self.node_of_a.write_all(&frames::handshake(&Handshake { callee, datagrams })).await.unwrap();
         }
+        register.drain()
     }
 
     /// Says that there is no session to be had.
@@ -155,8 +158,8 @@ fn path(response: &Response<Incoming>) -> &str {
     response.headers().get("x-nearpath-path").map_or("none", |path| path.to_str().unwrap())
 }
 
-/// Carries datagrams to `to`, and back once it is let.
-async fn one_way(to: SocketAddr, open: Arc<Notify>) -> SocketAddr {
+/// Carries datagrams to where `to` says, and back once it is let.
+async fn one_way(mut to: watch::Receiver<Option<SocketAddr>>, open: Arc<Notify>) -> SocketAddr {
     let (front, back) = (UdpSocket::bind("127.0.0.1:0").await.unwrap(), UdpSocket::bind("127.0.0.1:0").await.unwrap());
     let addr = front.local_addr().unwrap();
     let (front, back) = (Arc::new(front), Arc::new(back));
@@ -166,6 +169,7 @@ async fn one_way(to: SocketAddr, open: Arc<Notify>) -> SocketAddr {
         let (mut datagram, mut tell) = (vec![0; 2048], Some(tell));
         while let Ok((length, from)) = there.recv_from(&mut datagram).await {
             tell.take().map(|tell| tell.send(from).unwrap());
+            let to = to.wait_for(Option::is_some).await.unwrap().unwrap();
             here.send_to(&datagram[..length], to).await.unwrap();
         }
     });
@@ -188,10 +192,18 @@ fn the_first_call_to_an_instance_that_was_never_contacted_is_in_the_first_packet
             reached.notify_one();
             echo(request)
         });
-        let mut pair = Pair::new(b.await, &["a"], &[]).await;
-        let way = one_way(pair.b.addr, Arc::clone(&open)).await;
+        let b = b.await;
+        let mut pair = Pair::new(b, &["a"], &[]).await;
+        let (there, to) = watch::channel(None);
+        let way = one_way(to, Arc::clone(&open)).await;
         pair.introduce(way).await;
-        pair.mint().await;
+        let entries = pair.answer().await;
+        // It starts only now, with what was minted for it. Its name is that of the first, which nobody ever called.
+        let first = Provision { entries, ..pair.provision_of_b.clone() }.write();
+        let url = format!("http://{b}");
+        let (b, _node) = start(&[("mode", "http"), ("fprocess", "sleep 1000"), ("upstream_url", &url)], &first);
+        b.stderr.find("QUIC on");
+        there.send_replace(Some(b.addr));
         let calling = pair.call("/function/b/x?y", "at once");
         let control = async {
             seen.notified().await; // nothing went back until now
