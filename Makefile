@@ -102,6 +102,11 @@ bench-%: build ## one comparison: bench-edge, bench-start, bench-ring; writes be
 	@tools/need nginx=nginx || echo "going on without nginx: the comparison will say what it lacks"
 	PATH="$(abspath $(RELEASE)):$$PATH" $(RELEASE)/nearpath-bench $*
 
+bench-quic: build ## calls to another machine, by the transports; root
+	@tools/need python3=python3 pip3=python3-pip || echo "going on without pip: the comparison will say what it lacks"
+	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || tools/need initdb=postgresql || echo "going on without PostgreSQL: the comparison will say so"
+	PATH="$(abspath $(RELEASE)):$$PATH" $(RELEASE)/nearpath-bench quic
+
 audit: build ## count by tracing what a request makes the kernel do; writes docs/reference/audit.md; root
 	@tools/need bpftrace=bpftrace nginx=nginx perf=linux-perf strace=strace || echo "going on with what is there"
 	PATH="$(abspath $(RELEASE)):$$PATH" $(RELEASE)/nearpath-bench audit

@@ -5,6 +5,7 @@
 //! medians. [`peer`] starts what is measured, [`command`] holds one file a subcommand. Everything runs on loopback.
 
 mod apart;
+mod apps;
 mod audit;
 mod census;
 mod circle;

@@ -122,24 +122,79 @@ fn ring_writes_its_file() {
     assert!(rows.iter().all(|row| row["n"].as_u64() > Some(0)), "{report}");
 }
 
+/// What `quic` wrote and printed.
+fn quic(args: &[&str], path: &str) -> (Value, String) {
+    let folder = tempfile::tempdir().expect("room for a folder");
+    let mut command = Command::new("/usr/bin/timeout"); // a hang is a failure
+    command.args([
+        "300",
+        env!("CARGO_BIN_EXE_nearpath-bench"),
+        "quic",
+        "--rounds",
+        "1",
+        "--duration",
+        "0",
+        "--least",
+        "2",
+    ]);
+    command.args(args).env("PATH", path).env("NEARPATH_BENCH_RESULTS", folder.path()).stdin(Stdio::null());
+    command.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+    let output = command.output().expect("timeout(1) is there");
+    let text = std::fs::read(folder.path().join("quic.json")).unwrap_or_else(|error| panic!("{error}: {output:?}"));
+    (serde_json::from_slice(&text).expect("a report"), String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+fn path_with_watchdog() -> String {
+    let programs = nearpath_testkit::program("nearpath-watchdog");
+    let folder = programs.parent().expect("a program is in a folder").display();
+    format!("{folder}:{}", std::env::var("PATH").unwrap_or_default())
+}
+
 #[test]
 fn quic_writes_its_file() {
     nearpath_testkit::need_root!();
-    let folder = tempfile::tempdir().unwrap();
-    let programs = nearpath_testkit::program("nearpath-watchdog");
-    let path = format!("{}:{}", programs.parent().unwrap().display(), std::env::var("PATH").unwrap_or_default());
-    let args = ["quic", "--rounds", "1", "--duration", "0", "--least", "2", "--delays", "loopback,0.5"];
-    let few = ["--starts", "1", "--longest", "2", "--mints", "3"];
-    let mut command = bench();
-    command.args(args).args(few).env("PATH", path).env("NEARPATH_BENCH_RESULTS", folder.path());
-    let output = command.output().unwrap();
-    let text = std::fs::read(folder.path().join("quic.json")).unwrap_or_else(|error| panic!("{error}: {output:?}"));
-    let report: Value = serde_json::from_slice(&text).unwrap();
+    let few = ["--delays", "loopback,0.5", "--starts", "1", "--longest", "2", "--mints", "3", "--apps", "none"];
+    let (report, _) = quic(&few, &path_with_watchdog());
     let rows = report["rows"].as_array().unwrap();
     assert!(rows.iter().all(|row| row["failed"] == 0 && row["n"].as_u64() > Some(0)), "{report}");
     let early = |row: &&Value| row["variant"] == "quic 0-rtt";
     assert_eq!(rows.iter().filter(early).count(), 2 * 4 + 2, "two places, four cases each, two chains: {report}");
     assert!(report["ratios"].as_array().unwrap().len() > 10, "{report}");
+}
+
+/// Fails when an application's answers are not what they should be. One that cannot be had here is a skip.
+fn quic_apps(case: &str, apps: &str, (cases, variants): (usize, &str)) {
+    let few = ["--case", case, "--apps", apps, "--variants", variants];
+    let (report, table) = quic(&few, &path_with_watchdog());
+    if let Some(line) = table.lines().find(|line| line.starts_with("left out: ")) {
+        skip!("{line}");
+    }
+    let rows = report["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), cases * (variants.split(';').count() + 1), "each, and one without a network: {report}");
+    assert!(rows.iter().all(|row| row["failed"] == 0 && row["n"] == 2), "{report}");
+    assert_eq!(table.matches("the network's part in ms: quic 0-rtt ").count(), cases, "{table}");
+}
+
+#[test]
+fn quic_measures_certificate_info_and_the_image_resizer() {
+    nearpath_testkit::need_root!();
+    quic_apps("app", "certinfo,resizer", (2, "quic 0-rtt;quic pre-dialled"));
+}
+
+#[test]
+fn quic_measures_the_chains_of_the_retailer() {
+    nearpath_testkit::need_root!();
+    let gateway = "tls 1.2, server's certificate only, gateway between;quic 0-rtt, gateway between";
+    quic_apps("app retail chain", "retail", (3, &format!("quic 0-rtt;quic pre-dialled;{gateway}")));
+}
+
+#[test]
+fn an_application_that_cannot_be_had_is_left_out_with_the_reason() {
+    let (report, table) = quic(&["--case", "app"], "/nowhere");
+    assert_eq!(report["rows"].as_array().map(Vec::len), Some(0), "{report}");
+    for name in ["certinfo", "resizer", "retail"] {
+        assert!(table.contains(&format!("left out: app {name}, 0.5 ms: python3 cannot be started")), "{table}");
+    }
 }
 
 #[test]

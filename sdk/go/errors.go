@@ -153,6 +153,7 @@ var reasons = [...]string{
 	19: "function_failed", 20: "exec_timeout", 21: "internal", 22: "unauthorized", 23: "not_found", 24: "conflict",
 	25: "not_implemented", 26: "storage_full", 27: "read_only",
 	28: "answer_too_large",
+	29: "too_early",
 }
 
 // reasonName is the name of a number of contract/reasons.toml, or empty.

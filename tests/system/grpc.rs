@@ -46,9 +46,9 @@ impl Example {
         ran.map_err(|fault| format!("python3 cannot be run: {fault}"))
     }
 
-    async fn deploy(&self, house: &House) {
+    async fn deploy(&self, house: &House, options: &[&str]) {
         let mut deploy = Command::new(program("nearpath"));
-        deploy.args(["deploy", "-f", "stack.yml", "--env", "exec_timeout=1s", "--gateway"]);
+        deploy.args(["deploy", "-f", "stack.yml", "--env", "exec_timeout=1s"]).args(options).arg("--gateway");
         let deploy = deploy.arg(format!("http://{}", house.addr)).current_dir(&self.0).kill_on_drop(true);
         let said = within(deploy.output()).await.unwrap();
         assert!(said.status.success(), "{}\n{}", String::from_utf8_lossy(&said.stderr), house.log());
@@ -73,9 +73,21 @@ async fn the_grpc_example_works() {
         Err(reason) => skip!("{reason}"),
     };
     let house = House::start().await;
-    example.deploy(&house).await;
+    example.deploy(&house, &[]).await;
     every_kind_of_method(&example, &house).await;
     errors_have_grpcs_names(&example, &house).await;
+    over_quic(&example, &house).await;
+}
+
+/// The same over streams of QUIC, trailers included.
+async fn over_quic(example: &Example, house: &House) {
+    let calls = async || crate::quic::metric(house, "nearpath_quic_calls_total", "").await;
+    assert_eq!(calls().await, 0);
+    example.deploy(house, &["--annotation", "nearpath.io/transport=quic"]).await;
+    every_kind_of_method(example, house).await;
+    let (_, complaint) = example.client(house, "shout").await;
+    assert!(complaint.starts_with("INVALID_ARGUMENT: "), "its status is in the trailers: {complaint}");
+    assert!(calls().await > 7, "{}", house.log());
 }
 
 async fn every_kind_of_method(example: &Example, house: &House) {

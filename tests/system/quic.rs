@@ -22,13 +22,13 @@ use crate::house::{Answer, House, http_function, send};
 use crate::load::open_loop;
 
 /// Answers with method, path and body; what begins with `/size/` with so many bytes.
-const MIRROR: &str = r#"if self.path.startswith("/size/"):
+pub(crate) const MIRROR: &str = r#"if self.path.startswith("/size/"):
     self.answer(200, b"x" * int(self.path[6:]))
 else:
     self.answer(200, f"{self.command} {self.path} ".encode() + body)"#;
 
 /// Waits until a file is there, and says in another that it was reached, or that its caller left.
-const SLOW: &str = r#"open("/tmp/reached", "w").close()
+pub(crate) const SLOW: &str = r#"open("/tmp/reached", "w").close()
 while not os.path.exists("/tmp/go"):
     time.sleep(0.005)
 self.answer(200, b"at last")"#;
@@ -44,16 +44,16 @@ fn request(method: Method, path: &str, body: impl Into<Bytes>) -> Request<Full<B
     request.header("x-nearpath-path", "tell").body(Full::new(body.into())).unwrap()
 }
 
-async fn ask(house: &House, method: Method, path: &str, body: impl Into<Bytes>) -> Answer {
+pub(crate) async fn ask(house: &House, method: Method, path: &str, body: impl Into<Bytes>) -> Answer {
     within(send(house.addr, request(method, path, body))).await.unwrap()
 }
 
-fn path(answer: &Answer) -> &str {
+pub(crate) fn path(answer: &Answer) -> &str {
     answer.headers().get("x-nearpath-path").map_or("none", |path| path.to_str().unwrap())
 }
 
 /// The sum of a metric over the series that hold `labels`.
-async fn metric(house: &House, name: &str, labels: &str) -> u64 {
+pub(crate) async fn metric(house: &House, name: &str, labels: &str) -> u64 {
     let page = within(send(house.admin, request(Method::GET, "/metrics", ""))).await.unwrap();
     let page = String::from_utf8(page.body().to_vec()).unwrap();
     let of =
@@ -144,25 +144,25 @@ async fn lines_are_opened_ahead_of_calls_for_functions_that_are_called() {
     eventually("a line to the second instance", opened).await;
 }
 
-async fn connect(house: &House) -> SendRequest<TestBody> {
+pub(crate) async fn connect(house: &House) -> SendRequest<TestBody> {
     let stream = tokio::net::TcpStream::connect(house.addr).await.unwrap();
     let (sender, connection) = handshake(TokioIo::new(stream)).await.unwrap();
     tokio::spawn(connection);
     sender
 }
 
-type TestBody = http_body_util::combinators::UnsyncBoxBody<Bytes, std::convert::Infallible>;
+pub(crate) type TestBody = http_body_util::combinators::UnsyncBoxBody<Bytes, std::convert::Infallible>;
 
-fn whole(body: &'static str) -> TestBody {
+pub(crate) fn whole(body: &'static str) -> TestBody {
     Full::new(Bytes::from_static(body.as_bytes())).boxed_unsync()
 }
 
-async fn next(body: &mut Incoming) -> Bytes {
+pub(crate) async fn next(body: &mut Incoming) -> Bytes {
     within(body.frame()).await.unwrap().unwrap().into_data().unwrap()
 }
 
 /// Sends events; each waits for its turn.
-const LINES: &str = r#"self.send_response(200)
+pub(crate) const LINES: &str = r#"self.send_response(200)
 self.send_header("Content-Type", "text/event-stream")
 self.end_headers()
 self.close_connection = True
@@ -173,7 +173,7 @@ for number in range(3):
         time.sleep(0.005)"#;
 
 /// What an instance has in its `/tmp`, seen from outside.
-async fn inside(house: &House, name: &str, file: &str) -> std::path::PathBuf {
+pub(crate) async fn inside(house: &House, name: &str, file: &str) -> std::path::PathBuf {
     let pid = house.instance_pids(name).await[0];
     format!("/proc/{pid}/root/tmp/{file}").into()
 }
@@ -299,7 +299,7 @@ fn block_udp(namespace: &File) -> Result<(), String> {
     blocked.success().then_some(()).ok_or_else(|| "ip(8) knows no rules for a protocol".to_owned())
 }
 
-async fn instances_namespace(house: &House, name: &str) -> File {
+pub(crate) async fn instances_namespace(house: &House, name: &str) -> File {
     File::open(format!("/proc/{}/ns/net", house.instance_pids(name).await[0])).unwrap()
 }
 
@@ -315,7 +315,7 @@ async fn calls_say_that_udp_is_blocked(house: &House) {
         let answer = ask(house, method.clone(), "/function/mirror", "").await;
         let said = (answer.status(), String::from_utf8_lossy(answer.body()));
         assert_eq!(said, (StatusCode::OK, format!("{method} / ").into()), "{}", house.log());
-        assert_eq!(path(&answer), "http; not_nearer=udp_blocked", "{}", house.log());
+        assert_eq!(path(&answer), "tls; not_nearer=udp_blocked", "{}", house.log());
     }
     assert!(metric(house, "nearpath_quic_silent_total", "").await > 0);
 }
@@ -343,6 +343,6 @@ async fn a_line_that_falls_silent_costs_no_call_that_may_run_twice() {
         skip!("{why}");
     }
     let answer = ask(&house, Method::GET, "/function/mirror", "").await;
-    assert_eq!((answer.status(), path(&answer)), (StatusCode::OK, "http; not_nearer=udp_blocked"), "{}", house.log());
+    assert_eq!((answer.status(), path(&answer)), (StatusCode::OK, "tls; not_nearer=udp_blocked"), "{}", house.log());
     calls_say_that_udp_is_blocked(&house).await;
 }

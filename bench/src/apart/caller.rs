@@ -1,15 +1,16 @@
 //! Connections of one thread, in every way.
 
 use std::cell::Cell;
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Method, Request, StatusCode};
+use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
+use nearpath_wire::mutual::{Protocol, Version};
 use nearpath_wire::quic::{Dialer, Early, Line, udp};
 use quinn::{ClientConfig, Endpoint, EndpointConfig, TokioRuntime};
 use rustls::HandshakeKind;
@@ -28,11 +29,9 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Where a worker is, and what it is called.
 #[derive(Debug, Clone)]
 pub(crate) struct Callee {
-    /// TCP without TLS, and QUIC over UDP.
-    pub(crate) plain: SocketAddr,
-    /// TLS with certificates on both sides.
-    pub(crate) mutual: SocketAddr,
-    /// TLS with the worker's alone.
+    /// TCP, without TLS or with certificates on both sides, and QUIC over UDP.
+    pub(crate) worker: SocketAddr,
+    /// TLS with the worker's certificate alone.
     pub(crate) server: SocketAddr,
     pub(crate) name: String,
 }
@@ -62,6 +61,14 @@ pub(crate) enum Connection {
     Quic(Line, Early),
 }
 
+impl Callee {
+    /// The same worker, for callers who reach its machine by another address.
+    pub(crate) fn at(&self, addr: IpAddr) -> Self {
+        let at = |old: SocketAddr| SocketAddr::new(addr, old.port());
+        Self { worker: at(self.worker), server: at(self.server), name: self.name.clone() }
+    }
+}
+
 impl Caller {
     /// Its sockets belong to the namespace of the thread that this runs on.
     pub(crate) fn new(identity: Identity) -> Result<Self, Error> {
@@ -82,20 +89,32 @@ impl Caller {
     pub(crate) async fn open(&self, way: Way, callee: &Callee) -> Result<Connection, Failure> {
         let opening = async {
             match way {
-                Way::Tcp => Connection::http(tcp(callee.plain).await?).await,
-                Way::Tls12Server | Way::Tls13Server => self.tls(way, callee.server, callee).await,
-                Way::Tls12 | Way::Tls13 | Way::Tls13Resumed => self.tls(way, callee.mutual, callee).await,
+                Way::Tcp => Connection::http(tcp(callee.worker).await?).await,
+                Way::Tls12Server | Way::Tls13Server => self.nameless(way, callee).await,
+                Way::Tls12 | Way::Tls13 | Way::Tls13Resumed => self.tls(way, callee).await,
                 Way::Quic | Way::QuicResumed | Way::QuicEarly | Way::QuicReady => self.quic(way, callee).await,
             }
         };
         tokio::time::timeout(PATIENCE, opening).await.unwrap_or(Err(Failure::Timeout))
     }
 
-    async fn tls(&self, way: Way, addr: SocketAddr, callee: &Callee) -> Result<Connection, Failure> {
-        let config = self.identity.tls.of(way).ok_or(Failure::Connect)?;
+    async fn nameless(&self, way: Way, callee: &Callee) -> Result<Connection, Failure> {
+        let config = self.identity.nameless.of(way).ok_or(Failure::Connect)?;
         let name = ServerName::try_from(callee.name.clone()).map_err(|_| Failure::Connect)?;
-        let stream = TlsConnector::from(Arc::clone(config)).connect(name, tcp(addr).await?).await;
-        let stream = stream.map_err(|_| Failure::Connect)?;
+        let stream = TlsConnector::from(Arc::clone(config)).connect(name, tcp(callee.server).await?).await;
+        Connection::http(stream.map_err(|_| Failure::Connect)?).await
+    }
+
+    async fn tls(&self, way: Way, callee: &Callee) -> Result<Connection, Failure> {
+        let Identity { tls_resumed, tls_full: (full, sessions), .. } = &self.identity;
+        let (connector, version) = match way {
+            Way::Tls13Resumed => (tls_resumed, Version::Tls13),
+            Way::Tls12 => (full, Version::Tls12),
+            _ => (full, Version::Tls13),
+        };
+        sessions.forget(&callee.name);
+        let stream = connector.dial(callee.worker, &callee.name, version, Protocol::Http1, PATIENCE).await;
+        let (stream, _) = stream.map_err(|_| Failure::Connect)?;
         let resumed = stream.get_ref().1.handshake_kind() == Some(HandshakeKind::Resumed);
         if way == Way::Tls13Resumed && !resumed && self.met.replace(true) {
             return Err(Failure::Connect); // what is measured would be something else
@@ -112,7 +131,7 @@ impl Caller {
                 (&self.full, Early::Never)
             }
         };
-        let line = dialer.dial(callee.plain, &callee.name, PATIENCE).await.map_err(|_| Failure::Connect)?;
+        let line = dialer.dial(callee.worker, &callee.name, PATIENCE).await.map_err(|_| Failure::Connect)?;
         match line.is_early() || std::ptr::eq(dialer, &raw const self.full) {
             true => Ok(Connection::Quic(line, early)),
             false => Err(Failure::Connect), // what is measured would be something else
@@ -159,6 +178,24 @@ impl Connection {
         }
     }
 
+    /// Any request and its answer as a whole.
+    pub(crate) async fn whole(&mut self, request: Request<Bytes>) -> Result<Response<Bytes>, Failure> {
+        tokio::time::timeout(PATIENCE, self.collected(request)).await.unwrap_or(Err(Failure::Timeout))
+    }
+
+    async fn collected(&mut self, request: Request<Bytes>) -> Result<Response<Bytes>, Failure> {
+        match self {
+            Self::Http(sender) => {
+                sender.ready().await.map_err(|_| Failure::Broken)?;
+                let answer = sender.send_request(request.map(Full::new)).await.map_err(|_| Failure::Broken)?;
+                collect(answer).await
+            }
+            Self::Quic(line, early) => {
+                collect(line.call_whole(request, *early).await.map_err(|_| Failure::Broken)?).await
+            }
+        }
+    }
+
     /// Ends it when what a worker gives to each caller has come, sessions among it: they follow the handshake, which a call in the
     /// first flight does not wait for.
     ///
@@ -200,6 +237,12 @@ async fn tcp(addr: SocketAddr) -> Result<TcpStream, Failure> {
     let stream = TcpStream::connect(addr).await.map_err(|_| Failure::Connect)?;
     stream.set_nodelay(true).map_err(|_| Failure::Connect)?;
     Ok(stream)
+}
+
+async fn collect<B: http_body::Body<Data = Bytes>>(answer: Response<B>) -> Result<Response<Bytes>, Failure> {
+    let (head, body) = answer.into_parts();
+    let body = body.collect().await.map_err(|_| Failure::Broken)?;
+    Ok(Response::from_parts(head, body.to_bytes()))
 }
 
 /// Reads a body to its end without keeping it.

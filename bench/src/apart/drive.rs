@@ -10,6 +10,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::Way;
+use super::call::Call;
 use super::caller::{Ask, Callee, Caller, Connection};
 use crate::compare::{Measured, Sample};
 use crate::tally::{Failure, Tally};
@@ -76,18 +77,72 @@ pub(crate) async fn fresh(
     worker: impl Fn() -> Duration,
 ) -> Took {
     let mut took = Took::default();
-    first(caller, (way, callee), ask, &mut Took::default()).await; // what only the first one pays has a case of its own
+    let of = (way, callee);
+    first(caller, of, async |to| to.ask(ask).await, &mut Took::default()).await; // what only the first one pays has a case of its own
     let (own_before, worker_before) = (own(), worker());
     let begun = Instant::now();
     while begun.elapsed() < plan.duration || took.tally.answered() + took.tally.failed() < plan.least {
-        first(caller, (way, callee), ask, &mut took).await;
+        first(caller, of, async |to| to.ask(ask).await, &mut took).await;
     }
     (took.caller, took.worker) = (own() - own_before, worker() - worker_before);
     took
 }
 
-/// One call on a new connection.
-pub(crate) async fn first(caller: &Caller, (way, callee): (Way, &Callee), ask: &Ask, took: &mut Took) {
+/// Each of `calls` on a new connection. The first one is not counted.
+pub(crate) async fn each(
+    caller: &Caller,
+    (way, callee): (Way, &Callee),
+    calls: &[Call],
+    worker: impl Fn() -> Duration,
+) -> Took {
+    let (mut took, of) = (Took::default(), (way, callee));
+    let Some((before, calls)) = calls.split_first() else { return took };
+    first(caller, of, async |to| made(to, before, way).await, &mut Took::default()).await;
+    let (own_before, worker_before) = (own(), worker());
+    for call in calls {
+        first(caller, of, async |to| made(to, call, way).await, &mut took).await;
+    }
+    (took.caller, took.worker) = (own() - own_before, worker() - worker_before);
+    took
+}
+
+/// All of `calls` on one connection, which is open when the first one begins. That one is not counted.
+pub(crate) async fn on_one(
+    caller: &Caller,
+    (way, callee): (Way, &Callee),
+    calls: &[Call],
+    worker: impl Fn() -> Duration,
+) -> Took {
+    let mut took = Took::default();
+    let Some((before, calls)) = calls.split_first() else { return took };
+    let mut connection = match caller.open(way, callee).await {
+        Ok(connection) => connection,
+        Err(failure) => {
+            took.add(Err(failure));
+            return took;
+        }
+    };
+    let _ = made(&mut connection, before, way).await; // a failure shows again
+    let (own_before, worker_before) = (own(), worker());
+    for call in calls {
+        let begun = Instant::now();
+        took.add(made(&mut connection, call, way).await.map(|()| begun.elapsed()));
+    }
+    (took.caller, took.worker) = (own() - own_before, worker() - worker_before);
+    took
+}
+
+async fn made(connection: &mut Connection, call: &Call, way: Way) -> Result<(), Failure> {
+    call.check(&connection.whole(call.request(way)).await?)
+}
+
+/// One `errand` on a new connection.
+pub(crate) async fn first(
+    caller: &Caller,
+    (way, callee): (Way, &Callee),
+    errand: impl AsyncFnOnce(&mut Connection) -> Result<(), Failure>,
+    took: &mut Took,
+) {
     let ready = match way {
         Way::QuicReady => Some(caller.open(way, callee).await),
         _ => None,
@@ -99,7 +154,7 @@ pub(crate) async fn first(caller: &Caller, (way, callee): (Way, &Callee), ask: &
     };
     match opened {
         Ok(mut connection) => {
-            let outcome = connection.ask(ask).await.map(|()| begun.elapsed());
+            let outcome = errand(&mut connection).await.map(|()| begun.elapsed());
             let ended = connection.end().await;
             took.add(outcome.and_then(|time| ended.map(|()| time)));
         }

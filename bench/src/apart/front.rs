@@ -1,4 +1,5 @@
-//! TLS over TCP in the watchdog's place: ends TLS and passes calls on to the handler over kept connections.
+//! TLS over TCP in the watchdog's place, for callers who show no certificate: ends it, and passes calls on to the handler over kept
+//! connections.
 //!
 //! It does less for a call than the watchdog (no limits, metrics or deadlines), so it is an able baseline.
 
@@ -17,18 +18,15 @@ use hyper::body::Incoming;
 use hyper::client::conn::http1::SendRequest;
 use nearpath_wire::early::Provision;
 
-use super::{Error, port, tls};
+use super::port::{self, Door};
+use super::{Error, tls};
 
 /// Options of `quic-front`. Credentials come by standard input, as a provision.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Where callers show a certificate
+    /// Where callers come
     #[arg(long, value_name = "ADDR:PORT")]
-    mutual: SocketAddr,
-
-    /// Where they do not
-    #[arg(long, value_name = "ADDR:PORT")]
-    server: SocketAddr,
+    listen: SocketAddr,
 
     /// The handler
     #[arg(long, value_name = "ADDR:PORT")]
@@ -49,14 +47,11 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode, Error> {
     std::io::stdin().read_to_end(&mut frame)?;
     let provision = Provision::read(frame.get(4..).unwrap_or_default())?;
     let upstream = Rc::new(Upstream { addr: args.upstream, idle: RefCell::default() });
-    let serve = |addr, mutual| -> Result<_, Error> {
-        let upstream = Rc::clone(&upstream);
-        let handler = move |request| pass(Rc::clone(&upstream), request);
-        Ok(port::serve(port::listen(addr)?, Some(tls::callee(&provision, mutual)?), handler))
-    };
-    let (mutual, server) = (serve(args.mutual, true)?, serve(args.server, false)?);
+    let handler = move |request| pass(Rc::clone(&upstream), request);
+    let door = Door::Nameless(tls::callee(&provision)?.into());
+    let serving = port::serve(port::listen(args.listen)?, door, handler);
     println!("ready");
-    tokio::task::LocalSet::new().run_until(async { tokio::join!(mutual, server) }).await;
+    tokio::task::LocalSet::new().run_until(serving).await;
     Ok(ExitCode::FAILURE)
 }
 

@@ -26,7 +26,7 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode, Error> {
     let listener = port::listen(args.listen)?;
     println!("ready");
     let content = Bytes::from(vec![b'x'; LARGEST]);
-    let serving = port::serve(listener, None, move |request| answer(request, content.clone()));
+    let serving = port::serve(listener, port::Door::Plain, move |request| answer(request, content.clone()));
     tokio::task::LocalSet::new().run_until(serving).await;
     Ok(ExitCode::FAILURE)
 }

@@ -1,13 +1,17 @@
 //! Calls to another machine, by the transports: who calls, who answers and what lies between them.
 //!
 //! [`site`] is an installation in small: an authority, and sessions that are minted. [`caller`] opens connections in each [`Way`],
-//! [`drive`] makes calls with it and counts. On the other side are the real watchdog ([`worker`]) and, for TLS, a
-//! [`front`] that stands in its place; behind both the same [`handler`]. [`relay`] is a function that calls the next one.
+//! [`drive`] makes calls with it and counts. On the other side is the real watchdog ([`worker`]) or, for TLS where callers show no
+//! certificate, a [`front`] in its place; behind both the same [`handler`]. [`relay`] is a function that calls the next one.
+//! Functions of whole applications are called with a [`call::Call`]; the calls that they make leave their machine by [`outward`].
 
+pub(crate) mod call;
 pub(crate) mod caller;
 pub(crate) mod drive;
+pub(crate) mod everywhere;
 pub(crate) mod front;
 pub(crate) mod handler;
+pub(crate) mod outward;
 mod port;
 pub(crate) mod relay;
 pub(crate) mod sink;
@@ -74,9 +78,9 @@ impl Way {
         }
     }
 
-    /// Whether a TLS front answers, not the watchdog.
-    pub(crate) fn is_tls(self) -> bool {
-        matches!(self, Self::Tls12 | Self::Tls13 | Self::Tls13Resumed | Self::Tls12Server | Self::Tls13Server)
+    /// Whether the front answers: no worker of nearpath's takes callers without certificates.
+    pub(crate) fn needs_front(self) -> bool {
+        matches!(self, Self::Tls12Server | Self::Tls13Server)
     }
 }
 

@@ -1,8 +1,9 @@
-//! HTTP/1.1 on a listening socket, with TLS or without.
+//! HTTP/1.1 on a listening socket: as the watchdog's takes it, or in TLS where callers show no certificate.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::rc::Rc;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -11,11 +12,25 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use nearpath_wire::mutual::{Begun, Entrance, Opening};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
 use super::Error;
+
+const HANDSHAKE: Duration = Duration::from_secs(20);
+
+/// What is spoken on a port.
+#[derive(Clone)]
+pub(super) enum Door {
+    /// Plain HTTP.
+    Plain,
+    /// That, and TLS with certificates on both sides.
+    Worker(Rc<Entrance>),
+    /// TLS where callers show none.
+    Nameless(TlsAcceptor),
+}
 
 /// Opens a port.
 pub(super) fn listen(addr: SocketAddr) -> Result<TcpListener, Error> {
@@ -24,34 +39,42 @@ pub(super) fn listen(addr: SocketAddr) -> Result<TcpListener, Error> {
 }
 
 /// Answers what comes, for ever. Must run inside a `LocalSet`.
-pub(super) async fn serve<H, F, B>(listener: TcpListener, tls: Option<Arc<rustls::ServerConfig>>, handler: H)
+pub(super) async fn serve<H, F, B>(listener: TcpListener, door: Door, handler: H)
 where
     H: Fn(Request<Incoming>) -> F + Clone + 'static,
     F: Future<Output = Response<B>> + 'static,
     B: Body<Data = Bytes> + 'static,
     B::Error: Into<Error>,
 {
-    let tls = tls.map(TlsAcceptor::from);
-    while let Ok((stream, _)) = listener.accept().await {
-        let (tls, handler) = (tls.clone(), handler.clone());
-        tokio::task::spawn_local(async move {
-            match tls {
-                None => one(stream, handler).await,
-                Some(tls) => secured(tls, stream, handler).await,
-            }
-        });
+    while let Ok(accepted) = listener.accept().await {
+        tokio::task::spawn_local(connection(door.clone(), accepted, handler.clone()));
     }
 }
 
-async fn secured<H, F, B>(tls: TlsAcceptor, stream: TcpStream, handler: H)
+/// One that breaks off counts where it was to be answered.
+async fn connection<H, F, B>(door: Door, (stream, from): (TcpStream, SocketAddr), handler: H)
 where
     H: Fn(Request<Incoming>) -> F,
     F: Future<Output = Response<B>>,
     B: Body<Data = Bytes> + 'static,
     B::Error: Into<Error>,
 {
-    if let Ok(stream) = tls.accept(stream).await {
-        one(stream, handler).await; // one that breaks off counts where it was to be answered
+    match door {
+        Door::Plain => one(stream, handler).await,
+        Door::Nameless(tls) => {
+            let Ok(stream) = tls.accept(stream).await else { return };
+            one(stream, handler).await;
+        }
+        Door::Worker(entrance) => {
+            let Ok(begun) = Begun::look(stream).await else { return };
+            if begun.opening() == Opening::Plain {
+                return one(begun, handler).await;
+            }
+            let Ok((stream, guest)) = entrance.accept(begun, from, HANDSHAKE).await else { return };
+            if guest.admit(SystemTime::now()).is_ok() {
+                one(stream, handler).await;
+            }
+        }
     }
 }
 

@@ -1,24 +1,19 @@
 //! A chain of functions on machines in a row: each calls the next one, over a new connection, before it answers.
 
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::rc::Rc;
-use std::sync::mpsc;
 
 use bytes::Bytes;
-use http::{Response, StatusCode};
+use http::{Request, Response, StatusCode};
 use http_body_util::Full;
+use hyper::body::Incoming;
 use nearpath_testkit::lab::Node;
 use nearpath_wire::early::Provision;
-use nearpath_wire::quic::Worker;
-use tokio::task::LocalSet;
+use nearpath_wire::quic::Call;
 
 use super::caller::{Ask, Callee, Caller};
 use super::site::Identity;
-use super::{Error, Way, port, tls};
+use super::{Error, Way, everywhere};
 
-const PLAIN: u16 = 9001;
-const MUTUAL: u16 = 9002;
-const SERVER: u16 = 9003;
 /// Bytes of every answer.
 const ANSWER: usize = 100;
 
@@ -30,13 +25,6 @@ pub(crate) struct Hop {
     pub(crate) next: Option<(Identity, Callee)>,
 }
 
-/// Where a hop is found at this address.
-pub(crate) fn callee(addr: Ipv4Addr, provision: &Provision) -> Callee {
-    let at = |port| SocketAddr::from((addr, port));
-    let name = provision.credentials.name.clone();
-    Callee { plain: at(PLAIN), mutual: at(MUTUAL), server: at(SERVER), name }
-}
-
 /// What makes a chain of so many functions answer.
 pub(crate) fn ask(way: Way, length: usize) -> Ask {
     Ask { path: format!("/{}/{length}", way as usize), body: Bytes::new(), answer: ANSWER }
@@ -44,45 +32,15 @@ pub(crate) fn ask(way: Way, length: usize) -> Ask {
 
 /// Starts a hop on a thread of its own, which goes on as long as the process. Returns the thread's number.
 pub(crate) fn start(hop: Hop) -> Result<u32, Error> {
-    let (tell, told) = mpsc::channel();
-    let node = hop.node.clone();
-    node.enter(move || std::thread::Builder::new().name("relay".to_owned()).spawn(move || thread(hop, &tell)))?;
-    told.recv().map_err(|_| "a relay ended before it was ready")?.map_err(Error::from)
+    everywhere::on_a_thread(&hop.node.clone(), "relay", async move |ready| {
+        let next = hop.next.map(|(identity, callee)| Caller::new(identity).map(|caller| Rc::new((caller, callee))));
+        let next = next.transpose()?;
+        let again = next.clone();
+        let http = move |request: Request<Incoming>| answer(request.uri().path().to_owned(), next.clone());
+        let quic = move |call: Call| answer(call.request.uri().path().to_owned(), again.clone());
+        everywhere::serve(hop.provision, http, quic, ready).await
+    })
 }
-
-fn thread(hop: Hop, tell: &mpsc::Sender<Result<u32, String>>) {
-    let id = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
-    let run = || -> Result<(), Error> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        LocalSet::new().block_on(&runtime, serve(hop, || drop(tell.send(Ok(id)))))
-    };
-    if let Err(error) = run() {
-        let _ = tell.send(Err(error.to_string()));
-    }
-}
-
-async fn serve(hop: Hop, ready: impl FnOnce()) -> Result<(), Error> {
-    let next = hop.next.map(|(identity, callee)| Caller::new(identity).map(|caller| Rc::new((caller, callee))));
-    let next = next.transpose()?;
-    let all = |port| SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
-    let handler = {
-        let next = next.clone();
-        move |request: Asked| answer(request.uri().path().to_owned(), next.clone())
-    };
-    let (mutual, server) = (tls::callee(&hop.provision, true)?, tls::callee(&hop.provision, false)?);
-    let plain = port::serve(port::listen(all(PLAIN))?, None, handler.clone());
-    let mutual = port::serve(port::listen(all(MUTUAL))?, Some(mutual), handler.clone());
-    let server = port::serve(port::listen(all(SERVER))?, Some(server), handler);
-    let socket = UdpSocket::bind(all(PLAIN))?;
-    socket.set_nonblocking(true)?;
-    let _quic =
-        Worker::start(socket, hop.provision, move |call| answer(call.request.uri().path().to_owned(), next.clone()))?;
-    ready();
-    tokio::join!(plain, mutual, server);
-    Ok(())
-}
-
-type Asked = http::Request<hyper::body::Incoming>;
 
 async fn answer(path: String, next: Option<Rc<(Caller, Callee)>>) -> Response<Full<Bytes>> {
     let mut answer = Response::new(Full::from(vec![b'x'; ANSWER]));

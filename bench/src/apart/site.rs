@@ -8,6 +8,7 @@ use nearpath_types::{InstanceId, SpiffeId};
 use nearpath_wire::early::{Provision, Sessions, TokenKey, mint};
 use nearpath_wire::identity::authority::Authority;
 use nearpath_wire::identity::{Credentials, Request, Trust};
+use nearpath_wire::mutual::Connector;
 use nearpath_wire::quic::config;
 use quinn::ClientConfig;
 
@@ -32,7 +33,11 @@ pub(crate) struct Identity {
     pub(crate) early: (ClientConfig, Arc<Sessions>),
     /// For calls without: what it gets of them is forgotten.
     pub(crate) full: (ClientConfig, Arc<Sessions>),
-    pub(crate) tls: tls::Callers,
+    /// Over TCP, likewise.
+    pub(crate) tls_resumed: Connector,
+    pub(crate) tls_full: (Connector, Arc<Sessions>),
+    /// Over TCP, without showing a certificate.
+    pub(crate) nameless: tls::Callers,
 }
 
 impl Site {
@@ -53,8 +58,15 @@ impl Site {
             let sessions = Arc::new(Sessions::default());
             config::caller(credentials, &self.trust, &sessions).map(|config| (config, sessions))
         };
-        let tls = tls::Callers::new(credentials, self.authority.certificate())?;
-        Ok(Identity { trust: self.trust.clone(), early: new()?, full: new()?, tls })
+        let sessions = Arc::new(Sessions::default());
+        Ok(Identity {
+            trust: self.trust.clone(),
+            early: new()?,
+            full: new()?,
+            tls_resumed: Connector::new(credentials, &self.trust, &Arc::default())?,
+            tls_full: (Connector::new(credentials, &self.trust, &sessions)?, sessions),
+            nameless: tls::Callers::new(self.authority.certificate())?,
+        })
     }
 
     /// What the worker of that number is started with; no sessions yet.

@@ -1,4 +1,4 @@
-//! Workers as processes in a namespace: the handler, the watchdog in front of it, and the TLS front in the watchdog's place.
+//! Workers as processes in a namespace: the handler, the watchdog in front of it, or the TLS front in its place.
 
 use std::cell::Cell;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -6,7 +6,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
-use std::rc::Rc;
 
 use nearpath_testkit::lab::Node;
 use nearpath_wire::early::Provision;
@@ -15,11 +14,11 @@ use super::Error;
 use super::caller::Callee;
 
 const HANDLER: u16 = 9000;
-/// The first worker's ports; each has three.
+/// The first worker's ports; each has two.
 const FIRST: u16 = 9001;
 
 /// A process that is killed when this is dropped.
-struct Process(Child);
+pub(crate) struct Process(Child);
 
 impl Drop for Process {
     fn drop(&mut self) {
@@ -28,12 +27,21 @@ impl Drop for Process {
     }
 }
 
-/// One machine with a handler, on which workers can be started.
+/// One machine, on which workers can be started.
 pub(crate) struct Machine {
     node: Node,
     addr: IpAddr,
     next: Cell<u16>,
-    _handler: Rc<Process>,
+    /// What is behind workers that have no code of their own.
+    _handler: Option<Process>,
+}
+
+/// A tenant's code, as the watchdog starts it.
+pub(crate) struct Code {
+    /// Port of the machine's loopback that it listens on.
+    pub(crate) port: u16,
+    pub(crate) fprocess: String,
+    pub(crate) variables: Vec<(String, String)>,
 }
 
 /// A running worker.
@@ -48,24 +56,45 @@ impl Machine {
     pub(crate) fn new(node: &Node, addr: IpAddr) -> Result<Self, Error> {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["quic-handler", "--listen", &local(HANDLER)]).stdin(Stdio::null()).stdout(Stdio::piped());
-        let handler = Rc::new(started(node, &mut command)?);
-        Ok(Self { node: node.clone(), addr, next: Cell::new(FIRST), _handler: handler })
+        let handler = Some(started(node, &mut command)?);
+        Ok(Self { _handler: handler, ..Self::without_handler(node, addr) })
+    }
+
+    /// One whose workers have code of their own each.
+    pub(crate) fn without_handler(node: &Node, addr: IpAddr) -> Self {
+        Self { node: node.clone(), addr, next: Cell::new(FIRST), _handler: None }
+    }
+
+    /// So many ports in a row, the first of which this is.
+    pub(crate) fn ports(&self, count: u16) -> u16 {
+        let first = self.next.get();
+        self.next.set(if first > 60_000 { FIRST } else { first + count }); // those of the first have ended long since
+        first
     }
 
     /// Starts a worker: its watchdog, its TLS front, or both; it has served nobody when this returns.
     pub(crate) fn start(&self, provision: &Provision, dog: bool, front: bool) -> Result<Worker, Error> {
-        let first = self.next.get();
-        self.next.set(if first > 60_000 { FIRST } else { first + 3 }); // those of the first have ended long since
+        let code = Code { port: HANDLER, fprocess: "sleep 100000".to_owned(), variables: Vec::new() };
+        self.run(provision, &code, dog, front)
+    }
+
+    /// The same with code of the worker's own, which its watchdog starts.
+    pub(crate) fn function(&self, provision: &Provision, code: &Code, front: bool) -> Result<Worker, Error> {
+        self.run(provision, code, true, front)
+    }
+
+    fn run(&self, provision: &Provision, code: &Code, dog: bool, front: bool) -> Result<Worker, Error> {
+        let first = self.ports(2);
         let at = |offset| SocketAddr::new(self.addr, first + offset);
         let name = provision.credentials.name.clone();
-        let callee = Callee { plain: at(0), mutual: at(1), server: at(2), name };
-        let dog = dog.then(|| self.watchdog(provision, first)).transpose()?;
-        let front = front.then(|| self.front(provision, &callee)).transpose()?;
+        let callee = Callee { worker: at(0), server: at(1), name };
+        let dog = dog.then(|| self.watchdog(provision, first, code)).transpose()?;
+        let front = front.then(|| self.front(provision, &callee, code)).transpose()?;
         Ok(Worker { callee, dog, front })
     }
 
     /// The node's part is to say who it is; then it waits until both ways in are open.
-    fn watchdog(&self, provision: &Provision, port: u16) -> Result<(Process, UnixStream), Error> {
+    fn watchdog(&self, provision: &Provision, port: u16, code: &Code) -> Result<(Process, UnixStream), Error> {
         let (reader, mut writer) = UnixStream::pair()?;
         let mut command = Command::new("sh");
         command
@@ -73,8 +102,9 @@ impl Machine {
             .stdin(OwnedFd::from(reader));
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         command.envs([("NEARPATH_IDENTITY_FD", "4"), ("NEARPATH_NOTES_FD", "3"), ("mode", "http")]);
-        command.envs([("fprocess", "sleep 100000"), ("metrics_port", "0"), ("suppress_lock", "true")]);
-        command.env("upstream_url", format!("http://{}", local(HANDLER))).env("port", port.to_string());
+        command.envs([("fprocess", code.fprocess.as_str()), ("metrics_port", "0"), ("suppress_lock", "true")]);
+        command.env("upstream_url", format!("http://{}", local(code.port))).env("port", port.to_string());
+        command.envs(code.variables.iter().map(|(name, value)| (name, value)));
         let mut process = Process(self.node.spawn(&mut command)?);
         drop(command); // it holds the socket's other end, which would hide that the watchdog has died
         writer.write_all(&provision.write())?;
@@ -84,11 +114,11 @@ impl Machine {
         Ok((process, writer))
     }
 
-    fn front(&self, provision: &Provision, callee: &Callee) -> Result<Process, Error> {
+    fn front(&self, provision: &Provision, callee: &Callee, code: &Code) -> Result<Process, Error> {
         let (reader, mut writer) = std::io::pipe()?;
         let mut command = Command::new(std::env::current_exe()?);
-        command.args(["quic-front", "--upstream", &local(HANDLER)]).stdin(reader).stdout(Stdio::piped());
-        command.args(["--mutual", &any(callee.mutual.port()), "--server", &any(callee.server.port())]);
+        command.args(["quic-front", "--upstream", &local(code.port)]).stdin(reader).stdout(Stdio::piped());
+        command.args(["--listen", &any(callee.server.port())]);
         writer.write_all(&Provision { entries: Vec::new(), ..provision.clone() }.write())?;
         drop(writer);
         started(&self.node, &mut command)
@@ -96,9 +126,9 @@ impl Machine {
 }
 
 impl Worker {
-    /// Of the one that answers TLS over TCP, or of the one that answers the rest.
-    pub(crate) fn pid(&self, tls: bool) -> Option<u32> {
-        match tls {
+    /// Of the front, or of the watchdog.
+    pub(crate) fn pid(&self, front: bool) -> Option<u32> {
+        match front {
             true => self.front.as_ref().map(|front| front.0.id()),
             false => self.dog.as_ref().map(|(dog, _)| dog.0.id()),
         }
@@ -113,8 +143,8 @@ fn any(port: u16) -> String {
     format!("0.0.0.0:{port}")
 }
 
-/// Starts one of the bench's own programs.
-fn started(node: &Node, command: &mut Command) -> Result<Process, Error> {
+/// Starts a program that says `ready`, in a line of its own, when it is.
+pub(crate) fn started(node: &Node, command: &mut Command) -> Result<Process, Error> {
     let mut process = Process(node.spawn(command)?);
     let out = process.0.stdout.take();
     until(out, |line| line == "ready")?;

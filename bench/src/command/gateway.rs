@@ -34,7 +34,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
     let gateway = Gateway::new(Settings::default(), Arc::new(NoControl), &Registry::default());
     gateway.publish(&fixed::snapshot(&endpoints, &Policy::default()));
     let sockets = nearpath_wire::bind::bind(args.listen, threads)?;
-    let listener = Listener { zone: Zone::Public, tls: None, sockets };
+    let listener = Listener { zone: Zone::Public, tls: None, sockets, http3: None };
     let (trigger, watch) = drain::channel();
     let serving = gateway.serve(vec![listener], threads, Arc::new(|| Ok(())), watch)?;
     super::on_one_thread(async {

@@ -59,7 +59,7 @@ async fn measure(args: Args) -> Outcome {
     let provision = site.worker(0)?;
     let sink = Sink::start(&provision, args.connections + 1)?;
     let name = provision.credentials.name.clone();
-    let callee = Callee { plain: sink.addr, mutual: sink.addr, server: sink.addr, name };
+    let callee = Callee { worker: sink.addr, server: sink.addr, name };
     let caller = Caller::new(gateway.clone())?;
     let mut comparison = Comparison::new("mint", args.rounds);
     let (plan, worker) = (Plan { duration: args.duration, least: 100 }, || cpu::alone(&[sink.pid()]));

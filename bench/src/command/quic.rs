@@ -3,6 +3,7 @@
 //! Caller and worker have a namespace each. CPU time is that of both sides, the caller's thread and the worker's process; not that of the handler
 //! behind the worker, which is the same for all, and not that of the link, in whose thread packets are delivered.
 
+mod apps;
 mod chain;
 mod goals;
 mod minting;
@@ -48,6 +49,14 @@ pub(crate) struct Args {
     /// Delay of the links of the chains, one way, in milliseconds
     #[arg(long, default_value = "0.5")]
     chain_delay: Place,
+
+    /// Applications of the published system: those of examples/ with these names
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "all")]
+    apps: Vec<apps::Wanted>,
+
+    /// Delays of the links of the applications, one way, in milliseconds, or `loopback`
+    #[arg(long, value_delimiter = ',', default_value = "0.5")]
+    app_delays: Vec<Place>,
 
     /// Sessions to mint one after another, and at once
     #[arg(long, default_value_t = 1000)]
@@ -103,12 +112,20 @@ impl Args {
 
     /// Those of `ways` that are wanted.
     fn ways(&self, ways: &[Way]) -> Vec<Way> {
-        let wanted = |way: &&Way| self.variants.is_empty() || self.variants.iter().any(|name| name == way.name());
-        ways.iter().filter(wanted).copied().collect()
+        ways.iter().filter(|way| self.has(way.name())).copied().collect()
+    }
+
+    fn has(&self, variant: &str) -> bool {
+        self.variants.is_empty() || self.variants.iter().any(|name| name == variant)
     }
 
     fn wants(&self, case: &str) -> bool {
         case.starts_with(&self.case)
+    }
+
+    /// Whether there can be cases that are wanted among those whose names begin so.
+    fn may_want(&self, begin: &str) -> bool {
+        self.wants(begin) || self.case.starts_with(begin)
     }
 }
 
@@ -122,6 +139,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
     if args.longest > 0 {
         chain::measure(args, &mut comparison)?;
     }
+    apps::measure(args, &mut comparison)?;
     goals::add(&mut comparison, args.chain_delay);
     Ok(if comparison.finish()? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

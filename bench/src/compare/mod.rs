@@ -90,13 +90,15 @@ pub(crate) struct Comparison {
     report: Report,
     /// One a row.
     notes: Vec<Note>,
+    /// Lines below the table, for people only.
+    remarks: Vec<String>,
     rounds: usize,
 }
 
 impl Comparison {
     /// `name` is the file's name in `bench/results`.
     pub(crate) fn new(name: &str, rounds: usize) -> Self {
-        Self { report: Report::new(name), notes: Vec::new(), rounds: rounds.max(1) }
+        Self { report: Report::new(name), notes: Vec::new(), remarks: Vec::new(), rounds: rounds.max(1) }
     }
 
     /// Measures every variant in every round of one case. `measure` gets the variant's index.
@@ -172,9 +174,16 @@ impl Comparison {
         self.report.ratios.push(ratio);
     }
 
+    /// Says something below the table: what was left out and why, or what follows from some of its rows.
+    pub(crate) fn remark(&mut self, line: String) {
+        eprintln!("{line}");
+        self.remarks.push(line);
+    }
+
     /// Prints the table and writes the file. Returns whether every goal is met.
     pub(crate) fn finish(self) -> io::Result<bool> {
         print!("{}", table::render(&self.report, &self.notes));
+        self.remarks.iter().for_each(|line| println!("\n{line}"));
         let path = self.report.write()?;
         println!("\nwritten: {}", path.display());
         Ok(self.report.ratios.iter().all(Ratio::is_met))

@@ -18,7 +18,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     gateway.publish(&fixed::snapshot(&endpoints, &Policy::default()));
     let sockets = nearpath_wire::bind(listen.parse()?, threads)?;
     let (trigger, watch) = drain::channel();
-    let public = Listener { zone: Zone::Public, tls: None, sockets };
+    let public = Listener { zone: Zone::Public, tls: None, sockets, http3: None };
     gateway.serve(vec![public], threads, Arc::new(|| Ok(())), watch)?.join()?;
     drop(trigger);
     Ok(())

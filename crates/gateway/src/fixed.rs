@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use nearpath_types::policy::Transport;
 use nearpath_types::{FunctionId, FunctionRoute, Instance, InstanceAddr, InstanceId, InstanceState, Policy, Snapshot};
 
 /// Why a text is not a fixed endpoint.
@@ -30,8 +31,13 @@ pub fn parse(text: &str) -> Result<(FunctionId, SocketAddr), BadEndpoint> {
 pub fn snapshot(endpoints: &[(FunctionId, SocketAddr)], policy: &Policy) -> Snapshot {
     let mut functions: BTreeMap<&FunctionId, Vec<Instance>> = BTreeMap::new();
     for ((id, addr), number) in endpoints.iter().zip(1..) {
-        let instance =
-            Instance { id: InstanceId(number), addr: InstanceAddr(*addr), state: InstanceState::Ready, quic: None };
+        let instance = Instance {
+            id: InstanceId(number),
+            addr: InstanceAddr(*addr),
+            state: InstanceState::Ready,
+            quic: None,
+            transport: Transport::Auto,
+        };
         functions.entry(id).or_default().push(instance);
     }
     let policy = Arc::new(policy.clone());

@@ -1,7 +1,7 @@
 //! The gateway as the rest of the program holds it.
 
 use std::io;
-use std::net::TcpListener;
+use std::net::{TcpListener, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -9,18 +9,18 @@ use std::thread::JoinHandle;
 
 use futures_util::future::BoxFuture;
 use http::{HeaderValue, Request, Response};
-use hyper::body::Incoming;
 use nearpath_daemon::drain;
 use nearpath_daemon::metrics::Registry;
 use nearpath_types::chain::NearCalls;
 use nearpath_types::{FunctionId, PlatformError, Reason, Snapshot};
-use nearpath_wire::Body;
 use nearpath_wire::quic::Caller;
+use nearpath_wire::{Body, h3};
+use tokio::sync::Barrier;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::watch;
 
 use crate::adapt::{Adapters, Installed};
-use crate::listen::{self, Port, Thread};
+use crate::listen::{self, Port, Thread, http3};
 use crate::record::{AccessLog, Metrics, Totals};
 use crate::route::Table;
 use crate::{COMPONENT, Settings, refusal};
@@ -31,7 +31,7 @@ pub trait Control: Send + Sync + 'static {
     /// a function; must not block.
     fn wake(&self, function: &FunctionId);
     /// Answers the administrator's paths: `/system/…`, `/ui…`, `/`, `/async-function/…`.
-    fn admin(&self, request: Request<Incoming>) -> BoxFuture<'static, Response<Body>>;
+    fn admin(&self, request: Request<Body>) -> BoxFuture<'static, Response<Body>>;
     /// How often a function was called by others through shared memory, past the gateway: for metrics.
     fn near_calls(&self, _: &FunctionId) -> NearCalls {
         NearCalls::default()
@@ -50,7 +50,7 @@ pub struct NoControl;
 impl Control for NoControl {
     fn wake(&self, _: &FunctionId) {}
 
-    fn admin(&self, request: Request<Incoming>) -> BoxFuture<'static, Response<Body>> {
+    fn admin(&self, request: Request<Body>) -> BoxFuture<'static, Response<Body>> {
         let error = PlatformError::new(COMPONENT, Reason::NoFunction, "this gateway has no administrator's side");
         let response = refusal::render(&error, refusal::wants_json(&request));
         Box::pin(std::future::ready(response))
@@ -75,6 +75,25 @@ pub struct Listener {
     /// One socket a thread, see `nearpath_wire::bind`, which also sets what their connections inherit. With fewer, threads
     /// share them.
     pub sockets: Vec<TcpListener>,
+    /// With HTTP/3 on the same port, if set.
+    pub http3: Option<Http3>,
+}
+
+/// HTTP/3 beside a listener with TLS.
+pub struct Http3 {
+    site: h3::Site,
+    pub(crate) sockets: Vec<UdpSocket>,
+    /// Where threads meet when they have no connection left: until then each tells newcomers that they come too late.
+    over: Arc<Barrier>,
+}
+
+impl Http3 {
+    /// With one socket a thread, in the order in which they were bound, and with [`h3::Steering::program`] attached to them; or with one
+    /// alone.
+    pub fn new(site: h3::Site, sockets: Vec<UdpSocket>) -> Self {
+        let over = Arc::new(Barrier::new(sockets.len()));
+        Self { site, sockets, over }
+    }
 }
 
 /// A handle on the gateway; clones are the same gateway.
@@ -98,7 +117,11 @@ pub(crate) struct Shared {
 
 /// The serving threads.
 #[must_use = "without joining it, nobody knows when the drain is over"]
-pub struct Serving(Vec<JoinHandle<io::Result<()>>>);
+pub struct Serving {
+    threads: Vec<JoinHandle<io::Result<()>>>,
+    /// Kept open until all threads have ended: when one of several goes, the kernel numbers the others anew, and packets would go astray.
+    _steered: Vec<UdpSocket>,
+}
 
 impl Serving {
     /// Waits, blocking, until every thread has ended: after the drain.
@@ -106,8 +129,10 @@ impl Serving {
     /// # Errors
     /// When a thread could not serve, or panicked.
     pub fn join(self) -> io::Result<()> {
-        let ends =
-            self.0.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err(io::Error::other("it panicked"))));
+        let ends = self
+            .threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|_| Err(io::Error::other("it panicked"))));
         ends.collect()
     }
 }
@@ -194,13 +219,15 @@ impl Gateway {
         }
         drop(ready);
         started.iter().take(threads).collect::<io::Result<()>>()?;
-        Ok(Serving(handles))
+        let http3 = listeners.into_iter().filter_map(|listener| listener.http3);
+        Ok(Serving { threads: handles, _steered: http3.flat_map(|http3| http3.sockets).collect() })
     }
 
     fn thread(&self, all: &[Listener], number: usize, threads: usize, drain: &drain::Watch) -> io::Result<Thread> {
         let port = |listener: &Listener| Port {
             zone: listener.zone,
             tls: listener.tls.clone(),
+            alt_svc: listener.http3.as_ref().and_then(http3::advertised),
             limits: self.settings.limits,
             tls_timeout: self.settings.tls_timeout,
             connections: self.settings.max_connections.div_ceil(threads),
@@ -212,7 +239,26 @@ impl Gateway {
             Ok((port(listener), socket))
         });
         let ports = ports.collect::<io::Result<_>>()?;
+        let http3 = all.iter().filter_map(|listener| listener.http3.as_ref().filter(|one| number < one.sockets.len()));
+        let http3 = http3.map(|one| self.http3(one, number, drain)).collect::<io::Result<_>>()?;
         let adapters = self.adapters.as_ref().map(|adapters| adapters.on(number, threads)).transpose()?;
-        Ok(Thread { number: number as u64, ports, adapters: adapters.unwrap_or_default(), drain: drain.clone() })
+        Ok(Thread { number: number as u64, ports, http3, adapters: adapters.unwrap_or_default(), drain: drain.clone() })
+    }
+
+    fn http3(&self, http3: &Http3, number: usize, drain: &drain::Watch) -> io::Result<http3::Port> {
+        let (settings, threads) = (&*self.settings, http3.sockets.len());
+        Ok(http3::Port {
+            site: http3.site.clone(),
+            socket: http3.sockets[number].try_clone()?,
+            thread: number,
+            over: http3.over.clone(),
+            limits: settings.limits,
+            tls_timeout: settings.tls_timeout,
+            header_timeout: settings.header_timeout,
+            write_timeout: settings.write_timeout,
+            connections: settings.max_connections.div_ceil(threads),
+            retry_above: settings.retry_above.div_ceil(threads),
+            drain: drain.clone(),
+        })
     }
 }

@@ -23,7 +23,7 @@ pub mod route;
 mod settings;
 
 pub(crate) use gateway::Shared;
-pub use gateway::{Control, Gateway, Listener, NoControl, Serving, Zone};
+pub use gateway::{Control, Gateway, Http3, Listener, NoControl, Serving, Zone};
 pub use settings::Settings;
 
 /// How the gateway names itself in errors.

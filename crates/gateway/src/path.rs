@@ -8,11 +8,10 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::header::{self, HeaderValue};
 use http::{Method, Request, Response, Version};
-use hyper::body::Incoming;
 use nearpath_types::{FunctionId, PlatformError, Reason, duration};
 use nearpath_wire::Body;
 
-use crate::call::{Asked, Call, Clock, Flow, Peer, Upload, X_TIMEOUT, grpc};
+use crate::call::{Arriving, Asked, Call, Clock, Flow, Peer, Upload, X_TIMEOUT, grpc};
 use crate::deliver::Content;
 use crate::lane::Lane;
 use crate::record::Completion;
@@ -30,7 +29,7 @@ pub(crate) enum Begun {
 }
 
 /// Looks at a request: where it goes, without waiting for anything.
-pub(crate) fn begin(lane: &Rc<Lane>, peer: &Rc<Peer>, request: Request<Incoming>) -> Begun {
+pub(crate) fn begin(lane: &Rc<Lane>, peer: &Rc<Peer>, request: Request<Arriving>) -> Begun {
     if request.method() == Method::CONNECT {
         return refuse(lane, &request, Reason::MethodNotAllowed, "CONNECT is not served here");
     }
@@ -50,7 +49,7 @@ pub(crate) fn begin(lane: &Rc<Lane>, peer: &Rc<Peer>, request: Request<Incoming>
         Ok(Target::Health) => health(lane, &request),
         Ok(Target::Admin) if peer.zone == Zone::Public => {
             let (record, head) = unrouted(lane, &request);
-            Begun::Admin { answer: lane.control.admin(request), record, head }
+            Begun::Admin { answer: lane.control.admin(request.map(Body::from)), record, head }
         }
         Ok(_) => refuse(lane, &request, Reason::NoFunction, "nothing is served on this path"),
         Err(error) => refuse(lane, &request, Reason::BadRequest, &error.to_string()),
@@ -83,7 +82,7 @@ pub(crate) fn begin_whole(
 }
 
 /// A generated gRPC client cannot put a prefix before its paths: there the authority names the function.
-fn by_authority(lane: &Rc<Lane>, peer: &Rc<Peer>, request: Request<Incoming>) -> Begun {
+fn by_authority(lane: &Rc<Lane>, peer: &Rc<Peer>, request: Request<Arriving>) -> Begun {
     let name = request.uri().authority().map_or("", |authority| authority.host()).to_owned();
     match lane.table.find(&name) {
         Some(function) => open(lane, peer, request, function, 0),
@@ -141,7 +140,7 @@ async fn walk(call: &mut Call) -> Result<deliver::Answer, PlatformError> {
 }
 
 /// Begins the walk: from here on the request ends in one completion record.
-fn open(lane: &Rc<Lane>, peer: &Rc<Peer>, request: Request<Incoming>, function: Arc<Function>, rest: usize) -> Begun {
+fn open(lane: &Rc<Lane>, peer: &Rc<Peer>, request: Request<Arriving>, function: Arc<Function>, rest: usize) -> Begun {
     enter(lane, peer, request, Upload::new, function, rest)
 }
 
@@ -202,7 +201,8 @@ fn own(answer: Response<Body>) -> Begun {
     Begun::Answered(answer.map(Content::Own).into())
 }
 
-fn refuse<B>(lane: &Rc<Lane>, request: &Request<B>, reason: Reason, why: &str) -> Begun {
+/// Answers a request that goes nowhere.
+pub(crate) fn refuse<B>(lane: &Rc<Lane>, request: &Request<B>, reason: Reason, why: &str) -> Begun {
     own(refusal::outside(lane, request, reason, why))
 }
 

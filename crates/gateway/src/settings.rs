@@ -21,6 +21,9 @@ pub struct Settings {
     pub write_timeout: Duration,
     /// From accepting to the end of TLS's handshake.
     pub tls_timeout: Duration,
+    /// Handshakes of HTTP/3 under way, over all threads, from which on newcomers prove their address first (Retry, RFC 9000
+    /// section 8.1.2), at the cost of a round trip; 0: always.
+    pub retry_above: usize,
     /// Longest silence inside a request's body.
     pub body_idle_timeout: Duration,
     /// For a connection to an instance. Loopback and veth answer at once, or not at all.
@@ -44,6 +47,7 @@ impl Default for Settings {
             idle_timeout: seconds(75),
             write_timeout: seconds(60),
             tls_timeout: seconds(10),
+            retry_above: 512,
             body_idle_timeout: seconds(30),
             connect_timeout: seconds(2),
             pool_idle_timeout: seconds(60),

@@ -74,11 +74,11 @@ impl View<'_> {
         let domain = callee.policy.domain(&callee.id);
         let pair = |to: &Instance| {
             let carrier = Carrier {
-                transport: callee.policy.transport,
+                transport: to.transport,
                 caller_named: true,
                 callee_named: to.quic.is_some(),
                 udp_blocked: false, // each gateway finds out by itself
-                tls: false,
+                tls: true,
             };
             self.pair(&entry, None, to.id, domain.as_deref(), (true, carrier))
         };
@@ -169,8 +169,13 @@ mod tests {
     fn function(name: &str, chain: Option<&str>, calls: &[&str], instances: &[u64]) -> FunctionRoute {
         let calls = calls.iter().map(|name| name.parse().unwrap()).collect();
         let policy = Policy { chain: chain.map(str::to_owned), calls, ..Policy::default() };
-        let ready =
-            |id: &u64| Instance { id: InstanceId(*id), addr: addr(*id), state: InstanceState::Ready, quic: None };
+        let ready = |id: &u64| Instance {
+            id: InstanceId(*id),
+            addr: addr(*id),
+            state: InstanceState::Ready,
+            quic: None,
+            transport: Transport::Auto,
+        };
         let instances: Vec<_> = instances.iter().map(ready).collect();
         let replicas = instances.len() as u32;
         FunctionRoute { id: name.parse().unwrap(), policy: Arc::new(policy), replicas, instances, trouble: None }

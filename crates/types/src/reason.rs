@@ -69,6 +69,7 @@ reasons! {
     StorageFull = 26, "storage_full", 507, true;
     ReadOnly = 27, "read_only", 503, true;
     AnswerTooLarge = 28, "answer_too_large", 502, false;
+    TooEarly = 29, "too_early", 425, true;
 }
 
 impl fmt::Display for Reason {

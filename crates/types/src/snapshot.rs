@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::addr::InstanceAddr;
 use crate::name::{FunctionId, InstanceId};
-use crate::policy::Policy;
+use crate::policy::{Policy, Transport};
 
 /// What may be done with an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +28,8 @@ pub struct Instance {
     pub state: InstanceState,
     /// The name by which it is called over QUIC, at the same address; none: over HTTP only.
     pub quic: Option<Arc<str>>,
+    /// What its callers have to speak: what its function asked for when it was started, which an update does not change.
+    pub transport: Transport,
 }
 
 /// One function that can be called.

@@ -8,12 +8,14 @@
 mod args;
 mod arrival;
 mod body;
+mod caller;
 mod cgi;
 mod config;
 mod edges;
 #[doc(hidden)]
 pub mod fuzz;
 mod hop;
+mod identity;
 mod inbound;
 mod inflight;
 mod inherited;
@@ -28,9 +30,9 @@ mod party;
 mod patience;
 mod pickup;
 mod process;
-mod quic;
 mod refusal;
 mod serve;
+mod socket;
 mod tunnel;
 mod upstream;
 

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use nearpath_wire::mutual::Entrance;
 use rustix::process::Signal as Kill;
 use tokio::net::UnixStream;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -21,6 +22,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::config::{Config, ModeName};
 use crate::edges::Edges;
+use crate::identity;
 use crate::inflight::Inflight;
 use crate::listen::{self, Closing};
 use crate::lock::Lock;
@@ -32,7 +34,6 @@ use crate::party::{self, Membership};
 use crate::pickup;
 use crate::process::output::{Output, Tail};
 use crate::process::{Exit, Group, Reaper, Recipe};
-use crate::quic;
 use crate::serve::App;
 use crate::upstream::connect;
 
@@ -68,7 +69,7 @@ pub(crate) async fn run(
     let reaper = Reaper::run()?;
     let listener = listen::bind(SocketAddr::new(config.bind, config.port), config.premises.pickup.is_some())?;
     let started = Arc::new(Started::default());
-    let app = Arc::new(App::new(config, &reaper, &started)?);
+    let app = Arc::new(App::new(config, &reaper, &started, Entrance::new(identity.is_some()))?);
     let membership = Membership::default();
     let edges = Edges::default();
     if let Some(place) = app.config.premises.pickup {
@@ -79,7 +80,7 @@ pub(crate) async fn run(
     let addr = listener.local_addr()?;
     say!("listening on {addr}, mode {:?}", app.config.mode);
     tokio::spawn(listen::accept(listener, Arc::clone(&app), closing.watch()));
-    let (told, quic) = serve_quic(&app, addr, identity, &closing, edges);
+    let (told, identified) = take_identity(&app, addr, identity, &closing, edges);
     serve_metrics(&app);
     notes.phase("watchdog", born.elapsed());
 
@@ -98,11 +99,11 @@ pub(crate) async fn run(
             notes.ready();
             take_part(&app, membership, &closing);
         }
-        () = signals.next() => return Ok(stop(&app, closing, tenant, &mut signals, quic).await),
+        () = signals.next() => return Ok(stop(&app, closing, tenant, &mut signals, identified).await),
     }
     tokio::select! {
-        exit = tenant.exit() => Ok(died(exit, closing, &mut tenant, quic).await),
-        () = signals.next() => Ok(stop(&app, closing, tenant, &mut signals, quic).await),
+        exit = tenant.exit() => Ok(died(exit, closing, &mut tenant, identified).await),
+        () = signals.next() => Ok(stop(&app, closing, tenant, &mut signals, identified).await),
     }
 }
 
@@ -114,7 +115,7 @@ fn take_part(app: &Arc<App>, membership: Membership, closing: &Closing) {
 }
 
 impl App {
-    fn new(config: Config, reaper: &Arc<Reaper>, started: &Arc<Started>) -> io::Result<Self> {
+    fn new(config: Config, reaper: &Arc<Reaper>, started: &Arc<Started>, entrance: Entrance) -> io::Result<Self> {
         let output = Arc::new(Output::new(config.prefix_logs, config.log_line));
         let forks = || Forks::new(Recipe::new(config.command.clone()), Arc::clone(reaper), Arc::clone(&output));
         let mode = match config.mode {
@@ -130,14 +131,15 @@ impl App {
             lock: Lock::make(config.lock.clone())?,
             healthy: AtomicBool::new(true),
             output,
+            entrance,
             config,
         })
     }
 }
 
-/// Without an identity there is nobody to be over QUIC. Returns what an instance that is to be told who it is waits for before it is ready: callers
-/// would find nobody, which ends in every case; and the task, which ends with the last call.
-fn serve_quic(
+/// Without an identity there is nobody to be over QUIC or TLS. Returns what an instance that is to be told who it is waits for before it is
+/// ready: callers would find nobody, which ends in every case; and the task, which ends with the last call over QUIC.
+fn take_identity(
     app: &Arc<App>,
     addr: SocketAddr,
     identity: Option<File>,
@@ -145,17 +147,18 @@ fn serve_quic(
     edges: Edges,
 ) -> (oneshot::Receiver<()>, JoinHandle<()>) {
     let (listens, told) = oneshot::channel();
-    let listens = Some(listens).filter(|_| app.config.premises.identity); // dropped: nobody has to wait
+    let listens = Some(listens).filter(|_| app.config.identity_awaited); // dropped: nobody has to wait
     let edges = Some(edges).filter(|_| app.config.premises.pickup.is_some());
     let Some(identity) = identity else { return (told, tokio::spawn(std::future::ready(()))) };
     let socket = std::os::unix::net::UnixStream::from(OwnedFd::from(identity));
     match socket.set_nonblocking(true).and_then(|()| UnixStream::from_std(socket)) {
         Ok(node) => {
-            let serving = quic::serve(Arc::clone(app), addr, node, closing.watch(), listens, edges);
+            let serving = identity::serve(Arc::clone(app), addr, node, closing.watch(), listens, edges);
             (told, tokio::task::spawn_local(serving))
         }
         Err(fault) => {
-            say!("no QUIC: NEARPATH_IDENTITY_FD is no socket: {fault}");
+            app.entrance.give_up();
+            say!("no QUIC, no TLS: NEARPATH_IDENTITY_FD is no socket: {fault}");
             (told, tokio::spawn(std::future::ready(())))
         }
     }
@@ -280,18 +283,24 @@ async fn accepts(addrs: &[SocketAddr]) {
 }
 
 /// The tenant's server has died: what was in progress gets its answers, then this process ends too and the node starts anew.
-async fn died(exit: Exit, closing: Closing, tenant: &mut Tenant, quic: JoinHandle<()>) -> ExitCode {
+async fn died(exit: Exit, closing: Closing, tenant: &mut Tenant, identified: JoinHandle<()>) -> ExitCode {
     let tail = match &mut tenant.0 {
         Some(server) => server.last_words(true).await,
         None => String::new(),
     };
     say!("the tenant's process ended with {exit}{tail}");
     let _ = timeout(LAST_WORDS, closing.finish()).await;
-    let _ = timeout(LAST_WORDS, quic).await; // callers over QUIC learn of an end only by being told
+    let _ = timeout(LAST_WORDS, identified).await; // callers over QUIC learn of an end only by being told
     ExitCode::from(exit.as_failure())
 }
 
-async fn stop(app: &App, closing: Closing, tenant: Tenant, signals: &mut Signals, quic: JoinHandle<()>) -> ExitCode {
+async fn stop(
+    app: &App,
+    closing: Closing,
+    tenant: Tenant,
+    signals: &mut Signals,
+    identified: JoinHandle<()>,
+) -> ExitCode {
     app.healthy.store(false, Ordering::Relaxed);
     app.lock.release();
     say!("stopping: unhealthy for {:?}, then closing", app.config.healthcheck_interval);
@@ -300,7 +309,7 @@ async fn stop(app: &App, closing: Closing, tenant: Tenant, signals: &mut Signals
     if !signals.unless(drain, closing.finish()).await {
         say!("calls were still in progress after {drain:?} (write_timeout) and are cut");
     }
-    let _ = timeout(LAST_WORDS, quic).await; // callers over QUIC learn of an end only by being told
+    let _ = timeout(LAST_WORDS, identified).await; // callers over QUIC learn of an end only by being told
     end_tenant(tenant, app.config.stop_grace).await;
     say!("stopped");
     ExitCode::SUCCESS

@@ -11,8 +11,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep};
+
+use crate::socket::Socket;
 
 /// What an HTTP/2 connection begins with.
 const HTTP2: &[u8] = b"PRI ";
@@ -46,7 +47,7 @@ impl Drop for BusyGuard {
 /// See the module's text.
 #[derive(Debug)]
 pub(crate) struct Patient {
-    io: TcpStream,
+    io: Socket,
     busy: Busy,
     /// HTTP/2 has heads, pings and data at any time; hyper's keep-alive looks after such connections.
     http2: Option<bool>,
@@ -57,7 +58,7 @@ pub(crate) struct Patient {
 }
 
 impl Patient {
-    pub(crate) fn new(io: TcpStream, busy: Busy, read_limit: Option<Duration>, write_limit: Option<Duration>) -> Self {
+    pub(crate) fn new(io: Socket, busy: Busy, read_limit: Option<Duration>, write_limit: Option<Duration>) -> Self {
         Self { io, busy, http2: None, read_limit, write_limit, head: None, stall: None }
     }
 
@@ -126,7 +127,8 @@ impl AsyncWrite for Patient {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
+        let polled = Pin::new(&mut self.io).poll_flush(cx); // TLS has bytes of its own that the caller must take
+        self.wrote(cx, polled)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

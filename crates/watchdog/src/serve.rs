@@ -10,6 +10,7 @@ use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
 use nearpath_types::{PlatformError, Reason, duration};
+use nearpath_wire::mutual::Entrance;
 use tokio::time::{Instant, timeout_at};
 
 use crate::arrival::Arrival;
@@ -27,6 +28,8 @@ use crate::refusal::{self, error};
 
 const X_TIMEOUT: HeaderName = HeaderName::from_static("x-timeout");
 const X_CALL_ID: HeaderName = HeaderName::from_static("x-call-id");
+const HEALTH: &str = "/_/health";
+const READY: &str = "/_/ready";
 /// The status that stands for a caller who left before there was one.
 const CALLER_GONE: u16 = Reason::CallerGone.status();
 
@@ -39,15 +42,22 @@ pub(crate) struct App {
     pub(crate) metrics: Metrics,
     pub(crate) lock: Lock,
     pub(crate) output: Arc<Output>,
+    /// Where callers with certificates come in over TCP.
+    pub(crate) entrance: Entrance,
     /// False from the first SIGTERM on.
     pub(crate) healthy: AtomicBool,
+}
+
+/// Whether a request on this path asks for health alone.
+pub(crate) fn is_check(path: &str) -> bool {
+    [HEALTH, READY].contains(&path)
 }
 
 /// Answers one request, from wherever it came.
 pub(crate) async fn answer(app: Arc<App>, request: Request<Arrival>, busy: BusyGuard, open: Open) -> Response<Body> {
     match request.uri().path() {
-        "/_/health" => health(&app),
-        "/_/ready" => ready(&app, request).await,
+        HEALTH => health(&app),
+        READY => ready(&app, request).await,
         _ => call(&app, request, busy, open).await,
     }
 }

@@ -1,10 +1,11 @@
 //! Opens a port once for each thread that will accept on it.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::net::sockopt::{set_ipv6_v6only, set_socket_reuseaddr, set_socket_reuseport, set_tcp_nodelay};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, getsockname, socket_with};
 
 /// Connections that the kernel keeps until they are accepted; it caps this at `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
@@ -17,36 +18,62 @@ const BACKLOG: i32 = 4096;
 /// When the address is not this machine's, or the port is in use, also by another program that shares it: the
 /// error's text names the address.
 pub fn bind(addr: SocketAddr, n: usize) -> io::Result<Vec<TcpListener>> {
-    let named = |error: io::Error| match error.kind() {
-        io::ErrorKind::AddrInUse => io::Error::new(error.kind(), format!("{addr} is in use by another program")),
-        kind => io::Error::new(kind, format!("cannot listen on {addr}: {error}")),
+    all(addr, n, open).map_err(|error| named(addr, "", error))
+}
+
+/// The same for datagrams, in the order in which the kernel numbers them.
+///
+/// # Errors
+/// See [`bind`].
+pub fn datagrams(addr: SocketAddr, n: usize) -> io::Result<Vec<UdpSocket>> {
+    all(addr, n, open_datagrams).map_err(|error| named(addr, " (UDP)", error))
+}
+
+fn named(addr: SocketAddr, kind: &str, error: io::Error) -> io::Error {
+    let text = match error.kind() {
+        io::ErrorKind::AddrInUse => format!("{addr}{kind} is in use by another program"),
+        _ => format!("cannot listen on {addr}{kind}: {error}"),
     };
+    io::Error::new(error.kind(), text)
+}
+
+fn all<S: AsFd>(addr: SocketAddr, n: usize, open: impl Fn(SocketAddr, bool) -> io::Result<S>) -> io::Result<Vec<S>> {
     if addr.port() != 0 {
-        drop(open(addr, false).map_err(named)?); // sharing would hide another program on the port
+        drop(open(addr, false)?); // sharing would hide another program on the port
     }
-    let first = open(addr, true).map_err(named)?;
-    let chosen = first.local_addr()?;
+    let first = open(addr, true)?;
+    let chosen = SocketAddr::try_from(getsockname(&first)?)?;
     let others = (1..n).map(|_| open(chosen, true));
-    std::iter::once(Ok(first)).chain(others).collect::<io::Result<_>>().map_err(named)
+    std::iter::once(Ok(first)).chain(others).collect()
 }
 
 fn open(addr: SocketAddr, shared: bool) -> io::Result<TcpListener> {
-    let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(family, SocketType::STREAM, flags, None)?;
+    let socket = socket(addr, SocketType::STREAM, shared)?;
     set_socket_reuseaddr(&socket, true)?;
     set_tcp_nodelay(&socket, true)?;
+    rustix::net::bind(&socket, &addr)?;
+    if shared {
+        rustix::net::listen(&socket, BACKLOG)?;
+    }
+    Ok(TcpListener::from(socket))
+}
+
+fn open_datagrams(addr: SocketAddr, shared: bool) -> io::Result<UdpSocket> {
+    let socket = socket(addr, SocketType::DGRAM, shared)?;
+    rustix::net::bind(&socket, &addr)?;
+    Ok(UdpSocket::from(socket))
+}
+
+fn socket(addr: SocketAddr, kind: SocketType, shared: bool) -> io::Result<OwnedFd> {
+    let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = socket_with(family, kind, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
     if addr.is_ipv6() {
         set_ipv6_v6only(&socket, false)?;
     }
     if shared {
         set_socket_reuseport(&socket, true)?;
     }
-    rustix::net::bind(&socket, &addr)?;
-    if shared {
-        rustix::net::listen(&socket, BACKLOG)?;
-    }
-    Ok(TcpListener::from(socket))
+    Ok(socket)
 }
 
 #[cfg(test)]
@@ -67,6 +94,16 @@ mod tests {
         socket.set_nonblocking(false).unwrap();
         let _peer = std::net::TcpStream::connect(socket.local_addr().unwrap()).unwrap();
         assert!(socket.accept().unwrap().0.nodelay().unwrap());
+    }
+
+    #[test]
+    fn datagrams_share_a_port_with_nobody_else() {
+        let sockets = datagrams((Ipv4Addr::LOCALHOST, 0).into(), 3).unwrap();
+        let ports: Vec<_> = sockets.iter().map(|s| s.local_addr().unwrap().port()).collect();
+        assert_eq!(ports, [ports[0]; 3]);
+        let error = datagrams(sockets[0].local_addr().unwrap(), 1).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+        assert!(error.to_string().contains("UDP"), "{error}");
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Connections to an instance: HTTP/1.1 by default, HTTP/2 without TLS (h2c by prior knowledge, RFC 9113 section 3.3) for
-//! gRPC. The task that drives a connection stays on the thread that made it.
+//! Connections to an instance: HTTP/1.1 by default, HTTP/2 for gRPC, without TLS (h2c by prior knowledge, RFC 9113 section 3.3)
+//! or on a stream that has it ([`crate::mutual`]). The task that drives a connection stays on the thread that made it.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,10 +8,12 @@ use std::time::Duration;
 use http_body::Body;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
 use crate::BoxError;
 use crate::exec::LocalExec;
+use crate::mutual::DialError;
 
 /// Largest head of a response, and the most that is read ahead, in bytes. Its header fields are bounded by hyper's own 100:
 /// another number would cost an allocation for each response.
@@ -38,6 +40,9 @@ pub enum ConnectError {
         /// How long was waited.
         limit: Duration,
     },
+    /// No connection with TLS.
+    #[error(transparent)]
+    Tls(#[from] DialError),
     /// The peer accepted, but did not speak HTTP.
     #[error("cannot speak HTTP with {addr}: {source}")]
     Http {
@@ -48,14 +53,14 @@ pub enum ConnectError {
     },
 }
 
-async fn connect(addr: SocketAddr, limit: Duration) -> Result<TokioIo<TcpStream>, ConnectError> {
+async fn connect(addr: SocketAddr, limit: Duration) -> Result<TcpStream, ConnectError> {
     let stream = match tokio::time::timeout(limit, TcpStream::connect(addr)).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(source)) => return Err(ConnectError::Io { addr, source }),
         Err(_) => return Err(ConnectError::Timeout { addr, limit }),
     };
     stream.set_nodelay(true).map_err(|source| ConnectError::Io { addr, source })?;
-    Ok(TokioIo::new(stream))
+    Ok(stream)
 }
 
 /// Opens an HTTP/1.1 connection that can be upgraded. Must run inside a `LocalSet`.
@@ -68,8 +73,21 @@ where
     B::Data: Send,
     B::Error: Into<BoxError>,
 {
-    let io = connect(addr, limit).await?;
-    let handshake = http1::Builder::new().max_buf_size(BUFFER).handshake(io).await;
+    http1_on(connect(addr, limit).await?, addr).await
+}
+
+/// Speaks HTTP/1.1 on a stream from `addr`. Must run inside a `LocalSet`.
+///
+/// # Errors
+/// [`ConnectError::Http`].
+pub async fn http1_on<S, B>(stream: S, addr: SocketAddr) -> Result<http1::SendRequest<B>, ConnectError>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    B: Body + 'static,
+    B::Data: Send,
+    B::Error: Into<BoxError>,
+{
+    let handshake = http1::Builder::new().max_buf_size(BUFFER).handshake(TokioIo::new(stream)).await;
     let (sender, connection) = handshake.map_err(|source| ConnectError::Http { addr, source })?;
     tokio::task::spawn_local(async move {
         if let Err(error) = connection.with_upgrades().await {
@@ -89,15 +107,29 @@ where
     B::Data: Send,
     B::Error: Into<BoxError>,
 {
-    let io = connect(addr, limit).await?;
+    http2_on(connect(addr, limit).await?, addr).await
+}
+
+/// Speaks HTTP/2 on a stream from `addr`. Must run inside a `LocalSet`.
+///
+/// # Errors
+/// [`ConnectError::Http`].
+pub async fn http2_on<S, B>(stream: S, addr: SocketAddr) -> Result<http2::SendRequest<B>, ConnectError>
+where
+    S: AsyncRead + AsyncWrite + Unpin + 'static,
+    B: Body + Unpin + 'static,
+    B::Data: Send,
+    B::Error: Into<BoxError>,
+{
     let mut builder = http2::Builder::new(LocalExec);
     builder.initial_stream_window_size(STREAM_WINDOW).initial_connection_window_size(4 * STREAM_WINDOW);
     builder.timer(hyper_util::rt::TokioTimer::new());
     builder.keep_alive_interval(Duration::from_secs(20)).max_header_list_size(BUFFER as u32);
-    let (sender, connection) = builder.handshake(io).await.map_err(|source| ConnectError::Http { addr, source })?;
+    let (sender, connection) =
+        builder.handshake(TokioIo::new(stream)).await.map_err(|source| ConnectError::Http { addr, source })?;
     tokio::task::spawn_local(async move {
         if let Err(error) = connection.await {
-            tracing::debug!(%addr, %error, "h2c connection to an instance ended");
+            tracing::debug!(%addr, %error, "HTTP/2 connection to an instance ended");
         }
     });
     Ok(sender)

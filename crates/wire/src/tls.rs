@@ -1,5 +1,6 @@
 //! A server's certificate and key, read from PEM files, with errors that say what to mend.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -33,13 +34,36 @@ pub enum TlsError {
     },
 }
 
+/// A certificate chain and its key, as they were read.
+pub struct Pair {
+    /// The server's own certificate first.
+    pub chain: Vec<CertificateDer<'static>>,
+    /// Its private key.
+    pub key: PrivateKeyDer<'static>,
+}
+
+impl fmt::Debug for Pair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pair({} certificates)", self.chain.len())
+    }
+}
+
+/// Reads a certificate chain and its key, without a look at whether they belong together.
+///
+/// # Errors
+/// See [`TlsError`]; every text names the file.
+pub fn read(cert: &Path, key: &Path) -> Result<Pair, TlsError> {
+    let chain = certificates(cert)?;
+    let key = PrivateKeyDer::from_pem_file(key).map_err(|error| broken("key", key, &error))?;
+    Ok(Pair { chain, key })
+}
+
 /// Reads a certificate chain and its key. Clients may choose HTTP/2 or HTTP/1.1 (ALPN); TLS 1.2 and 1.3.
 ///
 /// # Errors
 /// See [`TlsError`]; every text names the file.
 pub fn load(cert: &Path, key: &Path) -> Result<Arc<ServerConfig>, TlsError> {
-    let chain = certificates(cert)?;
-    let secret = PrivateKeyDer::from_pem_file(key).map_err(|error| broken("key", key, &error))?;
+    let Pair { chain, key: secret } = read(cert, key)?;
     let mismatch = |source| TlsError::Mismatch { cert: cert.into(), key: key.into(), source };
     let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()

@@ -1,10 +1,14 @@
-"""A certificate authority made on the fly, and TLS servers on loopback with certificates of it."""
+"""A certificate authority made on the fly, and TLS servers on loopback with certificates of it.
+
+`authority.py FOLDER PORT` is such a server for localhost, whose authority is FOLDER/ca.pem; it says `ready` when it is.
+"""
 
 import datetime
 import ipaddress
 import pathlib
 import socket
 import ssl
+import sys
 import threading
 
 from cryptography import x509
@@ -54,12 +58,12 @@ class Authority:
 class TlsServer:
     """Shakes hands with whoever comes, and says no more. `asked` lists the names that clients asked for."""
 
-    def __init__(self, file):
+    def __init__(self, file, port=0):
         self.asked, self.connections = [], 0
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.load_cert_chain(file)
         self.context.sni_callback = lambda _socket, name, _context: self.asked.append(name)
-        self.socket = socket.create_server(("127.0.0.1", 0), backlog=128)
+        self.socket = socket.create_server(("127.0.0.1", port), backlog=128)
         self.port = self.socket.getsockname()[1]
         threading.Thread(target=self.serve, daemon=True).start()
 
@@ -79,3 +83,9 @@ class TlsServer:
     def stop(self):
         self.socket.shutdown(socket.SHUT_RDWR)
         self.socket.close()
+
+
+if __name__ == "__main__":
+    TlsServer(Authority(sys.argv[1]).issue("localhost", 30), int(sys.argv[2]))
+    print("ready", flush=True)
+    threading.Event().wait()

@@ -8,7 +8,7 @@ use nearpath_testkit::lab::{Cable, Lab, Link, Node};
 use super::{Args, Place, here, names, near};
 use crate::apart::caller::{Callee, Caller};
 use crate::apart::site::{Identity, Site, mint};
-use crate::apart::{Error, Way, drive, relay};
+use crate::apart::{Error, Way, drive, everywhere, relay};
 use crate::compare::Comparison;
 use crate::cpu;
 
@@ -53,7 +53,7 @@ async fn one(
     let measure = async |index: usize| {
         let way = ways[index];
         let took = drive::fresh(caller, (way, first), &relay::ask(way, length), args.plan(), spent).await;
-        Ok::<_, Error>(near::told(case, way, &took).measured())
+        Ok::<_, Error>(near::told(case, way.name(), &took).measured())
     };
     comparison.loads(case, &names(&ways), measure).await?;
     eprintln!("measured: {case}");
@@ -81,7 +81,7 @@ fn chain(lab: &mut Lab, gateway: &Node, link: &Link, length: usize) -> Result<(I
         for _ in 0..SESSIONS {
             mint(&mut provision, &caller, IpAddr::V4(before))?;
         }
-        let callee = relay::callee(at, &provision);
+        let callee = everywhere::callee(IpAddr::V4(at), &provision);
         threads.push(relay::start(relay::Hop { node, provision, next: next.take() })?);
         next = Some((caller, callee));
     }

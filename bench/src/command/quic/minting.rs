@@ -9,7 +9,7 @@ use nearpath_wire::early::Provision;
 
 use super::{Args, near};
 use crate::apart::site::{Identity, Site, mint};
-use crate::apart::{Error, Way, drive};
+use crate::apart::{Error, drive};
 use crate::compare::{Better, Comparison, Ratio};
 use crate::tally::Tally;
 
@@ -36,7 +36,7 @@ pub(super) fn measure(args: &Args, comparison: &mut Comparison) -> Result<(), Er
     let at_once = at_once(&mut workers, &gateway)?;
     let all = format!("sessions for {} workers at once", args.mints);
     for (variant, took) in [("key and certificate", &certificates), ("session", &mints), (&all, &at_once)] {
-        comparison.measured("mint", variant, near::told("mint", Way::QuicEarly, took).measured());
+        comparison.measured("mint", variant, near::told("mint", variant, took).measured());
     }
     eprintln!("{all}: {:.0} ms", at_once.time.as_secs_f64() * 1e3);
     let us = |tally: &Tally| tally.us(0.5);

@@ -23,6 +23,9 @@ const KEPT: [Way; 4] = [Way::Tcp, Way::Tls12, Way::Tls13, Way::Quic];
 /// Sessions that a worker is started with.
 const SESSIONS: usize = 8;
 
+/// How the cases here begin.
+const CASES: [&str; 4] = ["GET", "POST", "1 MB", "first call"];
+
 /// Where the caller is, and where the worker.
 struct Ground {
     _lab: Lab,
@@ -46,6 +49,9 @@ struct Stage<'a> {
 
 /// Every case at this distance.
 pub(super) fn measure(args: &Args, place: Place, comparison: &mut Comparison) -> Result<(), Error> {
+    if !CASES.iter().any(|case| args.may_want(case)) {
+        return Ok(());
+    }
     let ground = Ground::new(place, args.awake)?;
     ground.caller.enter(|| {
         here(async {
@@ -114,7 +120,7 @@ impl Stage<'_> {
             let way = ways[index];
             let of = (way, &worker.callee);
             let took = drive::fresh(&self.caller, of, ask, self.args.plan(), spent(worker, way)).await;
-            Ok::<_, Error>(told(case, way, &took).measured())
+            Ok::<_, Error>(told(case, way.name(), &took).measured())
         };
         to.loads(case, &names(&ways), one).await?;
         eprintln!("measured: {case}");
@@ -132,7 +138,7 @@ impl Stage<'_> {
             let of = (way, &worker.callee);
             let took = drive::kept(&self.caller, of, what, self.args.plan(), spent(worker, way)).await;
             callers.borrow_mut()[index].push(took.caller_us());
-            Ok::<_, Error>(told(case, way, &took).measured())
+            Ok::<_, Error>(told(case, way.name(), &took).measured())
         };
         to.loads(case, &names(&ways), one).await?;
         eprintln!("measured: {case}");
@@ -158,7 +164,7 @@ impl Stage<'_> {
                 0 => calls.await,
                 _ => minting::beside(calls).await?.0,
             };
-            Ok::<_, Error>(told(case, Way::Quic, &took).measured())
+            Ok::<_, Error>(told(case, Way::Quic.name(), &took).measured())
         };
         to.loads(case, &["quic, no mints", "quic, mints"], one).await?;
         eprintln!("measured: {case}");
@@ -177,10 +183,10 @@ impl Stage<'_> {
         let one = async |index: usize| {
             let (way, mut took) = (ways[index], Took::default());
             for _ in 0..self.args.starts {
-                let worker = self.worker(1, !way.is_tls(), way.is_tls())?;
+                let worker = self.worker(1, !way.needs_front(), way.needs_front())?;
                 self.once(way, &worker, &mut took).await;
             }
-            Ok::<_, Error>(told(&case, way, &took).measured())
+            Ok::<_, Error>(told(&case, way.name(), &took).measured())
         };
         to.loads(&case, &names(&ways), one).await?;
         eprintln!("measured: {case}");
@@ -191,7 +197,8 @@ impl Stage<'_> {
         let spent = spent(worker, way);
         let (own, far) = (drive::own(), spent());
         let callee: &Callee = &worker.callee;
-        drive::first(&self.caller, (way, callee), &Ask::get(SMALL), took).await;
+        let ask = Ask::get(SMALL);
+        drive::first(&self.caller, (way, callee), async |to| to.ask(&ask).await, took).await;
         took.caller += drive::own() - own;
         took.worker += spent() - far;
     }
@@ -199,14 +206,14 @@ impl Stage<'_> {
 
 /// What the process that answers has spent.
 fn spent(worker: &Worker, way: Way) -> impl Fn() -> Duration {
-    let pid = worker.pid(way.is_tls());
+    let pid = worker.pid(way.needs_front());
     move || pid.map_or(Duration::ZERO, |pid| cpu::alone(&[pid]))
 }
 
 /// Failures are in the table as a number; what they are is told here.
-pub(super) fn told<'a>(case: &str, way: Way, took: &'a Took) -> &'a Took {
+pub(super) fn told<'a>(case: &str, variant: &str, took: &'a Took) -> &'a Took {
     if took.tally.failed() > 0 {
-        eprintln!("{case}, {}: {:?}", way.name(), took.tally.failures());
+        eprintln!("{case}, {variant}: {:?}", took.tally.failures());
     }
     took
 }

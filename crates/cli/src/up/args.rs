@@ -33,6 +33,10 @@ pub struct UpArgs {
     #[arg(long, value_name = "FILE")]
     pub tls_key: Option<PathBuf>,
 
+    /// HTTP/3 on the port of --tls-listen, over UDP
+    #[arg(long, default_value = "on", value_enum, value_name = "on|off")]
+    pub http3: Switch,
+
     /// The operator's address: /metrics and /healthz
     #[arg(long, default_value = "127.0.0.1:8082", value_name = "ADDR:PORT")]
     pub admin_listen: SocketAddr,
@@ -105,6 +109,15 @@ pub enum Forward {
     Tc,
 }
 
+/// Whether something is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Switch {
+    /// It is.
+    On,
+    /// It is not.
+    Off,
+}
+
 /// Limits of callers' connections: what nobody may hold for ever. The defaults are those of
 /// [`nearpath_gateway::Settings`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::Args)]
@@ -129,6 +142,10 @@ pub struct CallerArgs {
     /// Connections at a time on one address, up to 1000000; more wait in the kernel's backlog
     #[arg(long, default_value = "16384", value_parser = connections, value_name = "N")]
     pub max_connections: usize,
+
+    /// Handshakes of HTTP/3 under way from which on newcomers prove their address first, at the cost of a round trip; 0: always
+    #[arg(long, default_value = "512", value_name = "N")]
+    pub http3_retry_above: usize,
 }
 
 /// Beyond it a limit is none.
@@ -180,9 +197,16 @@ mod tests {
 
     #[test]
     fn the_defaults_are_the_gateways() {
-        let Settings { header_timeout, idle_timeout, write_timeout, body_idle_timeout, max_connections, .. } =
-            Settings::default();
-        let defaults = CallerArgs { header_timeout, idle_timeout, write_timeout, body_idle_timeout, max_connections };
+        let Settings { header_timeout, idle_timeout, write_timeout, body_idle_timeout, .. } = Settings::default();
+        let Settings { max_connections, retry_above: http3_retry_above, .. } = Settings::default();
+        let defaults = CallerArgs {
+            header_timeout,
+            idle_timeout,
+            write_timeout,
+            body_idle_timeout,
+            max_connections,
+            http3_retry_above,
+        };
         assert_eq!(typed(&[]).unwrap(), defaults);
     }
 

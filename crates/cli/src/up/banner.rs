@@ -16,7 +16,8 @@ pub(super) fn print(plan: &Plan, controller: &Controller) {
     eprintln!("nearpath {} is up", env!("CARGO_PKG_VERSION"));
     eprintln!("  gateway  http://{}", plan.listen);
     if let Some(tls) = &plan.tls {
-        eprintln!("           https://{}", tls.listen);
+        let http3 = if tls.http3 { " (and HTTP/3)" } else { "" };
+        eprintln!("           https://{}{http3}", tls.listen);
     }
     if let Some(mqtt) = plan.adapters.mqtt_listen {
         eprintln!("           mqtt://{mqtt}");

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use http::{Request, Response};
-use hyper::body::Incoming;
 use nearpath_controller::{Controller, Fleet};
 use nearpath_gateway::{Control, Gateway};
 use nearpath_node::{Node, Settle};
@@ -44,7 +43,7 @@ impl Control for FrontDesk {
         }
     }
 
-    fn admin(&self, request: Request<Incoming>) -> BoxFuture<'static, Response<nearpath_wire::Body>> {
+    fn admin(&self, request: Request<nearpath_wire::Body>) -> BoxFuture<'static, Response<nearpath_wire::Body>> {
         let Some(controller) = self.controller.get() else {
             return Box::pin(std::future::ready(unavailable()));
         };

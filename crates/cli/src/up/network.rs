@@ -81,6 +81,6 @@ impl Network {
         };
         let opened = std::thread::spawn(open).join().unwrap_or_else(|_| Err(io::Error::other("its thread panicked")));
         let sockets = opened.map_err(UpError::part("the gateway's inner listener"))?;
-        Ok(Listener { zone: Zone::Inner, tls: None, sockets })
+        Ok(Listener { zone: Zone::Inner, tls: None, sockets, http3: None })
     }
 }

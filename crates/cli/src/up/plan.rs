@@ -10,7 +10,7 @@ use nearpath_kernel::sandbox::Isolation;
 use thiserror::Error;
 
 use super::adapters::AdapterArgs;
-use super::args::{CallerArgs, Forward, UpArgs};
+use super::args::{CallerArgs, Forward, Switch, UpArgs};
 use super::cpu::GatewayCpu;
 
 /// Why `nearpath up` does not start.
@@ -57,6 +57,7 @@ pub(super) struct Tls {
     pub(super) listen: SocketAddr,
     pub(super) cert: PathBuf,
     pub(super) key: PathBuf,
+    pub(super) http3: bool,
 }
 
 /// Everything that the house is built from.
@@ -83,8 +84,9 @@ impl Plan {
     /// Fills in defaults. Enters a user namespace when there is no root: that is possible only now, while the process has
     /// one thread.
     pub(super) fn from_args(args: UpArgs) -> Result<Self, UpError> {
-        let tls =
-            args.tls_listen.zip(args.tls_cert.zip(args.tls_key)).map(|(listen, (cert, key))| Tls { listen, cert, key });
+        let http3 = args.http3 == Switch::On;
+        let tls = args.tls_listen.zip(args.tls_cert.zip(args.tls_key));
+        let tls = tls.map(|(listen, (cert, key))| Tls { listen, cert, key, http3 });
         let public = [Some(args.listen), tls.as_ref().map(|tls| tls.listen)];
         if let Some(addr) = public.into_iter().flatten().find(|addr| args.insecure && !addr.ip().is_loopback()) {
             return Err(UpError::Insecure(addr));
@@ -116,13 +118,14 @@ impl Plan {
 }
 
 fn gateway(callers: &CallerArgs, drain_timeout: Duration) -> Settings {
-    let CallerArgs { header_timeout, idle_timeout, write_timeout, body_idle_timeout, max_connections } = *callers;
+    let CallerArgs { header_timeout, idle_timeout, write_timeout, body_idle_timeout, .. } = *callers;
     Settings {
         header_timeout,
         idle_timeout,
         write_timeout,
         body_idle_timeout,
-        max_connections,
+        max_connections: callers.max_connections,
+        retry_above: callers.http3_retry_above,
         drain_timeout,
         ..Settings::default()
     }
@@ -162,9 +165,10 @@ mod tests {
             write_timeout: seconds(3),
             body_idle_timeout: seconds(4),
             max_connections: 5,
+            http3_retry_above: 7,
         };
         let got = gateway(&typed, seconds(6));
         let times = [got.header_timeout, got.idle_timeout, got.write_timeout, got.body_idle_timeout, got.drain_timeout];
-        assert_eq!((times, got.max_connections), ([1, 2, 3, 4, 6].map(seconds), 5));
+        assert_eq!((times, got.max_connections, got.retry_above), ([1, 2, 3, 4, 6].map(seconds), 5, 7));
     }
 }

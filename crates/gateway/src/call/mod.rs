@@ -1,5 +1,6 @@
 //! One request for a function, and what every room on its way needs to know of it.
 
+mod arriving;
 mod asked;
 mod clock;
 mod digits;
@@ -15,6 +16,7 @@ use std::time::Instant;
 use http::Request;
 use http::header::HeaderValue;
 
+pub(crate) use arriving::Arriving;
 pub use asked::Asked;
 pub(crate) use asked::{X_CALL_ID, X_NEARPATH_PATH, X_START_TIME, X_TIMEOUT, is_stream};
 pub(crate) use clock::{Clock, Stage};

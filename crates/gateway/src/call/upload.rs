@@ -1,7 +1,6 @@
 //! The request's body on its way to an instance: counted, bounded, and watched for silence.
 
 use std::cell::{Cell, RefCell};
-use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
@@ -9,10 +8,10 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use hyper::body::Incoming;
 use nearpath_types::Reason;
 use nearpath_wire::BoxError;
 
+use super::arriving::Arriving;
 use super::clock::Stage;
 
 /// How far a request's body is. Shared by the body, which another task sends, and the request that waits for an answer.
@@ -89,7 +88,7 @@ pub(crate) enum Upload {
     /// It arrives from the caller.
     Streaming {
         /// What arrives.
-        body: Incoming,
+        body: Arriving,
         /// Where it is counted.
         flow: Rc<Flow>,
         /// The most it may be, in bytes.
@@ -99,7 +98,7 @@ pub(crate) enum Upload {
 
 impl Upload {
     /// Wraps what arrives. No [`Flow`]: there is no body.
-    pub(crate) fn new(body: Incoming, limit: Option<u64>) -> (Self, Option<Rc<Flow>>) {
+    pub(crate) fn new(body: Arriving, limit: Option<u64>) -> (Self, Option<Rc<Flow>>) {
         if body.is_end_stream() {
             return (Self::Empty, None);
         }
@@ -132,15 +131,6 @@ fn take(body: &mut Bytes, flow: &Flow) -> Option<Frame<Bytes>> {
     Some(Frame::data(std::mem::take(body)))
 }
 
-/// A body that breaks off means that the caller left; one whose framing cannot be read is a bad request.
-fn blame(error: &hyper::Error) -> Reason {
-    let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<io::Error>());
-    match cause.map(io::Error::kind) {
-        Some(io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData) => Reason::BadRequest,
-        _ => Reason::CallerGone,
-    }
-}
-
 impl Body for Upload {
     type Data = Bytes;
     type Error = BoxError;
@@ -170,7 +160,7 @@ impl Body for Upload {
                     flow.end();
                 }
             }
-            Some(Err(error)) => flow.fault.set(Some(blame(error))),
+            Some(Err(error)) => flow.fault.set(Some(error.blame())),
             None => flow.end(),
         }
         Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))

@@ -10,8 +10,9 @@ use std::time::Instant;
 use http::Response;
 use nearpath_path::Path;
 use nearpath_types::{PlatformError, Reason, duration, policy};
+use nearpath_wire::client::ConnectError;
 
-use super::pool::Line;
+use super::pool::{Cover, Line};
 use super::source::Source;
 use super::way::{self, Way};
 use super::{exchange, outgoing, quic};
@@ -60,23 +61,16 @@ async fn over_quic(call: &mut Call, endpoint: &Arc<Endpoint>) -> Result<Attempt,
     over_tcp(call, endpoint, path).await
 }
 
-/// The seam for connections over TCP: what `path` names decides how a line is opened, and among which idle ones it is looked for.
+/// What `path` names decides how a line is opened, and among which idle ones it is looked for.
 async fn over_tcp(call: &mut Call, endpoint: &Arc<Endpoint>, path: Path) -> Result<Attempt, PlatformError> {
-    match path {
-        Path::Http => over_http(call, endpoint).await,
-        other => Ok(Attempt::Unsent(format!("the path {other} is not there"))),
-    }
-}
-
-async fn over_http(call: &mut Call, endpoint: &Arc<Endpoint>) -> Result<Attempt, PlatformError> {
-    let h2 = call.asked.grpc;
-    let mut pooled = call.lane.pools.take(endpoint, h2);
+    let (cover, h2) = (way::cover(path, endpoint.transport), call.asked.grpc);
+    let mut pooled = call.lane.pools.take(endpoint, cover, h2);
     loop {
         let fresh = pooled.is_none();
         let mut line = match pooled.take() {
             Some(line) => line,
             // Rare, so on the heap: every request's future would be as large otherwise, and it is copied into its place.
-            None => match Box::pin(call.lane.pools.open(endpoint, h2, call.lane.connect_timeout)).await {
+            None => match Box::pin(open(call, endpoint, cover)).await {
                 Ok(line) => line,
                 Err(error) => return Ok(Attempt::Unsent(error.to_string())),
             },
@@ -96,6 +90,11 @@ async fn over_http(call: &mut Call, endpoint: &Arc<Endpoint>) -> Result<Attempt,
             Err(reason) => return Err(too_late(call, endpoint, reason)),
         }
     }
+}
+
+async fn open(call: &Call, endpoint: &Arc<Endpoint>, cover: Cover) -> Result<Line, ConnectError> {
+    let caller = if cover == Cover::Plain { None } else { call.lane.lines.caller() };
+    call.lane.pools.open(endpoint, cover, call.asked.grpc, call.lane.connect_timeout, caller).await
 }
 
 /// Awaits `answer` for as long as the clock allows. One timer, which moves only when it fires early or the stage changes.

@@ -1,50 +1,56 @@
 //! Connections to instances, kept between requests. One set a thread: no lock, and the task that drives a connection
 //! wakes on the core that waits for it.
+//!
+//! What goes in clear and what goes in each version of TLS is kept apart: a request cannot take a connection that it did not ask
+//! for. Connections with TLS belong to who opened them; those of a caller that was renewed, or to an instance whose certificate has ended,
+//! take no new requests.
+
+mod shelf;
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
 use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use futures_util::future::Either;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::client::conn::{TrySendError, http1, http2};
 use nearpath_wire::client::{self, ConnectError};
-use tokio::sync::Semaphore;
+use nearpath_wire::identity::Peer;
+use nearpath_wire::mutual::{CallerStream, DialError, Protocol, Version};
+use nearpath_wire::quic::Caller;
+use tokio::net::TcpStream;
 
 use crate::call::Upload;
 use crate::route::Endpoint;
+use shelf::{Shelf, Stream};
 
-/// Requests on one h2c connection before another is opened.
-const STREAMS: u32 = 100;
-/// Idle connections kept for one instance and thread.
-const MAX_IDLE: usize = 1024;
+/// What is between HTTP and TCP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cover {
+    /// Nothing.
+    Plain,
+    /// TLS of this version, with certificates on both sides.
+    Tls(Version),
+}
 
 /// A connection to one instance, held for one request.
 pub(crate) enum Line {
     /// Nobody else uses it.
-    Http1(http1::SendRequest<Upload>),
+    Http1 { sender: http1::SendRequest<Upload>, tls: Option<Rc<Tls>> },
     /// Others may use it as well.
     Http2 { sender: http2::SendRequest<Upload>, _stream: Stream },
 }
 
-/// One request on a shared connection.
-pub(crate) struct Stream(Rc<Cell<u32>>);
-
-impl Stream {
-    fn new(count: &Rc<Cell<u32>>) -> Self {
-        count.set(count.get() + 1);
-        Self(count.clone())
-    }
-}
-
-impl Drop for Stream {
-    fn drop(&mut self) {
-        self.0.set(self.0.get() - 1);
-    }
+/// What is known of a connection with TLS.
+#[derive(Debug)]
+pub(crate) struct Tls {
+    version: Version,
+    /// Of which caller it is.
+    era: u32,
+    peer: Peer,
 }
 
 impl Line {
@@ -55,109 +61,132 @@ impl Line {
         request: Request<Upload>,
     ) -> impl Future<Output = Result<Response<Incoming>, TrySendError<Request<Upload>>>> + use<> {
         match self {
-            Self::Http1(sender) => Either::Left(sender.try_send_request(request)),
+            Self::Http1 { sender, .. } => Either::Left(sender.try_send_request(request)),
             Self::Http2 { sender, .. } => Either::Right(sender.try_send_request(request)),
         }
     }
 }
 
-struct Idle {
-    sender: http1::SendRequest<Upload>,
-    since: u32,
-}
-
-struct Shared {
-    sender: http2::SendRequest<Upload>,
-    streams: Rc<Cell<u32>>,
-}
-
-struct Pool {
-    endpoint: Arc<Endpoint>,
-    idle: Vec<Idle>,
-    shared: Vec<Shared>,
-    dialing: Rc<Semaphore>,
-}
-
-impl Pool {
-    fn new(endpoint: &Arc<Endpoint>) -> Self {
-        let dialing = Rc::new(Semaphore::new(1));
-        Self { endpoint: endpoint.clone(), idle: Vec::new(), shared: Vec::new(), dialing }
-    }
-
-    fn shared_line(&self) -> Option<Line> {
-        let free = |one: &&Shared| one.streams.get() < STREAMS && !one.sender.is_closed();
-        let one = self.shared.iter().find(free)?;
-        Some(Line::Http2 { sender: one.sender.clone(), _stream: Stream::new(&one.streams) })
-    }
-}
-
-/// Every pool of one thread.
+/// Every connection of one thread over TCP.
 #[derive(Default)]
-pub(crate) struct Pools(RefCell<HashMap<u64, Pool>>);
+pub(crate) struct Pools {
+    plain: Shelf,
+    tls13: Shelf,
+    tls12: Shelf,
+    /// Who called last over TLS, and the how manieth that is.
+    caller: RefCell<Option<Caller>>,
+    era: Cell<u32>,
+}
 
 impl Pools {
     /// An idle connection to the instance, the one used last.
-    pub(crate) fn take(&self, endpoint: &Endpoint, h2: bool) -> Option<Line> {
-        let mut pools = self.0.borrow_mut();
-        let pool = pools.get_mut(&endpoint.serial)?;
-        if h2 {
-            return pool.shared_line();
-        }
-        let last = pool.idle.iter().rposition(|idle| idle.sender.is_ready())?;
-        Some(Line::Http1(pool.idle.remove(last).sender))
+    pub(crate) fn take(&self, endpoint: &Endpoint, cover: Cover, h2: bool) -> Option<Line> {
+        self.shelf(cover).take(endpoint, h2)
     }
 
-    /// A new connection.
+    /// A new connection; one with TLS as `caller`.
     ///
     /// # Errors
     /// When there is none within `limit`; nothing was sent.
-    pub(crate) async fn open(&self, endpoint: &Arc<Endpoint>, h2: bool, limit: Duration) -> Result<Line, ConnectError> {
+    pub(crate) async fn open(
+        &self,
+        endpoint: &Arc<Endpoint>,
+        cover: Cover,
+        h2: bool,
+        limit: Duration,
+        caller: Option<Caller>,
+    ) -> Result<Line, ConnectError> {
+        let dialing = Dialing { pools: self, endpoint, cover, limit, caller };
         match h2 {
-            false => client::http1(endpoint.addr, limit).await.map(Line::Http1),
-            true => self.open_shared(endpoint, limit).await,
+            false => {
+                let (sender, tls) = dialing.http1().await?;
+                Ok(Line::Http1 { sender, tls })
+            }
+            true => self.shelf(cover).share(endpoint, || dialing.http2()).await,
         }
     }
 
-    /// Of many who need a connection at the same time one opens it.
-    async fn open_shared(&self, endpoint: &Arc<Endpoint>, limit: Duration) -> Result<Line, ConnectError> {
-        let dialing = self.with(endpoint, |pool| pool.dialing.clone());
-        let _turn = dialing.acquire().await.expect("this semaphore is never closed");
-        if let Some(line) = self.with(endpoint, |pool| pool.shared_line()) {
-            return Ok(line);
-        }
-        let sender = client::http2(endpoint.addr, limit).await?;
-        let streams = Rc::new(Cell::new(0));
-        let line = Line::Http2 { sender: sender.clone(), _stream: Stream::new(&streams) };
-        self.with(endpoint, |pool| pool.shared.push(Shared { sender, streams }));
-        Ok(line)
-    }
-
-    /// Keeps a connection whose request is over, unless the instance was withdrawn.
+    /// Keeps a connection whose request is over, unless the instance was withdrawn or the caller renewed.
     pub(crate) fn put(&self, endpoint: &Arc<Endpoint>, line: Line, now: u32) {
-        let Line::Http1(sender) = line else { return };
-        if sender.is_closed() || endpoint.load().is_none() {
+        let Line::Http1 { sender, tls } = line else { return };
+        let stale = tls.as_ref().is_some_and(|tls| tls.era != self.era.get());
+        if stale || sender.is_closed() || endpoint.load().is_none() {
             return;
         }
-        self.with(endpoint, |pool| {
-            if pool.idle.len() < MAX_IDLE {
-                pool.idle.push(Idle { sender, since: now });
-            }
-        });
+        let cover = tls.as_ref().map_or(Cover::Plain, |tls| Cover::Tls(tls.version));
+        self.shelf(cover).put(endpoint, sender, tls, now);
     }
 
-    /// Drops what is closed, idle since before `oldest`, or leads to a withdrawn instance.
+    /// Drops what is closed, idle since before `oldest`, or leads to an instance that is withdrawn or has an old certificate.
     pub(crate) fn sweep(&self, oldest: u32) {
-        self.0.borrow_mut().retain(|_, pool| {
-            if pool.endpoint.load().is_none() {
-                return false; // requests in flight hold their own lines
-            }
-            pool.idle.retain(|idle| !idle.sender.is_closed() && idle.since >= oldest);
-            pool.shared.retain(|one| !one.sender.is_closed());
-            !pool.idle.is_empty() || !pool.shared.is_empty() || pool.dialing.available_permits() == 0
-        });
+        self.plain.sweep(oldest, SystemTime::UNIX_EPOCH);
+        if self.era.get() > 0 {
+            let now = SystemTime::now();
+            [&self.tls13, &self.tls12].into_iter().for_each(|shelf| shelf.sweep(oldest, now));
+        }
     }
 
-    fn with<T>(&self, endpoint: &Arc<Endpoint>, f: impl FnOnce(&mut Pool) -> T) -> T {
-        f(self.0.borrow_mut().entry(endpoint.serial).or_insert_with(|| Pool::new(endpoint)))
+    /// Calls go out as this one from now on: connections of another take no more of them.
+    pub(crate) fn meet(&self, caller: &Caller) {
+        let before = self.caller.replace(Some(caller.clone()));
+        if before.is_none_or(|before| !before.is_same(caller)) {
+            self.era.set(self.era.get() + 1);
+            [&self.tls13, &self.tls12].into_iter().for_each(Shelf::clear);
+        }
+    }
+
+    fn shelf(&self, cover: Cover) -> &Shelf {
+        match cover {
+            Cover::Plain => &self.plain,
+            Cover::Tls(Version::Tls13) => &self.tls13,
+            Cover::Tls(Version::Tls12) => &self.tls12,
+        }
+    }
+}
+
+/// A connection that is being opened.
+struct Dialing<'a> {
+    pools: &'a Pools,
+    endpoint: &'a Endpoint,
+    cover: Cover,
+    limit: Duration,
+    caller: Option<Caller>,
+}
+
+impl Dialing<'_> {
+    async fn http1(&self) -> Result<(http1::SendRequest<Upload>, Option<Rc<Tls>>), ConnectError> {
+        let addr = self.endpoint.addr;
+        match self.cover {
+            Cover::Plain => client::http1(addr, self.limit).await.map(|sender| (sender, None)),
+            Cover::Tls(version) => {
+                let (stream, tls) = self.secured(version, Protocol::Http1).await?;
+                client::http1_on(stream, addr).await.map(|sender| (sender, Some(tls)))
+            }
+        }
+    }
+
+    async fn http2(&self) -> Result<(http2::SendRequest<Upload>, Option<Rc<Tls>>), ConnectError> {
+        let addr = self.endpoint.addr;
+        match self.cover {
+            Cover::Plain => client::http2(addr, self.limit).await.map(|sender| (sender, None)),
+            Cover::Tls(version) => {
+                let (stream, tls) = self.secured(version, Protocol::Http2).await?;
+                client::http2_on(stream, addr).await.map(|sender| (sender, Some(tls)))
+            }
+        }
+    }
+
+    async fn secured(
+        &self,
+        version: Version,
+        protocol: Protocol,
+    ) -> Result<(CallerStream<TcpStream>, Rc<Tls>), ConnectError> {
+        let addr = self.endpoint.addr;
+        let both = self.caller.as_ref().zip(self.endpoint.name());
+        let (caller, name) = both.ok_or(DialError::Nameless { addr })?;
+        self.pools.meet(caller);
+        let era = self.pools.era.get();
+        let (stream, peer) = caller.tls().dial(addr, name, version, protocol, self.limit).await?;
+        Ok((stream, Rc::new(Tls { version, era, peer })))
     }
 }

@@ -2,7 +2,10 @@
 
 use nearpath_domain::post::polled::Post;
 use nearpath_path::{self as path, Choice, Facts, Obstacle, Path};
+use nearpath_types::policy::Transport;
+use nearpath_wire::mutual::Version;
 
+use super::pool::Cover;
 use crate::call::Call;
 use crate::route::Endpoint;
 
@@ -24,6 +27,15 @@ pub(super) enum Way {
     Memory(Post),
     /// Over a connection.
     Carried(Path),
+}
+
+/// How a path over TCP is covered: 1.3, unless the instance's callers have to speak the other.
+pub(super) fn cover(path: Path, transport: Transport) -> Cover {
+    match (path, transport) {
+        (Path::Tls, Transport::Tls12) => Cover::Tls(Version::Tls12),
+        (Path::Tls, _) => Cover::Tls(Version::Tls13),
+        (Path::Shm | Path::Quic | Path::Http, _) => Cover::Plain,
+    }
 }
 
 /// The same again after memory had no room.
@@ -65,10 +77,10 @@ fn facts(call: &Call, endpoint: &Endpoint) -> Facts {
 
 fn carrier(call: &Call, endpoint: &Endpoint) -> path::Carrier {
     path::Carrier {
-        transport: call.route.policy.transport,
+        transport: endpoint.transport,
         caller_named: call.lane.lines.has_caller(),
         callee_named: endpoint.name().is_some(),
         udp_blocked: endpoint.reach.is_blocked_now(),
-        tls: false,
+        tls: true, // who has a certificate speaks it
     }
 }

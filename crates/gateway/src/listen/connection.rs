@@ -12,7 +12,8 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::{HeaderValue, Request, Response};
+use http::header::ALT_SVC;
+use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -31,12 +32,12 @@ use super::resets::{Resets, Verdict};
 use super::watched::Watched;
 use super::whole::{self, Left, Whole};
 use super::worded::Worded;
-use crate::call::Peer;
+use crate::call::{Arriving, Peer};
 use crate::deliver::Content;
 use crate::lane::Lane;
-use crate::path;
 use crate::record::Completion;
 use crate::route::{self, Function, Target};
+use crate::{Zone, path};
 
 /// Serves one connection to its end, and keeps its `place` until then. Its requests are answered by [`path::answer`].
 pub(super) async fn serve_connection(
@@ -47,12 +48,13 @@ pub(super) async fn serve_connection(
     _place: OwnedSemaphorePermit,
 ) {
     let life = Life::new(lane.ticks());
-    let peer = Rc::new(peer(&port, addr));
+    let peer = Rc::new(peer(port.zone, port.tls.is_some(), addr));
     lane.lives.add(life.clone());
     if port.is_draining() {
         lane.lives.drain(); // accepted in the same moment: it did not hear the order
     }
-    let visit = Rc::new(Visit { lane: lane.clone(), peer, life: life.clone(), resets: Resets::new(lane.now()) });
+    let (resets, alt_svc) = (Rc::new(Resets::new(lane.now())), port.alt_svc.clone());
+    let visit = Rc::new(Visit { lane: lane.clone(), peer, life: life.clone(), alt_svc, resets });
     match life.govern(serve(&visit, &port, Caller::new(socket, life.clone()))).await {
         Some(Ok(())) => {}
         Some(Err(error)) => tracing::debug!(%addr, %error, "connection ended"),
@@ -61,13 +63,13 @@ pub(super) async fn serve_connection(
     lane.lives.remove(&life);
 }
 
-fn peer(port: &Port, addr: SocketAddr) -> Peer {
+pub(super) fn peer(zone: Zone, encrypted: bool, addr: SocketAddr) -> Peer {
     let ip = addr.ip().to_canonical();
     Peer {
-        zone: port.zone,
+        zone,
         addr: ip,
         forwarded_for: HeaderValue::from_str(&ip.to_string()).expect("an address is ASCII"),
-        proto: HeaderValue::from_static(if port.tls.is_some() { "https" } else { "http" }),
+        proto: HeaderValue::from_static(if encrypted { "https" } else { "http" }),
     }
 }
 
@@ -132,7 +134,9 @@ pub(super) struct Visit {
     pub(super) lane: Rc<Lane>,
     pub(super) peer: Rc<Peer>,
     pub(super) life: Arc<Life>,
-    resets: Resets,
+    /// Where else the same is served.
+    pub(super) alt_svc: Option<HeaderValue>,
+    pub(super) resets: Rc<Resets>,
 }
 
 /// The function that a plain request is for, and where its own path begins in the request's.
@@ -150,12 +154,25 @@ impl Visit {
         }
     }
 
+    /// The same, from another address.
+    pub(super) fn moved(&self, peer: Peer) -> Self {
+        let (lane, life, alt_svc) = (self.lane.clone(), self.life.clone(), self.alt_svc.clone());
+        Self { lane, peer: Rc::new(peer), life, alt_svc, resets: self.resets.clone() }
+    }
+
+    /// Says where else the same is served.
+    pub(super) fn advertise(&self, headers: &mut HeaderMap) {
+        advertise(headers, self.alt_svc.clone());
+    }
+
     /// Looks at the request at once, so that the future need not hold it.
     fn answer(&self, request: Request<Incoming>) -> impl Future<Output = Result<Response<Reply>, Infallible>> + use<> {
         let busy = self.life.begin(request.body().is_end_stream());
-        let begun = path::begin(&self.lane, &self.peer, request);
+        let begun = path::begin(&self.lane, &self.peer, request.map(Arriving::Http));
+        let alt_svc = self.alt_svc.clone();
         async move {
-            let response = path::answer(begun).await;
+            let mut response = path::answer(begun).await;
+            advertise(response.headers_mut(), alt_svc);
             Ok(response.map(|content| Reply::new(content, busy)))
         }
     }
@@ -164,11 +181,11 @@ impl Visit {
         self: &Rc<Self>,
         request: Request<Incoming>,
     ) -> impl Future<Output = Result<Response<Reply>, Infallible>> + use<> {
-        let stream = Stream { visit: self.clone(), answered: Cell::new(false) };
+        let stream = Stream::new(self);
         let answer = self.answer(request);
         async move {
             let response = answer.await;
-            stream.answered.set(true);
+            stream.answered();
             response
         }
     }
@@ -197,10 +214,27 @@ impl Visit {
     }
 }
 
-/// One HTTP/2 request: dropped unanswered, it was reset.
-struct Stream {
+fn advertise(headers: &mut HeaderMap, alt_svc: Option<HeaderValue>) {
+    if let Some(alt_svc) = alt_svc {
+        headers.insert(ALT_SVC, alt_svc);
+    }
+}
+
+/// One request of HTTP/2 or 3: dropped unanswered, it was reset.
+pub(super) struct Stream {
     visit: Rc<Visit>,
     answered: Cell<bool>,
+}
+
+impl Stream {
+    pub(super) fn new(visit: &Rc<Visit>) -> Self {
+        Self { visit: visit.clone(), answered: Cell::new(false) }
+    }
+
+    /// Its answer is there.
+    pub(super) fn answered(&self) {
+        self.answered.set(true);
+    }
 }
 
 impl Drop for Stream {
@@ -218,13 +252,13 @@ impl Drop for Stream {
 }
 
 /// An answer's body, which keeps the connection busy until its end.
-struct Reply {
+pub(super) struct Reply {
     content: Content,
     busy: Busy,
 }
 
 impl Reply {
-    fn new(content: Content, mut busy: Busy) -> Self {
+    pub(super) fn new(content: Content, mut busy: Busy) -> Self {
         busy.gives();
         Self { content, busy }
     }

@@ -6,6 +6,7 @@ mod accept;
 mod backoff;
 mod caller;
 mod connection;
+pub(crate) mod http3;
 mod life;
 mod resets;
 mod thread;
@@ -16,6 +17,7 @@ mod worded;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::HeaderValue;
 use nearpath_daemon::drain;
 use nearpath_wire::server::Limits;
 
@@ -28,6 +30,8 @@ use crate::Zone;
 pub(crate) struct Port {
     pub zone: Zone,
     pub tls: Option<Arc<rustls::ServerConfig>>,
+    /// Where the same is served over HTTP/3, as `Alt-Svc` says it (RFC 7838).
+    pub alt_svc: Option<HeaderValue>,
     pub limits: Limits,
     pub tls_timeout: Duration,
     /// Connections that this thread may have on this port.

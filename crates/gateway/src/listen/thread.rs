@@ -10,7 +10,7 @@ use nearpath_daemon::drain;
 use tokio::task::LocalSet;
 
 use super::life::{Patience, TICK, ticks};
-use super::{Port, accept};
+use super::{Port, accept, http3};
 use crate::adapt::Adapter;
 use crate::deliver;
 use crate::lane::Lane;
@@ -20,6 +20,7 @@ use crate::{Settings, Shared};
 pub(crate) struct Thread {
     pub number: u64,
     pub ports: Vec<(Port, TcpListener)>,
+    pub http3: Vec<http3::Port>,
     pub adapters: Vec<Adapter>,
     pub drain: drain::Watch,
 }
@@ -49,7 +50,10 @@ async fn serve(lane: Rc<Lane>, thread: Thread, settings: &Settings) -> io::Resul
     let adapters = adapters.map(|one| tokio::task::spawn_local(one.serve(lane.clone(), thread.drain.clone())));
     let ports = thread.ports.into_iter();
     let ports = ports.map(|(port, socket)| tokio::task::spawn_local(accept::accept(lane.clone(), port.into(), socket)));
-    let accepting: Vec<_> = ports.chain(adapters).collect();
+    let ends = Rc::<http3::Ends>::default();
+    let http3 = thread.http3.into_iter();
+    let http3 = http3.map(|port| tokio::task::spawn_local(http3::accept(lane.clone(), port, ends.clone())));
+    let accepting: Vec<_> = ports.chain(adapters).chain(http3).collect();
     for accepted in accepting {
         accepted.await.map_err(io::Error::other)??;
     }
@@ -57,6 +61,8 @@ async fn serve(lane: Rc<Lane>, thread: Thread, settings: &Settings) -> io::Resul
     lane.lives.drain();
     if tokio::time::timeout(settings.drain_timeout, lane.settled()).await.is_err() {
         tracing::warn!(limit = ?settings.drain_timeout, "requests were still running at the end of the drain; cutting them");
+        lane.cut();
+        ends.close().await; // a QUIC client learns of it only when it is told
     }
     Ok(())
 }
@@ -94,5 +100,5 @@ async fn follow_table(lane: Rc<Lane>) {
 
 /// Who calls shows its newest certificate.
 async fn follow_caller(lane: Rc<Lane>) {
-    lane.lines.follow().await;
+    lane.lines.follow(|caller| lane.pools.meet(caller)).await;
 }

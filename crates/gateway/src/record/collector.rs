@@ -37,6 +37,23 @@ pub(crate) struct Totals {
     pub log_lost: AtomicU64,
     /// Calls over QUIC.
     pub quic: QuicTotals,
+    /// What came over HTTP/3.
+    pub http3: Http3Counts,
+}
+
+/// What is counted of HTTP/3.
+#[derive(Debug, Default)]
+pub(crate) struct Http3Counts {
+    /// Connections that were let in; they count among all connections, too.
+    pub connections: AtomicU64,
+    /// Requests whose head was read.
+    pub requests: AtomicU64,
+    /// Of these, those that ran before the handshake was complete.
+    pub early: AtomicU64,
+    /// Newcomers who had to prove their address first.
+    pub retries: AtomicU64,
+    /// Newcomers who were turned away for want of room.
+    pub refused: AtomicU64,
 }
 
 /// Reads the table and the totals at each scrape.
@@ -146,6 +163,11 @@ impl Metrics {
                 "Connections cut: peer too slow, too silent or too restless",
                 &totals.connections_cut,
             ),
+            ("nearpath_http3_connections", "Connections over HTTP/3", &totals.http3.connections),
+            ("nearpath_http3_requests", "Requests over HTTP/3", &totals.http3.requests),
+            ("nearpath_http3_early", "Requests over HTTP/3 that ran in the first flight", &totals.http3.early),
+            ("nearpath_http3_retries", "Newcomers over HTTP/3 who had to prove their address", &totals.http3.retries),
+            ("nearpath_http3_refused", "Newcomers over HTTP/3 turned away: no room", &totals.http3.refused),
             ("nearpath_access_log_lost", "Access log lines lost: writer too slow", &totals.log_lost),
         ];
         for (name, help, value) in counters {

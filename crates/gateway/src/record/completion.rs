@@ -216,6 +216,7 @@ impl Details {
             (Some(Protocol(name)), _) => name,
             (None, Version::HTTP_10) => "HTTP/1.0",
             (None, Version::HTTP_2) => "HTTP/2",
+            (None, Version::HTTP_3) => "HTTP/3",
             (None, _) => "HTTP/1.1",
         };
         Self {

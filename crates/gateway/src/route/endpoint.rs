@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use nearpath_types::InstanceId;
+use nearpath_types::policy::Transport;
+use nearpath_types::{Instance, InstanceId};
 
 use super::reach::Reach;
 
@@ -19,6 +20,8 @@ pub(crate) struct Endpoint {
     pub addr: SocketAddr,
     /// Unlike `id`, never used twice while the process lives: the key of connection pools.
     pub serial: u64,
+    /// What its callers have to speak.
+    pub transport: Transport,
     /// Whether it answers over UDP.
     pub reach: Reach,
     /// What it is called where it shows a certificate, once that is known; it does not change.
@@ -32,11 +35,15 @@ pub(crate) struct Endpoint {
 
 impl Endpoint {
     /// An instance that nothing was sent to yet.
-    pub(crate) fn new(id: InstanceId, addr: SocketAddr) -> Self {
+    pub(crate) fn of(instance: &Instance) -> Self {
+        Self::new(instance.id, instance.addr.0, instance.transport)
+    }
+
+    fn new(id: InstanceId, addr: SocketAddr, transport: Transport) -> Self {
         static SERIAL: AtomicU64 = AtomicU64::new(0);
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
         let (reach, name, gone) = (Reach::default(), OnceLock::new(), AtomicBool::new(false));
-        Self { id, addr, serial, reach, name, gone, load: AtomicU32::new(0) }
+        Self { id, addr, serial, transport, reach, name, gone, load: AtomicU32::new(0) }
     }
 
     /// What it is called over QUIC and TLS; `None`: it has no certificate.
@@ -91,7 +98,7 @@ mod tests {
 
     #[test]
     fn a_withdrawn_endpoint_takes_nothing_and_forgives_once() {
-        let endpoint = Endpoint::new(InstanceId(1), "127.0.0.1:1".parse().unwrap());
+        let endpoint = Endpoint::new(InstanceId(1), "127.0.0.1:1".parse().unwrap(), Transport::Auto);
         assert!(endpoint.take(2) && endpoint.take(2) && !endpoint.take(2));
         assert!(endpoint.release());
         assert_eq!((endpoint.withdraw(), endpoint.withdraw()), (1, 0));

@@ -126,7 +126,7 @@ fn merge(before: &[Arc<Endpoint>], entry: &FunctionRoute) -> Vec<Arc<Endpoint>> 
         .map(|instance| {
             let same = |old: &&Arc<Endpoint>| old.id == instance.id && old.addr == instance.addr.0;
             let known = before.iter().find(same).cloned();
-            let endpoint = known.unwrap_or_else(|| Endpoint::new(instance.id, instance.addr.0).into());
+            let endpoint = known.unwrap_or_else(|| Endpoint::of(instance).into());
             endpoint.named(instance.quic.as_ref());
             endpoint
         })

@@ -21,12 +21,18 @@ use nearpath_daemon::drain::{self, Trigger};
 use nearpath_daemon::metrics::Registry;
 use nearpath_domain::Hub;
 use nearpath_gateway::adapt::Adapters;
-use nearpath_gateway::{Control, Gateway, Listener, Serving, Settings, Zone};
+use nearpath_gateway::{Control, Gateway, Http3, Listener, Serving, Settings, Zone};
+use nearpath_types::policy::Transport;
 use nearpath_types::{FunctionId, FunctionRoute, Instance, InstanceAddr, InstanceId, InstanceState, Policy, Snapshot};
 use nearpath_wire::Body;
+use nearpath_wire::h3::Site;
+use nearpath_wire::quic::Caller;
+use nearpath_wire::server::Limits;
+use nearpath_wire::tls::Pair;
+use rustls::server::StoresServerSessions;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc, watch};
 
 pub(crate) type TestBody = UnsyncBoxBody<Bytes, Infallible>;
 
@@ -48,7 +54,7 @@ impl Control for Rings {
         Some(sockets)
     }
 
-    fn admin(&self, request: Request<Incoming>) -> BoxFuture<'static, Response<Body>> {
+    fn admin(&self, request: Request<Body>) -> BoxFuture<'static, Response<Body>> {
         let body = Body::from(format!("admin {}", request.uri().path()));
         Box::pin(std::future::ready(Response::new(body)))
     }
@@ -66,6 +72,28 @@ pub(crate) struct House {
     pub log: Lines,
     trigger: Option<Trigger>,
     serving: Option<Serving>,
+}
+
+/// What is unusual about QUIC, on either side of the gateway.
+#[derive(Default)]
+struct Front {
+    caller: Option<watch::Receiver<Caller>>,
+    sessions: Option<Arc<dyn StoresServerSessions>>,
+    unsteered: bool,
+}
+
+impl Front {
+    fn open(self, at: SocketAddr, pair: &Pair) -> Http3 {
+        let site = match self.sessions {
+            None => Site::new(pair, &Limits::default(), 2).unwrap(),
+            Some(sessions) => Site::with_sessions(pair, &Limits::default(), 2, sessions).unwrap(),
+        };
+        let sockets = nearpath_wire::bind::datagrams(at, 2).unwrap();
+        if !self.unsteered {
+            nearpath_kernel::reuseport::steer(&sockets[0], &site.steering().program()).unwrap();
+        }
+        Http3::new(site, sockets)
+    }
 }
 
 /// What the access log wrote.
@@ -101,15 +129,30 @@ impl House {
 
     /// With functions that are parties of a security domain.
     pub(crate) fn of_chain(hub: Hub) -> Self {
-        Self::build(Settings::default(), None, Some(hub))
+        Self::build(Settings::default(), None, Some(hub), Front::default())
     }
 
     /// With listeners for other protocols.
     pub(crate) fn adapted(settings: Settings, adapters: Option<Adapters>) -> Self {
-        Self::build(settings, adapters, None)
+        Self::build(settings, adapters, None, Front::default())
     }
 
-    fn build(settings: Settings, adapters: Option<Adapters>, hub: Option<Hub>) -> Self {
+    /// With certificates, by which it calls instances that have some.
+    pub(crate) fn named(caller: watch::Receiver<Caller>) -> Self {
+        Self::build(Settings::default(), None, None, Front { caller: Some(caller), ..Front::default() })
+    }
+
+    /// Whose sessions over HTTP/3 are kept elsewhere.
+    pub(crate) fn remembering(settings: Settings, sessions: Option<Arc<dyn StoresServerSessions>>) -> Self {
+        Self::build(settings, None, None, Front { sessions, ..Front::default() })
+    }
+
+    /// Whose packets of HTTP/3 go to threads as the kernel likes.
+    pub(crate) fn unsteered() -> Self {
+        Self::build(Settings::default(), None, None, Front { unsteered: true, ..Front::default() })
+    }
+
+    fn build(settings: Settings, adapters: Option<Adapters>, hub: Option<Hub>, mut front: Front) -> Self {
         let (send, rings) = mpsc::unbounded_channel();
         let (registry, log) = (Registry::default(), Lines::default());
         let gateway = Gateway::new(settings, Arc::new(Rings(send, hub)), &registry);
@@ -118,15 +161,20 @@ impl House {
             Some(adapters) => gateway.with_adapters(adapters, &registry),
             None => gateway,
         };
+        let gateway = match front.caller.take() {
+            Some(caller) => gateway.with_caller(caller),
+            None => gateway,
+        };
         let bind = || nearpath_wire::bind((Ipv4Addr::LOCALHOST, 0).into(), 2).unwrap();
         let (public, inner, secure) = (bind(), bind(), bind());
-        let (certificate, tls) = self_signed();
+        let (certificate, tls, pair) = self_signed();
         let at_secure = secure[0].local_addr().unwrap();
+        let http3 = Some(front.open(at_secure, &pair));
         let (at, at_inner) = (public[0].local_addr().unwrap(), inner[0].local_addr().unwrap());
         let listeners = vec![
-            Listener { zone: Zone::Public, tls: None, sockets: public },
-            Listener { zone: Zone::Inner, tls: None, sockets: inner },
-            Listener { zone: Zone::Public, tls: Some(tls), sockets: secure },
+            Listener { zone: Zone::Public, tls: None, sockets: public, http3: None },
+            Listener { zone: Zone::Inner, tls: None, sockets: inner, http3: None },
+            Listener { zone: Zone::Public, tls: Some(tls), sockets: secure, http3 },
         ];
         let (trigger, watch) = drain::channel();
         let serving = gateway.serve(listeners, 2, Arc::new(|| Ok(())), watch).unwrap();
@@ -165,13 +213,14 @@ impl House {
     }
 }
 
-fn self_signed() -> (String, Arc<rustls::ServerConfig>) {
+fn self_signed() -> (String, Arc<rustls::ServerConfig>, Pair) {
     let folder = tempfile::tempdir().unwrap();
     let (cert, key) = (folder.path().join("cert.pem"), folder.path().join("key.pem"));
     let pair = rcgen::generate_simple_self_signed(vec!["localhost".into()]).unwrap();
     std::fs::write(&cert, pair.cert.pem()).unwrap();
     std::fs::write(&key, pair.signing_key.serialize_pem()).unwrap();
-    (pair.cert.pem(), nearpath_wire::tls::load(&cert, &key).unwrap())
+    let read = nearpath_wire::tls::read(&cert, &key).unwrap();
+    (pair.cert.pem(), nearpath_wire::tls::load(&cert, &key).unwrap(), read)
 }
 
 /// A function's entry; an instance's id follows from its address, so that publishing twice means the same instances.
@@ -186,7 +235,13 @@ pub(crate) fn route(name: &str, policy: Policy, ready: &[SocketAddr]) -> Functio
 }
 
 pub(crate) fn instance(at: SocketAddr, state: InstanceState) -> Instance {
-    Instance { id: InstanceId(u64::from(at.port())), addr: InstanceAddr(at), state, quic: None }
+    Instance {
+        id: InstanceId(u64::from(at.port())),
+        addr: InstanceAddr(at),
+        state,
+        quic: None,
+        transport: Transport::Auto,
+    }
 }
 
 #[derive(Debug)]

@@ -14,7 +14,7 @@ use tokio_rustls::TlsConnector;
 use crate::house::{self, House, full, mirror};
 
 /// A client that trusts the house's certificate and offers `protocol`.
-async fn connect(house: &House, protocol: &[u8]) -> tokio_rustls::client::TlsStream<TcpStream> {
+pub(crate) async fn connect(house: &House, protocol: &[u8]) -> tokio_rustls::client::TlsStream<TcpStream> {
     let certificate = rustls::pki_types::CertificateDer::from_pem_slice(house.certificate.as_bytes()).unwrap();
     let mut roots = rustls::RootCertStore::empty();
     roots.add(certificate).unwrap();

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use nearpath_types::policy::Transport;
 use nearpath_types::{
     DesiredFunction, FunctionId, Instance, InstanceId, InstanceState, ObservedInstance, Revision, StartPhase,
 };
@@ -28,6 +29,8 @@ pub(super) struct Record {
     pub(super) exited: bool,
     /// What it is called over QUIC, once it knows.
     pub(super) quic: Option<Arc<str>>,
+    /// What it was told that its callers speak.
+    pub(super) transport: Transport,
     pub(super) phases: Vec<StartPhase>,
     pub(super) meter: Option<Arc<Meter>>,
     /// How long it may take to stop.
@@ -41,6 +44,7 @@ impl Record {
     pub(super) fn starting(
         lot: Lot,
         desired: &DesiredFunction,
+        transport: Transport,
         started: Instant,
     ) -> (Self, oneshot::Receiver<StopOrder>) {
         let (stop, order) = oneshot::channel();
@@ -55,6 +59,7 @@ impl Record {
             pid: 0,
             exited: false,
             quic: None,
+            transport,
             phases: Vec::new(),
             meter: None,
             stop_limit: variables::stop_limit(&desired.spec),
@@ -68,7 +73,13 @@ impl Record {
     }
 
     pub(super) fn instance(&self) -> Instance {
-        Instance { id: self.id, addr: self.lot.addr, state: self.state, quic: self.quic.clone() }
+        Instance {
+            id: self.id,
+            addr: self.lot.addr,
+            state: self.state,
+            quic: self.quic.clone(),
+            transport: self.transport,
+        }
     }
 
     pub(super) fn observed(&self) -> ObservedInstance {

@@ -57,6 +57,7 @@ impl Records {
 mod tests {
     use super::*;
     use crate::agent::lots::Lot;
+    use nearpath_types::policy::Transport;
     use nearpath_types::{DesiredFunction, FunctionSpec, InstanceAddr, Revision};
     use proptest::prelude::*;
     use std::time::Instant;
@@ -67,7 +68,7 @@ mod tests {
         let spec = FunctionSpec::named(function.parse().unwrap());
         let desired =
             DesiredFunction { spec: spec.into(), revision: Revision(1), replicas: 1, secrets: BTreeMap::new() };
-        Record::starting(lot, &desired, Instant::now()).0
+        Record::starting(lot, &desired, Transport::Auto, Instant::now()).0
     }
 
     proptest! {

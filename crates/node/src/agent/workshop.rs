@@ -51,7 +51,7 @@ impl Workshop {
         if self.tools.identities.serve(policy.transport) {
             self.introduce(&mut blueprint, &desired.spec, &policy);
         }
-        let (record, order) = Record::starting(lot, desired, now);
+        let (record, order) = Record::starting(lot, desired, policy.transport, now);
         tokio::spawn(Life::new(blueprint, desired, self.tools.clone()).live(order));
         Ok(record)
     }
@@ -72,8 +72,7 @@ impl Workshop {
 
     /// Has it told who it is. Its calls are picked up then, if it declares any: they may go straight to whom they are for.
     fn introduce(&self, blueprint: &mut Blueprint, spec: &FunctionSpec, policy: &Policy) {
-        let (name, value) = variables::IDENTITY;
-        blueprint.environment.insert(name.to_owned(), value.to_owned());
+        blueprint.environment.extend(variables::identity(policy.transport));
         blueprint.environment.extend(chain::limited(spec, policy));
         if let Some(network) = self.network(blueprint).filter(|_| !policy.calls.is_empty()) {
             blueprint.pickup = Some(chain::PICKUP);

@@ -8,7 +8,10 @@ use nearpath_types::{FunctionId, FunctionRoute, Instance, InstanceAddr, Instance
 /// which there is a way.
 pub(super) fn callees(snapshot: &Snapshot, caller: &FunctionId, reached: impl Fn(InstanceAddr) -> bool) -> Vec<Callee> {
     let peer = |one: &Instance| {
-        let name = one.quic.as_deref().filter(|_| one.state != InstanceState::Starting && reached(one.addr))?;
+        let name = one.quic.as_deref().filter(|_| one.transport == Transport::Quic)?;
+        if one.state == InstanceState::Starting || !reached(one.addr) {
+            return None;
+        }
         Some(Peer { name: name.to_owned(), addr: one.addr.0, leaving: one.state == InstanceState::Draining })
     };
     let Some(policy) = find(snapshot, caller).map(|route| &route.policy) else { return Vec::new() };
@@ -70,6 +73,7 @@ mod tests {
             addr: InstanceAddr(([10, 62, 0, number as u8], 8080).into()),
             state,
             quic: named.then(|| format!("i{number}").into()),
+            transport,
         };
         FunctionRoute {
             id: id.parse().unwrap(),

@@ -99,6 +99,7 @@ fn snapshot(instances: &[u64]) -> Arc<Snapshot> {
         addr: InstanceAddr(([10, 62, 0, number as u8], 8080).into()),
         state: InstanceState::Ready,
         quic: Some(format!("i{number}").into()),
+        transport: Transport::Quic,
     };
     let others = instances.iter().map(instance).collect();
     let functions = vec![route("echo", vec!["other".parse().unwrap()], Vec::new()), route("other", Vec::new(), others)];

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use nearpath_types::policy::Transport;
 use nearpath_types::{FunctionSpec, Policy, duration};
 
 /// The port of the watchdog in an instance that has a network of its own.
@@ -13,6 +14,8 @@ pub const PORT: u16 = 8080;
 
 /// Tells the watchdog that it will be told who it is, and is not to be called before.
 pub const IDENTITY: (&str, &str) = ("NEARPATH_IDENTITY", "awaited");
+/// Tells it what callers have to speak.
+const TRANSPORT: &str = "NEARPATH_TRANSPORT";
 
 /// Where an instance looks for programs, unless its tenant says otherwise.
 pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -60,6 +63,12 @@ pub fn environment(
     all.retain(|name, _| !name.starts_with("NEARPATH_"));
     all.extend(fixed(spec, shared));
     Ok(all)
+}
+
+/// What an instance with an identity is told besides.
+pub fn identity(transport: Transport) -> [(String, String); 2] {
+    let awaited = (IDENTITY.0.to_owned(), IDENTITY.1.to_owned());
+    [awaited, (TRANSPORT.to_owned(), transport.to_string())]
 }
 
 fn defaults(home: &str, tmp: &str, gateway_url: &str) -> BTreeMap<String, String> {

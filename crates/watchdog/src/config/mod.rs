@@ -14,6 +14,7 @@ use http::HeaderValue;
 use http::uri::PathAndQuery;
 use keys::Key;
 use nearpath_types::duration;
+use nearpath_types::policy::Transport;
 use premises::Premises;
 use target::{Protocol, Target};
 
@@ -55,6 +56,10 @@ pub struct Config {
     pub(crate) lock: Option<PathBuf>,
     pub(crate) ready_path: Option<PathAndQuery>,
     pub(crate) premises: Premises,
+    /// It is told who it is, and not ready before.
+    pub(crate) identity_awaited: bool,
+    /// What callers have to speak.
+    pub(crate) transport: Transport,
 }
 
 /// Variables that cannot be understood, each with what to write instead.
@@ -148,6 +153,8 @@ impl Config {
             lock: (!no_lock).then(|| temp.join(".lock")),
             ready_path: reader.read(&keys::READY_PATH, path),
             premises: if shared_memory { Premises::read(reader.get) } else { Premises::default() },
+            identity_awaited: premises::identity_awaited(reader.get),
+            transport: premises::transport(reader.get),
         }
     }
 

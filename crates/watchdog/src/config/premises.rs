@@ -8,10 +8,15 @@
 //! | `NEARPATH_EIP` | the instance's own address |
 //! | `NEARPATH_IDENTITY` | `awaited`: the instance is told who it is, through `NEARPATH_IDENTITY_FD`, and is not ready before |
 //! | `NEARPATH_MAX_BODY` | most bytes of a request's body, as `nearpath.io/max-body` says |
+//! | `NEARPATH_TRANSPORT` | what callers have to speak, as `nearpath.io/transport` says |
+//!
+//! `NEARPATH_IDENTITY` and `NEARPATH_TRANSPORT` count also where the tenant wants no shared memory.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
+
+use nearpath_types::policy::Transport;
 
 /// Each is absent where there is none: outside a chain, in a test, in an instance without a network of its own.
 #[derive(Debug, Clone, Default)]
@@ -19,7 +24,6 @@ pub(crate) struct Premises {
     pub(crate) dispatch: Option<PathBuf>,
     pub(crate) pickup: Option<Pickup>,
     pub(crate) max_body: Option<usize>,
-    pub(crate) identity: bool,
 }
 
 /// Where calls are picked up, and where those go that take no other way.
@@ -28,6 +32,16 @@ pub(crate) struct Pickup {
     pub(crate) listen: SocketAddr,
     pub(crate) gateway: SocketAddr,
     pub(crate) eip: IpAddr,
+}
+
+/// What callers have to speak.
+pub(crate) fn transport(get: &dyn Fn(&str) -> Option<String>) -> Transport {
+    get("NEARPATH_TRANSPORT").and_then(|text| text.parse().ok()).unwrap_or_default()
+}
+
+/// Whether the instance is told who it is.
+pub(crate) fn identity_awaited(get: &dyn Fn(&str) -> Option<String>) -> bool {
+    get("NEARPATH_IDENTITY").is_some_and(|what| what == "awaited")
 }
 
 impl Premises {
@@ -40,11 +54,6 @@ impl Premises {
             let (listen, gateway) = (one(get, "NEARPATH_PICKUP")?, one(get, "NEARPATH_GATEWAY")?);
             Some(Pickup { listen, gateway, eip: one(get, "NEARPATH_EIP")? })
         };
-        Self {
-            dispatch: one(get, "NEARPATH_DISPATCH"),
-            pickup: pickup(),
-            max_body: one(get, "NEARPATH_MAX_BODY"),
-            identity: get("NEARPATH_IDENTITY").is_some_and(|what| what == "awaited"),
-        }
+        Self { dispatch: one(get, "NEARPATH_DISPATCH"), pickup: pickup(), max_body: one(get, "NEARPATH_MAX_BODY") }
     }
 }

@@ -21,7 +21,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UdpSocket, UnixStream};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
-use crate::quic::{DOMAIN, HOUR, credentials, run, start};
+use crate::node::{DOMAIN, HOUR, credentials, run, start};
 use crate::support::{Watchdog, full, send, tenant, text};
 
 fn id(name: &str) -> FunctionId {

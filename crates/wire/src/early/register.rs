@@ -30,6 +30,7 @@ struct State {
     entries: HashMap<Vec<u8>, (Vec<u8>, Instant)>,
     order: VecDeque<Vec<u8>>,
     end: Option<Instant>,
+    most: usize,
     used: u64,
     unknown: u64,
 }
@@ -37,8 +38,13 @@ struct State {
 impl Register {
     /// An empty one, whose entries end with the worker's certificate.
     pub fn new(certificates_end: Option<Instant>) -> Self {
+        Self::with_room(certificates_end, MOST)
+    }
+
+    /// One that remembers `most` sessions.
+    pub fn with_room(certificates_end: Option<Instant>, most: usize) -> Self {
         let (entries, order) = (HashMap::new(), VecDeque::new());
-        Self(Mutex::new(State { entries, order, end: certificates_end, used: 0, unknown: 0 }))
+        Self(Mutex::new(State { entries, order, end: certificates_end, most, used: 0, unknown: 0 }))
     }
 
     /// Adds entries that were minted for this incarnation.
@@ -84,7 +90,7 @@ impl Register {
 
 impl State {
     fn put(&mut self, ticket: Vec<u8>, session: Vec<u8>, now: Instant) {
-        while self.entries.len() >= MOST
+        while self.entries.len() >= self.most
             && let Some(oldest) = self.order.pop_front()
         {
             self.entries.remove(&oldest);
@@ -93,7 +99,7 @@ impl State {
         if self.entries.insert(ticket.clone(), (session, end)).is_none() {
             self.order.push_back(ticket);
         }
-        if self.order.len() > 2 * MOST {
+        if self.order.len() > 2 * self.most {
             self.order.retain(|ticket| self.entries.contains_key(ticket)); // tickets that were used are left there
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use nearpath_types::spiffe::Role;
 use nearpath_types::{FunctionId, SpiffeId};
@@ -32,6 +32,14 @@ pub struct Peer {
     pub not_before: i64,
     /// End of its certificate's life, in seconds since 1970: the connection must not be used for new calls after it.
     pub not_after: i64,
+}
+
+impl Peer {
+    /// How long its certificate is still good for.
+    pub fn left(&self, now: SystemTime) -> Duration {
+        let left = self.not_after.saturating_add(1).saturating_sub(seconds(now)); // its last second counts
+        Duration::from_secs(u64::try_from(left).unwrap_or(0))
+    }
 }
 
 /// Why a peer is not admitted. The texts go to the peer as well: they tell nothing that its own certificate does not.
@@ -115,6 +123,19 @@ impl Trust {
                 Err(Refusal::NoEdge(peer.id))
             }
             _ => Ok(peer),
+        }
+    }
+
+    /// As [`admit`](Self::admit), for a caller, who knows whom it called.
+    ///
+    /// # Errors
+    /// See [`Refusal`].
+    pub fn admit_as(&self, chain: &[CertificateDer<'_>], name: &str, now: SystemTime) -> Result<Peer, Refusal> {
+        let peer = self.admit(chain, now)?;
+        match (&peer.id.role, peer.name == name) {
+            (Role::Instance(..), true) => Ok(peer),
+            (_, true) => Err(Refusal::NoInstance(peer.id)),
+            (_, false) => Err(Refusal::Unreadable(format!("it is called {}", peer.name))),
         }
     }
 }

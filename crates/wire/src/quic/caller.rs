@@ -11,11 +11,13 @@ use super::dial::Dialer;
 use super::udp;
 use crate::early::Sessions;
 use crate::identity::{Credentials, Trust};
+use crate::mutual::Connector;
 
 /// See the module's text. Cheap to clone; a renewal is another one.
 #[derive(Debug, Clone)]
 pub struct Caller {
     config: Arc<ClientConfig>,
+    tls: Connector,
     trust: Trust,
 }
 
@@ -26,13 +28,14 @@ impl Caller {
     /// # Errors
     /// See [`ConfigError`].
     pub fn new(credentials: &Credentials, trust: Trust, sessions: &Arc<Sessions>) -> Result<Self, ConfigError> {
-        Ok(Self { config: Arc::new(config::caller(credentials, &trust, sessions)?), trust })
+        let tls = Connector::new(credentials, &trust, &Arc::default())?;
+        Ok(Self { config: Arc::new(config::caller(credentials, &trust, sessions)?), tls, trust })
     }
 
     /// The same with the same sessions, that trusts others: somebody was taken back.
     #[must_use]
     pub fn trusting(&self, trust: Trust) -> Self {
-        Self { config: Arc::clone(&self.config), trust }
+        Self { config: Arc::clone(&self.config), tls: self.tls.trusting(trust.clone()), trust }
     }
 
     /// Whether both show the same certificate. Connections of one that does not are not to be used for new calls.
@@ -43,6 +46,11 @@ impl Caller {
     /// With which sessions are minted.
     pub fn config(&self) -> &ClientConfig {
         &self.config
+    }
+
+    /// For connections with TLS over TCP, which have sessions of their own.
+    pub fn tls(&self) -> &Connector {
+        &self.tls
     }
 
     /// Whom it trusts.

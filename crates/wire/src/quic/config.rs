@@ -54,7 +54,7 @@ pub enum ConfigError {
 }
 
 /// SHA-256 first: processors have instructions for it, for SHA-384 they have none.
-fn provider() -> Arc<CryptoProvider> {
+pub(crate) fn provider() -> Arc<CryptoProvider> {
     let mut provider = ring::default_provider();
     provider.cipher_suites = vec![
         ring::cipher_suite::TLS13_AES_128_GCM_SHA256,

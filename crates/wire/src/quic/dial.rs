@@ -3,7 +3,6 @@
 use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
 
-use nearpath_types::spiffe::Role;
 use quinn::{ClientConfig, ConnectError, ConnectionError, Endpoint, ZeroRttAccepted};
 use rustls::pki_types::CertificateDer;
 use tokio::sync::watch;
@@ -132,12 +131,7 @@ impl Dialer {
 
     /// rustls has checked chain and name; what it does not know is when a certificate was taken back.
     fn check(&self, connection: &quinn::Connection, name: &str) -> Result<Peer, Refusal> {
-        let checked = self.trust.admit(&certificates(connection), SystemTime::now());
-        let checked = checked.and_then(|peer| match (&peer.id.role, peer.name == name) {
-            (Role::Instance(..), true) => Ok(peer),
-            (_, true) => Err(Refusal::NoInstance(peer.id)),
-            (_, false) => Err(Refusal::Unreadable(format!("it is called {}", peer.name))),
-        });
+        let checked = self.trust.admit_as(&certificates(connection), name, SystemTime::now());
         if let Err(refusal) = &checked {
             connection.close(code::REFUSED, refusal.to_string().as_bytes());
         }

@@ -58,6 +58,12 @@ pub struct Refused {
     pub last: String,
 }
 
+impl Refused {
+    pub(crate) fn add(&mut self, from: SocketAddr, why: &dyn std::fmt::Display) {
+        *self = Self { count: self.count + 1, last: format!("{from}: {why}") };
+    }
+}
+
 /// What connections are told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
@@ -181,9 +187,7 @@ where
 
     /// A handshake that came to nothing, or a peer that is not wanted.
     fn note(&self, from: SocketAddr, why: &dyn std::fmt::Display) {
-        self.refused.send_modify(|refused| {
-            *refused = Refused { count: refused.count + 1, last: format!("{from}: {why}") };
-        });
+        self.refused.send_modify(|refused| refused.add(from, why));
     }
 
     /// Looks at what the peer showed: a session may be older than what the controller took back.

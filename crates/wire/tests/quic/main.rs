@@ -1,4 +1,4 @@
-//! Calls over QUIC between our own parts, over real sockets on loopback.
+//! Calls over QUIC between our own parts, and connections with TLS over TCP: over real sockets on loopback.
 #![allow(clippy::unwrap_used)]
 
 mod calls;
@@ -8,4 +8,5 @@ mod replay;
 mod scale;
 mod site;
 mod strangers;
+mod tls;
 mod worker;

@@ -194,9 +194,9 @@ impl Office {
         for name in names {
             self.renewals.remove(&Due::Instance(name.clone()));
             let Some(instance) = self.instances.remove(&name) else { continue };
-            self.gateway.sessions.forget(&name);
+            self.gateway.forget(&name);
             if let Some(coming) = &self.coming {
-                coming.gateway.sessions.forget(&name);
+                coming.gateway.forget(&name);
             }
             self.revoked.add(name.clone(), instance.credentials.not_after);
             if self.callers.values().flatten().any(|caller| *caller == instance.function) {
@@ -243,7 +243,7 @@ impl Office {
         let Some(mut instance) = self.instances.remove(&name) else { return };
         let renewed = self.credentials(&instance.function, instance.id, now).and_then(|credentials| {
             instance.credentials = credentials;
-            self.gateway.sessions.forget(&name); // those of the old certificate end with it
+            self.gateway.forget(&name); // those of the old certificate end with it
             self.tell(&instance, &self.gateway, now)
         });
         let again = match renewed {
@@ -254,7 +254,7 @@ impl Office {
             }
         };
         if let Some(coming) = &mut self.coming {
-            coming.gateway.sessions.forget(&name);
+            coming.gateway.forget(&name);
             coming.left.push(name.clone());
         }
         self.renewals.set(Due::Instance(name.clone()), again);
@@ -307,6 +307,12 @@ impl Gateway {
         let caller = Caller::new(&credentials, trust.clone(), &sessions)?;
         Ok(Self { caller, sessions })
     }
+
+    /// Whatever transport the sessions are for.
+    fn forget(&self, name: &str) {
+        self.sessions.forget(name);
+        self.caller.tls().forget(name);
+    }
 }
 
 /// A key that is made here and stays here, and its certificate.
@@ -321,3 +327,6 @@ fn sign(
     let issued = authority.issue(request.csr(), &id, &name, now.wall, lifetime)?;
     Ok(request.complete(id, name, issued))
 }
+
+#[cfg(test)]
+mod tests;

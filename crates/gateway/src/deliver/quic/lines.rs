@@ -108,6 +108,11 @@ impl Lines {
         self.caller.is_some()
     }
 
+    /// Who calls now.
+    pub(crate) fn caller(&self) -> Option<Caller> {
+        Some(self.caller.as_ref()?.borrow().clone())
+    }
+
     /// A line to the instance that has room; the one that is there, or a new one. `fresh` says which.
     pub(super) async fn line(&self, endpoint: &Arc<Endpoint>, now: u32, limit: Duration) -> Result<Found, NoLine> {
         if let Some(line) = self.with(endpoint, |way| way.free(now)) {
@@ -184,11 +189,12 @@ impl Lines {
         Ok(dialer)
     }
 
-    /// Waits until who calls was renewed; lines of the old one take no new calls from then on.
-    pub(crate) async fn follow(&self) {
+    /// Waits until who calls was renewed, and tells `others`; lines of the old one take no new calls from then on.
+    pub(crate) async fn follow(&self, others: impl Fn(&Caller)) {
         let Some(mut callers) = self.caller.clone() else { return };
         while callers.changed().await.is_ok() {
             let now = callers.borrow_and_update().clone();
+            others(&now);
             let renewed = self.dialer.borrow().as_ref().is_some_and(|(before, _)| !before.is_same(&now));
             if renewed {
                 self.ways.borrow_mut().values_mut().flat_map(|way| &mut way.lines).for_each(|kept| kept.old = true);

@@ -189,6 +189,11 @@ impl Life {
         self.orders.load(Ordering::Relaxed) & DRAIN != 0
     }
 
+    /// Done when it should. To be awaited in the task that [`Life::govern`] runs.
+    pub(crate) async fn drained(&self) {
+        poll_fn(|_| if self.is_draining() { Poll::Ready(()) } else { Poll::Pending }).await;
+    }
+
     /// HTTP has ended on it.
     pub(crate) fn ended(&self) {
         self.over.store(true, Ordering::Relaxed);

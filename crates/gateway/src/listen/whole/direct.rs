@@ -33,7 +33,7 @@ where
     let Some(outcome) = line.unless_gone(&mut sent.answer).await else { return Ok(false) };
     let close = whole.closes() || line.life.is_draining();
     let mut out = BytesMut::with_capacity(HEAD);
-    let response = match outcome {
+    let mut response = match outcome {
         Ok(reply) if reply.did_not_run() => {
             let going_on = sent.go_on(visit.lane.clone(), visit.peer.clone(), whole, reply);
             let Some(response) = line.unless_gone(Box::pin(going_on)).await else { return Ok(false) };
@@ -52,6 +52,7 @@ where
         },
         Err(error) => sent.fail(&visit.lane, &visit.peer, whole, error),
     };
+    visit.advertise(response.headers_mut());
     answer::write(line, response, busy, close, visit.lane.date()).await
 }
 
@@ -91,6 +92,7 @@ fn head(out: &mut BytesMut, visit: &Visit, sent: &Sent, reply: &Reply, close: bo
             "connection" | "transfer-encoding" | "upgrade" | "te" | "trailer" => return None,
             "keep-alive" | "proxy-connection" | "proxy-authenticate" | "proxy-authorization" => return None,
             "x-call-id" | "x-start-time" | "x-served-by" | "content-length" => continue,
+            "alt-svc" if visit.alt_svc.is_some() => continue,
             "date" => date = false,
             "x-duration-seconds" => took = false,
             _ => {}
@@ -105,6 +107,9 @@ fn head(out: &mut BytesMut, visit: &Visit, sent: &Sent, reply: &Reply, close: bo
     field(out, "x-call-id", sent.call_id.as_bytes());
     field(out, "x-start-time", sent.start_time.as_bytes());
     field(out, "x-served-by", visit.lane.served_by.as_bytes());
+    if let Some(alt_svc) = &visit.alt_svc {
+        field(out, "alt-svc", alt_svc.as_bytes());
+    }
     if took {
         let time = Instant::now().saturating_duration_since(sent.record.started());
         field(out, "x-duration-seconds", seconds(time).as_bytes());

@@ -75,7 +75,10 @@ where
     let begun = path::begin_whole(&visit.lane, &visit.peer, request, found.function, found.rest);
     // On the heap: it would make every connection's future as large as itself.
     match line.unless_gone(Box::pin(path::answer(begun))).await {
-        Some(response) => answer::write(line, response, busy, whole.closes(), visit.lane.date()).await,
+        Some(mut response) => {
+            visit.advertise(response.headers_mut());
+            answer::write(line, response, busy, whole.closes(), visit.lane.date()).await
+        }
         None => Ok(false),
     }
 }

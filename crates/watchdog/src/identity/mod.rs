@@ -1,9 +1,9 @@
-//! The watchdog as a QUIC worker, for callers on other machines, and as a caller of those that the node names.
+//! Who this instance is, the ways in that need to know, QUIC and TLS, and the way out to those whom the node names.
 //!
-//! The node says who this instance is, through the socket whose number is in `NEARPATH_IDENTITY_FD`: first its credentials and the sessions
-//! that were minted for it, later whatever of it changes, and whom it may call directly ([`crate::edges`]). QUIC listens on the number of
-//! the HTTP port, over UDP; calls to others go out there, too. A call walks the same way as one over HTTP, [`crate::serve::answer`];
-//! limits, metrics and the drain know no difference.
+//! The node says it through the socket whose number is in `NEARPATH_IDENTITY_FD` (`contract/identity.md`): first credentials and the sessions that
+//! were minted for it, later whatever of it changes, and whom it may call directly ([`crate::edges`]). TLS is spoken on the HTTP port, QUIC
+//! on the same number over UDP, where calls to others go out, too. A call walks the same way as one over plain HTTP,
+//! [`crate::serve::answer`]; limits, metrics and the drain know no difference.
 
 mod line;
 
@@ -16,7 +16,7 @@ use http_body::Body as _;
 use nearpath_types::Reason;
 use nearpath_types::frames::{BadFrame, FromNode};
 use nearpath_wire::early::{Provision, ProvisionError};
-use nearpath_wire::quic::config::ConfigError;
+use nearpath_wire::mutual;
 use nearpath_wire::quic::frame::{Answered, UNKNOWN};
 use nearpath_wire::quic::{Call, Caller, Refused, Worker, WorkerError};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -33,7 +33,7 @@ use crate::refusal;
 use crate::serve::{App, answer};
 use line::Line;
 
-/// Why there is no QUIC, or why it ended.
+/// Why there is no identity, or what came of a later frame.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Fault {
     #[error("the node's socket: {0}")]
@@ -46,16 +46,12 @@ pub(crate) enum Fault {
     Provision(#[from] ProvisionError),
     #[error(transparent)]
     Worker(#[from] WorkerError),
+    #[error("cannot speak TLS or QUIC: {0}")]
+    Tls(#[from] mutual::ConfigError),
 }
 
-impl From<ConfigError> for Fault {
-    fn from(fault: ConfigError) -> Self {
-        Self::Worker(fault.into())
-    }
-}
-
-/// Serves on this address, which is that of the HTTP port, until the watch says to close. Without QUIC, callers use HTTP. `listens` is told, or
-/// dropped, as soon as it is known which. Where calls are picked up, `edges` learns whom they may go to directly.
+/// Serves on this address, which is that of the HTTP port, until the watch says to close. Without an identity, callers use plain HTTP. `listens` is
+/// dropped as soon as it is known which. Where calls are picked up, `edges` learns whom they may go to directly.
 pub(crate) async fn serve<S>(
     app: Arc<App>,
     addr: SocketAddr,
@@ -66,13 +62,15 @@ pub(crate) async fn serve<S>(
 ) where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    if let Err(fault) = take_part(app, addr, Line::new(node), watch, listens, edges).await {
-        say!("calls from other machines go over HTTP, not over QUIC: {fault}");
+    let taken = take_part(&app, addr, Line::new(node), watch, listens, edges).await;
+    app.entrance.give_up(); // whatever was given stays good
+    if let Err(fault) = taken {
+        say!("calls from other machines go over plain HTTP, not over QUIC or TLS: {fault}");
     }
 }
 
 async fn take_part<S>(
-    app: Arc<App>,
+    app: &Arc<App>,
     addr: SocketAddr,
     mut node: Line<S>,
     mut watch: Watch,
@@ -86,17 +84,26 @@ where
         first = node.next() => first?,
         () = watch.closed() => return Ok(()),
     };
-    let Some(first) = first else { return Ok(()) }; // a node that knows no QUIC
+    let Some(first) = first else { return Ok(()) }; // a node that gives no identities
     let FromNode::Provision(first) = FromNode::read(&first)? else { return Err(Fault::Order) };
     let provision = Provision::read(first)?;
-    let socket = UdpSocket::bind(addr)?;
-    socket.set_nonblocking(true)?;
-    let open = watch.open.clone();
-    let worker = Worker::start(socket, provision, move |call| walk(Arc::clone(&app), call, open.clone()))?;
-    say!("QUIC on {addr} as {}", worker.id());
+    app.entrance.provision(&provision)?;
+    let id = provision.credentials.id.clone();
+    let (walking, open) = (Arc::clone(app), watch.open.clone());
+    let started = socket(addr).map_err(WorkerError::from).and_then(|socket| {
+        Worker::start(socket, provision, move |call| walk(Arc::clone(&walking), call, open.clone()))
+    });
+    match &started {
+        Ok(_) => say!("TLS and QUIC on {addr} as {id}"),
+        Err(fault) => say!("TLS on {addr} as {id}, but no QUIC: {fault}"), // a taken port, for one
+    }
     drop(listens);
-    tokio::task::spawn_local(complain(worker.refused()));
-    let mut office = Office { node: Some(node), worker, edges, out: mpsc::unbounded_channel() };
+    tokio::task::spawn_local(complain("TLS", app.entrance.refused()));
+    if let Ok(worker) = &started {
+        tokio::task::spawn_local(complain("QUIC", worker.refused()));
+    }
+    let (app, worker) = (Arc::clone(app), started.ok());
+    let mut office = Office { app, node: Some(node), worker, edges, out: mpsc::unbounded_channel() };
     tokio::select! {
         ended = office.work() => ended?,
         () = watch.closed() => {}
@@ -106,9 +113,11 @@ where
 
 /// What is between the node, those who call and those who are called.
 struct Office<S, H> {
+    app: Arc<App>,
     /// Nothing, when it has gone: what it said stays good until it ends.
     node: Option<Line<S>>,
-    worker: Worker<H>,
+    /// Nothing, where there is no QUIC.
+    worker: Option<Worker<H>>,
     edges: Option<Edges>,
     /// What is for the node: at most a frame a second with counters, and what the few handshakes say.
     out: (mpsc::UnboundedSender<Vec<u8>>, mpsc::UnboundedReceiver<Vec<u8>>),
@@ -139,9 +148,9 @@ where
         match FromNode::read(frame)? {
             FromNode::Provision(frame) => self.renew(Provision::read(frame)?)?,
             FromNode::Callees(all) => {
-                let Some(edges) = edges else { return Ok(()) }; // nothing is picked up here
+                let (Some(edges), Some(worker)) = (edges, &self.worker) else { return Ok(()) }; // nothing is picked up, or goes out
                 if edges.is_empty() && !all.is_empty() {
-                    edges.begin(self.worker.provision(), &|caller| self.worker.dialer(caller), self.out.0.clone())?;
+                    edges.begin(worker.provision(), &|caller| worker.dialer(caller), self.out.0.clone())?;
                 }
                 edges.tell(all);
             }
@@ -151,9 +160,11 @@ where
     }
 
     fn renew(&mut self, next: Provision) -> Result<(), Fault> {
-        let before = self.worker.provision().clone();
-        self.worker.update(next)?;
-        let (now, dialer) = (self.worker.provision(), |caller: &Caller| self.worker.dialer(caller));
+        self.app.entrance.provision(&next)?;
+        let Some(worker) = &mut self.worker else { return Ok(()) };
+        let before = worker.provision().clone();
+        worker.update(next)?;
+        let (now, dialer) = (worker.provision(), |caller: &Caller| worker.dialer(caller));
         if let Some(edges) = self.edges.as_ref().filter(|_| before != *now) {
             edges.renew(now, before.credentials == now.credentials, &dialer)?;
         }
@@ -162,24 +173,30 @@ where
 
     /// Takes no more calls, and ends when those that are open have ended, its own included; or when they have no more time.
     async fn close(mut self, mut watch: Watch) -> Result<(), Fault> {
-        let (worker, edges) = (&self.worker, self.edges.clone());
+        let Some(worker) = self.worker else { return Ok(()) };
         let idle = async {
             worker.drain().await;
-            if let Some(edges) = edges {
+            if let Some(edges) = &self.edges {
                 edges.idle().await;
             }
         };
         tokio::select! {
             () = idle => {}
             ended = tell(&mut self.node, &mut self.out.1) => ended?,
-            () = watch.given_up() => self.worker.cut().await,
+            () = watch.given_up() => worker.cut().await,
         }
         if let (Some(node), Ok(last)) = (&mut self.node, self.out.1.try_recv()) {
             let _ = node.write(&last).await; // a node that is gone counts nothing
         }
-        self.worker.stop().await;
+        worker.stop().await;
         Ok(())
     }
+}
+
+fn socket(addr: SocketAddr) -> std::io::Result<UdpSocket> {
+    let socket = UdpSocket::bind(addr)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
 }
 
 /// Goes on telling the node, while nothing that it says matters any more. Ends only with a fault.
@@ -194,10 +211,10 @@ where
 }
 
 /// Writes down who was not let in: at most a line a second, so that nobody fills the log by knocking. Ends with the worker.
-async fn complain(mut refused: watch::Receiver<Refused>) {
+async fn complain(over: &str, mut refused: watch::Receiver<Refused>) {
     while refused.changed().await.is_ok() {
         let Refused { count, last } = refused.borrow_and_update().clone();
-        say!("QUIC: {count} callers refused so far, the last was {last}");
+        say!("{over}: {count} callers refused so far, the last was {last}");
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
 }

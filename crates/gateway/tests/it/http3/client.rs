@@ -1,0 +1,121 @@
+//! A client that trusts the house's certificate.
+
+use std::future::poll_fn;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Buf, Bytes, BytesMut};
+use h3::client::{RequestStream, SendRequest};
+use h3::error::StreamError;
+use h3_quinn::{BidiStream, OpenStreams};
+use http::{HeaderMap, Request};
+use nearpath_testkit::within;
+use quinn::{Endpoint, TransportConfig};
+use quinn_proto::crypto::rustls::QuicClientConfig;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+
+use crate::house::{Answer, House};
+
+/// See the module.
+pub(crate) struct Client {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) config: quinn::ClientConfig,
+    to: SocketAddr,
+}
+
+/// A connection, over which HTTP/3 is spoken.
+pub(crate) struct Line {
+    pub(crate) quic: quinn::Connection,
+    pub(crate) requests: SendRequest<OpenStreams, Bytes>,
+}
+
+pub(crate) type Stream = RequestStream<BidiStream<Bytes>, Bytes>;
+
+impl Client {
+    pub(crate) fn of(house: &House) -> Self {
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_slice(house.certificate.as_bytes()).unwrap()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = rustls::ClientConfig::builder_with_provider(provider);
+        let builder = builder.with_protocol_versions(&[&rustls::version::TLS13]).unwrap();
+        let mut tls = builder.with_root_certificates(roots).with_no_client_auth();
+        tls.alpn_protocols = vec![b"h3".to_vec()];
+        tls.enable_early_data = true;
+        let mut config = quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).unwrap()));
+        let mut transport = TransportConfig::default();
+        transport.initial_rtt(Duration::from_millis(20));
+        config.transport_config(Arc::new(transport));
+        Self { endpoint: endpoint(), config, to: house.secure }
+    }
+
+    pub(crate) fn connecting(&self) -> quinn::Connecting {
+        self.endpoint.connect_with(self.config.clone(), self.to, "localhost").unwrap()
+    }
+
+    pub(crate) async fn connect(&self) -> Line {
+        Line::on(within(self.connecting()).await.unwrap()).await
+    }
+
+    /// Whose requests go in the first flight. Needs a session.
+    pub(crate) async fn connect_early(&self) -> Line {
+        let (quic, _complete) = self.connecting().into_0rtt().unwrap_or_else(|_| panic!("there is no session"));
+        Line::on(quic).await
+    }
+
+    /// Connects once, so that there is a session; its connection is over when this returns.
+    pub(crate) async fn learn(&self) {
+        let mut line = self.connect().await;
+        let answer = line.get("/function/echo").await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        line.quic.close(0_u32.into(), b"");
+        within(self.endpoint.wait_idle()).await;
+    }
+}
+
+pub(crate) fn endpoint() -> Endpoint {
+    Endpoint::client((Ipv4Addr::LOCALHOST, 0).into()).unwrap()
+}
+
+impl Line {
+    pub(crate) async fn on(quic: quinn::Connection) -> Self {
+        let (mut driver, requests) = within(h3::client::new(h3_quinn::Connection::new(quic.clone()))).await.unwrap();
+        tokio::spawn(async move { poll_fn(|cx| driver.poll_close(cx)).await });
+        Self { quic, requests }
+    }
+
+    pub(crate) async fn begin(&mut self, request: Request<()>) -> Stream {
+        within(self.requests.send_request(request)).await.unwrap()
+    }
+
+    pub(crate) async fn get(&mut self, path: &str) -> Answer {
+        self.ask(Request::get(url(path)).body(()).unwrap(), "").await
+    }
+
+    pub(crate) async fn ask(&mut self, request: Request<()>, body: impl Into<Bytes>) -> Answer {
+        let mut stream = self.begin(request).await;
+        let body = body.into();
+        if !body.is_empty() {
+            within(stream.send_data(body)).await.unwrap();
+        }
+        within(stream.finish()).await.unwrap();
+        finish(&mut stream).await.unwrap()
+    }
+}
+
+pub(crate) fn url(path: &str) -> String {
+    format!("https://localhost{path}")
+}
+
+/// Reads an answer to its end.
+pub(crate) async fn finish(stream: &mut Stream) -> Result<Answer, StreamError> {
+    let head = within(stream.recv_response()).await?;
+    let mut body = BytesMut::new();
+    while let Some(mut data) = within(stream.recv_data()).await? {
+        body.extend_from_slice(&data.copy_to_bytes(data.remaining()));
+    }
+    let trailers: Option<HeaderMap> = within(stream.recv_trailers()).await?;
+    let body = String::from_utf8(body.to_vec()).unwrap();
+    Ok(Answer { status: head.status().as_u16(), headers: head.headers().clone(), body, trailers })
+}

@@ -1,0 +1,194 @@
+//! Calls to instances over TLS: which connections they share, and with whom.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, SystemTime};
+
+use http::{Request, Response};
+use hyper::client::conn::http2::SendRequest;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
+use nearpath_testkit::within;
+use nearpath_types::policy::Transport;
+use nearpath_types::{FunctionRoute, Instance, InstanceId, InstanceState, Policy, Snapshot, SpiffeId};
+use nearpath_wire::early::{Provision, TokenKey};
+use nearpath_wire::identity::authority::Authority;
+use nearpath_wire::identity::{Credentials, Request as KeyRequest, Trust};
+use nearpath_wire::mutual::{Begun, Entrance, Opening};
+use nearpath_wire::quic::Caller;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+
+use crate::house::{self, Answer, House, TestBody, full};
+
+const DOMAIN: &str = "test.nearpath";
+const NAME: &str = "i1.test.nearpath";
+const TRANSPORTS: [Transport; 3] = [Transport::Tls13, Transport::Tcp, Transport::Tls12];
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// An authority, and the instance that it knows.
+struct Site {
+    authority: Authority,
+    trust: Trust,
+    at: SocketAddr,
+}
+
+fn credentials(authority: &Authority, id: SpiffeId, name: &str) -> Credentials {
+    let (request, now) = (KeyRequest::new().unwrap(), SystemTime::now());
+    let issued = authority.issue(request.csr(), &id, name, now, Duration::from_secs(3600)).unwrap();
+    request.complete(id, name.to_owned(), issued)
+}
+
+impl Site {
+    /// The instance says of each call on which connection it came, and what that is.
+    async fn new() -> Self {
+        let authority = Authority::new(DOMAIN, SystemTime::now(), Duration::from_secs(3600)).unwrap();
+        let trust = Trust::new(DOMAIN, &[authority.certificate().clone()]).unwrap();
+        let id = SpiffeId::instance(DOMAIN, "echo".parse().unwrap(), InstanceId(1));
+        let entrance = Arc::new(Entrance::new(true));
+        let provision = Provision {
+            credentials: credentials(&authority, id, NAME),
+            authorities: vec![authority.certificate().clone()],
+            callers: Vec::new(),
+            revoked: Vec::new(),
+            key: TokenKey([7; 32]),
+            entries: Vec::new(),
+        };
+        entrance.provision(&provision).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let at = listener.local_addr().unwrap();
+        tokio::spawn(accept(listener, entrance));
+        Self { authority, trust, at }
+    }
+
+    fn caller(&self) -> Caller {
+        let credentials = credentials(&self.authority, SpiffeId::gateway(DOMAIN, "node-a"), "gateway");
+        Caller::new(&credentials, self.trust.clone(), &Arc::default()).unwrap()
+    }
+
+    /// A function for each transport, named after it, with an instance of its own at the same address.
+    fn publish(&self, house: &House) {
+        let functions = TRANSPORTS.iter().zip(1..).map(|(transport, id)| {
+            let cold_timeout = Duration::from_millis(200); // so long an instance that cannot be reached is tried
+            let (name, policy) = (transport.to_string(), Policy { cold_timeout, ..Policy::default() });
+            let ready = house::instance(self.at, InstanceState::Ready);
+            let instance = Instance { id: InstanceId(id), quic: Some(NAME.into()), transport: *transport, ..ready };
+            FunctionRoute { instances: vec![instance], ..house::route(&name, policy, &[self.at]) }
+        });
+        house.gateway.publish(&Snapshot { version: 1, functions: functions.collect() });
+    }
+}
+
+async fn accept(listener: TcpListener, entrance: Arc<Entrance>) {
+    let number = AtomicUsize::new(0);
+    while let Ok((stream, from)) = listener.accept().await {
+        let number = number.fetch_add(1, Ordering::Relaxed) + 1;
+        tokio::spawn(connection(stream, from, entrance.clone(), number));
+    }
+}
+
+async fn connection(stream: TcpStream, from: SocketAddr, entrance: Arc<Entrance>, number: usize) {
+    let Ok(begun) = Begun::look(stream).await else { return };
+    if begun.opening() == Opening::Plain {
+        return serve(begun, format!("plain {number}")).await;
+    }
+    let (stream, guest) = entrance.accept(begun, from, LIMIT).await.unwrap();
+    let peer = guest.admit(SystemTime::now()).unwrap();
+    let said = format!("{:?} of {} {number}", stream.get_ref().1.protocol_version().unwrap(), peer.name);
+    serve(stream, said).await;
+}
+
+async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, said: String) {
+    let service = service_fn(|_| {
+        let answer = Response::new(full(said.clone()));
+        async { Ok::<_, Infallible>(answer) }
+    });
+    let _ = auto::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await;
+}
+
+/// Every call on the same connection is answered by the same thread of the gateway.
+async fn ask(sender: &mut SendRequest<TestBody>, transport: Transport, kind: &str) -> Answer {
+    let target = format!("http://shop.example/function/{transport}");
+    let request = Request::get(target).header("x-nearpath-path", "").header("content-type", kind);
+    let answer = within(sender.send_request(request.body(full("")).unwrap())).await.unwrap();
+    house::finish(answer).await
+}
+
+async fn said(sender: &mut SendRequest<TestBody>, transport: Transport) -> (String, String) {
+    let answer = ask(sender, transport, "text/plain").await;
+    (answer.body.clone(), answer.header("x-nearpath-path").to_owned())
+}
+
+fn pair(body: &str, path: &str) -> (String, String) {
+    (body.to_owned(), path.to_owned())
+}
+
+#[tokio::test]
+async fn connections_are_kept_and_never_serve_calls_of_another_kind() {
+    let site = Site::new().await;
+    let (_tell, caller) = watch::channel(site.caller());
+    let house = House::named(caller);
+    let mut sender = house::h2(house.public).await;
+    let over_tls = |body| pair(body, "tls; not_nearer=no_domain");
+    site.publish(&house);
+    let wanted = [
+        over_tls("TLSv1_3 of gateway 1"),
+        pair("plain 2", "http; not_nearer=no_domain"),
+        over_tls("TLSv1_2 of gateway 3"),
+    ];
+    for _ in 0..3 {
+        for (transport, wanted) in TRANSPORTS.into_iter().zip(&wanted) {
+            assert_eq!(said(&mut sender, transport).await, *wanted, "{transport}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn grpc_shares_one_connection_over_tls() {
+    let site = Site::new().await;
+    let (_tell, caller) = watch::channel(site.caller());
+    let house = House::named(caller);
+    site.publish(&house);
+    let mut sender = house::h2(house.public).await;
+    for _ in 0..3 {
+        assert_eq!(ask(&mut sender, Transport::Tls13, "application/grpc").await.body, "TLSv1_3 of gateway 1");
+    }
+}
+
+#[tokio::test]
+async fn a_renewed_caller_uses_no_connection_of_the_old_one() {
+    let site = Site::new().await;
+    let (tell, caller) = watch::channel(site.caller());
+    let house = House::named(caller);
+    site.publish(&house);
+    let mut sender = house::h2(house.public).await;
+    for _ in 0..2 {
+        assert_eq!(said(&mut sender, Transport::Tls13).await.0, "TLSv1_3 of gateway 1");
+    }
+    tell.send_replace(site.caller());
+    nearpath_testkit::eventually("a new connection", async || {
+        said(&mut sender, Transport::Tls13).await.0 == "TLSv1_3 of gateway 2"
+    })
+    .await;
+    let trust = site.trust.without(["i9".to_owned()].into());
+    tell.send_modify(|caller| *caller = caller.trusting(trust.clone()));
+    assert_eq!(
+        said(&mut sender, Transport::Tls13).await.0,
+        "TLSv1_3 of gateway 2",
+        "somebody else was taken back: nothing changes"
+    );
+}
+
+#[tokio::test]
+async fn an_instance_that_is_taken_back_is_not_called() {
+    let site = Site::new().await;
+    let (_tell, caller) = watch::channel(site.caller().trusting(site.trust.without([NAME.to_owned()].into())));
+    let house = House::named(caller);
+    site.publish(&house);
+    let answer = ask(&mut house::h2(house.public).await, Transport::Tls13, "text/plain").await;
+    assert!(answer.status >= 500 && answer.body.contains("was revoked"), "{answer:?}");
+}

@@ -1,0 +1,145 @@
+//! A port with a certificate, as all threads serve it: TLS, limits, keys and sessions are common, endpoints are not.
+
+use std::io;
+use std::net::UdpSocket;
+use std::sync::Arc;
+use std::time::Duration;
+
+use quinn::{Endpoint, EndpointConfig, IdleTimeout, ServerConfig, TokioRuntime, TransportConfig, VarInt};
+use quinn_proto::ValidationTokenConfig;
+use quinn_proto::crypto::rustls::{NoInitialCipherSuite, QuicServerConfig};
+use ring::{hkdf, hmac};
+use rustls::server::StoresServerSessions;
+
+use super::{ALPN, Steering};
+use crate::early::{Register, Used};
+use crate::quic::config;
+use crate::server::Limits;
+use crate::tls::Pair;
+
+/// Sessions and address tokens that a client is given after a handshake.
+const TICKETS: u32 = 2;
+/// Streams beside requests that a client may open: control, two of QPACK's, and some that mean nothing (RFC 9114 section 6.2).
+const OTHER_STREAMS: u32 = 8;
+/// Unread bytes of one stream, and of one connection; as HTTP/2 has them.
+const WINDOWS: (u32, u32) = (1 << 20, 4 << 20);
+/// Bytes of answers that a connection holds until the client has acknowledged them.
+const SENT: u64 = 1 << 20;
+/// Receive buffer that is asked for: a burst of first packets comes before the thread that reads them runs.
+const BUFFER: usize = 4 << 20;
+
+/// Why HTTP/3 cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum SiteError {
+    /// Certificate and key do not work together.
+    #[error("the certificate cannot be used: {0}")]
+    Certificate(#[from] rustls::Error),
+    /// The cryptography is without AES-128, which QUIC begins with.
+    #[error("QUIC needs AES-128-GCM: {0}")]
+    Suite(#[from] NoInitialCipherSuite),
+    /// The system.
+    #[error("the system has no randomness")]
+    Randomness,
+}
+
+/// See the module's text. Clones are the same site.
+#[derive(Clone)]
+pub struct Site {
+    server: ServerConfig,
+    reset: Arc<hmac::Key>,
+    steering: Steering,
+}
+
+impl Site {
+    /// For so many threads.
+    ///
+    /// # Errors
+    /// See [`SiteError`].
+    pub fn new(pair: &Pair, limits: &Limits, threads: usize) -> Result<Self, SiteError> {
+        Self::with_sessions(pair, limits, threads, Arc::new(Register::new(None)))
+    }
+
+    /// With another store of sessions: for tests that show what the usual one prevents.
+    ///
+    /// # Errors
+    /// See [`SiteError`].
+    #[doc(hidden)]
+    pub fn with_sessions(
+        pair: &Pair,
+        limits: &Limits,
+        threads: usize,
+        sessions: Arc<dyn StoresServerSessions>,
+    ) -> Result<Self, SiteError> {
+        let crypto = QuicServerConfig::try_from(tls(pair, sessions)?)?;
+        // Keys that follow from the certificate's: after a restart, clients that do not know of it are told so at once by a stateless
+        // reset (RFC 9000 section 10.3), and need not prove their address anew.
+        let secret = hkdf::Salt::new(hkdf::HKDF_SHA256, b"nearpath http/3").extract(pair.key.secret_der());
+        let reset = Arc::new(hmac::Key::new(hmac::HMAC_SHA256, &derived(&secret, b"stateless reset")?));
+        let tokens = hkdf::Salt::new(hkdf::HKDF_SHA256, b"").extract(&derived(&secret, b"address tokens")?);
+        let mut server = ServerConfig::new(Arc::new(crypto), Arc::new(tokens));
+        let mut given = ValidationTokenConfig::default();
+        given.log(Arc::new(Used::default())).sent(TICKETS).lifetime(Duration::from_secs(24 * 3600));
+        server.validation_token_config(given).transport_config(Arc::new(transport(limits)));
+        let steering = Steering::new(threads).ok_or(SiteError::Randomness)?;
+        Ok(Self { server, reset, steering })
+    }
+
+    /// Which thread a packet belongs to. The program must be attached to the sockets, where there are several.
+    pub fn steering(&self) -> &Steering {
+        &self.steering
+    }
+
+    /// Serves on a thread's socket. Must run inside a tokio runtime.
+    ///
+    /// # Errors
+    /// When the socket cannot be used.
+    pub fn endpoint(&self, socket: UdpSocket, thread: usize) -> io::Result<Endpoint> {
+        let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&socket, BUFFER); // less than asked for works, too
+        let steering = self.steering;
+        let mut config = EndpointConfig::new(self.reset.clone());
+        config.cid_generator(move || steering.generator(thread));
+        Endpoint::new(config, Some(self.server.clone()), socket, Arc::new(TokioRuntime))
+    }
+}
+
+impl std::fmt::Debug for Site {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Site").field("threads", &self.steering.threads()).finish_non_exhaustive()
+    }
+}
+
+/// A session can be used once: [`Register`] takes it out. So what came in a first flight is never run when it is sent again.
+fn tls(pair: &Pair, sessions: Arc<dyn StoresServerSessions>) -> Result<rustls::ServerConfig, rustls::Error> {
+    let mut tls = rustls::ServerConfig::builder_with_provider(config::provider())
+        .with_protocol_versions(&[&rustls::version::TLS13])?
+        .with_no_client_auth()
+        .with_single_cert(pair.chain.clone(), pair.key.clone_key())?;
+    tls.alpn_protocols = vec![ALPN.to_vec()];
+    tls.max_early_data_size = u32::MAX; // RFC 9001 section 4.6.1: QUIC has limits of its own
+    tls.session_storage = sessions;
+    tls.send_tls13_tickets = TICKETS as usize;
+    Ok(tls)
+}
+
+/// A silent client is asked whether it is there, as with HTTP/2, and given up after three times that. Who is there and asks nothing is
+/// the listener's to judge.
+fn transport(limits: &Limits) -> TransportConfig {
+    let idle = u32::try_from(limits.ping.as_millis() * 3).unwrap_or(u32::MAX);
+    let mut transport = TransportConfig::default();
+    transport
+        .max_concurrent_bidi_streams(VarInt::from_u32(limits.streams))
+        .max_concurrent_uni_streams(VarInt::from_u32(OTHER_STREAMS))
+        .stream_receive_window(VarInt::from_u32(WINDOWS.0))
+        .receive_window(VarInt::from_u32(WINDOWS.1))
+        .send_window(SENT)
+        .keep_alive_interval(Some(limits.ping))
+        .max_idle_timeout(Some(IdleTimeout::from(VarInt::from_u32(idle))))
+        .datagram_receive_buffer_size(None);
+    transport
+}
+
+fn derived(secret: &hkdf::Prk, what: &[u8]) -> Result<[u8; 32], SiteError> {
+    let mut key = [0; 32];
+    let expanded = secret.expand(&[what], hkdf::HKDF_SHA256).and_then(|expanded| expanded.fill(&mut key));
+    expanded.map(|()| key).map_err(|_| SiteError::Randomness)
+}

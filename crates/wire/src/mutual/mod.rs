@@ -1,0 +1,19 @@
+//! TLS over TCP between our own parts: HTTP/1.1 and HTTP/2 with certificates on both sides, the same identities as over QUIC.
+//!
+//! It is what carries calls where UDP does not get through, and where a function asks for it (`nearpath.io/transport`). A caller has
+//! a [`Connector`], a worker an [`Entrance`]; both look at the peer's certificate for every connection, also when a session is
+//! resumed. Handshake errors have no text of their own in TLS: who has proved a key but is not admitted gets its answer in
+//! HTTP. On a port that takes plain HTTP as well, the first byte tells which it is ([`Opening`]).
+
+mod config;
+mod connector;
+mod entrance;
+mod opening;
+
+pub use connector::{Connector, DialError, Protocol, Version};
+pub use entrance::{AcceptError, Entrance, Guest};
+pub use opening::{Begun, Opening};
+
+pub use crate::quic::config::ConfigError;
+pub use tokio_rustls::client::TlsStream as CallerStream;
+pub use tokio_rustls::server::TlsStream as ServerStream;

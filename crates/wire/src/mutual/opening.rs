@@ -1,0 +1,140 @@
+//! Plain HTTP and TLS on one port, told apart by the first byte.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, Bytes, BytesMut};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+
+/// Content type of a handshake's records (RFC 8446 section 5.1). No method of HTTP begins with it (RFC 9110 section 5.6.2), nor
+/// does HTTP/2.
+const HANDSHAKE: u8 = 0x16;
+/// Bytes that are read at first: a ClientHello with a session, or most heads.
+const FIRST: usize = 2048;
+
+/// What a connection begins with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Opening {
+    /// A handshake of TLS.
+    Tls,
+    /// Anything else, also nothing at all: HTTP knows what to do with it.
+    Plain,
+}
+
+impl Opening {
+    /// Decides by the first bytes, of which one is enough.
+    pub fn of(first: &[u8]) -> Self {
+        if first.first() == Some(&HANDSHAKE) { Self::Tls } else { Self::Plain }
+    }
+}
+
+/// A stream whose first bytes were read, and are read again by whoever comes next: what looking costs is no system call, as one
+/// read of the protocol's is spared.
+#[derive(Debug)]
+pub struct Begun<S> {
+    first: Bytes,
+    stream: S,
+}
+
+impl<S: AsyncRead + Unpin> Begun<S> {
+    /// Waits for the first bytes. Dropped meanwhile, it has lost none.
+    ///
+    /// # Errors
+    /// Those of the stream.
+    pub async fn look(mut stream: S) -> io::Result<Self> {
+        let mut first = BytesMut::with_capacity(FIRST);
+        stream.read_buf(&mut first).await?;
+        Ok(Self { first: first.freeze(), stream })
+    }
+
+    /// What it begins with.
+    pub fn opening(&self) -> Opening {
+        Opening::of(&self.first)
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Begun<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.first.is_empty() {
+            return Pin::new(&mut self.stream).poll_read(cx, buf);
+        }
+        let count = buf.remaining().min(self.first.len());
+        buf.put_slice(&self.first[..count]);
+        self.first.advance(count);
+        if self.first.is_empty() {
+            self.first = Bytes::new(); // nobody needs its memory any more
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Begun<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(Pin::new(&mut self.stream).poll_shutdown(cx))?;
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn http_is_never_taken_for_tls() {
+        for method in ["GET / HTTP/1.1", "post /", "PRI * HTTP/2.0", "!#$%&'*+-.^_`|~0 /", "\r\nGET /", ""] {
+            assert_eq!(Opening::of(method.as_bytes()), Opening::Plain, "{method}");
+        }
+        assert_eq!(Opening::of(&[0x16, 3, 1]), Opening::Tls);
+        assert_eq!([Opening::of(&[0x15]), Opening::of(&[0x17])], [Opening::Plain; 2], "an alert or data begin nothing");
+    }
+
+    proptest! {
+        #[test]
+        fn the_first_byte_decides_and_nothing_is_lost(
+            bytes in proptest::collection::vec(any::<u8>(), 0..5000),
+            pieces in proptest::collection::vec(1usize..3000, 1..20),
+        ) {
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            let (opening, read) = runtime.block_on(async {
+                let (mut there, here) = tokio::io::duplex(8192);
+                tokio::io::AsyncWriteExt::write_all(&mut there, &bytes).await.unwrap();
+                drop(there);
+                let mut begun = Begun::look(here).await.unwrap();
+                let (opening, mut read) = (begun.opening(), Vec::new());
+                for piece in pieces.iter().cycle() {
+                    let mut part = vec![0; *piece];
+                    match begun.read(&mut part).await.unwrap() {
+                        0 => break,
+                        count => read.extend_from_slice(&part[..count]),
+                    }
+                }
+                (opening, read)
+            });
+            let tls = bytes.first() == Some(&0x16);
+            prop_assert_eq!(opening == Opening::Tls, tls);
+            prop_assert_eq!(read, bytes);
+        }
+    }
+}

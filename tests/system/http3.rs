@@ -1,0 +1,181 @@
+//! HTTP/3 as two independent clients speak it, see `tests/interop/h3`.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Output, Stdio};
+use std::time::Duration;
+
+use nearpath_testkit::{eventually, free_addr};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use tokio::process::Command;
+
+use crate::house::{House, http_function};
+
+/// Says what came, and sends a large body back.
+const TELL: &str = r#"early = self.headers.get("Early-Data", "0")
+told = f"early={early} {self.command} {length}".encode()
+self.answer(200, body if length > 1000 else told)"#;
+
+/// What each client prints.
+const WANTED: &str = "\
+get: 200 early=0 GET 0
+post: 200 1048576 bytes
+early get: 200 early=1 GET 0
+get again: 200 early=0 GET 0
+early post: 425
+post again: 200 early=0 POST 4
+";
+
+/// A house with TLS, and the file with the authority that its clients trust.
+async fn house(folder: &Path, options: &[&str]) -> (House, SocketAddr, PathBuf) {
+    let at = |name: &str| folder.join(name);
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.distinguished_name.push(DnType::CommonName, "an authority of tests"); // OpenSSL tells it from the other by its name
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+    let key = KeyPair::generate().unwrap();
+    let leaf = CertificateParams::new(vec!["localhost".to_owned()]).unwrap().signed_by(&key, &authority).unwrap();
+    std::fs::write(at("ca.pem"), authority.pem()).unwrap();
+    std::fs::write(at("cert.pem"), leaf.pem()).unwrap();
+    std::fs::write(at("key.pem"), key.serialize_pem()).unwrap();
+    let (cert, key, listen) = (at("cert.pem"), at("key.pem"), free_addr());
+    let tls = ["--tls-cert", cert.to_str().unwrap(), "--tls-key", key.to_str().unwrap()];
+    let at_port = listen.to_string();
+    let options = [&tls[..], &["--tls-listen", &at_port], options].concat();
+    let house = House::start_in(&at("data"), &options).await;
+    (house, listen, at("ca.pem"))
+}
+
+/// A way that takes time. On loopback a handshake may be complete before a client has sent what it means to send early.
+mod distance {
+    use std::collections::HashMap;
+    use std::collections::hash_map::Entry;
+    use std::net::{Ipv4Addr, SocketAddr};
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use tokio::net::UdpSocket;
+    use tokio::sync::mpsc;
+    use tokio::time::Instant;
+
+    /// One way.
+    const DELAY: Duration = Duration::from_millis(20);
+
+    async fn socket() -> Arc<UdpSocket> {
+        Arc::new(UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap())
+    }
+
+    /// Where datagrams for `to` may be sent instead.
+    pub(super) async fn before(to: SocketAddr) -> SocketAddr {
+        let near = socket().await;
+        let at = near.local_addr().unwrap();
+        tokio::spawn(async move {
+            let (mut clients, mut buffer) = (HashMap::new(), [0; 2048]);
+            while let Ok((length, from)) = near.recv_from(&mut buffer).await {
+                let client = match clients.entry(from) {
+                    Entry::Occupied(known) => known.into_mut(),
+                    Entry::Vacant(new) => new.insert(client(&near, from, to).await),
+                };
+                let _ = client.send((Instant::now() + DELAY, buffer[..length].to_vec()));
+            }
+        });
+        at
+    }
+
+    type Late = mpsc::UnboundedSender<(Instant, Vec<u8>)>;
+
+    async fn client(near: &Arc<UdpSocket>, from: SocketAddr, to: SocketAddr) -> Late {
+        let far = socket().await;
+        let (there, back) = (late(far.clone(), to), late(near.clone(), from));
+        tokio::spawn(async move {
+            let mut buffer = [0; 2048];
+            while let Ok(length) = far.recv(&mut buffer).await {
+                let _ = back.send((Instant::now() + DELAY, buffer[..length].to_vec()));
+            }
+        });
+        there
+    }
+
+    /// Sends each datagram when its time has come.
+    fn late(socket: Arc<UdpSocket>, to: SocketAddr) -> Late {
+        let (send, mut receive) = mpsc::unbounded_channel::<(Instant, Vec<u8>)>();
+        tokio::spawn(async move {
+            while let Some((when, datagram)) = receive.recv().await {
+                tokio::time::sleep_until(when).await;
+                let _ = socket.send_to(&datagram, to).await; // it is a datagram: it may be lost
+            }
+        });
+        send
+    }
+}
+
+/// Runs a client and compares what it says.
+async fn agrees(mut client: Command) {
+    let folder = tempfile::Builder::new().prefix("nearpath-test-").tempdir().unwrap();
+    let (house, listen, authority) = house(folder.path(), &[]).await;
+    house.deploy_ready(&http_function(&house.data_dir, "tell", TELL)).await;
+    let far = distance::before(listen).await;
+    client.args([far.ip().to_string(), far.port().to_string()]).arg(authority);
+    let Output { stdout, stderr, .. } = output(client).await.unwrap();
+    let (said, errors) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
+    assert_eq!(said, WANTED, "{errors}\n{}", house.log());
+}
+
+async fn output(mut command: Command) -> std::io::Result<Output> {
+    command.stdin(Stdio::null()).kill_on_drop(true);
+    tokio::time::timeout(Duration::from_secs(240), command.output()).await.expect("it ends within four minutes")
+}
+
+fn interop(client: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("interop/h3").join(client)
+}
+
+/// Whether a tool is there and did what it was asked to.
+async fn done(tool: &str, folder: &Path, arguments: &[&str]) -> bool {
+    let mut command = Command::new(tool);
+    command.args(arguments).current_dir(folder);
+    output(command).await.is_ok_and(|output| output.status.success())
+}
+
+/// Whether somebody serves datagrams there.
+fn is_served(at: SocketAddr) -> bool {
+    std::net::UdpSocket::bind(at).is_err()
+}
+
+#[tokio::test]
+async fn it_can_be_left_out() {
+    for (options, served) in [(&[][..], true), (&["--http3", "off"], false)] {
+        let folder = tempfile::Builder::new().prefix("nearpath-test-").tempdir().unwrap();
+        let (house, listen, _) = house(folder.path(), options).await;
+        eventually("all of it is up", async || house.log().contains("is up")).await;
+        assert_eq!(is_served(listen), served, "{options:?}\n{}", house.log());
+    }
+}
+
+#[tokio::test]
+async fn aioquic() {
+    nearpath_testkit::need_root!();
+    let (home, venv) = (interop("aioquic"), Path::new(env!("CARGO_TARGET_TMPDIR")).join("aioquic"));
+    let python = venv.join("bin/python");
+    let python = python.to_str().unwrap();
+    if !done(python, &home, &["-c", "import aioquic"]).await {
+        let made = done("python3", &home, &["-m", "venv", venv.to_str().unwrap()]).await;
+        if !made || !done(python, &home, &["-m", "pip", "install", "-q", "-r", "requirements.txt"]).await {
+            nearpath_testkit::skip!("no aioquic: python3-venv is missing, or the package index cannot be reached");
+        }
+    }
+    let mut client = Command::new(python);
+    client.arg(home.join("client.py"));
+    agrees(client).await;
+}
+
+#[tokio::test]
+async fn quic_go() {
+    nearpath_testkit::need_root!();
+    let (home, program) = (interop("quic-go"), Path::new(env!("CARGO_TARGET_TMPDIR")).join("quic-go"));
+    if !done("go", &home, &["mod", "download"]).await {
+        nearpath_testkit::skip!("no quic-go: Go is missing, or its modules cannot be reached");
+    }
+    assert!(done("go", &home, &["build", "-o", program.to_str().unwrap(), "."]).await, "it does not compile");
+    agrees(Command::new(program)).await;
+}

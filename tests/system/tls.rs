@@ -1,0 +1,206 @@
+//! Calls over TLS through `nearpath up`: functions with `nearpath.io/transport: tls13` or `tls12`, told apart by what the answers say; and what
+//! goes over TLS where the function asks for QUIC.
+
+use std::io::{Read, Write};
+use std::path::Path;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, Request, StatusCode};
+use http_body_util::BodyExt;
+use hyper_util::rt::TokioIo;
+use nearpath_kernel::namespace;
+use nearpath_testkit::{eventually, need_root, within};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::house::{House, http_function};
+use crate::load::open_loop;
+use crate::quic::{LINES, MIRROR, SLOW, ask, connect, inside, instances_namespace, next, path, whole};
+
+const OVER_TLS: &str = "tls; not_nearer=no_domain";
+
+fn with(mut function: Value, transport: &str) -> Value {
+    function["annotations"] = json!({ "nearpath.io/transport": transport });
+    function
+}
+
+fn over(transport: &str, folder: &Path, name: &str, body: &str) -> Value {
+    with(http_function(folder, name, body), transport)
+}
+
+#[tokio::test]
+async fn calls_of_all_sizes_go_over_both_versions() {
+    need_root!();
+    let house = House::start().await;
+    for transport in ["tls13", "tls12"] {
+        house.deploy_ready(&over(transport, &house.data_dir, transport, MIRROR)).await;
+        let target = format!("/function/{transport}");
+        let answer = ask(&house, Method::GET, &format!("{target}/a?b=c"), "").await;
+        assert_eq!(
+            (answer.status(), answer.body().as_ref()),
+            (StatusCode::OK, b"GET /a?b=c ".as_ref()),
+            "{}",
+            house.log()
+        );
+        assert_eq!(path(&answer), OVER_TLS, "{}", house.log());
+        for size in [10, 64 * 1024, 1 << 20] {
+            let answer = ask(&house, Method::POST, &format!("{target}/"), Bytes::from(vec![b'b'; size])).await;
+            assert_eq!((answer.body().len(), path(&answer)), (size + 7, OVER_TLS));
+            let answer = ask(&house, Method::GET, &format!("{target}/size/{size}"), "").await;
+            assert_eq!((answer.body().len(), path(&answer)), (size, OVER_TLS));
+        }
+    }
+}
+
+/// What the instance's port says to a GET without TLS, asked from inside.
+async fn in_clear(house: &House, name: &str, target: &str) -> String {
+    let namespace = instances_namespace(house, name).await;
+    let ask = format!("GET {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    let exchange = move || -> std::io::Result<String> {
+        let mut stream = std::net::TcpStream::connect("127.0.0.1:8080")?;
+        stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+        stream.write_all(ask.as_bytes())?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).map(|_| answer)
+    };
+    tokio::task::spawn_blocking(move || namespace::within(&namespace, exchange)).await.unwrap().unwrap()
+}
+
+#[tokio::test]
+async fn who_asks_for_encryption_is_not_called_without_it() {
+    need_root!();
+    let house = House::start().await;
+    for transport in ["quic", "tls13", "tls12"] {
+        house.deploy_ready(&over(transport, &house.data_dir, transport, MIRROR)).await;
+        let refused = in_clear(&house, transport, "/").await;
+        assert!(refused.starts_with("HTTP/1.1 403") && refused.contains(transport), "{refused}");
+        assert!(in_clear(&house, transport, "/_/health").await.starts_with("HTTP/1.1 200"));
+    }
+    house.deploy_ready(&http_function(&house.data_dir, "auto", MIRROR)).await;
+    assert!(in_clear(&house, "auto", "/").await.starts_with("HTTP/1.1 200"), "the control: others are");
+}
+
+#[tokio::test]
+async fn events_come_as_they_are_sent() {
+    need_root!();
+    let house = House::start().await;
+    house.deploy_ready(&over("tls13", &house.data_dir, "events", LINES)).await;
+    let mut sender = connect(&house).await;
+    let request = Request::post("/function/events").header("host", "x").header("x-nearpath-path", "").body(whole(""));
+    let mut answer = within(sender.send_request(request.unwrap())).await.unwrap();
+    assert_eq!(answer.headers()["x-nearpath-path"], OVER_TLS);
+    for number in 0..3 {
+        assert_eq!(next(answer.body_mut()).await, format!("data: {number}\n\n"));
+        std::fs::write(inside(&house, "events", &format!("go{number}")).await, "").unwrap();
+    }
+    assert!(within(answer.body_mut().frame()).await.is_none());
+}
+
+/// Agrees to any upgrade and sends back what comes.
+const UPGRADE: &str = r#"self.send_response(101)
+self.send_header("Connection", "upgrade")
+self.send_header("Upgrade", "echo")
+self.end_headers()
+self.close_connection = True
+while data := self.rfile.read1(65536):
+    self.wfile.write(data)
+    self.wfile.flush()"#;
+
+#[tokio::test]
+async fn an_upgraded_connection_goes_over_tls_also_where_the_function_asks_for_quic() {
+    need_root!();
+    let house = House::start().await;
+    for (transport, wanted) in [("tls13", OVER_TLS), ("tls12", OVER_TLS), ("quic", "tls; not_nearer=upgrade")] {
+        house.deploy_ready(&over(transport, &house.data_dir, transport, UPGRADE)).await;
+        let stream = tokio::net::TcpStream::connect(house.addr).await.unwrap();
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
+        tokio::spawn(connection.with_upgrades());
+        let request = Request::get(format!("/function/{transport}")).header("host", "x").header("x-nearpath-path", "");
+        let request = request.header("connection", "upgrade").header("upgrade", "echo").body(whole("")).unwrap();
+        let answer = within(sender.send_request(request)).await.unwrap();
+        assert_eq!(answer.status(), StatusCode::SWITCHING_PROTOCOLS, "{}", house.log());
+        assert_eq!(answer.headers()["x-nearpath-path"], wanted, "{transport}");
+        let mut io = TokioIo::new(within(hyper::upgrade::on(answer)).await.unwrap());
+        for word in [b"ping", b"pong"] {
+            let mut echo = [0; 4];
+            io.write_all(word).await.unwrap();
+            within(io.read_exact(&mut echo)).await.unwrap();
+            assert_eq!(&echo, word);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_caller_that_goes_away_ends_the_handlers_work() {
+    need_root!();
+    let house = House::start().await;
+    let script = crate::house::script(&house.data_dir, "slow", "touch /tmp/reached; sleep 1000\n");
+    house.deploy_ready(&with(script, "tls13")).await;
+    let mut sender = connect(&house).await;
+    let call = Request::post("/function/slow").header("host", "x").body(whole("")).unwrap();
+    let call = tokio::spawn(sender.send_request(call));
+    let reached = inside(&house, "slow", "reached").await;
+    eventually("the handler is reached", async || reached.exists()).await;
+    assert!(house.processes("slow").await.len() > 1);
+    call.abort();
+    drop(sender);
+    eventually("only the watchdog is left", async || house.processes("slow").await.len() == 1).await;
+}
+
+#[tokio::test]
+async fn an_instance_that_is_killed_answers_as_in_clear() {
+    need_root!();
+    let house = House::start().await;
+    house.deploy_ready(&over("tls13", &house.data_dir, "tls", SLOW)).await;
+    house.deploy_ready(&http_function(&house.data_dir, "clear", SLOW)).await;
+    let mut told = Vec::new();
+    for name in ["tls", "clear"] {
+        let mut sender = connect(&house).await;
+        let call = Request::post(format!("/function/{name}")).header("host", "x").body(whole("")).unwrap();
+        let call = tokio::spawn(sender.send_request(call));
+        let reached = inside(&house, name, "reached").await;
+        eventually("the handler is reached", async || reached.exists()).await;
+        let pid = house.instance_pids(name).await[0];
+        kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
+        let answer = within(call).await.unwrap().unwrap();
+        told.push((answer.status(), answer.headers()["x-nearpath-reason"].clone()));
+    }
+    assert_eq!(told[0], told[1], "{}", house.log());
+    assert_eq!(told[0], (StatusCode::BAD_GATEWAY, "instance_died".parse().unwrap()));
+}
+
+#[tokio::test]
+async fn certificates_are_renewed_under_load_without_a_lost_call() {
+    need_root!();
+    let folder = tempfile::tempdir().unwrap();
+    let house = House::start_in(folder.path(), &["--certificate-lifetime", "3s"]).await;
+    for transport in ["tls13", "tls12"] {
+        house.deploy_ready(&over(transport, folder.path(), transport, "self.answer(200, b'done')")).await;
+        let outcome = open_loop(house.addr, &format!("/function/{transport}"), 100, Duration::from_secs(8)).await;
+        assert!(outcome.failures.is_empty(), "{:?}\n{}", outcome.failures, house.log());
+        let answer = ask(&house, Method::GET, &format!("/function/{transport}"), "").await;
+        assert_eq!(path(&answer), OVER_TLS, "{}", house.log());
+    }
+}
+
+/// What callers have to speak belongs to an instance, not to the newest wish: old ones are called as they were until they are gone.
+#[tokio::test]
+async fn another_transport_takes_over_without_a_lost_call() {
+    need_root!();
+    let house = House::start().await;
+    let answering =
+        |word: &str, transport| over(transport, &house.data_dir, "fn", &format!("self.answer(200, b'{word}')"));
+    house.deploy_ready(&answering("tls13", "tls13")).await;
+    let load = open_loop(house.addr, "/function/fn", 50, Duration::from_secs(10));
+    let updates = async {
+        for transport in ["tcp", "tls12", "quic", "auto", "tls13"] {
+            let answer = house.ask(Method::PUT, "/system/functions", answering(transport, transport).to_string()).await;
+            assert!(answer.status().is_success());
+            eventually(transport, async || house.call("fn", "").await.body() == transport).await;
+        }
+    };
+    let (outcome, ()) = tokio::join!(load, updates);
+    assert_eq!(outcome.failures, Vec::<String>::new(), "{}", house.log());
+}
