@@ -182,7 +182,7 @@ impl Forwarder {
             let before = state.allowed.get(&pair).copied();
             let now = leave(before);
             state.allowed.insert(pair, now);
-            if !before.is_some_and(|before| before.port() == now.port()) {
+            if before.is_none_or(|before| before.port() != now.port()) {
                 state.connect(pair.0, pair.1)?; // a row that stands keeps its counts
             }
         }

@@ -26,6 +26,7 @@ use crate::refusal::{self, error};
 use crate::{hop, party};
 
 /// What came of one try. With the body, where it was not sent.
+#[expect(clippy::large_enum_variant, reason = "there is one at a time, for a moment")]
 pub(super) enum Tried<B> {
     Answered(Response<Answer>),
     Unseen(B),
