@@ -168,7 +168,9 @@ async fn one_way(mut to: watch::Receiver<Option<SocketAddr>>, open: Arc<Notify>)
     tokio::spawn(async move {
         let (mut datagram, mut tell) = (vec![0; 2048], Some(tell));
         while let Ok((length, from)) = there.recv_from(&mut datagram).await {
-            tell.take().map(|tell| tell.send(from).unwrap());
+            if let Some(tell) = tell.take() {
+                tell.send(from).unwrap();
+            }
             let to = to.wait_for(Option::is_some).await.unwrap().unwrap();
             here.send_to(&datagram[..length], to).await.unwrap();
         }
