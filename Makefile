@@ -11,7 +11,7 @@ FUZZ_SECONDS ?= 60
 EXAMPLES ?= boutique retail certinfo resizer
 FUZZ_TARGETS = $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 
-.PHONY: help build demo up test test-python test-go test-sdk sdk sdk-c sdk-python sdk-node loom asan lint fmt fuzz bench audit dist clean setup setup-cargo-tools
+.PHONY: help build demo up test test-python test-go test-sdk test-shape sdk sdk-c sdk-python sdk-node loom asan lint fmt fuzz bench audit dist clean setup setup-cargo-tools
 
 help: ## list what can be made
 	@sed -n 's/^\([a-zA-Z%-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -56,12 +56,16 @@ asan: setup ## ten million forged descriptors and messages under the address san
 	$(CARGO) test --locked --release --target "$$(rustc -vV | sed -n 's/^host: //p')" -p nearpath-shm --test random --test channel --test strict
 
 test-go: ## the Go SDK; without Go it says so
-	@if command -v go >/dev/null; then cd sdk/go && go vet ./... && CGO_ENABLED=0 go test ./...; \
+	@if command -v go >/dev/null; then cd sdk/go && go vet ./... && CGO_ENABLED=0 go test ./... && cd ../.. && tools/sdk-shape go $(TARGET_DIR)/sdk/shape; \
 	else echo "the Go SDK is not tested: go is missing; install Go 1.26 or newer from https://go.dev/dl"; fi
 
 test-sdk: ## the SDKs for Python and Node, against what `make test` has built
 	tools/sdk-test python $(abspath $(TARGET_DIR))/debug
 	tools/sdk-test node $(abspath $(TARGET_DIR))/debug
+
+test-shape: ## whether the wheel, the npm package and the Go module work where nothing else is; needs their registries
+	@$(CARGO) build --locked -p nearpath-node-sdk
+	@for language in python node go; do tools/sdk-shape $$language $(TARGET_DIR)/sdk/shape dev || exit 1; done
 
 sdk: sdk-c sdk-python sdk-node ## what the SDKs are shipped as, in target/sdk; Rust and Go are used from source
 

@@ -73,9 +73,10 @@ func (c *Client) attempt(ctx context.Context, name string, req *Request) (*Respo
 	if err := checkName(name); err != nil {
 		return nil, failed(name, "", err)
 	}
-	if p := home.forCalls(ctx); p != nil && p.Learns(ctx, name) {
+	p := home.forCalls(ctx)
+	if p != nil && p.Learns(ctx, name) {
 		response, err := c.overShm(ctx, p, name, req, false)
-		if !party.Unsent(err) || c.ShmOnly {
+		if elsewhere := party.Unsent(err) || didNotRun(err); !elsewhere || c.ShmOnly {
 			return response, failed(name, PathShm, err)
 		}
 	}
@@ -83,7 +84,16 @@ func (c *Client) attempt(ctx context.Context, name string, req *Request) (*Respo
 		return nil, failed(name, "", ErrNoPeer)
 	}
 	response, err := c.overHTTP(ctx, "/function/", name, req)
+	if err == nil {
+		response.Path, response.NotNearer = told(response.Header, p, name)
+	}
 	return response, failed(name, PathHTTP, err)
+}
+
+// didNotRun says whether the callee's platform answered that its code has not seen the call: another way may be tried.
+func didNotRun(err error) bool {
+	platform := new(PlatformError)
+	return errors.As(err, &platform) && platform.RetryIsSafe()
 }
 
 // Notify sends an event.
@@ -99,11 +109,42 @@ func (c *Client) Notify(ctx context.Context, name string, req *Request) error {
 	if c.ShmOnly {
 		return failed(name, "", ErrNoPeer)
 	}
-	accepted, err := c.overHTTP(ctx, "/async-function/", name, req)
-	if err == nil && accepted.Status >= 300 {
-		err = &PlatformError{Status: accepted.Status, Text: string(accepted.Body)}
-	}
+	_, err := c.later(ctx, name, req)
 	return failed(name, PathHTTP, err)
+}
+
+// CallLater has a function called later: the gateway queues the call, and sends the answer as a POST to callback, unless that is
+// empty. It returns the call's id (X-Call-Id), by which the callback is recognised, or nothing when the gateway gives none.
+func CallLater(ctx context.Context, name string, body []byte, callback string) (string, error) {
+	return standard.CallLater(ctx, name, &Request{Body: body}, callback)
+}
+
+// CallLater has a function called later.
+func (c *Client) CallLater(ctx context.Context, name string, req *Request, callback string) (string, error) {
+	if err := checkName(name); err != nil {
+		return "", failed(name, "", err)
+	}
+	if callback != "" {
+		again := *req
+		if again.Header = req.Header.Clone(); again.Header == nil {
+			again.Header = http.Header{}
+		}
+		again.Header.Set("X-Callback-Url", callback)
+		req = &again
+	}
+	id, err := c.later(ctx, name, req)
+	return id, failed(name, PathHTTP, err)
+}
+
+func (c *Client) later(ctx context.Context, name string, req *Request) (string, error) {
+	accepted, err := c.overHTTP(ctx, "/async-function/", name, req)
+	if err != nil {
+		return "", err
+	}
+	if accepted.Status >= 300 {
+		return "", &PlatformError{Status: accepted.Status, Text: string(accepted.Body)}
+	}
+	return accepted.Header.Get("X-Call-Id"), nil
 }
 
 // Publish sends an event to those who subscribe.
@@ -172,9 +213,8 @@ func (c *Client) fill(ask *party.Ask, ctx context.Context, name string, req *Req
 	if deadline, ok := ctx.Deadline(); ok {
 		ask.Deadline = party.At(deadline)
 	}
-	if in, ok := ctx.Value(party.TraceKey{}).(*party.Incoming); ok {
-		ask.Trace, ask.Span = in.Trace, in.Span
-	}
+	t := traceOf(ctx, req.Header)
+	ask.Trace, ask.Span = t.id, t.span
 }
 
 func response(answer *party.Answer) (*Response, error) {

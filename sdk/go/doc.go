@@ -10,6 +10,8 @@
 // gateway, with the same API; so a program also runs beside a plain OpenFaaS gateway or alone on a laptop. Response.Path says
 // which way a call took.
 //
+// Code that calls functions with net/http takes part with one line: http.DefaultTransport = nearpath.Transport{}.
+//
 // What a call comes to: a Response with the function's own status, whatever it is; or an *Error, which says which function, which path
 // and why, by a Kind. A *PlatformError inside is an answer that the platform made, with its reason (contract/reasons.toml). ErrDied means
 // that the instance died before it had answered: the call may have run. context.Canceled means that nobody waits any more; the function is

@@ -23,7 +23,7 @@ func TestTheExample(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !bytes.Contains(readme, append([]byte("```go\n"), source...)) {
+	if !bytes.Contains(readme, append([]byte("```go serve\n"), source...)) {
 		t.Error("README.md and examples/price/main.go differ")
 	}
 	program := filepath.Join(t.TempDir(), "price")

@@ -3,38 +3,55 @@ package nearpath
 import (
 	"bytes"
 	"context"
-	"encoding/hex"
 	"io"
 	"net/http"
 	"os"
 	"strings"
 	"sync"
 	"time"
-
-	"nearpath.io/nearpath/internal/party"
 )
 
 var dispatchSocket = sync.OnceValue(func() string { return os.Getenv("NEARPATH_DISPATCH") })
 
-// GatewayURL is where calls go over HTTP: NEARPATH_GATEWAY, gateway_url, gateway_hostname with port 8080, or
+// GatewayURL is where calls go over HTTP: NEARPATH_GATEWAY, gateway_url, gateway_hostname with port 8080, OPENFAAS_URL, gateway, or
 // http://gateway:8080, whichever is set first.
 func GatewayURL() string {
-	for _, name := range []string{"NEARPATH_GATEWAY", "gateway_url"} {
-		if url := os.Getenv(name); url != "" {
-			return strings.TrimSuffix(url, "/")
+	for _, name := range []string{"NEARPATH_GATEWAY", "gateway_url", "gateway_hostname", "OPENFAAS_URL", "gateway"} {
+		url := strings.TrimRight(os.Getenv(name), "/")
+		switch {
+		case url == "":
+			continue
+		case name == "gateway_hostname":
+			url += ":8080"
 		}
+		if !strings.Contains(url, "://") {
+			url = "http://" + url
+		}
+		return url
 	}
-	if host := os.Getenv("gateway_hostname"); host != "" {
-		return "http://" + host + ":8080"
-	}
-	return "http://gateway:8080"
+	return nobodysGateway
 }
+
+// nobodysGateway is where the gateway is when nobody says so.
+const nobodysGateway = "http://gateway:8080"
+
+// original is the process's own transport, also when http.DefaultTransport is a Transport of this package by now.
+var original = http.DefaultTransport
 
 // plain is the client for calls over HTTP: it keeps more connections to the gateway than the default one.
 var plain = sync.OnceValue(func() *http.Client {
-	transport := http.DefaultTransport.(*http.Transport).Clone()
+	return &http.Client{Transport: pooled(), CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+})
+
+// pooled keeps connections to the gateway.
+var pooled = sync.OnceValue(func() http.RoundTripper {
+	plain, ok := original.(*http.Transport)
+	if !ok {
+		return original // somebody else's, from before this package came
+	}
+	transport := plain.Clone()
 	transport.MaxIdleConnsPerHost, transport.IdleConnTimeout = 64, 30*time.Second
-	return &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	return transport
 })
 
 func (c *Client) overHTTP(ctx context.Context, prefix, name string, req *Request) (*Response, error) {
@@ -89,9 +106,8 @@ func (c *Client) httpRequest(ctx context.Context, route string, req *Request, bo
 	if req.Header != nil {
 		out.Header = req.Header.Clone()
 	}
-	in, ok := ctx.Value(party.TraceKey{}).(*party.Incoming)
-	if ok && in.Trace != [16]byte{} && out.Header.Get("Traceparent") == "" {
-		out.Header.Set("Traceparent", "00-"+hex.EncodeToString(in.Trace[:])+"-"+hex.EncodeToString(in.Span[:])+"-01")
+	if handOnTrace(ctx, out.Header); strings.HasPrefix(route, "/function/") {
+		handOn(ctx, out.Header)
 	}
 	return out, nil
 }

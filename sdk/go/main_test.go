@@ -37,7 +37,7 @@ func run(m *testing.M) int {
 		panic(err)
 	}
 	defer os.RemoveAll(dir)
-	edges := [][2]string{{"shop.fn", "echo.fn"}, {"shop.fn", "mortal.fn"}, {"shop.fn", "web.fn"}, {"shop.fn", "chain.fn"}, {"chain.fn", "echo.fn"}, {"shop.fn", "flow.fn"}}
+	edges := [][2]string{{"shop.fn", "echo.fn"}, {"shop.fn", "mortal.fn"}, {"shop.fn", "web.fn"}, {"shop.fn", "chain.fn"}, {"chain.fn", "echo.fn"}, {"shop.fn", "flow.fn"}, {"shop.fn", "busy.fn"}}
 	node, err = fakenode.Start(fakenode.Config{Dir: dir, Edges: edges, Terms: map[[2]string]party.Peer{{"shop.fn", "flow.fn"}: {Topics: []string{"news/#"}}}})
 	if err != nil {
 		panic(err)
@@ -82,6 +82,8 @@ func play(role string) {
 			w.WriteHeader(http.StatusTeapot)
 			fmt.Fprintf(w, "%d bytes", len(body))
 		}))
+	case "busy":
+		err = playBusy()
 	case "flow":
 		err = nearpath.ServeHTTP(http.HandlerFunc(flow))
 	}
@@ -91,6 +93,24 @@ func play(role string) {
 	}
 	os.Exit(0)
 }
+
+// playBusy says of every call that its code has not seen it.
+func playBusy() error {
+	config := party.Config{Socket: os.Getenv("NEARPATH_DISPATCH"), Handle: func(in *party.Incoming) {
+		_ = in.Answer(&party.Reply{Status: 429, Reason: overload, Platform: true, BodyBytes: []byte("full")})
+	}}
+	p, err := party.Join(context.Background(), config)
+	if err != nil {
+		return err
+	}
+	if err := p.Ready(); err != nil {
+		return err
+	}
+	<-p.Left()
+	return nil
+}
+
+const overload = 8 // of contract/reasons.toml
 
 var instances uint64 = 1
 
@@ -117,7 +137,7 @@ func process(t testing.TB, role string) (*exec.Cmd, io.Reader) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	for role != "mortal" {
-		if _, err := client.Do(ctx, role, &nearpath.Request{}); err == nil {
+		if _, err := client.Do(ctx, role, &nearpath.Request{}); err == nil || nearpath.KindOf(err) == nearpath.KindPlatform {
 			break
 		}
 		if ctx.Err() != nil {

@@ -36,8 +36,10 @@ type Response struct {
 	Header http.Header
 	// Body is the payload.
 	Body []byte
-	// Path is the way that the call took. Set by Call.
+	// Path is the way that the call took, as the platform tells. Set by Call.
 	Path Path
+	// NotNearer is what stood against a nearer path, a name that `nearpath paths` explains. Set by Call.
+	NotNearer string
 	// Instance is the one that answered, 0 when unknown. Set by Call.
 	Instance uint64
 
@@ -57,8 +59,13 @@ type Path string
 
 // The ways.
 const (
-	PathShm  Path = "shm"
-	PathHTTP Path = "http"
+	PathShm    Path = "shm"    // shared memory of one machine
+	PathDirect Path = "direct" // straight to the callee's instance on another machine
+	PathQUIC   Path = "quic"   // QUIC to another machine
+	PathPunch  Path = "punch"  // through a hole in a NAT
+	PathRelay  Path = "relay"  // by a relay
+	PathTLS    Path = "tls"    // HTTP over TLS, with certificates on both sides, to another machine
+	PathHTTP   Path = "http"   // HTTP through the gateway
 )
 
 var errHead = errors.New("nearpath: the header has a field that cannot be sent, or more than 256 fields or 65536 bytes")

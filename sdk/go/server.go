@@ -306,9 +306,15 @@ func (s *Server) call(ctx context.Context, req *Request) *Response {
 // httpHandler is what the HTTP port serves.
 func (s *Server) httpHandler() http.Handler {
 	if s.HTTP != nil {
-		return s.HTTP
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			ctx, cancel := handed(r)
+			defer cancel()
+			s.HTTP.ServeHTTP(w, r.WithContext(ctx))
+		})
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx, cancel := handed(r)
+		defer cancel()
 		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, s.maxBody()))
 		if err != nil {
 			status := http.StatusBadRequest
@@ -318,7 +324,7 @@ func (s *Server) httpHandler() http.Handler {
 			http.Error(w, err.Error(), status)
 			return
 		}
-		response := s.call(r.Context(), &Request{Method: r.Method, Path: r.URL.RequestURI(), Header: r.Header, Body: body})
+		response := s.call(ctx, &Request{Method: r.Method, Path: r.URL.RequestURI(), Header: r.Header, Body: body})
 		for name, values := range response.Header {
 			w.Header()[http.CanonicalHeaderKey(name)] = values
 		}

@@ -23,6 +23,8 @@ type Stream struct {
 	Body io.ReadCloser
 	// Path is the way that the call took.
 	Path Path
+	// NotNearer is what stood against a nearer path.
+	NotNearer string
 	// Instance is the one that answered, 0 when unknown.
 	Instance uint64
 }
@@ -44,16 +46,18 @@ func (c *Client) Stream(ctx context.Context, name string, req *Request, body io.
 	if body == nil && len(req.Body) > pieceSize {
 		body = bytes.NewReader(req.Body) // the answer may have to be read before all of it can go
 	}
-	if p := home.forCalls(ctx); p != nil && p.Learns(ctx, name) {
+	p := home.forCalls(ctx)
+	if p != nil && p.Learns(ctx, name) {
 		stream, err := c.streamOverShm(ctx, p, name, req, body)
-		if !party.Unsent(err) || c.ShmOnly {
+		elsewhere := party.Unsent(err) || body == nil && didNotRun(err)
+		if !elsewhere || c.ShmOnly {
 			return stream, failed(name, PathShm, err)
 		}
 	}
 	if c.ShmOnly {
 		return nil, failed(name, "", ErrNoPeer)
 	}
-	stream, err := c.streamOverHTTP(ctx, name, req, body)
+	stream, err := c.streamOverHTTP(ctx, p, name, req, body)
 	return stream, failed(name, PathHTTP, err)
 }
 
@@ -155,7 +159,7 @@ func (b *streamBody) Close() error {
 	return nil
 }
 
-func (c *Client) streamOverHTTP(ctx context.Context, name string, req *Request, body io.Reader) (*Stream, error) {
+func (c *Client) streamOverHTTP(ctx context.Context, p *party.Party, name string, req *Request, body io.Reader) (*Stream, error) {
 	if body == nil {
 		body = bytes.NewReader(req.Body)
 	}
@@ -172,5 +176,6 @@ func (c *Client) streamOverHTTP(ctx context.Context, name string, req *Request, 
 		text, _ := io.ReadAll(io.LimitReader(answer.Body, longestText))
 		return nil, &PlatformError{answer.StatusCode, reason, string(text)}
 	}
-	return &Stream{Status: answer.StatusCode, Header: answer.Header, Body: answer.Body, Path: PathHTTP}, nil
+	path, obstacle := told(answer.Header, p, name)
+	return &Stream{Status: answer.StatusCode, Header: answer.Header, Body: answer.Body, Path: path, NotNearer: obstacle}, nil
 }

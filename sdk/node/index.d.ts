@@ -4,7 +4,7 @@ export type Payload = string | ArrayBuffer | ArrayBufferView | null | undefined;
 /** Sent as it yields. */
 export type Pieces = AsyncIterable<Payload> | Iterator<Payload>;
 export type Headers = Record<string, string | string[]>;
-export type Path = 'shm' | 'http';
+export type Path = 'shm' | 'direct' | 'quic' | 'punch' | 'relay' | 'tls' | 'http';
 
 export interface Request {
   readonly method: string;
@@ -32,8 +32,12 @@ export interface Response {
   readonly status: number;
   readonly headers: Record<string, string>;
   readonly body: Buffer;
-  /** The way that the call took. */
+  /** Every header field as it came, a pair each. */
+  readonly fields: [name: string, value: string][];
+  /** The way that the call took, as the platform tells. */
   readonly path: Path;
+  /** What stood against a nearer path: a name that `nearpath paths` explains; null: there is no nearer one. */
+  readonly notNearer: string | null;
   readonly instance: number | null;
 }
 
@@ -65,6 +69,8 @@ export interface How {
   idempotent?: boolean;
   /** Shared memory or an error of kind `unsent`, never HTTP. */
   nearOnly?: boolean;
+  /** Gives the call up: it rejects with the signal's reason, and the callee is told. */
+  signal?: AbortSignal;
   /** The answer is there when it begins, and is read as it comes. A deadline is for all of it. */
   stream?: boolean;
 }
@@ -78,6 +84,8 @@ export class NearpathError extends Error {
   /** Of the platform's answer. */
   readonly status: number | null;
   readonly reason: string | null;
+  /** Of the platform's answer, for people. */
+  readonly text: string | null;
 }
 
 export type Returned = Answer | Streamed | Payload | Pieces | [number, Answer | Streamed | Payload | Pieces];
@@ -95,6 +103,20 @@ export function call(name: string, payload: Payload | Pieces, how: How & { strea
 export function call(name: string, payload?: Payload | Pieces, how?: How): Promise<Response>;
 /** Calls several functions at once; the answers come in the same order. */
 export function gather(calls: [name: string, payload?: Payload][], how?: How): Promise<Response[]>;
+/**
+ * `fetch`, with calls of functions over the nearest path there is: `http://gateway:8080/function/NAME` (any host named gateway, or the
+ * one that the environment names), `nearpath://NAME`, and `http://NAME` where the domain knows the function, or no host has that name.
+ * The answer's header `X-Nearpath-Path` says which way it took. Everything else goes to the global `fetch`.
+ */
+export const fetch: typeof globalThis.fetch;
+/** The fields with which another client hands on the trace and the deadline of the request whose handler runs. */
+export function handedOn(): { traceparent?: string; 'x-timeout'?: string };
+/** Has a function called later: the gateway queues the call, and POSTs the answer to `callback`. Its id, if the gateway gives one. */
+export function callLater(
+  name: string,
+  payload?: Payload,
+  how?: Pick<How, 'method' | 'path' | 'headers'> & { callback?: string | URL },
+): Promise<string | null>;
 /** Sends an event: nobody answers. */
 export function notify(name: string, payload?: Payload, how?: How): Promise<void>;
 /** Sends an event to one instance of each function of the domain that subscribes to the topic. */

@@ -105,6 +105,16 @@ async fn the_first_call_of_a_function_that_slept_is_in_the_first_flight() {
 }
 
 #[tokio::test]
+async fn functions_without_a_sandbox_are_called_over_quic_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let house = House::start_in(folder.path(), &["--no-sandbox"]).await;
+    house.deploy_ready(&over_quic(folder.path(), "mirror", MIRROR)).await;
+    let answer = ask(&house, Method::GET, "/function/mirror", "").await;
+    assert_eq!((answer.status(), path(&answer)), (StatusCode::OK, "quic; not_nearer=no_domain"), "{}", house.log());
+    assert_eq!(first_flights(&house).await, 1, "{}", house.log());
+}
+
+#[tokio::test]
 async fn who_says_that_nothing_goes_early_is_heard() {
     need_root!();
     let house = House::start().await;

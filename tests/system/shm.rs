@@ -326,7 +326,7 @@ async fn a_go_function_is_called_and_calls_through_memory() {
         house.deploy_ready(spec).await;
     }
     until_in_memory(&house, "currency-sockmap").await;
-    // Its library is refused there: the watchdog takes its calls, and it makes its own over HTTP.
+    // Its library is refused there: the watchdog takes its calls and picks up its own, and the answer tells the library so.
     until_in_memory(&house, "price-sockmap").await;
-    eventually("it knows of no memory", async || told("price-sockmap", "came over http").await).await;
+    eventually("its call went through memory", async || told("price-sockmap", "100 bytes came over shm").await).await;
 }

@@ -13,6 +13,11 @@ pub struct ReplyOfC(pub(crate) Response);
 pub(crate) fn path_name(path: Option<Path>) -> *const c_char {
     match path {
         Some(Path::Shm) => c"shm".as_ptr(),
+        Some(Path::Direct) => c"direct".as_ptr(),
+        Some(Path::Quic) => c"quic".as_ptr(),
+        Some(Path::Punch) => c"punch".as_ptr(),
+        Some(Path::Relay) => c"relay".as_ptr(),
+        Some(Path::Tls) => c"tls".as_ptr(),
         Some(Path::Http) => c"http".as_ptr(),
         _ => c"".as_ptr(),
     }

@@ -24,6 +24,12 @@ class Bodies {
     this.#waiting.delete(key);
   }
 
+  /** Who waits for a call's bodies waits no more. */
+  giveUp(id) {
+    this.told({ id, taken: false });
+    this.told({ id, taken: false, room: false });
+  }
+
   #key(what, id, taken) {
     return `${what} ${taken} ${id}`;
   }
@@ -36,20 +42,24 @@ class Bodies {
     });
   }
 
-  /** A body as it comes. Leaving a loop over it tells its writer that nobody reads. */
-  read(id, taken) {
+  /** A body as it comes. Leaving a loop over it tells its writer that nobody reads. A signal ends it; `done` is told of its end. */
+  read(id, taken, signal, done = () => {}) {
     let over = false;
     const next = async () => {
       if (over) return { done: true, value: undefined };
+      signal?.throwIfAborted();
       const { part, error } = await this.#told('read', id, taken, (native) => native.pull(id, taken));
       if (part) return { done: false, value: part };
       over = true;
+      done();
+      signal?.throwIfAborted();
       if (error) throw new NearpathError(error);
       return { done: true, value: undefined };
     };
     const leave = async () => {
       if (!over) this.#native().leave(id, taken);
       over = true;
+      done();
       return { done: true, value: undefined };
     };
     return { next, return: leave, [Symbol.asyncIterator]() { return this; } };

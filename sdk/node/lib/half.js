@@ -3,7 +3,7 @@
 
 const { AsyncLocalStorage } = require('node:async_hooks');
 const { Bodies } = require('./bodies');
-const { NearpathError, bytes, inTurn, isPieces, object, answer, failed } = require('./words');
+const { NearpathError, bytes, inPairs, inTurn, isPieces, object, answer, failed } = require('./words');
 
 const SERVED = -1;
 
@@ -27,20 +27,46 @@ class Half {
   }
 
   async call(name, payload, how = {}) {
-    const { stream = false } = how;
+    const { stream = false, signal } = how;
+    signal?.throwIfAborted();
     const pieces = isPieces(payload) ? payload : null;
     const body = bytes(pieces ? null : payload);
     const [id, response] = this.#made(how, (id, ask) => this.#native.call(id, String(name), body, ask, pieces !== null, stream));
+    const giveUp = () => this.#giveUp(id, signal.reason);
+    const done = () => signal?.removeEventListener('abort', giveUp);
+    signal?.addEventListener('abort', giveUp, { once: true });
     if (pieces) this.#bodies.write(id, false, pieces).catch((error) => this.#calls.get(id)?.reject(error));
-    const { status, headers, body: whole, path, instance } = await response;
-    const told = { status, headers: object(headers), body: whole, path: path ?? null, instance: instance ?? null };
-    return stream ? { ...told, stream: this.#bodies.read(id, false) } : told;
+    const { status, headers, body: whole, path, notNearer, instance } = await response.catch((error) => {
+      done();
+      throw error;
+    });
+    const told = { status, headers: object(headers), fields: inPairs(headers), body: whole, path: path ?? null };
+    Object.assign(told, { notNearer: notNearer ?? null, instance: instance ?? null });
+    if (stream) return { ...told, stream: this.#bodies.read(id, false, signal, done) };
+    done();
+    return told;
   }
 
-  /** An event: for a function, or for those who subscribe to a topic. */
-  async tell(name, payload, how = {}, topic) {
+  /** Nobody waits for it any more: the callee is told. */
+  #giveUp(id, reason) {
+    this.#native.giveUp(id);
+    this.#bodies.giveUp(id);
+    this.#calls.get(id)?.reject(reason);
+    this.#calls.delete(id);
+    this.#stayAwake();
+  }
+
+  /** The fields with which another client hands on what the handler that runs was given. */
+  handedOn() {
+    const { traceparent, late } = this.#open.get(this.#running.getStore())?.handed ?? {};
+    const fields = traceparent ? { traceparent } : {};
+    return late ? { ...fields, 'x-timeout': `${Math.max(1, Math.floor(late - performance.now()))}ms` } : fields;
+  }
+
+  /** An event: for a function, for those who subscribe to a topic, or a call for the gateway's queue. */
+  async tell(name, payload, how = {}, { topic = false, later = false } = {}) {
     const body = bytes(payload);
-    const [, told] = this.#made(how, (id, ask) => this.#native.tell(id, String(name), body, ask, topic));
+    const [, told] = this.#made(how, (id, ask) => this.#native.tell(id, String(name), body, ask, topic, later));
     return told;
   }
 
@@ -88,15 +114,18 @@ class Half {
     else this.#served.resolve();
   }
 
-  #settle({ id, response, error, published }) {
-    const { resolve, reject } = this.#calls.get(id);
+  #settle({ id, response, error, published, accepted }) {
+    const call = this.#calls.get(id);
+    if (call === undefined) return; // it was given up
     this.#calls.delete(id);
-    if (error) return reject(new NearpathError(error));
-    resolve(published ? { sent: published[0], missed: published[1] } : response);
+    if (error) call.reject(new NearpathError(error));
+    else if (published) call.resolve({ sent: published[0], missed: published[1] });
+    else call.resolve(accepted === undefined ? response : accepted || null);
   }
 
-  async #take(id, { headers, timeLeft, caller, topic, ...request }) {
+  async #take(id, { headers, timeLeft, traceparent, caller, topic, ...request }) {
     const given = new AbortController();
+    given.handed = { traceparent, late: timeLeft === undefined ? 0 : performance.now() + timeLeft };
     this.#open.set(id, given);
     Object.assign(request, { headers: object(headers), timeLeft: timeLeft ?? null, caller: caller ?? null, topic: topic ?? null });
     const whole = request.body;

@@ -2,11 +2,11 @@
 // What users see: errors, requests, and what a handler may return.
 
 class NearpathError extends Error {
-  constructor({ message, kind, function: name, path, retryIsSafe, status, reason }) {
+  constructor({ message, kind, function: name, path, retryIsSafe, status, reason, text }) {
     super(message);
     this.name = 'NearpathError';
     Object.assign(this, { kind, function: name, path: path ?? null, retryIsSafe });
-    Object.assign(this, { status: status ?? null, reason: reason ?? null });
+    Object.assign(this, { status: status ?? null, reason: reason ?? null, text: text ?? null });
   }
 }
 
@@ -38,6 +38,11 @@ function object(fields) {
   return headers;
 }
 
+/** Pairs, of names and values in turn. */
+function inPairs(fields) {
+  return Array.from({ length: fields.length / 2 }, (_, k) => [fields[2 * k], fields[2 * k + 1]]);
+}
+
 /** What a handler returned, as the native half wants it. */
 function answer(returned) {
   if (Array.isArray(returned)) return { ...answer(returned[1]), status: returned[0] };
@@ -57,4 +62,4 @@ function failed(error) {
   return { status: 500, headers: [], body: bytes(error instanceof Error ? `${error.name}: ${error.message}` : String(error)) };
 }
 
-module.exports = { NearpathError, bytes, inTurn, isPieces, object, answer, failed };
+module.exports = { NearpathError, bytes, inPairs, inTurn, isPieces, object, answer, failed };

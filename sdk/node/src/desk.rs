@@ -12,7 +12,7 @@ use napi::threadsafe_function::{ThreadsafeFunction, ThreadsafeFunctionCallMode};
 use nearpath::{Answer, Ask, Error, Request, Response, Server, Streaming};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
-use tokio::task::spawn_local;
+use tokio::task::{AbortHandle, spawn_local};
 
 use crate::bodies::{Bodies, Key, Piece};
 use crate::words::{AskOfJs, Message, Outcome, RequestOfJs, ResponseOfJs};
@@ -52,6 +52,10 @@ pub(crate) enum Order {
     Leave {
         body: Key,
     },
+    /// Nobody waits for it any more.
+    GiveUp {
+        id: f64,
+    },
     Stop,
 }
 
@@ -60,6 +64,7 @@ pub(crate) enum Order {
 pub(crate) enum Kind {
     Event,
     Topic,
+    Later,
     /// `pieces`: its body is written. `stream`: its answer is read as it comes.
     Call {
         pieces: bool,
@@ -75,7 +80,7 @@ impl Desk {
         let (sender, orders) = unbounded_channel();
         let work = move || {
             let (open, last, bodies) = (RefCell::default(), Cell::new(0.0), Bodies::default());
-            let office = Office { tell: Arc::new(tell), open, last, bodies, streams };
+            let office = Office { tell: Arc::new(tell), open, last, bodies, made: RefCell::default(), streams };
             office.run(serves, orders);
         };
         thread::Builder::new().name("nearpath".into()).spawn(work)?;
@@ -93,6 +98,8 @@ struct Office {
     open: RefCell<HashMap<u64, Open>>,
     last: Cell<f64>,
     bodies: Bodies,
+    /// What ends a call that was made.
+    made: RefCell<HashMap<u64, AbortHandle>>,
     /// Handlers are called when a request begins.
     streams: bool,
 }
@@ -206,13 +213,24 @@ fn carry_out(office: &Rc<Office>, order: Order, calls: &mut tokio::task::JoinSet
         Order::Call { id, name, payload, ask, kind } => {
             let office = Rc::clone(office);
             let following = ask.parent.and_then(|parent| office.following(parent));
-            calls.spawn_local(async move {
-                let outcome = call(&office, id, &name, payload, ask.read(following.as_ref()), kind).await;
+            let clerk = Rc::clone(&office);
+            let ends = calls.spawn_local(async move {
+                let outcome = call(&clerk, id, &name, payload, ask.read(following.as_ref()), kind).await;
                 if outcome.is_err() || !matches!(kind, Kind::Call { stream: true, .. }) {
-                    office.bodies.finish((false, key(id))); // else it may go on while the answer is read
+                    clerk.bodies.finish((false, key(id))); // else it may go on while the answer is read
                 }
-                office.say(Message::outcome(id, &outcome));
+                clerk.made.borrow_mut().remove(&key(id));
+                clerk.say(Message::outcome(id, &outcome));
             });
+            office.made.borrow_mut().insert(key(id), ends);
+        }
+        Order::GiveUp { id } => {
+            if let Some(ends) = office.made.borrow_mut().remove(&key(id)) {
+                ends.abort();
+            }
+            let body = (false, key(id));
+            office.bodies.finish(body);
+            office.bodies.leave(body);
         }
         Order::Push { body, piece: Some(piece) } => {
             let office = Rc::clone(office);
@@ -252,6 +270,7 @@ async fn call(
         Kind::Event => {
             return nearpath::notify_with(name, payload, ask).await.map(|()| Outcome::Answer(Response::new("")));
         }
+        Kind::Later => return nearpath::call_later(name, payload, ask).await.map(Outcome::Accepted),
         Kind::Topic => return nearpath::publish_with(name, payload, ask).await.map(Outcome::Published),
         Kind::Call { pieces: false, stream: false } => {
             return nearpath::call_with(name, payload, ask).await.map(Outcome::Answer);

@@ -45,11 +45,22 @@ pub fn call(id: f64, name: String, payload: &[u8], ask: AskOfJs, pieces: bool, s
     order(Order::Call { id, name, payload: payload.to_vec(), ask, kind: Kind::Call { pieces, stream } })
 }
 
-/// Sends an event, to a function or to those who subscribe to a topic; a message with this number tells its end.
+/// Sends an event, to a function or, with `topic`, to those who subscribe to one; with `later`, a call for the gateway's queue. A
+/// message with this number tells its end.
 #[napi]
-pub fn tell(id: f64, name: String, payload: &[u8], ask: AskOfJs, topic: bool) -> bool {
-    let kind = if topic { Kind::Topic } else { Kind::Event };
+pub fn tell(id: f64, name: String, payload: &[u8], ask: AskOfJs, topic: bool, later: bool) -> bool {
+    let kind = match (topic, later) {
+        (true, _) => Kind::Topic,
+        (_, true) => Kind::Later,
+        _ => Kind::Event,
+    };
     order(Order::Call { id, name, payload: payload.to_vec(), ask, kind })
+}
+
+/// Nobody waits for a call any more: its callee is told, and no message comes.
+#[napi]
+pub fn give_up(id: f64) -> bool {
+    order(Order::GiveUp { id })
 }
 
 /// Answers a call that came. `pieces`: its body is pushed.

@@ -54,6 +54,8 @@ pub struct ResponseOfJs {
     pub body: Buffer,
     /// The way that a call took.
     pub path: Option<String>,
+    /// What stood against a nearer one.
+    pub not_nearer: Option<String>,
     /// Who answered.
     pub instance: Option<f64>,
 }
@@ -71,6 +73,7 @@ impl ResponseOfJs {
             headers: in_turn(response.head()),
             body: response.body().to_vec().into(),
             path: response.path().map(|path| path.name().to_owned()),
+            not_nearer: response.not_nearer().map(str::to_owned),
             instance: response.instance().map(|instance| instance as f64),
         }
     }
@@ -108,10 +111,13 @@ pub struct RequestOfJs {
     pub topic: Option<String>,
     /// Milliseconds that the caller still waits.
     pub time_left: Option<f64>,
+    /// The trace that it belongs to.
+    pub traceparent: Option<String>,
 }
 
 impl RequestOfJs {
     pub(crate) fn of(request: &Request) -> Self {
+        let handed_on = Ask::following(request).handed_on();
         Self {
             method: request.method().to_owned(),
             path: request.path().to_owned(),
@@ -122,6 +128,7 @@ impl RequestOfJs {
             is_event: request.is_event(),
             topic: request.topic().map(str::to_owned),
             time_left: request.time_left().map(|left| left.as_secs_f64() * 1000.0),
+            traceparent: handed_on.into_iter().find_map(|(name, value)| (name == "traceparent").then_some(value)),
         }
     }
 }
@@ -148,13 +155,15 @@ pub struct ErrorOfJs {
     pub status: Option<u16>,
     /// Of the platform's answer.
     pub reason: Option<String>,
+    /// Of the platform's answer, for people.
+    pub text: Option<String>,
 }
 
 impl ErrorOfJs {
     fn of(error: &Error) -> Self {
-        let (status, reason) = match error.kind() {
-            Kind::Platform { status, reason, .. } => (Some(*status), reason.clone()),
-            _ => (None, None),
+        let (status, reason, text) = match error.kind() {
+            Kind::Platform { status, reason, text } => (Some(*status), reason.clone(), Some(text.clone())),
+            _ => (None, None, None),
         };
         Self {
             kind: error.kind().name().to_owned(),
@@ -164,6 +173,7 @@ impl ErrorOfJs {
             retry_is_safe: error.retry_is_safe(),
             status,
             reason,
+            text,
         }
     }
 }
@@ -191,6 +201,8 @@ pub struct Message {
     pub room: Option<bool>,
     /// To how many functions an event went, and to how many it did not.
     pub published: Option<Vec<u32>>,
+    /// The number that the gateway gave a call for later; empty: none.
+    pub accepted: Option<String>,
 }
 
 impl Message {
@@ -206,6 +218,7 @@ impl Message {
             end: None,
             room: None,
             published: None,
+            accepted: None,
         }
     }
 
@@ -228,6 +241,7 @@ impl Message {
             Ok(Outcome::Published(Published { sent, missed })) => {
                 Self { published: Some(vec![*sent as u32, *missed as u32]), ..Self::about(id) }
             }
+            Ok(Outcome::Accepted(call)) => Self { accepted: Some(call.clone().unwrap_or_default()), ..Self::about(id) },
             Ok(Outcome::Answer(response)) => Self { response: Some(ResponseOfJs::of(response)), ..Self::about(id) },
             Err(error) => Self { error: Some(ErrorOfJs::of(error)), ..Self::about(id) },
         }
@@ -241,4 +255,6 @@ pub(crate) enum Outcome {
     Answer(Response),
     /// It was an event for a topic.
     Published(Published),
+    /// It waits in the gateway's queue, by that number.
+    Accepted(Option<String>),
 }

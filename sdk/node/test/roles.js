@@ -1,6 +1,8 @@
 'use strict';
 // A function for the tests, as a process of its own; with a word, a caller that plays one scene.
 
+const zlib = require('node:zlib');
+
 const nearpath = require('..');
 
 let made = 0;
@@ -20,7 +22,7 @@ async function* endless() {
 
 async function handler(request) {
   if (request.isEvent) return void topics.push([request.topic, String(request.body)]);
-  switch (request.path) {
+  switch (request.path.replace(/\?.*|moved\//g, '')) {
     case '/how': {
       const { cameOver, method, caller, timeLeft, headers } = request;
       const told = [cameOver, method, caller, headers['x-one'], timeLeft !== null];
@@ -58,6 +60,16 @@ async function handler(request) {
         yield 'some';
         throw new RangeError('it broke');
       })();
+    case '/mirror': {
+      const { method, path, headers, body } = request;
+      return { headers: { 'content-type': 'application/json' }, body: JSON.stringify({ method, path, headers, body: String(body) }) };
+    }
+    case '/cookies':
+      return { headers: { 'set-cookie': ['one=1', 'two=2'] } };
+    case '/moved':
+      return { status: 302, headers: { location: 'moved/mirror' }, body: 'not here' };
+    case '/packed':
+      return { headers: { 'content-encoding': 'gzip' }, body: zlib.gzipSync('unpacked') };
     case '/topics':
       return JSON.stringify(topics);
     case '/on': {

@@ -87,4 +87,16 @@ async function gateway() {
   return { asked, url: `http://127.0.0.1:${server.address().port}`, stop };
 }
 
-module.exports = { Domain, gateway, freePort, missing };
+/** A gateway that knows nothing of nearpath. */
+async function openfaas() {
+  const program = path.join(__dirname, '../../standin/openfaas.py');
+  const child = spawn('python3', [program], { stdio: ['pipe', 'pipe', 'inherit'] });
+  const [url] = await once(child.stdout, 'data');
+  const stop = async () => {
+    child.stdin.end();
+    await once(child, 'exit');
+  };
+  return { url: String(url).trim(), stop };
+}
+
+module.exports = { Domain, openfaas, gateway, freePort, missing };

@@ -6,6 +6,8 @@
 Inside a domain a call goes through shared memory, everywhere else over HTTP through the gateway; Response.path tells which. The
 same program runs inside nearpath, beside a plain OpenFaaS gateway, and alone.
 
+`from nearpath import requests` is `requests` whose calls of functions take the same way.
+
 `nearpath.buffer(n)` is memory to write a payload in that goes out where it lies.
 
 A thread is a party of its own from its first call on; `serve` runs one call at a time, on the thread that calls it, or several
@@ -15,10 +17,52 @@ not the view. Do not fork a process that has made calls; start a new one.
 """
 
 try:
-    from ._nearpath import Buffer, Error, Published, Request, Response, buffer, call, gather, notify, publish, serve
+    from ._nearpath import (
+        Buffer,
+        Error,
+        Published,
+        Request,
+        Response,
+        buffer,
+        call,
+        call_later,
+        gather,
+        handed_on,
+        notify,
+        publish,
+        serve,
+    )
 except ImportError as missing:  # another system than the one that the wheel is for: HTTP is what is left
     if missing.name != "nearpath._nearpath":
         raise
-    from ._http import Buffer, Error, Published, Request, Response, buffer, call, gather, notify, publish, serve
+    from ._http import (
+        Buffer,
+        Error,
+        Published,
+        Request,
+        Response,
+        buffer,
+        call,
+        call_later,
+        gather,
+        handed_on,
+        notify,
+        publish,
+        serve,
+    )
 
-__all__ = ["Buffer", "Error", "Published", "Request", "Response", "buffer", "call", "gather", "notify", "publish", "serve"]
+__all__ = [
+    "Buffer",
+    "Error",
+    "Published",
+    "Request",
+    "Response",
+    "buffer",
+    "call",
+    "call_later",
+    "gather",
+    "handed_on",
+    "notify",
+    "publish",
+    "serve",
+]

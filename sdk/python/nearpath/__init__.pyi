@@ -1,6 +1,8 @@
-from collections.abc import Buffer as _Buffer, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
-from typing import Literal, Self, overload
+from typing import Literal, Self, TypeAlias, overload
+
+from typing_extensions import Buffer as _Buffer
 
 class Buffer:
     def __len__(self) -> int: ...
@@ -9,11 +11,11 @@ class Buffer:
     @property
     def in_slot(self) -> bool: ...
 
-type Payload = _Buffer | str
+Payload: TypeAlias = _Buffer | str
 # Sent as it yields.
-type Pieces = Iterator[Payload]
-type Headers = Mapping[str, str | bytes]
-type Path = Literal["shm", "http"]
+Pieces: TypeAlias = Iterator[Payload]
+Headers: TypeAlias = Mapping[str, str | bytes]
+Path: TypeAlias = Literal["shm", "direct", "quic", "punch", "relay", "tls", "http"]
 
 class Error(Exception):
     kind: Literal["name", "head", "unsent", "died", "timeout", "cut", "too_large", "platform", "listen"]
@@ -22,6 +24,7 @@ class Error(Exception):
     retry_is_safe: bool
     status: int | None
     reason: str | None
+    text: str | None
 
 class Request:
     @property
@@ -56,6 +59,10 @@ class Response:
     @property
     def path(self) -> Path | None: ...
     @property
+    def not_nearer(self) -> str | None: ...
+    @property
+    def fields(self) -> list[tuple[str, str]]: ...
+    @property
     def instance(self) -> int | None: ...
     @property
     def stream(self) -> Iterator[memoryview]: ...
@@ -72,7 +79,7 @@ class Published:
     @property
     def missed(self) -> int: ...
 
-type Answer = Response | Payload | Pieces | tuple[int, Response | Payload | Pieces | None] | None
+Answer: TypeAlias = Response | Payload | Pieces | tuple[int, Response | Payload | Pieces | None] | None
 
 def serve(handler: Callable[[Request], Answer], /, *, threads: int = 1, stream: bool = False) -> None: ...
 def buffer(bytes: int, /) -> Buffer: ...
@@ -86,9 +93,21 @@ def call(
     path: str | None = None,
     headers: Headers | None = None,
     deadline: float | None = None,
+    silence: float | None = None,
     idempotent: bool = False,
     near_only: bool = False,
 ) -> Response: ...
+def call_later(
+    name: str,
+    payload: Payload | None = None,
+    /,
+    *,
+    callback: str | None = None,
+    method: str | None = None,
+    path: str | None = None,
+    headers: Headers | None = None,
+) -> str | None: ...
+def handed_on() -> list[tuple[str, str]]: ...
 @overload
 def gather(
     *calls: tuple[str, Payload],

@@ -2,30 +2,35 @@
 
 import collections
 import collections.abc
+import contextvars
 import http.client
 import http.server
 import os
 import re
-import socket
 import sys
+import time
 import traceback
-import urllib.error
 import urllib.parse
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+
+from . import _wire
+from ._urls import NAME, gateway
 
 LARGEST_BODY = 64 << 20
 CONNECTION = {"connection", "content-length", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"}
 RETRY = {"slow_request", "overload", "queue_timeout", "cold_timeout", "draining", "connect_failed"}
-NAME = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z]([a-z0-9-]{0,61}[a-z0-9])?)?")
+PATH = "x-nearpath-path"
+PATHS = ("shm", "direct", "quic", "punch", "relay", "tls", "http")
+# What the handler that runs hands on to its calls: its traceparent, and when it is too late for an answer.
+HANDED = contextvars.ContextVar("nearpath", default=(None, None))
 
 
 class Error(Exception):
     """Why there is no answer: .kind, .function, .path, .retry_is_safe"""
 
-    def __init__(self, kind, function, text, path="http", status=None, reason=None):
-        super().__init__(f"nearpath: {function}{' over ' + path if path else ''}: {text}")
-        self.kind, self.function, self.path, self.status, self.reason = kind, function, path, status, reason
+    def __init__(self, kind, function, why, path="http", status=None, reason=None, text=None):
+        super().__init__(f"nearpath: {function}{' over ' + path if path else ''}: {why}")
+        self.kind, self.function, self.path, self.status, self.reason, self.text = kind, function, path, status, reason, text
         self.retry_is_safe = kind == "unsent" or reason in RETRY
 
 
@@ -58,7 +63,8 @@ class Response:
     """An answer: one that came, or that of a handler."""
 
     def __init__(self, body=None, status=200, headers=None):
-        self.status, self.headers, self.path, self.instance = status, dict(headers or {}), None, None
+        self.status, self.headers, self.path, self.not_nearer, self.instance = status, dict(headers or {}), None, None, None
+        self.fields = list(self.headers.items())
         self._rest = body if _is_pieces(body) else None
         self._body = memoryview(b"" if self._rest else _bytes(body)).toreadonly()
 
@@ -90,7 +96,12 @@ class Request:
 
     def __init__(self, method, path, headers, body):
         self.method, self.path, self.headers, self.body = method, path, headers, memoryview(body)
-        self.caller, self.came_over, self.is_event, self.time_left, self.topic = None, "http", False, None, None
+        self.caller, self.came_over, self.is_event, self.topic = None, "http", False, None
+        self._late = _late(headers.get("x-timeout"))
+
+    @property
+    def time_left(self):
+        return None if self._late is None else max(0.0, self._late - time.monotonic())
 
     @property
     def stream(self):
@@ -109,49 +120,74 @@ def _bytes(payload):
     return payload.encode() if isinstance(payload, str) else bytes(payload)
 
 
-def _gateway():
-    url = os.environ.get("NEARPATH_GATEWAY") or os.environ.get("gateway_url")
-    return url.rstrip("/") if url else f"http://{os.environ.get('gateway_hostname') or 'gateway'}:8080"
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *_):
+def _late(timeout):
+    """When the time of an X-Timeout (`30`, `1m30s`, `250ms`) will have passed; None when it is none."""
+    units = {"h": 3600, "m": 60, "s": 1, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+    words = re.findall(r"([0-9.]+)(ms|us|ns|h|m|s)", timeout or "")
+    try:
+        seconds = float(timeout) if not words and timeout else sum(float(number) * units[unit] for number, unit in words)
+    except ValueError:
         return None
+    return time.monotonic() + seconds if seconds > 0 else None
 
 
-_opener = urllib.request.build_opener(_NoRedirect, urllib.request.ProxyHandler({}))
+def handed_on():
+    """The fields with which another client hands on what the handler that runs was given: traceparent and x-timeout."""
+    trace, late = HANDED.get()
+    fields = [] if trace is None else [("traceparent", trace)]
+    return fields if late is None else [*fields, ("x-timeout", f"{max(1, int(1000 * (late - time.monotonic())))}ms")]
 
 
-def _send(route, name, payload, method=None, path=None, headers=None, deadline=None, idempotent=False, near_only=False, stream=False):
+def _within(deadline):
+    """The nearer of a call's own deadline and that of the handler that makes it, in seconds from now; None: neither."""
+    late = HANDED.get()[1]
+    left = None if late is None else max(0.001, late - time.monotonic())
+    return min((limit for limit in (deadline, left) if limit is not None), default=None)
+
+
+def _send(
+    route, name, payload, method=None, path=None, headers=None, deadline=None, silence=None, idempotent=False, near_only=False, stream=False
+):
     if not NAME.fullmatch(name):
         raise Error("name", name, "no function can have that name", path=None)
     if near_only:
         raise Error("unsent", name, "shared memory does not reach it, and the call may take no other path", path=None)
     path = "" if path in (None, "/") else path
     slash = "" if not path or path[0] in "/?" else "/"
-    url = f"{_gateway()}/{route}/{name}{slash}{path}"
-    data = map(_bytes, payload) if _is_pieces(payload) else _bytes(payload)
-    request = urllib.request.Request(url, data, dict(headers or {}), method=method or "POST")
-    request.add_unredirected_header("Content-Type", (headers or {}).get("content-type", "application/octet-stream"))
+    url = f"{gateway()}/{route}/{name}{slash}{path}"
+    limit = _within(deadline)
+    fields = _fields(route, headers, limit)
+    limit = min((limit for limit in (limit, silence) if limit is not None), default=None)
+    once = lambda data: _once(name, url, method or "POST", fields, data, limit, stream)
+    if _is_pieces(payload):
+        return once(map(_bytes, payload))
+    data = _bytes(payload)
     try:
-        return _once(name, request, deadline, stream)
+        return once(data)
     except Error as error:
-        if not (idempotent and error.kind == "died") or _is_pieces(payload):
+        if not (idempotent and error.kind == "died"):
             raise
-        return _once(name, request, deadline, stream)
+        return once(data)
 
 
-def _once(name, request, deadline, stream):
+def _fields(route, headers, limit):
+    fields = {"content-type": "application/octet-stream", **{name.lower(): value for name, value in (headers or {}).items()}}
+    fields = {name: value for name, value in fields.items() if name not in CONNECTION}
+    own = dict(handed_on())
+    if route == "function":
+        own[PATH] = "?"
+        if limit is not None:
+            own["x-timeout"] = f"{max(1, int(1000 * limit))}ms"
+    else:
+        own.pop("x-timeout", None)  # nobody waits for the answer
+    return {**own, **fields}
+
+
+def _once(name, url, method, fields, data, limit, stream):
     try:
-        answer = _opener.open(request, timeout=deadline)
-    except urllib.error.HTTPError as error:
-        answer = error
-    except urllib.error.URLError as error:
-        if isinstance(error.reason, TimeoutError):
-            raise Error("timeout", name, "no answer before the deadline; the call may have run") from None
-        unsent = isinstance(error.reason, (ConnectionRefusedError, socket.gaierror))
-        text = "not sent: the gateway cannot be reached" if unsent else "no answer; the call may have run"
-        raise Error("unsent" if unsent else "died", name, f"{text}: {error.reason}") from None
+        answer = _wire.send(url, method, fields, data, limit)
+    except _wire.Unreachable as error:
+        raise Error("unsent", name, f"not sent: the gateway cannot be reached: {error}") from None
     except TimeoutError:
         raise Error("timeout", name, "no answer before the deadline; the call may have run") from None
     except (http.client.HTTPException, OSError) as error:
@@ -179,20 +215,26 @@ def _read(name, answer, stream):
     with answer:
         try:
             body = answer.read(LARGEST_BODY + 1)
+        except TimeoutError:
+            raise Error("timeout", name, "no answer before the deadline; the call may have run") from None
         except (http.client.HTTPException, OSError) as error:
             raise Error("cut", name, f"the answer was broken off: {error!r}") from None
     if len(body) > LARGEST_BODY:
         raise Error("too_large", name, f"the answer is larger than {LARGEST_BODY} bytes")
     if reason := answer.headers.get("x-nearpath-reason"):
-        text = f"the platform answered {answer.status} {reason}: {body.decode(errors='replace').rstrip()}"
-        raise Error("platform", name, text, status=answer.status, reason=reason)
+        text = body.decode(errors="replace").rstrip()
+        raise Error("platform", name, f"the platform answered {answer.status} {reason}: {text}", "http", answer.status, reason, text)
     return _response(body, answer)
 
 
 def _response(body, answer):
-    fields = {key.lower(): value for key, value in reversed(answer.headers.items()) if key.lower() not in CONNECTION}
-    response = Response(body, answer.status, fields)
-    response.path = "http"
+    told = [word.strip() for word in answer.headers.get(PATH, "").split(";")]
+    fields = [(key.lower(), value) for key, value in answer.headers.items() if key.lower() not in {*CONNECTION, PATH}]
+    response = Response(body, answer.status, dict(reversed(fields)))
+    response.fields = fields
+    response.path = told[0] if told[0] in PATHS else "http"
+    why = [word.removeprefix("not_nearer=") for word in told if word.startswith("not_nearer=")]
+    response.not_nearer = why[0] if why else None if response.path == "shm" else "caller_no_party"
     return response
 
 
@@ -204,15 +246,23 @@ def call(name, payload=None, /, **how):
 def gather(*calls, return_errors=False, **how):
     """Calls several functions at once: each is (name, payload). The answers come in the same order."""
     with ThreadPoolExecutor(max(1, len(calls))) as threads:
-        begun = [threads.submit(call, name, payload, **how) for name, payload in calls]
+        begun = [threads.submit(contextvars.copy_context().run, call, *each, **how) for each in calls]
     return [each.exception() if return_errors and isinstance(each.exception(), Error) else each.result() for each in begun]
+
+
+def call_later(name, payload=None, /, *, callback=None, headers=None, **how):
+    """Has a function called later: the gateway queues the call, and POSTs the answer to callback. The call's id, if it has one."""
+    headers = dict(headers or {}) | ({"X-Callback-Url": callback} if callback else {})
+    accepted = _send("async-function", name, payload, headers=headers, **how)
+    if not 200 <= accepted.status < 300:
+        text = bytes(accepted.body).decode(errors="replace").rstrip()
+        raise Error("platform", name, f"the platform answered {accepted.status}: {text}", status=accepted.status, text=text)
+    return accepted.headers.get("x-call-id")
 
 
 def notify(name, payload=None, /, **how):
     """Sends an event: nobody answers."""
-    accepted = _send("async-function", name, payload, **how)
-    if not 200 <= accepted.status < 300:
-        raise Error("platform", name, f"the platform answered {accepted.status}", status=accepted.status)
+    call_later(name, payload, **how)
 
 
 def publish(topic, payload=None, /, **how):
@@ -248,9 +298,10 @@ def serve(handler, /, *, threads=1, stream=False):
     free = threading.BoundedSemaphore(threads)
 
     class Handler(http.server.BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+        protocol_version, disable_nagle_algorithm = "HTTP/1.1", True
 
         def _take(self):
+            HANDED.set((self.headers.get("traceparent"), _late(self.headers.get("x-timeout"))))
             with free:
                 self._answer(self._body())
 

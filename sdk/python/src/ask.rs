@@ -21,6 +21,8 @@ pub(crate) fn read(py: Python<'_>, words: Option<&Bound<'_, PyDict>>) -> PyResul
             "path" => ask.path(value.extract::<String>()?),
             "headers" => headers(py, ask, value.cast::<PyMapping>()?)?,
             "deadline" => ask.deadline(duration(value.extract()?)?),
+            "silence" => ask.silence(duration(value.extract()?)?),
+            "callback" => ask.callback(value.extract()?).map_err(|error| raise(py, &error))?,
             "idempotent" => {
                 if value.is_truthy()? {
                     ask.idempotent()

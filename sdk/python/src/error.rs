@@ -21,10 +21,11 @@ fn describe(raised: &Bound<'_, PyAny>, error: &nearpath::Error) -> PyResult<()> 
     raised.setattr("function", error.function())?;
     raised.setattr("path", error.path().map(|path| path.name()))?;
     raised.setattr("retry_is_safe", error.retry_is_safe())?;
-    let (status, reason) = match error.kind() {
-        Kind::Platform { status, reason, .. } => (Some(*status), reason.clone()),
-        _ => (None, None),
+    let (status, reason, text) = match error.kind() {
+        Kind::Platform { status, reason, text } => (Some(*status), reason.clone(), Some(text.clone())),
+        _ => (None, None, None),
     };
+    raised.setattr("text", text)?;
     raised.setattr("status", status)?;
     raised.setattr("reason", reason)
 }

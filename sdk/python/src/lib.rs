@@ -30,7 +30,9 @@ fn _nearpath(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("Error", module.py().get_type::<error::Error>())?;
     module.add_function(wrap_pyfunction!(party::buffer, module)?)?;
     module.add_function(wrap_pyfunction!(party::call, module)?)?;
+    module.add_function(wrap_pyfunction!(party::call_later, module)?)?;
     module.add_function(wrap_pyfunction!(party::gather, module)?)?;
+    module.add_function(wrap_pyfunction!(party::handed_on, module)?)?;
     module.add_function(wrap_pyfunction!(party::notify, module)?)?;
     module.add_function(wrap_pyfunction!(party::publish, module)?)?;
     module.add_function(wrap_pyfunction!(serve::serve, module)?)

@@ -201,6 +201,18 @@ impl Response {
         self.inner.path().map(|path| path.name())
     }
 
+    /// What stood against a nearer path; None: there is no nearer one.
+    #[getter]
+    fn not_nearer(&self) -> Option<&str> {
+        self.inner.not_nearer()
+    }
+
+    /// The header fields as they came, one pair each.
+    #[getter]
+    fn fields(&self) -> Vec<(String, String)> {
+        self.inner.head().iter().map(|(name, value)| (name.to_owned(), latin(value))).collect()
+    }
+
     /// The instance that answered, where it is known.
     #[getter]
     fn instance(&self) -> Option<u64> {
@@ -221,6 +233,11 @@ fn headers<'py>(py: Python<'py>, head: &Head) -> PyResult<Bound<'py, PyDict>> {
         }
     }
     Ok(fields)
+}
+
+/// A field's value as Python's clients for HTTP read it: a character a byte.
+fn latin(value: &[u8]) -> String {
+    value.iter().map(|byte| char::from(*byte)).collect()
 }
 
 /// What a handler answers: all of it, or the beginning and an iterable of pieces.

@@ -120,6 +120,27 @@ fn one_or_more(payload: &Bound<'_, PyAny>) -> PyResult<Py<PyIterator>> {
     }
 }
 
+/// Has a function called later: the gateway queues the call, and POSTs the answer to callback. The call's id; None when the gateway
+/// gives none.
+#[pyfunction]
+#[pyo3(signature = (name, payload=None, /, **how))]
+pub(crate) fn call_later(
+    py: Python<'_>,
+    name: &str,
+    payload: Option<&Bound<'_, PyAny>>,
+    how: Option<&Bound<'_, PyDict>>,
+) -> PyResult<Option<String>> {
+    let ask = ask::read(py, how)?;
+    let payload = payload.map(payload::read).transpose()?.unwrap_or_default();
+    with(py, |party| party.call_later(name, payload, &ask))
+}
+
+/// The fields with which another client hands on what the handler that runs was given: traceparent and x-timeout.
+#[pyfunction]
+pub(crate) fn handed_on(py: Python<'_>) -> Vec<(&'static str, String)> {
+    still(py, |party| party.handed_on())
+}
+
 /// Calls several functions at once: each is (name, payload). The answers come in the same order.
 #[pyfunction]
 #[pyo3(signature = (*calls, return_errors=false, **how))]

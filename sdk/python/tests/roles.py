@@ -1,5 +1,7 @@
 """A function for test_domain.py, as a process of its own."""
 
+import gzip
+import json
 import os
 import sys
 import threading
@@ -41,7 +43,7 @@ def answer(request):
     if request.is_event:
         topics.append((request.topic, bytes(request.body)))
         return None
-    match "/" + request.path.rpartition("/")[2]:
+    match "/" + request.path.partition("?")[0].rpartition("/")[2]:
         case "/how":
             told = [request.came_over, request.method, request.caller, request.headers.get("x-one"), request.time_left is not None]
             return nearpath.Response(repr(told), status=203, headers={"X-By": "python"})
@@ -87,6 +89,13 @@ def answer(request):
             return hangs()
         case "/pass":
             return nearpath.call("callee", request.stream, path="/shout", stream=True)
+        case "/mirror":
+            told = {"method": request.method, "path": request.path, "headers": request.headers, "body": bytes(request.body).decode("latin-1")}
+            return nearpath.Response(json.dumps(told), headers={"Content-Type": "application/json"})
+        case "/moved":
+            return nearpath.Response(status=302, headers={"Location": "moved/mirror"})
+        case "/packed":
+            return nearpath.Response(gzip.compress(b"unpacked"), headers={"Content-Encoding": "gzip"})
         case "/on":
             inner = nearpath.call("callee", request.body, near_only=True)
             return nearpath.Response(inner.body, headers={"x-inner": inner.path})

@@ -24,12 +24,37 @@ def domain_program():
     program = os.environ.get("NEARPATH_TEST_DOMAIN", "")
     if os.path.exists(program):
         return program
-    reason = "needs the program that NEARPATH_TEST_DOMAIN names: cargo build -p nearpath --example domain"
+    skip("needs the program that NEARPATH_TEST_DOMAIN names: cargo build -p nearpath --example domain")
+
+
+def skip(reason):
+    """Counts as a test that did not run."""
     print(f"SKIP sdk/python: {reason}", file=sys.stderr)
     if log := os.environ.get("NEARPATH_SKIP_LOG"):
         with open(log, "a") as file:
             print(f"sdk/python: {reason}", file=file)
     raise unittest.SkipTest(reason)
+
+
+def need_requests():
+    try:
+        import requests
+    except ImportError:
+        skip("needs the package requests: pip install requests")
+
+
+class OpenFaas:
+    """A gateway that knows nothing of nearpath."""
+
+    def __init__(self):
+        words = [sys.executable, HERE.parent.parent / "standin" / "openfaas.py"]
+        self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.url = self.process.stdout.readline().strip()
+
+    def stop(self):
+        self.process.stdin.close()
+        assert self.process.wait(DEADLINE) == 0
+        self.process.stdout.close()
 
 
 class Domain:

@@ -69,6 +69,11 @@ impl Streaming {
         self.response.path()
     }
 
+    /// What stood against a nearer path: see [`Response::not_nearer`].
+    pub fn not_nearer(&self) -> Option<&str> {
+        self.response.not_nearer()
+    }
+
     /// The instance that answered, where it is known.
     pub fn instance(&self) -> Option<u64> {
         self.response.instance()

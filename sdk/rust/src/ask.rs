@@ -16,6 +16,7 @@ pub struct Ask {
     pub(crate) deadline: Option<Duration>,
     pub(crate) idempotent: bool,
     pub(crate) near_only: bool,
+    pub(crate) silence: Option<Duration>,
     pub(crate) context: Option<Context>,
 }
 
@@ -58,6 +59,26 @@ impl Ask {
     pub fn idempotent(mut self) -> Self {
         self.idempotent = true;
         self
+    }
+
+    /// Where the gateway sends the answer of [`crate::call_later`], as a POST.
+    ///
+    /// # Errors
+    /// [`crate::Kind::Head`] when it cannot be a field's value.
+    pub fn callback(self, url: &str) -> Result<Self, Error> {
+        self.header("x-callback-url", url)
+    }
+
+    /// How long nothing may come of an exchange that a thread waits for ([`crate::blocking::Party::step`]); then it has failed.
+    pub fn silence(mut self, longest: Duration) -> Self {
+        self.silence = Some(longest);
+        self
+    }
+
+    /// The fields that hand the deadline and the trace on, for who makes a call with another client: `traceparent` and
+    /// `x-timeout`, as far as they are known.
+    pub fn handed_on(&self) -> Vec<(&'static str, String)> {
+        Context::current().narrowed(self).fields().collect()
     }
 
     /// Shared memory or nothing: an error of [`crate::Kind::Unsent`] rather than a call over HTTP.

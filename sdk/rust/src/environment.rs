@@ -11,8 +11,8 @@ const PORT: u16 = 5000;
 pub struct Environment {
     /// The dispatch socket, `NEARPATH_DISPATCH`; none outside a domain.
     pub door: Option<PathBuf>,
-    /// Where calls go over HTTP: `NEARPATH_GATEWAY`, `gateway_url`, or port 8080 of `gateway_hostname`, whichever is set
-    /// first; else `http://gateway:8080`.
+    /// Where calls go over HTTP: `NEARPATH_GATEWAY`, `gateway_url`, port 8080 of `gateway_hostname`, `OPENFAAS_URL` or `gateway`,
+    /// whichever is set first; else `http://gateway:8080`.
     pub gateway: String,
     /// Where the function listens for HTTP: `upstream_url`, or every address at port `PORT`, or at 5000.
     pub listen: SocketAddr,
@@ -30,10 +30,12 @@ impl Environment {
 }
 
 fn gateway(get: &impl Fn(&str) -> Option<String>) -> String {
-    if let Some(url) = get("NEARPATH_GATEWAY").or_else(|| get("gateway_url")) {
-        return url.trim_end_matches('/').to_owned();
-    }
-    format!("http://{}:8080", get("gateway_hostname").as_deref().unwrap_or("gateway"))
+    let of_host = || get("gateway_hostname").map(|host| format!("http://{host}:8080"));
+    let url = get("NEARPATH_GATEWAY").or_else(|| get("gateway_url")).or_else(of_host);
+    let url = url.or_else(|| get("OPENFAAS_URL")).or_else(|| get("gateway"));
+    let url = url.unwrap_or_else(|| "http://gateway:8080".to_owned());
+    let scheme = if url.contains("://") { "" } else { "http://" };
+    format!("{scheme}{}", url.trim_end_matches('/'))
 }
 
 /// `upstream_url` is where the watchdog will look for the function; `PORT` is the habit of platforms without a watchdog.
@@ -68,6 +70,9 @@ mod tests {
         assert_eq!(read(&[("gateway_hostname", "g"), ("gateway_url", "http://u/")]).gateway, "http://u");
         assert_eq!(read(&[("gateway_hostname", "g")]).gateway, "http://g:8080");
         assert_eq!(read(&[("NEARPATH_GATEWAY", "http://n:1"), ("gateway_url", "http://u/")]).gateway, "http://n:1");
+        assert_eq!(read(&[("OPENFAAS_URL", "http://o:31112/"), ("gateway", "http://g:1")]).gateway, "http://o:31112");
+        assert_eq!(read(&[("gateway", "http://gateway.openfaas:8080")]).gateway, "http://gateway.openfaas:8080");
+        assert_eq!(read(&[("gateway", "gateway.openfaas:8080/")]).gateway, "http://gateway.openfaas:8080");
     }
 
     #[test]

@@ -22,6 +22,7 @@ use crate::context::Context as Handed;
 use crate::error::{Error, Kind};
 use crate::head::Head;
 use crate::message::{Path, Response};
+use crate::way::{self, Told};
 
 /// Largest answer that is taken, as through memory.
 pub(crate) const LARGEST_BODY: usize = 64 << 20;
@@ -38,8 +39,8 @@ pub(crate) struct Client {
 /// What the gateway does with a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// It brings the answer.
-    Sync,
+    /// It brings the answer. What stood against a nearer path, as far as is known here.
+    Sync(&'static str),
     /// It accepts the call; nobody is told of the answer.
     Async,
 }
@@ -92,7 +93,7 @@ impl Client {
             .map_err(|why| fault(Kind::Unsent(why.to_string())))?;
         let answer = async {
             let answer = self.pool.request(request).await.map_err(broken)?;
-            collect(answer).await
+            collect(answer, way).await
         };
         until(context.deadline, answer).await.map_err(fault)
     }
@@ -101,18 +102,19 @@ impl Client {
     pub(crate) async fn open(
         &self,
         name: &str,
+        way: Way,
         upload: Upload,
         ask: &Ask,
         context: Handed,
     ) -> Result<(Response, Incoming), Error> {
         let fault = |kind| Error::new(name, Some(Path::Http), kind);
-        let request = self.request(Way::Sync, name, Either::Right(upload), ask, context);
+        let request = self.request(way, name, Either::Right(upload), ask, context);
         let request = request.map_err(|why| fault(Kind::Unsent(why.to_string())))?;
         let answer = async {
             let (parts, body) = self.pool.request(request).await.map_err(broken)?.into_parts();
             match parts.headers.contains_key("x-nearpath-reason") {
                 true => Err(refusal(&parts, &text(body).await)),
-                false => Ok((beginning(&parts)?, body)),
+                false => Ok((beginning(parts, way)?, body)),
             }
         };
         until(context.deadline, answer).await.map_err(fault)
@@ -122,11 +124,12 @@ impl Client {
     pub(crate) async fn stream(
         &self,
         name: &str,
+        way: Way,
         upload: Upload,
         ask: &Ask,
         context: Handed,
     ) -> Result<Streaming, Error> {
-        let (response, incoming) = self.open(name, upload, ask, context).await?;
+        let (response, incoming) = self.open(name, way, upload, ask, context).await?;
         let body = Body::of(name, Path::Http, Bytes::new(), Some(Source::Far(incoming))).until(context.deadline);
         Ok(Streaming { response, body })
     }
@@ -139,16 +142,19 @@ impl Client {
         ask: &Ask,
         context: Handed,
     ) -> Result<http::Request<Either<Full<Bytes>, Upload>>, http::Error> {
-        let route = if way == Way::Sync { "function" } else { "async-function" };
+        let (route, asked) = match way {
+            Way::Sync(_) => ("function", Some((way::FIELD, "?".to_owned()))),
+            Way::Async => ("async-function", None),
+        };
+        let context = Handed { deadline: if way == Way::Async { 0 } else { context.deadline }, ..context };
         let path = ask.path.as_deref().filter(|path| *path != "/").unwrap_or_default();
         let slash = if path.is_empty() || path.starts_with(['/', '?']) { "" } else { "/" };
         let request = http::Request::builder()
             .method(ask.method.as_deref().unwrap_or("POST"))
             .uri(format!("{}/{route}/{name}{slash}{path}", self.gateway));
         let request = ask.head.iter().fold(request, |request, (name, value)| request.header(name, value));
-        let trace = context.traceparent().filter(|_| ask.head.get("traceparent").is_none());
-        let request = trace.into_iter().fold(request, |request, trace| request.header("traceparent", trace));
-        request.body(body)
+        let own = asked.into_iter().chain(context.fields()).filter(|(name, _)| ask.head.get(name).is_none());
+        own.fold(request, |request, (name, value)| request.header(name, value)).body(body)
     }
 }
 
@@ -193,7 +199,7 @@ fn innermost<'a>(mut error: &'a (dyn std::error::Error + 'static)) -> &'a (dyn s
     error
 }
 
-async fn collect(answer: http::Response<Incoming>) -> Result<Response, Kind> {
+async fn collect(answer: http::Response<Incoming>, way: Way) -> Result<Response, Kind> {
     let (parts, body) = answer.into_parts();
     let body = Limited::new(body, LARGEST_BODY).collect().await.map_err(|error| {
         let large = error.is::<http_body_util::LengthLimitError>();
@@ -202,15 +208,18 @@ async fn collect(answer: http::Response<Incoming>) -> Result<Response, Kind> {
     let body = body.to_bytes();
     match parts.headers.contains_key("x-nearpath-reason") {
         true => Err(refusal(&parts, &body)),
-        false => Ok(beginning(&parts)?.with_body(body.into())),
+        false => Ok(beginning(parts, way)?.with_body(body.into())),
     }
 }
 
-/// An answer without its body.
-fn beginning(parts: &http::response::Parts) -> Result<Response, Kind> {
+/// An answer without its body. The field that tells the way is about this call: who passes the answer on does not pass it on.
+fn beginning(mut parts: http::response::Parts, way: Way) -> Result<Response, Kind> {
+    let told = parts.headers.remove(way::FIELD);
+    let obstacle = if let Way::Sync(obstacle) = way { obstacle } else { way::CALLER_NO_PARTY };
+    let told = Told::of(told.as_ref().map(http::HeaderValue::as_bytes), obstacle);
     let mut head = Head::default();
     head.of_http(&parts.headers).map_err(|bad| Kind::Cut(bad.to_string()))?;
-    Ok(Response::new("").with_status(parts.status.as_u16()).with_head(head).came_over(Path::Http, None))
+    Ok(Response::new("").with_status(parts.status.as_u16()).with_head(head).came_over(told))
 }
 
 /// An answer of the platform.

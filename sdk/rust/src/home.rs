@@ -23,7 +23,7 @@ use crate::environment::Environment;
 use crate::error::{Error, Kind};
 use crate::far::{Client, LARGEST_BODY, Upload, Way};
 use crate::message::{Path, Response};
-use crate::{far, near};
+use crate::{far, near, way};
 
 /// Peers are told of after the welcome: a call waits so long for its callee to come while the party is that young.
 pub(crate) const YOUTH: Duration = Duration::from_millis(50);
@@ -162,14 +162,18 @@ impl Home {
         context: Context,
     ) -> Result<Response, Error> {
         if let Some(post) = self.reaching(function).await {
+            let bytes = body.len();
             let answer = near::call(&post, name, function, body, ask, context).await;
-            if ask.near_only || !answer.as_ref().is_err_and(unsent) {
+            // A body that was handed over is gone: what did not run cannot be made again here.
+            let again = |error: &Error| error.retry_is_safe() && body.len() == bytes;
+            if ask.near_only || !answer.as_ref().is_err_and(again) {
                 return answer;
             }
         } else if ask.near_only {
             return Err(nobody(name));
         }
-        Box::pin(self.client.call(Way::Sync, name, body.bytes(), ask, context)).await // far larger than the near way
+        let way = Way::Sync(self.obstacle(function));
+        Box::pin(self.client.call(way, name, body.bytes(), ask, context)).await // far larger than the near way
     }
 
     /// A call whose body goes, and whose answer comes, bit by bit.
@@ -189,7 +193,8 @@ impl Home {
             return Err(nobody(name));
         }
         let (sender, upload) = Upload::new();
-        let answer = self.client.stream(name, upload, ask, context);
+        let way = Way::Sync(self.obstacle(&function));
+        let answer = self.client.stream(name, way, upload, ask, context);
         self.answered(name, far::write(sender, body), answer).await
     }
 
@@ -230,6 +235,13 @@ impl Home {
         }
     }
 
+    /// Has the gateway queue a call. Returns its id.
+    pub(crate) async fn later(&self, name: &str, body: &Payload, ask: &Ask) -> Result<Option<String>, Error> {
+        function(name)?;
+        let context = Context::current().narrowed(ask);
+        accepted(name, self.client.call(Way::Async, name, body.bytes(), ask, context).await?)
+    }
+
     /// Sends an event to those who subscribe. Outside a domain nobody does.
     pub(crate) async fn publish(&self, topic: &str, body: Bytes, ask: &Ask) -> Result<Published, Error> {
         check_topic(topic)?;
@@ -261,8 +273,12 @@ impl Home {
         } else if ask.near_only {
             return Err(nobody(name));
         }
-        let accepted = self.client.call(Way::Async, name, body.bytes(), ask, context).await?;
-        refused(name, &accepted)
+        accepted(name, self.client.call(Way::Async, name, body.bytes(), ask, context).await?).map(drop)
+    }
+
+    /// What stood against shared memory.
+    fn obstacle(&self, function: &FunctionId) -> &'static str {
+        way::obstacle(self.post().map(|post| post.knows(function)))
     }
 
     /// The party, if the function can be called there.
@@ -299,20 +315,17 @@ pub(crate) fn function(name: &str) -> Result<FunctionId, Error> {
         .map_err(|invalid| Error::new(name, None, Kind::Name(format!("no function can have that name: {invalid}"))))
 }
 
-pub(crate) fn unsent(error: &Error) -> bool {
-    matches!(error.kind(), Kind::Unsent(_))
-}
-
 pub(crate) fn nobody(name: &str) -> Error {
     let why = "shared memory does not reach it, and the call may take no other path";
     Error::new(name, None, Kind::Unsent(why.to_owned()))
 }
 
-pub(crate) fn refused(name: &str, accepted: &Response) -> Result<(), Error> {
-    if accepted.is_success() {
-        return Ok(());
+/// The id that the gateway gave a call which it queued.
+pub(crate) fn accepted(name: &str, answer: Response) -> Result<Option<String>, Error> {
+    if answer.is_success() {
+        return Ok(answer.header("x-call-id").map(str::to_owned));
     }
-    let text = String::from_utf8_lossy(accepted.body()).trim_end().to_owned();
-    let kind = Kind::Platform { status: accepted.status(), reason: None, text };
+    let text = String::from_utf8_lossy(answer.body()).trim_end().to_owned();
+    let kind = Kind::Platform { status: answer.status(), reason: None, text };
     Err(Error::new(name, Some(Path::Http), kind))
 }

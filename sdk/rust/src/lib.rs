@@ -27,6 +27,7 @@ mod listen;
 mod message;
 mod near;
 mod server;
+mod way;
 
 use std::fmt;
 
@@ -115,6 +116,15 @@ where
     E: fmt::Display,
 {
     home::here().stream(name, body::own(body), &ask).await
+}
+
+/// Has a function called later: the gateway queues the call, and sends the answer to [`Ask::callback`] if there is one. Returns
+/// the call's id (`X-Call-Id`), by which the callback is recognised; none when the gateway gives none.
+///
+/// # Errors
+/// When the gateway did not accept it.
+pub async fn call_later(name: &str, payload: impl Into<Payload>, ask: Ask) -> Result<Option<String>, Error> {
+    home::here().later(name, &payload.into(), &ask).await
 }
 
 /// Sends an event to one instance of each function of the domain that subscribes to the topic, and says to how many. Outside a

@@ -80,7 +80,7 @@ async fn read(request: http::Request<Incoming>, streams: bool) -> Result<Request
         head.append(":method", parts.method.as_str().as_bytes()).and_then(|()| head.append(":path", path.as_bytes()));
     let read = own.and_then(|()| head.of_http(&parts.headers));
     read.map_err(|bad| Response::new(format!("{bad}\n")).with_status(431))?;
-    let context = Context::default().traced(head.get("traceparent"));
+    let context = Context::default().traced(head.get("traceparent")).limited(head.get("x-timeout"));
     let request =
         Request { head, body: Payload::default(), rest: None, caller: None, event: false, path: Path::Http, context };
     if streams {

@@ -1,5 +1,6 @@
 //! What is asked and what is answered.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +15,7 @@ use crate::body::{Body, Source};
 use crate::context::Context;
 use crate::error::{Error, Kind};
 use crate::head::Head;
+use crate::way::Told;
 
 /// The way that a call takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -21,6 +23,16 @@ use crate::head::Head;
 pub enum Path {
     /// Shared memory of one machine.
     Shm,
+    /// Straight to the callee's instance on another machine.
+    Direct,
+    /// QUIC to another machine.
+    Quic,
+    /// Through a hole in a NAT.
+    Punch,
+    /// By a relay.
+    Relay,
+    /// HTTP over TLS, with certificates on both sides, to another machine.
+    Tls,
     /// HTTP through the gateway.
     Http,
 }
@@ -30,8 +42,19 @@ impl Path {
     pub fn name(self) -> &'static str {
         match self {
             Self::Shm => "shm",
+            Self::Direct => "direct",
+            Self::Quic => "quic",
+            Self::Punch => "punch",
+            Self::Relay => "relay",
+            Self::Tls => "tls",
             Self::Http => "http",
         }
+    }
+
+    /// The one of that name.
+    pub fn named(name: &str) -> Option<Self> {
+        use Path::{Direct, Http, Punch, Quic, Relay, Shm, Tls};
+        [Shm, Direct, Quic, Punch, Relay, Tls, Http].into_iter().find(|path| path.name() == name)
     }
 }
 
@@ -174,15 +197,16 @@ pub struct Response {
     pub(crate) head: Head,
     body: Payload,
     path: Option<Path>,
+    not_nearer: Option<Cow<'static, str>>,
     instance: Option<u64>,
 }
 
 /// The clone has its body in common with the original: neither is passed on without a copy while the other is there.
 impl Clone for Response {
     fn clone(&self) -> Self {
-        let Self { status, head, body, path, instance } = self;
-        let (head, body) = (head.clone(), body.share());
-        Self { status: *status, head, body, path: *path, instance: *instance }
+        let Self { status, head, body, path, not_nearer, instance } = self;
+        let (head, body, not_nearer) = (head.clone(), body.share(), not_nearer.clone());
+        Self { status: *status, head, body, path: *path, not_nearer, instance: *instance }
     }
 }
 
@@ -234,9 +258,8 @@ impl Response {
         self.with_body(body.into())
     }
 
-    pub(crate) fn came_over(mut self, path: Path, instance: Option<u64>) -> Self {
-        (self.path, self.instance) = (Some(path), instance);
-        self
+    pub(crate) fn came_over(self, Told { path, not_nearer }: Told) -> Self {
+        Self { path: Some(path), not_nearer, ..self }
     }
 
     /// HTTP status.
@@ -269,9 +292,14 @@ impl Response {
         self.body
     }
 
-    /// The way that the call took; none for an answer of one's own.
+    /// The way that the call took, as the platform tells; none for an answer of one's own.
     pub fn path(&self) -> Option<Path> {
         self.path
+    }
+
+    /// What stood against a nearer path: a name that `nearpath paths` explains (`caller_no_party`, `no_party`, `no_room`, …).
+    pub fn not_nearer(&self) -> Option<&str> {
+        self.not_nearer.as_deref()
     }
 
     /// The instance that answered, where it is known.
@@ -289,8 +317,8 @@ impl Response {
         }
         let status = if reply.status == 0 { 200 } else { reply.status };
         let head = Head::received(reply.take_head());
-        let response = Self { status, head, body: reply.body, ..Self::default() };
-        Ok(response.came_over(Path::Shm, Some(reply.from.0)))
+        let (path, instance) = (Some(Path::Shm), Some(reply.from.0));
+        Ok(Self { status, head, body: reply.body, path, instance, ..Self::default() })
     }
 
     pub(crate) fn into_answer(self) -> Answer {

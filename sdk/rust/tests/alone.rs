@@ -66,6 +66,52 @@ fn a_call_goes_through_the_gateway_and_tells_so() {
 }
 
 #[test]
+fn what_the_answer_says_of_its_way_is_believed() {
+    let fields = |field: &'static str| move |_: &Asked| http(200, field, "");
+    for (field, way) in [
+        ("x-nearpath-path: shm\r\n", (Path::Shm, None)),
+        ("x-nearpath-path: http; not_nearer=no_domain\r\n", (Path::Http, Some("no_domain"))),
+        ("", (Path::Http, Some("caller_no_party"))),
+    ] {
+        let (address, _) = gateway(fields(field));
+        let answer = with_gateway(address, async || nearpath::call("currency", "").await).unwrap();
+        assert_eq!((answer.path().unwrap(), answer.not_nearer()), way);
+        assert_eq!(
+            answer.header("x-nearpath-path"),
+            None,
+            "it is about this call, not about whoever passes the answer on"
+        );
+    }
+}
+
+#[test]
+fn a_deadline_and_a_trace_go_along() {
+    const TRACE: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let (address, asked) = gateway(|_| http(202, "x-call-id: seven\r\n", ""));
+    let ask = || Ask::default().deadline(Duration::from_secs(60)).header("traceparent", TRACE).unwrap();
+    let handed = ask().handed_on();
+    assert_eq!(handed[0], ("traceparent", TRACE.to_owned()));
+    with_gateway(address, async || {
+        nearpath::call_with("currency", "", ask()).await.unwrap();
+        nearpath::call_with("currency", "", Ask::default().header("X-Timeout", "7s").unwrap()).await.unwrap();
+        let later = ask().callback("http://gateway:8080/function/ledger").unwrap();
+        assert_eq!(nearpath::call_later("currency", "", later).await.unwrap().as_deref(), Some("seven"));
+    });
+    let fields = || asked.recv_timeout(Duration::from_secs(30)).unwrap().1;
+    let [with, own, later] = [fields(), fields(), fields()];
+    let timeout =
+        |fields: &[String]| fields.iter().find_map(|field| field.strip_prefix("x-timeout: ").map(str::to_owned));
+    assert!(
+        with.contains(&format!("traceparent: {TRACE}")) && with.contains(&"x-nearpath-path: ?".to_owned()),
+        "{with:?}"
+    );
+    assert!(timeout(&with).is_some_and(|left| left.starts_with("59") || left == "60s"), "{with:?}");
+    assert_eq!(timeout(&own).as_deref(), Some("7s"));
+    assert_eq!(timeout(&later), None, "nobody waits for the answer");
+    assert!(later.contains(&"x-callback-url: http://gateway:8080/function/ledger".to_owned()), "{later:?}");
+}
+
+#[test]
 fn an_event_goes_to_the_queue() {
     let (address, asked) = gateway(|_| http(202, "", ""));
     with_gateway(address, async || nearpath::notify("mail", "hello").await).unwrap();

@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use house::{House, near};
-use nearpath::{Ask, Kind, Path, Request, Response};
+use nearpath::blocking::Party;
+use nearpath::{Ask, Environment, Error, Kind, Path, Request, Response};
+use nearpath_testkit::eventually;
 use tokio::sync::watch;
 
 #[test]
@@ -266,6 +268,52 @@ fn more_calls_than_there_is_credit_for_wait_for_it() {
         assert_eq!(answers.len(), CALLS);
         answers.into_iter().for_each(|answer| assert_eq!(answer.unwrap().path(), Some(Path::Shm)));
     });
+    house.stop();
+}
+
+/// A gateway that answers every call.
+fn gateway() -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let read = stream.read(&mut [0; 4096]).unwrap();
+            assert!(read > 0, "a request comes in one piece here");
+            stream.write_all(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 3\r\n\r\nfar").unwrap();
+        }
+    });
+    format!("http://{address}")
+}
+
+#[test]
+fn what_did_not_run_goes_over_http_if_its_body_is_there() {
+    let mut house = House::new(&[("caller", "busy")]);
+    house.busy(1, "busy");
+    let environment = Environment { gateway: gateway(), ..house.environment(2, "caller") };
+    let full = |error: Error| assert!(matches!(error.kind(), Kind::Platform { status: 429, .. }), "{error}");
+    let near = || Ask::default().near_only();
+    nearpath::run_in(environment.clone(), async {
+        let known =
+            async || !matches!(nearpath::call_with("busy", "", near()).await.unwrap_err().kind(), Kind::Unsent(_));
+        eventually("it is near", known).await;
+        let answer = nearpath::call("busy", "body").await.unwrap();
+        assert_eq!(
+            (&answer.body()[..], answer.path(), answer.not_nearer()),
+            (&b"far"[..], Some(Path::Http), Some("no_room"))
+        );
+        full(nearpath::call_with("busy", "body", near()).await.unwrap_err());
+        let draft = nearpath::draft(100);
+        assert!(draft.is_in_slot(), "the control: it is handed over");
+        full(nearpath::call("busy", draft).await.unwrap_err());
+    })
+    .unwrap();
+    let mut party = Party::new(Environment { door: house.environment(3, "caller").door, ..environment });
+    let answer = party.call("busy", "body", &Ask::default()).unwrap();
+    assert_eq!((&answer.body()[..], answer.path()), (&b"far"[..], Some(Path::Http)));
+    let draft = party.draft(100);
+    full(party.call("busy", draft, &Ask::default()).unwrap_err());
+    drop(party);
     house.stop();
 }
 

@@ -13,7 +13,7 @@ use crate::refusal::error;
 /// See the module's text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Peer {
-    /// The tenant's HTTP server: what fails is the function's fault (`function_failed`).
+    /// The tenant's HTTP server: `connect_failed` while nothing was sent, then it is the function's fault (`function_failed`).
     Tenant,
     /// The gateway: `connect_failed`, or `response_cut` once something was sent.
     Gateway,
@@ -27,12 +27,12 @@ impl Peer {
         }
     }
 
-    /// No connection could be made.
+    /// No connection could be made: the call has not run, and whoever made it may send it to another instance.
     pub(super) fn unreachable(self, fault: &io::Error) -> PlatformError {
-        let text = format!("{} cannot be reached: {fault}", self.name());
+        let error = error(Reason::ConnectFailed, format!("{} cannot be reached: {fault}", self.name()));
         match self {
-            Self::Tenant => error(Reason::FunctionFailed, text).governed_by("upstream_url"),
-            Self::Gateway => error(Reason::ConnectFailed, text),
+            Self::Tenant => error.governed_by("upstream_url"),
+            Self::Gateway => error,
         }
     }
 

@@ -120,7 +120,7 @@ impl Shared {
     /// A place on a new connection, made by `dial`, or on one where there is a place by the time that it is our turn.
     ///
     /// # Errors
-    /// `overload` when there are as many connections as there may be; `function_failed` when `dial` fails.
+    /// `overload` when there are as many connections as there may be; `connect_failed` when `dial` fails.
     pub(super) async fn open(
         &self,
         peer: Peer,

@@ -37,6 +37,17 @@ async fn a_tenant_that_breaks_the_connection_is_a_500_and_asked_once() {
 }
 
 #[tokio::test]
+async fn a_call_that_no_tenant_took_says_that_it_did_not_run() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let watchdog = Watchdog::http(listener.local_addr().unwrap(), &[]);
+    drop(listener);
+    let response = send(watchdog.addr, Request::post("/").body(full("pay")).unwrap()).await.unwrap();
+    assert_eq!(response.headers()["x-openfaas-internal"], "of-watchdog");
+    assert_eq!(response.headers()["x-nearpath-reason"], "connect_failed");
+    assert_eq!(text(response).await.0, 502);
+}
+
+#[tokio::test]
 async fn an_answer_that_breaks_off_breaks_off() {
     let answer = async |_| {
         let frames = [Ok(Frame::data(Bytes::from("half"))), Err(BoxError::from("broken"))];

@@ -169,7 +169,7 @@ async fn a_drain_is_bounded_by_write_timeout() {
     let response = send(watchdog.addr, Request::get("/").body(full("")).unwrap()).await.unwrap();
     watchdog.signal(Signal::TERM);
     assert_eq!(watchdog.ended().await.code(), Some(0));
-    assert!(watchdog.stderr.all().contains("write_timeout"), "{}", watchdog.stderr.all());
+    watchdog.stderr.find("write_timeout"); // what it wrote may be read after its end
     drop(response);
 }
 
@@ -182,7 +182,7 @@ async fn a_server_that_ignores_sigterm_is_killed() {
     watchdog.stdout.find("up");
     watchdog.signal(Signal::TERM);
     assert_eq!(watchdog.ended().await.code(), Some(0));
-    assert!(watchdog.stderr.all().contains("stop_grace"), "{}", watchdog.stderr.all());
+    watchdog.stderr.find("stop_grace"); // what it wrote may be read after its end
 }
 
 #[tokio::test]

@@ -14,6 +14,7 @@ use nearpath_domain::{Answer, Reply, To, packet, post};
 use nearpath_testkit::{eventually, free_addr, within};
 use nearpath_types::{FunctionId, InstanceId, Reason};
 use rustix::process::Signal;
+use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::{LocalSet, spawn_local};
 
@@ -153,6 +154,21 @@ async fn max_inflight_counts_both_ways_in() {
         assert!(refused.did_not_run());
         go.notify_one();
         assert_eq!(within(first).await.unwrap().body, "done");
+    };
+    LocalSet::new().run_until(walk).await;
+}
+
+#[tokio::test]
+async fn a_call_that_no_tenant_took_may_go_another_way() {
+    let walk = async {
+        let domain = Domain::new();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let _watchdog = domain.watchdog(listener.local_addr().unwrap(), &[]);
+        let post = domain.caller().await;
+        drop(listener);
+        let refused = call(&post, &[], "").await;
+        assert_eq!((refused.status, refused.reason, refused.platform), (502, Reason::ConnectFailed as u16, true));
+        assert!(refused.did_not_run());
     };
     LocalSet::new().run_until(walk).await;
 }

@@ -14,7 +14,7 @@ use nearpath_wire::early::{Provision, Register, Sessions, TokenKey, mint};
 use nearpath_wire::identity::authority::Authority;
 use nearpath_wire::identity::{Credentials, Request as KeyRequest, Trust};
 use nearpath_wire::mutual::Connector;
-use nearpath_wire::quic::{Dialer, Line, config};
+use nearpath_wire::quic::{DialError, Dialer, Line, config};
 use quinn::{Endpoint, EndpointConfig, TokioRuntime};
 use tempfile::TempDir;
 use tokio::task::LocalSet;
@@ -69,10 +69,22 @@ impl Node {
     }
 
     pub(crate) async fn dial(&self, watchdog: &Watchdog) -> Line {
+        self.dial_with(&self.quic, watchdog).await.unwrap()
+    }
+
+    /// As a gateway that another authority vouches for.
+    pub(crate) async fn dial_as_unknown(&self, watchdog: &Watchdog) -> Result<Line, DialError> {
+        let other = Authority::new(DOMAIN, SystemTime::now(), HOUR).unwrap();
+        let unknown = credentials(&other, SpiffeId::gateway(DOMAIN, "node-a"), "gateway");
+        let config = config::caller(&unknown, &self.trust, &Arc::new(Sessions::default())).unwrap();
+        self.dial_with(&config, watchdog).await
+    }
+
+    async fn dial_with(&self, config: &quinn::ClientConfig, watchdog: &Watchdog) -> Result<Line, DialError> {
         let socket = std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let endpoint = Endpoint::new(EndpointConfig::default(), None, socket, Arc::new(TokioRuntime)).unwrap();
-        let dialer = Dialer::new(endpoint, self.quic.clone(), self.trust.clone());
-        dialer.dial(watchdog.addr, NAME, HOUR).await.unwrap()
+        let dialer = Dialer::new(endpoint, config.clone(), self.trust.clone());
+        dialer.dial(watchdog.addr, NAME, HOUR).await
     }
 
     /// The gateway, with no sessions yet.

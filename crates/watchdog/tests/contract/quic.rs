@@ -34,6 +34,22 @@ fn the_first_flight_reaches_code_that_knows_only_http() {
 }
 
 #[test]
+fn a_stranger_is_told_and_written_down() {
+    run(async {
+        let node = Node::new();
+        let (watchdog, _pipe) = watchdog(tenant(echo).await, &node.provision.write(), &[]);
+        watchdog.stderr.find("QUIC on");
+        let told = match node.dial_as_unknown(&watchdog).await {
+            Err(error) => error.to_string(),
+            Ok(line) => line.call_whole(post("in"), Early::Allowed).await.unwrap_err().to_string(),
+        };
+        assert!(told.contains("invalid peer certificate"), "{told}");
+        let line = watchdog.stderr.find("callers refused so far");
+        assert!(line.contains("the last was 127.0.0.1:") && line.contains("invalid peer certificate"), "{line}");
+    });
+}
+
+#[test]
 fn what_is_no_provision_leaves_http_as_it_was() {
     run(async {
         let (watchdog, _pipe) = watchdog(tenant(echo).await, &[3, 0, 0, 0, 9, 9, 9], &[]);

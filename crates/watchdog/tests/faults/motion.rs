@@ -1,8 +1,10 @@
 //! The caller's address changes while a request is under way.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use nearpath_testkit::need_root;
+use nearpath_wire::quic::config;
 
 use crate::caller::{check, socket};
 use crate::handler::HELD;
@@ -57,6 +59,8 @@ fn a_nat_between_forgets_the_port() {
     need_root!();
     run(async {
         let mut place = Place::new(&calm(), 0).await;
+        // A caller that waits in silence is found again by its next sign of life: here after a second.
+        place.caller.config.transport_config(config::calling(Duration::from_secs(3)));
         let nat = Nat::new(&place.near, place.caller.worker);
         place.caller.worker = nat.addr();
         let first = nat.port();

@@ -32,12 +32,37 @@ fn a_machine_that_falls_silent_ends_its_calls() {
     need_root!();
     run(async {
         let mut place = Place::new(&calm(), 0).await;
-        place.caller.config.transport_config(config::transport(SHORT)); // half a minute otherwise
+        place.caller.config.transport_config(config::calling(SHORT)); // half a minute otherwise
         let (number, call) = cut_in_the_middle(&place).await;
         let error = call.await.unwrap().unwrap_err();
         assert!(matches!(error, CallError::Broken(_)) && error.to_string().contains("timed out"), "{error}");
         assert_eq!(place.handler.runs(number), 1, "so it had better not be said that it did not run");
         assert!(place.count(|counts| counts.cut).iter().any(|cut| *cut > 0));
+    });
+}
+
+/// A call whose handler takes four times as long as a silent connection lives.
+async fn slow(place: &Place) -> Result<u32, CallError> {
+    let line = place.caller.dial().await;
+    let (number, request) = place.caller.post(HELD, 1000);
+    let go = async {
+        place.handler.began().await;
+        tokio::time::sleep(4 * SHORT).await;
+        place.handler.go();
+    };
+    tokio::join!(check(&line, number, request), go).0
+}
+
+#[test]
+fn a_call_may_take_longer_than_a_silent_connection_lives() {
+    need_root!();
+    run(async {
+        let mut place = Place::new(&calm(), 0).await;
+        place.caller.config.transport_config(config::calling(SHORT));
+        slow(&place).await.unwrap();
+        place.caller.config.transport_config(config::transport(SHORT)); // the control: no sign of life
+        let error = slow(&place).await.unwrap_err();
+        assert!(error.to_string().contains("timed out"), "{error}");
     });
 }
 
@@ -123,7 +148,7 @@ fn who_makes_a_broken_call_again_runs_it_twice() {
     need_root!();
     run(async {
         let mut place = Place::new(&calm(), 0).await;
-        place.caller.config.transport_config(config::transport(SHORT));
+        place.caller.config.transport_config(config::calling(SHORT));
         let (number, call) = cut_in_the_middle(&place).await;
         call.await.unwrap().unwrap_err();
         place.cable.mend();

@@ -11,7 +11,7 @@ use quinn_proto::{TokenLog, TokenReuseError};
 use ring::hkdf;
 use ring::rand::{SecureRandom, SystemRandom};
 
-/// Tokens that are remembered as used; beyond that none is accepted, and callers prove their address the usual way.
+/// Tokens that are remembered as used.
 const MOST: usize = 64 * 1024;
 
 /// The secret under which a worker's address tokens are made. It goes to the worker with its credentials, because tokens are minted before
@@ -42,16 +42,71 @@ impl fmt::Debug for TokenKey {
     }
 }
 
-/// The tokens that were used.
+/// The tokens that were used. When they are too many they are forgotten, and with them every token that is as old as the newest of them
+/// is refused from then on: who has one of those proves its address the usual way, and gets a new one.
 #[derive(Default)]
-pub struct Used(Mutex<HashSet<u128>>);
+pub struct Used(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    used: HashSet<u128>,
+    /// When the newest of them was made.
+    newest: Option<SystemTime>,
+    /// Made then or before: forgotten.
+    forgotten: Option<SystemTime>,
+}
+
+impl State {
+    /// Whether this is the first time that the token is used, as far as that is known.
+    fn is_first(&mut self, nonce: u128, issued: SystemTime, most: usize) -> bool {
+        if self.used.len() >= most {
+            self.used.clear();
+            self.forgotten = self.newest;
+        }
+        if Some(issued) <= self.forgotten || !self.used.insert(nonce) {
+            return false;
+        }
+        self.newest = self.newest.max(Some(issued));
+        true
+    }
+}
 
 impl TokenLog for Used {
-    fn check_and_insert(&self, nonce: u128, _: SystemTime, _: Duration) -> Result<(), TokenReuseError> {
-        let mut used = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if used.len() >= MOST || !used.insert(nonce) {
-            return Err(TokenReuseError);
+    fn check_and_insert(&self, nonce: u128, issued: SystemTime, _: Duration) -> Result<(), TokenReuseError> {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.is_first(nonce, issued, MOST) { Ok(()) } else { Err(TokenReuseError) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn none_is_used_twice_however_few_are_remembered(
+            most in 1_usize..5, tokens in proptest::collection::vec(0_u128..12, 0..60),
+        ) {
+            let (mut state, mut accepted) = (State::default(), HashSet::new());
+            for nonce in tokens {
+                // A token has one time at which it was made: the nonce stands for both.
+                let issued = SystemTime::UNIX_EPOCH + Duration::from_secs(nonce as u64 % 4);
+                if state.is_first(nonce, issued, most) {
+                    prop_assert!(accepted.insert(nonce), "{nonce} was used twice");
+                }
+                prop_assert!(state.used.len() <= most);
+            }
         }
-        Ok(())
+    }
+
+    #[test]
+    fn after_too_many_new_ones_are_taken_again() {
+        let at = |second| SystemTime::UNIX_EPOCH + Duration::from_secs(second);
+        let mut state = State::default();
+        assert!(state.is_first(1, at(1), 2) && state.is_first(2, at(2), 2));
+        assert!(!state.is_first(3, at(2), 2), "it cannot be told from one that was forgotten");
+        assert!(state.is_first(4, at(3), 2));
+        assert!(!state.is_first(4, at(3), 2) && !state.is_first(1, at(1), 2));
     }
 }

@@ -1,14 +1,12 @@
 //! A body as it comes from a stream.
 
-use std::future::Future;
-use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame, SizeHint};
 use quinn::{ReadError, RecvStream};
-use tokio::io::AsyncReadExt;
+use tokio::io::ReadBuf;
 
 use super::code;
 use super::frame::{Decoder, Fault, Opening, Piece};
@@ -36,11 +34,6 @@ fn why(error: &ReadError) -> String {
         ReadError::ConnectionLost(why) => format!("connection lost: {why}"),
         other => other.to_string(),
     }
-}
-
-/// What quinn puts into an error of [`std::io`].
-fn as_read(error: io::Error) -> ReadError {
-    error.downcast().unwrap_or(ReadError::ClosedStream)
 }
 
 /// The rest of a call's request, or of its answer. When it is dropped before its end, the peer is told that nobody reads on.
@@ -95,14 +88,16 @@ impl<O: Opening> Incoming<O> {
         }
     }
 
-    /// Into room that is not cleared first: that would cost more than a small message does otherwise.
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, ReadError>> {
         let want = self.decoder.left().map_or(READ, |left| (left as usize).clamp(READ, READ_MOST));
         let held: &mut BytesMut = self.decoder.held();
-        held.reserve(want);
-        let mut room = held.limit(want);
-        let read = std::pin::pin!(self.stream.read_buf(&mut room)); // it has no state but its arguments
-        read.poll(cx).map_err(as_read)
+        let before = held.len();
+        held.resize(before + want, 0);
+        let mut room = ReadBuf::new(&mut held[before..]);
+        let read = self.stream.poll_read_buf(cx, &mut room).map_ok(|()| room.filled().len());
+        let filled = if let Poll::Ready(Ok(filled)) = read { filled } else { 0 };
+        held.truncate(before + filled);
+        read
     }
 
     fn end(&mut self) -> Option<Result<Piece<O>, BodyError>> {

@@ -18,6 +18,7 @@ use super::body::{BodyError, Incoming};
 use super::code;
 use super::frame::{Answered, Asked};
 use super::heads;
+use super::rest::Rest;
 use super::upload::{self, Outgoing};
 use crate::BoxError;
 
@@ -48,6 +49,7 @@ pub struct Line {
     open: Arc<AtomicU32>,
     /// When the peer's certificate ends, in seconds since 1970.
     until: Rc<Cell<i64>>,
+    _rest: Rc<Rest>,
 }
 
 /// How far the handshake is.
@@ -81,8 +83,10 @@ pub enum CallError {
 }
 
 impl Line {
-    pub(super) fn new(connection: quinn::Connection, stage: watch::Receiver<Stage>) -> Self {
-        Self { connection, stage, open: Arc::default(), until: Rc::new(Cell::new(i64::MAX)) }
+    pub(super) fn new(connection: quinn::Connection, stage: watch::Receiver<Stage>, rest: Duration) -> Self {
+        let (open, until) = (Arc::default(), Rc::new(Cell::new(i64::MAX)));
+        let rest = Rest::of(&connection, &open, rest);
+        Self { connection, stage, open, until, _rest: rest }
     }
 
     /// The peer has shown this certificate's end.

@@ -9,6 +9,7 @@ use tokio::sync::watch;
 
 use super::call::{Line, Stage};
 use super::code;
+use super::config::IDLE;
 use crate::identity::{Peer, Refusal, Trust};
 
 /// Opens connections of one thread: one UDP socket.
@@ -17,6 +18,7 @@ pub struct Dialer {
     endpoint: Endpoint,
     config: ClientConfig,
     trust: Trust,
+    rest: Duration,
 }
 
 /// Why there is no connection. Nothing was sent that could have run.
@@ -71,13 +73,19 @@ impl DialError {
 impl Dialer {
     /// On this endpoint, as `config` says ([`super::config::caller`]).
     pub fn new(endpoint: Endpoint, config: ClientConfig, trust: Trust) -> Self {
-        Self { endpoint, config, trust }
+        Self { endpoint, config, trust, rest: IDLE }
+    }
+
+    /// Ends connections on which nobody has called for so long, or up to twice that; [`IDLE`] unless told otherwise.
+    #[must_use]
+    pub fn resting(self, rest: Duration) -> Self {
+        Self { rest, ..self }
     }
 
     /// The same socket, for who calls as somebody else or trusts others.
     #[must_use]
     pub(super) fn calling(&self, config: ClientConfig, trust: Trust) -> Self {
-        Self { endpoint: self.endpoint.clone(), config, trust }
+        Self { endpoint: self.endpoint.clone(), config, trust, rest: self.rest }
     }
 
     /// Opens a connection to the incarnation `name`; at once, if there is a session for it. Either way the handshake ends within `limit`.
@@ -95,7 +103,7 @@ impl Dialer {
                 let done = done.map_err(|_| DialError::Timeout { addr, limit })?;
                 let connection = done.map_err(|source| DialError::Handshake { addr, source })?;
                 let peer = self.check(&connection, name).map_err(|refusal| DialError::Peer { addr, refusal })?;
-                let line = Line::new(connection, watch::channel(Stage::Done { early: false }).1);
+                let line = Line::new(connection, watch::channel(Stage::Done { early: false }).1, self.rest);
                 line.good_until(peer.not_after);
                 Ok(line)
             }
@@ -104,7 +112,7 @@ impl Dialer {
 
     fn early(&self, connection: quinn::Connection, accepted: ZeroRttAccepted, name: &str, limit: Duration) -> Line {
         let (tell, stage) = watch::channel(Stage::Early);
-        let line = Line::new(connection, stage);
+        let line = Line::new(connection, stage, self.rest);
         let (dialer, name, one) = (self.clone(), name.to_owned(), line.clone());
         tokio::task::spawn_local(async move {
             let Ok(early) = tokio::time::timeout(limit, accepted).await else {

@@ -11,6 +11,7 @@ pub mod config;
 mod dial;
 pub mod frame;
 mod heads;
+mod rest;
 mod room;
 mod serve;
 pub mod udp;

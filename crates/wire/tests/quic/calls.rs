@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response, StatusCode};
@@ -11,7 +12,7 @@ use nearpath_wire::BoxError;
 use nearpath_wire::quic::{Call, CallError, Early, Line};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::site::{Site, echo, post, run};
+use crate::site::{LIMIT, Site, echo, post, run};
 
 async fn line<F: Future<Output = Response<Full<Bytes>>> + 'static>(handler: impl Fn(Call) -> F + 'static) -> Line {
     let site = Site::new();
@@ -58,6 +59,34 @@ fn a_connection_begins_with_a_window_of_32_datagrams() {
     run(async {
         let line = line(echo).await;
         assert!(line.connection().stats().path.cwnd >= 32 * 1200);
+    });
+}
+
+#[test]
+fn a_line_that_nobody_calls_on_is_closed_and_one_with_a_call_is_not() {
+    run(async {
+        let (began, mut beginning) = mpsc::unbounded_channel();
+        let held = move |_: Call| {
+            let (go, wait) = oneshot::channel::<()>();
+            began.send(go).unwrap();
+            async move {
+                let _ = wait.await;
+                Response::new(Full::default())
+            }
+        };
+        let (site, rest) = (Site::new(), Duration::from_millis(50));
+        let worker = site.worker(1).start(held);
+        let dialer = site.caller().dialer().resting(rest);
+        let line = dialer.dial(worker.addr, &worker.name, LIMIT).await.unwrap();
+        let calling = line.clone();
+        let call = tokio::task::spawn_local(async move { calling.call_whole(post(""), Early::Allowed).await });
+        let go = beginning.recv().await.unwrap();
+        tokio::time::sleep(5 * rest).await;
+        assert!(!line.is_closed(), "a call is under way");
+        go.send(()).unwrap();
+        assert!(call.await.unwrap().unwrap().status().is_success());
+        let closed = line.connection().closed().await;
+        assert_eq!(closed, quinn::ConnectionError::LocallyClosed);
     });
 }
 

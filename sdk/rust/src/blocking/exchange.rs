@@ -5,6 +5,7 @@ use std::task::{Context as Waiting, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
+use nearpath_domain::clock::Nanos;
 use nearpath_domain::post::blocking::{Pending, Post, Writing};
 use nearpath_domain::post::{NotWanted, Rest};
 use nearpath_domain::{CallError, Reply, To, Unsent, clock};
@@ -14,6 +15,7 @@ use super::party::{LOOK, Party};
 use crate::ask::Ask;
 use crate::context::Context;
 use crate::error::{Error, Kind};
+use crate::far;
 use crate::home::{function, nobody};
 use crate::message::{Path, Response};
 use crate::near::asking;
@@ -26,6 +28,8 @@ pub struct Exchange {
     name: String,
     way: Way,
     context: Context,
+    /// How long nothing may come.
+    silence: Option<Duration>,
     leftover: Leftover,
 }
 
@@ -121,6 +125,12 @@ impl Exchange {
         }
     }
 
+    /// When it is too late for what comes next: the deadline, or silence for too long from now; 0: never.
+    fn until(&self) -> Nanos {
+        let ends = [Some(self.context.deadline).filter(|at| *at != 0), self.silence.map(clock::within)];
+        ends.into_iter().flatten().min().unwrap_or(0)
+    }
+
     /// The way that it takes.
     pub fn path(&self) -> Path {
         match &self.way {
@@ -168,9 +178,11 @@ impl Party {
         } else {
             None
         };
-        let far = || self.far.open(name, ask, context).map(Way::Far);
+        let instead = far::Way::Sync(self.obstacle(&to));
+        let far = || self.far.open(name, instead, ask, context).map(Way::Far);
         let way = way.map_or_else(far, Ok)?;
-        Ok(Exchange { name: name.to_owned(), way, context, leftover: Arc::clone(&self.leftover) })
+        let (silence, leftover) = (ask.silence, Arc::clone(&self.leftover));
+        Ok(Exchange { name: name.to_owned(), way, context, silence, leftover })
     }
 
     fn near(&mut self, pending: Pending, writing: Writing) -> Way {
@@ -184,11 +196,11 @@ impl Party {
     /// # Errors
     /// When there is no answer, or it was broken off: then nothing more comes.
     pub fn step(&mut self, exchange: &mut Exchange, writes: bool) -> Result<Step, Error> {
-        let path = exchange.path();
+        let (path, until) = (exchange.path(), exchange.until());
         let step = match &mut exchange.way {
             Way::Over(_) => return Ok(Step::End),
-            Way::Far(distance) => self.far.step(&exchange.name, distance, writes, exchange.context, self.interrupt),
-            Way::Near(near) => self.step_near(&exchange.name, near, writes, exchange.context),
+            Way::Far(distance) => self.far.step(&exchange.name, distance, writes, until, self.interrupt),
+            Way::Near(near) => self.step_near(&exchange.name, near, writes, until),
         };
         if matches!(step, Err(_) | Ok(Step::End)) {
             self.end(std::mem::replace(&mut exchange.way, Way::Over(path)));
@@ -196,16 +208,16 @@ impl Party {
         step
     }
 
-    fn step_near(&mut self, name: &str, near: &mut Near, writes: bool, context: Context) -> Result<Step, Error> {
+    fn step_near(&mut self, name: &str, near: &mut Near, writes: bool, until: Nanos) -> Result<Step, Error> {
         loop {
             let post = self.post.as_mut().filter(|_| near.joins == self.joins);
             let post = post.ok_or_else(|| Error::near(name, CallError::Died))?;
             if let Poll::Ready(step) = near.look(post, name, writes) {
                 return step;
             }
-            let left = if context.deadline == 0 { LOOK } else { clock::until(context.deadline) };
-            if left.is_zero() && near.pending.is_none() {
-                return Err(Error::near(name, CallError::Timeout)); // before that the post says so
+            let left = if until == 0 { LOOK } else { clock::until(until) };
+            if left.is_zero() {
+                return Err(Error::near(name, CallError::Timeout)); // of a deadline the post may say so before
             }
             post.pause(near.pending.as_ref(), left.min(LOOK).max(Duration::from_micros(1)));
             if let Poll::Ready(step) = near.look(post, name, writes) {

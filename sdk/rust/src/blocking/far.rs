@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::Thread;
 
 use bytes::Bytes;
-use nearpath_domain::clock;
+use nearpath_domain::clock::{self, Nanos};
 use nearpath_domain::post::NotWanted;
 use nearpath_shm::Knocker;
 use tokio::runtime::Runtime;
@@ -71,6 +71,7 @@ impl Far {
     pub(super) fn begin(
         &self,
         name: &str,
+        way: Way,
         body: Bytes,
         ask: &Ask,
         with: Context,
@@ -79,7 +80,7 @@ impl Far {
         let (client, name, ask, bell) = (Arc::clone(&self.client), name.to_owned(), ask.clone(), Arc::clone(bell));
         let runtime = self.runtime(&name)?;
         Ok(Distant(runtime.spawn(async move {
-            let outcome = client.call(Way::Sync, &name, &body, &ask, with).await;
+            let outcome = client.call(way, &name, &body, &ask, with).await;
             tokio::spawn(async move { bell.ring() }); // runs when this task has ended, and its outcome is there
             outcome
         })))
@@ -97,11 +98,11 @@ impl Far {
     }
 
     /// Begins a call whose body is written piece by piece.
-    pub(super) fn open(&self, name: &str, ask: &Ask, with: Context) -> Result<Distance, Error> {
+    pub(super) fn open(&self, name: &str, way: Way, ask: &Ask, with: Context) -> Result<Distance, Error> {
         let (sender, upload) = Upload::new();
         let (client, named, ask) = (Arc::clone(&self.client), name.to_owned(), ask.clone());
         let begins = self.runtime(name)?.spawn(async move {
-            let (response, incoming) = client.open(&named, upload, &ask, with).await?;
+            let (response, incoming) = client.open(&named, way, upload, &ask, with).await?;
             Ok((response, Source::Far(incoming)))
         });
         Ok(Distance { pieces: Some(sender), begins: Some(begins), source: None })
@@ -113,7 +114,7 @@ impl Far {
         name: &str,
         distance: &mut Distance,
         writes: bool,
-        with: Context,
+        until: Nanos,
         interrupt: Interrupt,
     ) -> Result<Step, Error> {
         let fault = |kind| Error::new(name, Some(Path::Http), kind);
@@ -135,7 +136,7 @@ impl Far {
                         true => return Ok(Step::Room),
                         false => *pieces = None,
                     },
-                    () = late(with) => return Err(fault(Kind::Timeout)),
+                    () = late(until) => return Err(fault(Kind::Timeout)),
                     () = stopped(interrupt) => return Err(fault(Kind::Died("it was given up here".into()))),
                 }
             }
@@ -183,8 +184,8 @@ async fn room(pieces: &Option<mpsc::Sender<Piece>>) -> bool {
     }
 }
 
-async fn late(with: Context) {
-    match with.deadline {
+async fn late(deadline: Nanos) {
+    match deadline {
         0 => std::future::pending().await,
         deadline => tokio::time::sleep(clock::until(deadline)).await,
     }

@@ -19,9 +19,10 @@ use crate::context::Context;
 use crate::environment::Environment;
 use crate::error::{Error, Kind};
 use crate::far::{LARGEST_BODY, Way};
-use crate::home::{YOUTH, check_topic, function, nobody, refused, unsent};
+use crate::home::{YOUTH, accepted, check_topic, function, nobody};
 use crate::message::Response;
 use crate::near::asking;
+use crate::way::{self, NO_ROOM};
 
 /// After a join that failed, calls do not try again for so long.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -60,6 +61,8 @@ pub struct Pending {
     /// None once its outcome is there.
     call: Option<Underway>,
     body: Payload,
+    /// How long it was: one that was handed over is gone.
+    bytes: usize,
     ask: Ask,
     context: Context,
 }
@@ -151,8 +154,9 @@ impl Party {
     /// When it was not sent.
     pub fn begin(&mut self, name: &str, payload: impl Into<Payload>, ask: &Ask) -> Result<Pending, Error> {
         let (mut body, context) = (payload.into(), self.context.narrowed(ask));
+        let bytes = body.len();
         let call = self.send(name, &mut body, ask, context)?;
-        Ok(Pending { name: name.to_owned(), call: Some(call), body, ask: ask.clone(), context })
+        Ok(Pending { name: name.to_owned(), call: Some(call), body, bytes, ask: ask.clone(), context })
     }
 
     fn send(&mut self, name: &str, body: &mut Payload, ask: &Ask, context: Context) -> Result<Underway, Error> {
@@ -169,7 +173,8 @@ impl Party {
         } else if ask.near_only {
             return Err(nobody(name));
         }
-        self.far.begin(name, body.bytes().clone(), ask, context, &self.bell).map(Underway::Far)
+        let way = Way::Sync(self.obstacle(&to));
+        self.far.begin(name, way, body.bytes().clone(), ask, context, &self.bell).map(Underway::Far)
     }
 
     /// Waits for the answer.
@@ -222,10 +227,11 @@ impl Party {
 
     /// What is told of an outcome: some calls go another way.
     fn conclude(&mut self, pending: Pending, outcome: Result<Response, Error>) -> Result<Response, Error> {
-        let Pending { name, mut body, ask, context, .. } = pending;
+        let Pending { name, mut body, bytes, ask, context, .. } = pending;
+        let near = |error: &Error| error.path() == Some(crate::Path::Shm);
         match outcome {
-            Err(error) if !ask.near_only && unsent(&error) && error.path() == Some(crate::Path::Shm) => {
-                self.far.call(Way::Sync, &name, body.bytes(), &ask, context)
+            Err(error) if !ask.near_only && near(&error) && error.retry_is_safe() && body.len() == bytes => {
+                self.far.call(Way::Sync(NO_ROOM), &name, body.bytes(), &ask, context)
             }
             Err(error) if ask.idempotent && matches!(error.kind(), Kind::Died(_)) => {
                 let again = self.send(&name, &mut body, &ask, context)?;
@@ -285,8 +291,22 @@ impl Party {
         } else if ask.near_only {
             return Err(nobody(name));
         }
-        let accepted = self.far.call(Way::Async, name, body.bytes(), ask, context)?;
-        refused(name, &accepted)
+        accepted(name, self.far.call(Way::Async, name, body.bytes(), ask, context)?).map(drop)
+    }
+
+    /// Has a function called later: see [`crate::call_later`].
+    ///
+    /// # Errors
+    /// When the gateway did not accept it.
+    pub fn call_later(&mut self, name: &str, payload: impl Into<Payload>, ask: &Ask) -> Result<Option<String>, Error> {
+        function(name)?;
+        let (body, context) = (payload.into(), self.context.narrowed(ask));
+        accepted(name, self.far.call(Way::Async, name, body.bytes(), ask, context)?)
+    }
+
+    /// The fields that hand on what the handler that runs was given: see [`Ask::handed_on`].
+    pub fn handed_on(&self) -> Vec<(&'static str, String)> {
+        self.context.fields().collect()
     }
 
     /// Sends an event to one instance of each function of the domain that subscribes to the topic, and says to how many. Outside
@@ -315,6 +335,11 @@ impl Party {
             std::thread::sleep(Duration::from_millis(1)); // nobody tells that the last peer was told
         }
         self.post.as_mut().is_some_and(|post| post.knows(function))
+    }
+
+    /// What stood against shared memory.
+    pub(super) fn obstacle(&mut self, function: &FunctionId) -> &'static str {
+        way::obstacle(self.post.as_mut().map(|post| post.knows(function)))
     }
 
     fn settle_in(&mut self) {

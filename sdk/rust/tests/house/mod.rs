@@ -6,14 +6,16 @@ use std::cell::Cell;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use bytes::Bytes;
 use nearpath::blocking::Party;
 use nearpath::{Ask, Environment, Error, Handler, Request, Response, Server};
 use nearpath_domain::hub::{Door, Hub, Settings};
 use nearpath_domain::protocol::Terms;
+use nearpath_domain::{Answer, post};
 use nearpath_testkit::{eventually, free_addr, within};
-use nearpath_types::{FunctionId, InstanceId};
+use nearpath_types::{FunctionId, InstanceId, Reason};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
@@ -138,6 +140,22 @@ impl House {
             party(environment).serve_while(false, handler, || on.get())
         }));
         address
+    }
+
+    /// A function whose platform says of every call that its code has not seen it.
+    pub(crate) fn busy(&mut self, instance: u64, name: &str) {
+        let (environment, end) = (self.environment(instance, name), self.end.subscribe());
+        self.functions.push(std::thread::spawn(move || {
+            let settings = post::Settings { serves: true, ..post::Settings::default() };
+            let mut post = post::blocking::Post::dial(&environment.door.unwrap(), settings).unwrap();
+            post.ready().unwrap();
+            while !*end.borrow() {
+                if let Some(incoming) = post.next(Some(Duration::from_millis(20))) {
+                    post.answer(incoming, Answer::platform(Reason::Overload, "full"));
+                }
+            }
+            Ok(())
+        }));
     }
 
     /// Runs what calls, as the function `name`.

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use h3::error::StreamError;
 use http::{Request, Response};
 use nearpath_gateway::Settings;
 use nearpath_testkit::{eventually, within};
 use tokio::sync::Semaphore;
 
-use super::client::{Client, Stream, finish, url};
+use super::client::{Client, Line, Stream, finish, url};
 use crate::house::{House, full, mirror, ms, serving};
 
 /// A function that answers when it is let.
@@ -29,10 +30,15 @@ async fn inflight(house: &House, number: usize) {
     eventually(&text, async || house.metrics().contains(&text)).await;
 }
 
-async fn get(line: &mut super::client::Line) -> Stream {
-    let mut stream = line.begin(Request::get(url("/function/echo")).body(()).unwrap()).await;
-    stream.finish().await.unwrap();
-    stream
+async fn get(line: &mut Line) -> Stream {
+    try_get(line).await.unwrap()
+}
+
+async fn try_get(line: &mut Line) -> Result<Stream, StreamError> {
+    let request = Request::get(url("/function/echo")).body(()).unwrap();
+    let mut stream = within(line.requests.send_request(request)).await?;
+    stream.finish().await?;
+    Ok(stream)
 }
 
 /// Ports are hashed: of so many, each of the two threads would get some.
@@ -47,7 +53,7 @@ async fn moved(house: &House) -> usize {
     let client = Client::of(house);
     let mut line = client.connect().await;
     for well in 0..MOVES {
-        let mut stream = get(&mut line).await;
+        let Ok(mut stream) = try_get(&mut line).await else { return well };
         if tokio::time::timeout(LOST, inflight(house, 1)).await.is_err() {
             return well;
         }

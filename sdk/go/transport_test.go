@@ -1,0 +1,265 @@
+package nearpath_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"nearpath.io/nearpath"
+)
+
+const trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+// openfaas is a gateway that knows nothing of nearpath.
+func openfaas(t *testing.T) string {
+	t.Helper()
+	child := exec.Command("python3", "../standin/openfaas.py")
+	child.Stderr = os.Stderr
+	stop, err := child.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := child.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := child.Start(); err != nil {
+		t.Skip("python3 is missing: it plays the gateway")
+	}
+	t.Cleanup(func() { stop.Close(); _ = child.Wait() })
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("NEARPATH_GATEWAY", strings.TrimSpace(line))
+	return strings.TrimSpace(line)
+}
+
+// mirrored is what the function mirror was asked.
+type mirrored struct {
+	Method, Path, Query, Body string
+	Headers                   map[string]string
+}
+
+func mirror(t *testing.T, r *http.Response, err error) (told mirrored) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	if err := json.NewDecoder(r.Body).Decode(&told); err != nil || r.StatusCode != 200 {
+		t.Fatal(r.StatusCode, err)
+	}
+	return told
+}
+
+// far is a client whose process is in no domain that reaches the gateway's functions.
+var far = http.Client{Transport: nearpath.Transport{}}
+
+func TestTransportBesideOpenFaaS(t *testing.T) {
+	gateway := openfaas(t)
+	for _, where := range []string{gateway + "/function/mirror", "nearpath://mirror", "nearpath://mirror.openfaas-fn", "http://mirror"} {
+		for _, body := range []io.Reader{strings.NewReader("x"), io.MultiReader(strings.NewReader("x"))} {
+			r, err := far.Post(where+"/a?b=c", "text/plain", body)
+			told := mirror(t, r, err)
+			if told.Method != "POST" || told.Path != "/a" || told.Query != "b=c" || told.Body != "x" {
+				t.Errorf("%s: %+v", where, told)
+			}
+			if way := r.Header.Get("X-Nearpath-Path"); way != "http; not_nearer=no_party" {
+				t.Errorf("%s: %q", where, way)
+			}
+			if r.Request.URL.String() != where+"/a?b=c" {
+				t.Errorf("%s: %s", where, r.Request.URL)
+			}
+		}
+	}
+	r, err := far.Get(gateway + "/function/moved")
+	if told := mirror(t, r, err); told.Path != "/moved" {
+		t.Errorf("a redirect leads to %+v", told)
+	}
+	r, err = far.Get(gateway + "/healthz")
+	if err != nil || r.StatusCode != 200 || r.Header.Get("X-Nearpath-Path") != "" {
+		t.Errorf("%v %v", r, err)
+	}
+	r.Body.Close()
+	r, err = far.Get(gateway + "/function/ticks")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	if text, err := io.ReadAll(r.Body); err != nil || string(text) != "data: 0\n\ndata: 1\n\ndata: 2\n\n" {
+		t.Errorf("%q %v", text, err)
+	}
+}
+
+// The one line of the guide: every client of the process takes part, and nothing calls itself for ever.
+func TestAsTheDefaultTransport(t *testing.T) {
+	gateway := openfaas(t)
+	before := http.DefaultTransport
+	defer func() { http.DefaultTransport = before }()
+	http.DefaultTransport = nearpath.Transport{}
+	r, err := http.Get(gateway + "/function/mirror")
+	mirror(t, r, err)
+	if r.Header.Get("X-Nearpath-Path") == "" {
+		t.Error("the answer does not say its way")
+	}
+	r, err = http.Get(gateway + "/healthz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Body.Close()
+	http.DefaultClient.CloseIdleConnections()
+	r, err = nearpath.PostForm(gateway+"/function/mirror", url.Values{"a": {"1"}})
+	if told := mirror(t, r, err); told.Body != "a=1" {
+		t.Errorf("%+v", told)
+	}
+	if _, err := http.Get("nearpath://No_Name"); err == nil {
+		t.Error("a name that no function can have was called")
+	}
+}
+
+func TestWhatIsHandedOn(t *testing.T) {
+	gateway := openfaas(t)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	req, _ := http.NewRequestWithContext(ctx, "GET", gateway+"/function/mirror", nil)
+	r, err := far.Do(req)
+	headers := mirror(t, r, err).Headers
+	left, bad := time.ParseDuration(headers["X-Timeout"])
+	if bad != nil || left > time.Minute || left < 20*time.Second || headers["X-Nearpath-Path"] != "?" {
+		t.Errorf("%v", headers)
+	}
+	if req.Header.Get("X-Timeout") != "" {
+		t.Error("a RoundTripper changed the request")
+	}
+	req.Header.Set("X-Timeout", "1s")
+	r, err = far.Do(req)
+	if own := mirror(t, r, err).Headers["X-Timeout"]; own != "1s" {
+		t.Errorf("the caller's own limit became %s", own)
+	}
+	answer, err := nearpath.Do(ctx, "mirror", &nearpath.Request{Header: http.Header{"Traceparent": {trace}}})
+	if err != nil || answer.Path != nearpath.PathHTTP || answer.NotNearer != "no_party" || answer.Header.Get("X-Nearpath-Path") != "" {
+		t.Fatalf("%+v %v", answer, err)
+	}
+	var told mirrored
+	if err := json.Unmarshal(answer.Body, &told); err != nil || told.Headers["Traceparent"] != trace {
+		t.Errorf("%s %v", answer.Body, err)
+	}
+}
+
+// A handler that was called over HTTP hands on the trace, and how long its caller still waits.
+func TestAHandlerHandsOnWhatItWasGiven(t *testing.T) {
+	gateway := openfaas(t)
+	probe, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := probe.Addr().String()
+	probe.Close()
+	ctx, stop := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	server := &nearpath.Server{Addr: address, HTTP: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		out, _ := http.NewRequestWithContext(r.Context(), "GET", gateway+"/function/mirror", nil)
+		answer, err := far.Do(out)
+		_ = json.NewEncoder(w).Encode(mirror(t, answer, err))
+	})}
+	go func() { served <- server.RunContext(ctx) }()
+	defer func() { stop(); <-served }()
+	req, _ := http.NewRequestWithContext(within(t), "GET", "http://"+address, nil)
+	req.Header = http.Header{"Traceparent": {trace}, "X-Timeout": {"60"}}
+	r, err := http.DefaultClient.Do(req)
+	for errors.As(err, new(*net.OpError)) && req.Context().Err() == nil {
+		time.Sleep(time.Millisecond) // not listening yet
+		r, err = http.DefaultClient.Do(req)
+	}
+	told := mirror(t, r, err)
+	left, bad := time.ParseDuration(told.Headers["X-Timeout"])
+	if told.Headers["Traceparent"] != trace || bad != nil || left > time.Minute || left < 20*time.Second {
+		t.Errorf("%v", told.Headers)
+	}
+}
+
+func TestACallForLater(t *testing.T) {
+	openfaas(t)
+	came := make(chan *http.Request, 1)
+	callback := serveHTTP(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { came <- r }))
+	id, err := nearpath.CallLater(within(t), "mirror", []byte("x"), callback)
+	if err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case r := <-came:
+		if r.Method != "POST" || r.Header.Get("X-Call-Id") != id || id == "" || r.Header.Get("X-Function-Name") != "mirror" {
+			t.Errorf("%s %v", id, r.Header)
+		}
+	case <-time.After(patience):
+		t.Error("nobody calls back")
+	}
+	if _, err := nearpath.CallLater(within(t), "nobody", nil, ""); nearpath.KindOf(err) != nearpath.KindPlatform {
+		t.Error(err)
+	}
+}
+
+// A callee whose platform says that its code has not seen a call is called over HTTP instead.
+func TestWhatDidNotRunGoesOverHTTP(t *testing.T) {
+	process(t, "busy")
+	was := make(chan string, 2)
+	gateway := serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		was <- r.URL.Path + " " + string(body)
+	}))
+	t.Setenv("NEARPATH_GATEWAY", gateway)
+	answer, err := nearpath.Call(within(t), "busy", []byte("x"))
+	if err != nil || answer.Path != nearpath.PathHTTP || answer.NotNearer != "no_room" {
+		t.Fatalf("%+v %v", answer, err)
+	}
+	r, err := nearpath.Post("nearpath://busy", "text/plain", strings.NewReader("y"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Body.Close()
+	for _, wanted := range []string{"/function/busy x", "/function/busy y"} {
+		if got := <-was; got != wanted {
+			t.Errorf("%q came, %q was sent", got, wanted)
+		}
+	}
+	only := nearpath.Client{ShmOnly: true}
+	if _, err := only.Do(within(t), "busy", &nearpath.Request{}); nearpath.KindOf(err) != nearpath.KindPlatform {
+		t.Error(err)
+	}
+}
+
+func TestWhereTheGatewayIs(t *testing.T) {
+	names := []string{"NEARPATH_GATEWAY", "gateway_url", "gateway_hostname", "OPENFAAS_URL", "gateway"}
+	for k, each := range []struct{ words, url string }{
+		{"", "http://gateway:8080"},
+		{"OPENFAAS_URL=http://127.0.0.1:31112/ gateway=http://g", "http://127.0.0.1:31112"},
+		{"gateway=gateway.openfaas:8080", "http://gateway.openfaas:8080"},
+		{"gateway_hostname=g OPENFAAS_URL=http://o", "http://g:8080"},
+		{"NEARPATH_GATEWAY=http://n:1 gateway_url=http://u", "http://n:1"},
+	} {
+		t.Run(strconv.Itoa(k), func(t *testing.T) {
+			for _, name := range names {
+				t.Setenv(name, "")
+			}
+			for word := range strings.FieldsSeq(each.words) {
+				name, value, _ := strings.Cut(word, "=")
+				t.Setenv(name, value)
+			}
+			if url := nearpath.GatewayURL(); url != each.url {
+				t.Errorf("%s: %s", each.words, url)
+			}
+		})
+	}
+}

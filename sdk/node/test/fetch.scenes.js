@@ -1,0 +1,75 @@
+'use strict';
+// What a user of fetch does with a function, the same over every path.
+
+const assert = require('node:assert/strict');
+const { test } = require('node:test');
+
+/** `at` gives the URL of a path, `way` is what answers say, `names` are the paths at which functions do certain things. */
+function scenes({ at, way, names }) {
+  const { fetch } = require('..');
+
+  test('an answer', async () => {
+    const answer = await fetch(`${at('mirror')}?a=b%20c`, { headers: { 'X-One': '1' } });
+    assert.ok(answer instanceof Response);
+    const told = await answer.json();
+    assert.deepEqual([answer.status, answer.ok, answer.statusText, told.method], [200, true, 'OK', 'GET']);
+    assert.match(told.query ?? told.path, /a=b%20c/);
+    assert.equal(new Headers(told.headers).get('x-one'), '1');
+    assert.equal(answer.headers.get('x-nearpath-path'), way);
+    assert.equal(answer.url, `${at('mirror')}?a=b%20c`);
+  });
+
+  test('every kind of body', async () => {
+    const pieces = async function* pieces() {
+      yield Buffer.from('one');
+      yield Buffer.from('two');
+    };
+    for (const [body, wanted] of [
+      ['text', 'text'],
+      [Buffer.from('xy'), 'xy'],
+      [new Uint8Array([120, 121]).buffer, 'xy'],
+      [new URLSearchParams({ a: '1' }), 'a=1'],
+      [new Blob(['blob']), 'blob'],
+      [new Blob(['stream']).stream(), 'stream'],
+      [pieces(), 'onetwo'],
+    ]) {
+      const told = await (await fetch(at('mirror'), { method: 'POST', body, duplex: 'half' })).json();
+      assert.deepEqual([told.method, told.body], ['POST', wanted]);
+    }
+    const request = new Request(at('mirror'), { method: 'PUT', body: 'request', headers: { 'X-One': '1' } });
+    const told = await (await fetch(request)).json();
+    assert.deepEqual([told.method, told.body], ['PUT', 'request']);
+  });
+
+  test('redirects', async () => {
+    const answer = await fetch(at('moved'), { method: 'POST', body: 'x' });
+    assert.deepEqual([answer.redirected, answer.headers.get('x-nearpath-path')?.split(';')[0]], [true, way.split(';')[0]]);
+    const told = await answer.json();
+    assert.deepEqual([told.method, told.body], ['GET', '']);
+    assert.match(told.path, /moved/);
+    assert.equal((await fetch(at('moved'), { redirect: 'manual' })).status, 302);
+    await assert.rejects(fetch(at('moved'), { redirect: 'error' }), TypeError);
+  });
+
+  test('packed answers, cookies, HEAD, statuses', async () => {
+    assert.equal(await (await fetch(at('packed'))).text(), 'unpacked');
+    assert.deepEqual((await fetch(at('cookies'))).headers.getSetCookie().map((cookie) => cookie.slice(0, 5)), ['one=1', 'two=2']);
+    const head = await fetch(at('mirror'), { method: 'HEAD' });
+    assert.deepEqual([head.status, await head.text()], [200, '']);
+    assert.deepEqual([(await fetch(at(names.teapot))).status, (await fetch(at(names.teapot))).ok], [418, false]);
+  });
+
+  test('who gives up is heard', async () => {
+    await assert.rejects(fetch(at(names.slow), { signal: AbortSignal.timeout(50) }), { name: 'TimeoutError' });
+    const given = new AbortController();
+    setTimeout(() => given.abort(new RangeError('enough')), 20);
+    await assert.rejects(fetch(at(names.slow), { signal: given.signal }), RangeError);
+    await assert.rejects(fetch(at('mirror'), { signal: AbortSignal.abort() }), { name: 'AbortError' });
+  });
+
+  test('an answer that breaks off is an error', async () => {
+    await assert.rejects((await fetch(at(names.cut))).text());
+  });
+}
+
+module.exports = { scenes };

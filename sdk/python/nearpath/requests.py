@@ -1,0 +1,123 @@
+"""`requests`, with calls of functions over the nearest path there is.
+
+    from nearpath import requests          # was: import requests
+
+    requests.get("http://gateway:8080/function/currency/EUR")
+
+Everything that `requests` has is here. What goes to a function (see `Adapter`) goes through shared memory inside a domain, and
+over pooled connections to the gateway elsewhere; the answer's header `X-Nearpath-Path` says which way it took and why no nearer
+one. All other URLs go out as ever. `pip install nearpath[requests]`.
+"""
+
+from typing import Any
+
+try:
+    import requests as _requests
+except ImportError as missing:
+    raise ImportError("nearpath.requests needs the package requests: pip install 'nearpath[requests]'") from missing
+
+from requests import (
+    ConnectionError as ConnectionError,
+    ConnectTimeout as ConnectTimeout,
+    HTTPError as HTTPError,
+    JSONDecodeError as JSONDecodeError,
+    PreparedRequest as PreparedRequest,
+    ReadTimeout as ReadTimeout,
+    Request as Request,
+    RequestException as RequestException,
+    Response as Response,
+    Timeout as Timeout,
+    TooManyRedirects as TooManyRedirects,
+    URLRequired as URLRequired,
+    adapters as adapters,
+    auth as auth,
+    codes as codes,
+    cookies as cookies,
+    exceptions as exceptions,
+    utils as utils,
+)
+
+from . import _urls
+from ._adapter import Adapter as Adapter
+from ._adapter import Unasked
+
+
+def __getattr__(name: str) -> Any:
+    return getattr(_requests, name)
+
+
+class Session(_requests.Session):
+    """A `requests.Session` whose calls of functions take the nearest path.
+
+    An adapter that is mounted keeps its say over what goes over HTTP.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        for prefix in ("https://", "http://", "nearpath://"):
+            super().mount(prefix, Adapter())
+
+    def mount(self, prefix: str | bytes, adapter: adapters.BaseAdapter) -> None:
+        super().mount(prefix, adapter if isinstance(adapter, Adapter) else Adapter(adapter))  # type: ignore[arg-type, unused-ignore]
+
+    def merge_environment_settings(self, url: Any, proxies: Any, stream: Any, verify: Any, cert: Any) -> Any:
+        """What the environment says of proxies and certificates: for a function it is asked where the call goes over HTTP."""
+        merge = super().merge_environment_settings
+        if _urls.target(str(url)) is None:
+            return merge(url, proxies, stream, verify, cert)
+        unasked = Unasked(proxies or {}, lambda: merge(url, proxies, stream, verify, cert))
+        stream = self.stream if stream is None else stream
+        return {"proxies": unasked, "stream": stream, "verify": verify, "cert": cert}
+
+    def prepare_request(self, request: Request) -> PreparedRequest:
+        url = str(request.url)
+        if url.startswith("nearpath://") and (target := _urls.target(url)):
+            request.url = target.url  # requests adds no parameters to a URL that it does not know
+        return super().prepare_request(request)
+
+
+def session() -> Session:
+    """A new session."""
+    return Session()
+
+
+def request(method: str, url: str, **how: Any) -> Response:
+    """Sends one request; see `requests.request`. Connections to the gateway are kept and used again."""
+    with Session() as once:
+        return once.request(method, url, **how)
+
+
+def get(url: str, params: Any = None, **how: Any) -> Response:
+    """Sends a GET."""
+    return request("get", url, params=params, **how)
+
+
+def options(url: str, **how: Any) -> Response:
+    """Sends an OPTIONS."""
+    return request("options", url, **how)
+
+
+def head(url: str, **how: Any) -> Response:
+    """Sends a HEAD; redirects are not followed."""
+    how.setdefault("allow_redirects", False)
+    return request("head", url, **how)
+
+
+def post(url: str, data: Any = None, json: Any = None, **how: Any) -> Response:
+    """Sends a POST."""
+    return request("post", url, data=data, json=json, **how)
+
+
+def put(url: str, data: Any = None, **how: Any) -> Response:
+    """Sends a PUT."""
+    return request("put", url, data=data, **how)
+
+
+def patch(url: str, data: Any = None, **how: Any) -> Response:
+    """Sends a PATCH."""
+    return request("patch", url, data=data, **how)
+
+
+def delete(url: str, **how: Any) -> Response:
+    """Sends a DELETE."""
+    return request("delete", url, **how)
