@@ -19,7 +19,7 @@ mod sessions;
 mod tokens;
 
 pub use minter::{Minter, Order};
-pub use provision::{LONGEST, Provision, ProvisionError};
+pub use provision::{Provision, ProvisionError};
 pub use queue::{Full, Numbers};
 pub use register::{Entry, Register};
 pub use sessions::Sessions;
