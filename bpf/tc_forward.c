@@ -2,10 +2,11 @@
  *
  * One row says everything: that this device may send with this source to that destination, and where that is. So a forged
  * source and an edge that nobody declared look alike, and cost one look; only then is it asked which of the two it was.
- * What has no row goes nowhere: the switch's own stack sees no packet of a station at all, not even ARP, which is answered
+ * A row between two instances is for the datagrams of their watchdogs alone. What has no row goes nowhere: the switch's own stack sees no packet of a station at all, not even ARP, which is answered
  * here. The packet enters the receiver's namespace at once (bpf_redirect_peer): no route, no neighbour, no second backlog.
  */
 #include "lib/helpers.h"
+#include "lib/datagram.h"
 #include "lib/packet.h"
 #include "lib/segment.h"
 #include "lib/stations.h"
@@ -69,6 +70,8 @@ static __attribute__((always_inline)) int forward(struct __sk_buff *skb, struct 
 	row = bpf_map_lookup_elem(&rows, &way);
 	if (!row)
 		return way.from == station->eip ? deny(skb, station) : drop(FORGED);
+	if (row->port && !is_between(skb, ip, row->port))
+		return deny(skb, station);
 	if (ip->ttl <= 1)
 		return drop(EXPIRED);
 	decrease_ttl(ip);

@@ -16,5 +16,6 @@ static long (*bpf_msg_pull_data)(struct sk_msg_md *msg, __u32 start, __u32 end, 
 	(void *)BPF_FUNC_msg_pull_data;
 static long (*bpf_redirect)(__u32 device, __u64 flags) = (void *)BPF_FUNC_redirect;
 static long (*bpf_redirect_peer)(__u32 device, __u64 flags) = (void *)BPF_FUNC_redirect_peer;
+static long (*bpf_skb_load_bytes)(const void *skb, __u32 from, void *to, __u32 bytes) = (void *)BPF_FUNC_skb_load_bytes;
 static long (*bpf_skb_change_tail)(struct __sk_buff *skb, __u32 bytes, __u64 flags) = (void *)BPF_FUNC_skb_change_tail;
 static long (*bpf_skb_pull_data)(struct __sk_buff *skb, __u32 bytes) = (void *)BPF_FUNC_skb_pull_data;

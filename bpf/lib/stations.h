@@ -38,6 +38,9 @@ struct row {
 	__u32 device;
 	__u8 near[ETH_ALEN];
 	__u8 far[ETH_ALEN];
+	/* Only UDP, from this port to this port; 0: anything. */
+	__be16 port;
+	__u8 unused[6];
 };
 
 struct {

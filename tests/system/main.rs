@@ -8,6 +8,7 @@ mod canaries;
 mod coap;
 mod cpu;
 mod death;
+mod direct;
 mod forward;
 mod grpc;
 mod house;

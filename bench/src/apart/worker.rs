@@ -1,8 +1,10 @@
 //! Workers as processes in a namespace: the handler, the watchdog in front of it, or the TLS front in its place.
 
 use std::cell::Cell;
-use std::io::{BufRead, BufReader, PipeWriter, Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 
 use nearpath_testkit::lab::Node;
@@ -45,7 +47,7 @@ pub(crate) struct Code {
 /// A running worker.
 pub(crate) struct Worker {
     pub(crate) callee: Callee,
-    dog: Option<(Process, PipeWriter)>,
+    dog: Option<(Process, UnixStream)>,
     front: Option<Process>,
 }
 
@@ -92,17 +94,19 @@ impl Machine {
     }
 
     /// The node's part is to say who it is; then it waits until both ways in are open.
-    fn watchdog(&self, provision: &Provision, port: u16, code: &Code) -> Result<(Process, PipeWriter), Error> {
-        let (reader, mut writer) = std::io::pipe()?;
+    fn watchdog(&self, provision: &Provision, port: u16, code: &Code) -> Result<(Process, UnixStream), Error> {
+        let (reader, mut writer) = UnixStream::pair()?;
         let mut command = Command::new("sh");
-        command.args(["-c", "exec 4<&0 3>&1 </dev/null >/dev/null; exec nearpath-watchdog"]).stdin(reader);
+        command
+            .args(["-c", "exec 4<&0 3>&1 </dev/null >/dev/null; exec nearpath-watchdog"])
+            .stdin(OwnedFd::from(reader));
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         command.envs([("NEARPATH_IDENTITY_FD", "4"), ("NEARPATH_NOTES_FD", "3"), ("mode", "http")]);
         command.envs([("fprocess", code.fprocess.as_str()), ("metrics_port", "0"), ("suppress_lock", "true")]);
         command.env("upstream_url", format!("http://{}", local(code.port))).env("port", port.to_string());
         command.envs(code.variables.iter().map(|(name, value)| (name, value)));
         let mut process = Process(self.node.spawn(&mut command)?);
-        drop(command); // it holds the pipe's other end, which would hide that the watchdog has died
+        drop(command); // it holds the socket's other end, which would hide that the watchdog has died
         writer.write_all(&provision.write())?;
         let (notes, log) = (process.0.stdout.take(), process.0.stderr.take());
         until(notes, |line| line == "ready")?;

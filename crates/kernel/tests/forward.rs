@@ -15,7 +15,7 @@ use nearpath_kernel::station::Station;
 use nearpath_kernel::switch::Switch;
 use nearpath_types::Eip;
 
-use frames::{arp, checksum, ip, seal, tcp, tcp_checksum};
+use frames::{arp, checksum, datagram, ip, seal, tcp, tcp_checksum};
 
 const NEXT_HOP: Ipv4Addr = Ipv4Addr::new(169, 254, 0, 1);
 const GATEWAY: Eip = Eip(Ipv4Addr::new(10, 62, 0, 1));
@@ -160,6 +160,40 @@ fn who_asks_for_a_connection_that_is_denied_is_told_so() {
         },
         "the control"
     );
+}
+
+/// Two instances whose watchdogs call each other reach nothing else of each other.
+#[test]
+fn between_instances_only_the_datagrams_of_watchdogs_pass() {
+    let forwarder = forwarder!();
+    judged_as_a(&forwarder);
+    let switch = Switch::create(NEXT_HOP).unwrap();
+    let b = Station::create(&switch, B, "b", NEXT_HOP).unwrap();
+    forwarder.attach(&switch, b.eip(), b.device()).unwrap();
+    let verdict = |frame: &[u8]| forwarder.judge(frame).unwrap().0;
+    let asked = datagram(A, B, (8080, 8080));
+    assert_eq!(verdict(&asked), SHOT, "nobody allowed that");
+    forwarder.allow_datagrams(A, B, 8080).unwrap();
+    assert_eq!(verdict(&asked), REDIRECT);
+    for ports in [(8080, 53), (53, 8080), (0x901f, 8080)] {
+        assert_eq!(verdict(&datagram(A, B, ports)), SHOT, "{ports:?}");
+    }
+    let mut part = asked.clone();
+    part[20] = 0x20;
+    seal(&mut part);
+    let mut options = asked.clone();
+    options[14] = 0x46;
+    for other in [part, options, ip(A, B, 64), tcp(A, B, 0x10), datagram(B, A, (8080, 8080))] {
+        assert_eq!(verdict(&other), SHOT);
+    }
+    let (refused, frame) = forwarder.judge(&tcp(A, B, 0x02)).unwrap();
+    assert_eq!((refused, frame[47]), (REDIRECT, 0x14), "a reset, back to who asked for a connection");
+    forwarder.allow_datagrams(B, A, 8080).unwrap();
+    forwarder.forbid(A, B);
+    assert_eq!(verdict(&asked), REDIRECT, "the other of the two still wants it");
+    forwarder.forbid(B, A);
+    assert_eq!(verdict(&asked), SHOT);
+    assert_eq!(verdict(&datagram(A, GATEWAY, (1, 2))), REDIRECT, "the control");
 }
 
 /// A gateway that does not know yet of an instance's end does not wait for it.

@@ -3,19 +3,24 @@
 //! A ledger stays when its domain ends, until what its edges counted is old enough to be forgotten: a chain that is deployed
 //! again goes on counting.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nearpath_domain::clock;
 use nearpath_domain::hub::{BUCKETS, Calls, EdgeCounters, Holdings, Ledger, Roll};
-use nearpath_types::FunctionId;
 use nearpath_types::chain::{Bucket, EdgeStatus, GATEWAY, HolderStatus, MemoryStatus};
+use nearpath_types::{FunctionId, InstanceAddr, InstanceId};
 
+use crate::direct::Direct;
 use crate::sums;
 
 /// By domain ([`nearpath_types::Policy::domain`]). Clones are the same books.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Books(Arc<Mutex<BTreeMap<String, Ledger>>>);
+pub(crate) struct Books {
+    ledgers: Arc<Mutex<BTreeMap<String, Ledger>>>,
+    /// Calls that went past memory and gateway.
+    direct: Direct,
+}
 
 impl Books {
     /// The ledger of a domain.
@@ -30,18 +35,30 @@ impl Books {
         let mut all = self.all();
         let counted =
             all.iter().flat_map(|(domain, ledger)| ledger.edges(now).into_iter().map(move |line| (domain, line)));
-        let edges = sums::edges(counted.filter_map(|(domain, line)| edge(domain, line)));
+        let direct = self.direct.edges().into_iter();
+        let edges = sums::edges(counted.filter_map(|(domain, line)| edge(domain, line)).chain(direct));
         all.retain(|_, ledger| !ledger.is_idle());
         edges
     }
 
-    /// How often a function was called by others through memory; it may have been in several domains, one after another.
+    /// How often a function was called by others past the gateway; it may have been in several domains, one after another.
     pub(crate) fn calls(&self, callee: &FunctionId) -> Calls {
-        self.all().values().fold(Calls::default(), |all, ledger| all.and(ledger.calls(callee)))
+        self.all().values().fold(self.direct.calls(callee), |all, ledger| all.and(ledger.calls(callee)))
+    }
+
+    /// Which instances can call which directly.
+    pub(crate) fn ways(&self) -> BTreeMap<InstanceId, BTreeSet<InstanceAddr>> {
+        self.direct.ways()
+    }
+
+    /// For those who tell of calls that the node does not see.
+    pub(crate) fn direct(&self) -> Direct {
+        self.direct.clone()
     }
 
     /// Forgets how often functions were called that there are no more.
     pub(crate) fn retain(&self, known: impl Fn(&FunctionId) -> bool) {
+        self.direct.retain(&known);
         self.all().values().for_each(|ledger| ledger.retain(&known));
     }
 
@@ -58,7 +75,7 @@ impl Books {
     }
 
     fn all(&self) -> MutexGuard<'_, BTreeMap<String, Ledger>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.ledgers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

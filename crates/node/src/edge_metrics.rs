@@ -46,7 +46,7 @@ fn labels(edge: &EdgeStatus) -> Labels<'_> {
 fn counters(to: &mut DescriptorEncoder, edges: &[EdgeStatus]) -> Result<(), Error> {
     type Value = fn(&EdgeStatus) -> u64;
     let plain: [(&str, &str, Value); 2] = [
-        ("nearpath_edge_requests", "Calls through shared memory that ended", |e| e.requests),
+        ("nearpath_edge_requests", "Calls past the gateway that ended", |e| e.requests),
         ("nearpath_edge_failed", "Of these, answered with 500 or above, or not at all", |e| e.failed),
     ];
     for (name, help, value) in plain {
@@ -73,14 +73,14 @@ fn counters(to: &mut DescriptorEncoder, edges: &[EdgeStatus]) -> Result<(), Erro
 }
 
 fn in_flight(to: &mut DescriptorEncoder, edges: &[EdgeStatus]) -> Result<(), Error> {
-    let help = "Calls through shared memory that have not ended";
+    let help = "Calls past the gateway that have not ended";
     let mut metric = to.encode_descriptor("nearpath_edge_in_flight", help, None, MetricType::Gauge)?;
     edges.iter().try_for_each(|edge| metric.encode_family(&labels(edge))?.encode_gauge(&edge.in_flight))
 }
 
 /// The count is the sum of the buckets, so that it fits them whatever a party wrote.
 fn durations(to: &mut DescriptorEncoder, edges: &[EdgeStatus]) -> Result<(), Error> {
-    let help = "Seconds that calls through shared memory took, as the caller saw it";
+    let help = "Seconds that calls past the gateway took, as the caller saw it";
     let mut metric = to.encode_descriptor("nearpath_edge_duration_seconds", help, None, MetricType::Histogram)?;
     for edge in edges {
         let buckets: Vec<_> = edge.latency.iter().map(|b| (b.below.unwrap_or(f64::INFINITY), b.count)).collect();

@@ -1,5 +1,5 @@
-//! Instances whose packets a forwarder moves: each talks to the gateway and to nobody else, and what it sends and gets is counted
-//! for its function.
+//! Instances whose packets a forwarder moves: each talks to the gateway, its watchdog also to the watchdogs of those that it may call over QUIC, and nobody to
+//! anybody else. What an instance sends to the gateway and gets from there is counted for its function.
 //!
 //! The kernel counts; the maps are read at a scrape and when an instance ends, between these nothing runs.
 
@@ -47,6 +47,13 @@ pub(crate) struct Passage {
     eip: Eip,
 }
 
+/// The right of two instances' watchdogs to reach each other; ends when dropped.
+#[derive(Debug)]
+pub(crate) struct Bridge {
+    of: Forwarding,
+    ends: (Eip, Eip),
+}
+
 impl Forwarding {
     /// Nobody hangs on it yet but the gateway; what it counts is shown from now on.
     pub(crate) fn new(forwarder: Arc<Forwarder>, gateway: Eip, registry: &Registry) -> Self {
@@ -69,6 +76,15 @@ impl Forwarding {
         let passage = Passage { of: self.clone(), eip };
         self.0.forwarder.allow(self.0.gateway, eip)?;
         Ok(passage)
+    }
+
+    /// Lets the watchdogs of two instances reach each other, from `port` to `port`.
+    ///
+    /// # Errors
+    /// As [`admit`](Self::admit).
+    pub(crate) fn join(&self, one: Eip, other: Eip, port: u16) -> io::Result<Bridge> {
+        self.0.forwarder.allow_datagrams(one, other, port)?;
+        Ok(Bridge { of: self.clone(), ends: (one, other) })
     }
 
     fn leave(&self, eip: Eip) {
@@ -122,6 +138,13 @@ fn add(a: Both, b: Both) -> Both {
 impl Drop for Passage {
     fn drop(&mut self) {
         self.of.leave(self.eip);
+    }
+}
+
+impl Drop for Bridge {
+    fn drop(&mut self) {
+        let (one, other) = self.ends;
+        self.of.0.forwarder.forbid(one, other);
     }
 }
 

@@ -13,6 +13,7 @@ mod agent;
 pub mod artifact;
 mod books;
 pub mod config;
+mod direct;
 mod domains;
 mod edge_metrics;
 mod edges;
@@ -33,6 +34,6 @@ pub mod reconcile;
 mod sums;
 
 pub use config::{Config, NodeError, Settle};
-pub use identities::{Identities, Identity, Issuer};
+pub use identities::{Answerer, Identities, Identity, Issuer, Step};
 pub use identity::node_id;
 pub use node::Node;

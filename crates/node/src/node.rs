@@ -20,6 +20,7 @@ use crate::config::{Config, NodeError};
 use crate::domains::Domains;
 use crate::exchanges::Exchanges;
 use crate::forwarding::Forwarding;
+use crate::identities::Surroundings;
 use crate::ids::{Eips, Ids};
 use crate::instance::life::Tools;
 use crate::logs::Logs;
@@ -77,11 +78,12 @@ impl Node {
         let gateway = (config.gateway_ip, config.gateway_port()).into();
         let premises = Premises { gateway_url: config.gateway_url, gateway, tmp: config.data_dir.join("tmp") };
         let (artifacts, identities) = (Arc::new(artifacts), config.identities);
-        let tools = Tools { machine, artifacts, identities, logs: logs.clone(), events };
-        let domains = Domains::new(config.data_dir.join("dispatch"), books.clone(), Exchanges::new(registry));
-        let workshop = Workshop::new(tools, premises, Lots::new(ids, Eips::around(config.gateway_ip)), domains);
         let publisher = Publisher::new();
         let (snapshots, observed) = (publisher.snapshots(), publisher.observed());
+        let around = Surroundings { snapshots: snapshots.clone(), machine: machine.clone(), direct: books.direct() };
+        let tools = Tools { machine, artifacts, identities, around, logs: logs.clone(), events };
+        let domains = Domains::new(config.data_dir.join("dispatch"), books.clone(), Exchanges::new(registry));
+        let workshop = Workshop::new(tools, premises, Lots::new(ids, Eips::around(config.gateway_ip)), domains);
         let (commands, obeyed) = mpsc::unbounded_channel();
         let (desired, wishes) = watch::channel(Desired::default());
         let agent = Agent::new(workshop, publisher, config.settle, Metrics::new(registry));
@@ -145,7 +147,7 @@ impl Node {
     /// Which path a plain call takes along every edge, the gateway's included.
     pub fn paths(&self) -> Vec<PathStatus> {
         let snapshot = self.snapshots.borrow().clone();
-        paths::matrix(&snapshot, &self.books.rolls())
+        paths::matrix(&snapshot, &self.books.rolls(), self.books.ways())
     }
 
     /// What the instances of a function use together; zero where nobody counts.

@@ -7,17 +7,18 @@ use nearpath_domain::hub::Roll;
 use nearpath_domain::registrar::Who;
 use nearpath_path::{self as path, Call, Carrier, Edge, Facts};
 use nearpath_types::chain::{GATEWAY, PathStatus};
-use nearpath_types::{FunctionId, FunctionRoute, Instance, InstanceId, InstanceState, Snapshot};
+use nearpath_types::policy::Transport;
+use nearpath_types::{FunctionId, FunctionRoute, Instance, InstanceAddr, InstanceId, InstanceState, Snapshot};
 
 /// Nothing about the call itself stands in the way of any path.
 const PLAIN: Call = Call { upgrade: false, grpc: false };
 
 /// One entry for each pair of ready instances along an edge, the gateway's own calls included; one without instances where
 /// none is ready.
-pub(crate) fn matrix(snapshot: &Snapshot, rolls: &BTreeMap<String, Roll>) -> Vec<PathStatus> {
+pub(crate) fn matrix(snapshot: &Snapshot, rolls: &BTreeMap<String, Roll>, direct: Ways) -> Vec<PathStatus> {
     let reach = rolls.iter().map(|(domain, roll)| (domain.as_str(), Reach::of(roll))).collect();
     let known = snapshot.functions.iter().map(|route| (&route.id, route)).collect();
-    let view = View { reach, known };
+    let view = View { reach, known, direct };
     let outside = snapshot.functions.iter().flat_map(|callee| view.gateways(callee));
     let inside = snapshot.functions.iter().flat_map(|caller| {
         let view = &view;
@@ -29,7 +30,11 @@ pub(crate) fn matrix(snapshot: &Snapshot, rolls: &BTreeMap<String, Roll>) -> Vec
 struct View<'a> {
     reach: BTreeMap<&'a str, Reach>,
     known: BTreeMap<&'a FunctionId, &'a FunctionRoute>,
+    direct: Ways,
 }
+
+/// Which instances call which straight over QUIC.
+type Ways = BTreeMap<InstanceId, BTreeSet<InstanceAddr>>;
 
 /// Who of a domain reaches whom. `None` stands for the gateway.
 #[derive(Default)]
@@ -92,11 +97,21 @@ impl View<'_> {
         };
         let domain = callee.policy.domain(&callee.id);
         let same = caller.policy.domain(&caller.id) == domain;
-        let pairs = ready(caller).flat_map(|from| ready(callee).map(move |to| (from.id, to.id)));
-        let pairs = pairs
-            .map(|(from, to)| self.pair(&entry, Some(from), to, domain.as_deref(), (same, Carrier::PLAIN)))
-            .collect();
+        let pairs = ready(caller).flat_map(|from| ready(callee).map(move |to| (from.id, to)));
+        let pair = |(from, to): (InstanceId, &Instance)| {
+            let carrier = self.carrier(from, to);
+            self.pair(&entry, Some(from), to.id, domain.as_deref(), (same, carrier))
+        };
+        let pairs = pairs.map(pair).collect();
         or_missing(pairs, &entry, if ready(caller).next().is_none() { caller } else { callee })
+    }
+
+    /// From function to function, past the gateway or by it.
+    fn carrier(&self, from: InstanceId, to: &Instance) -> Carrier {
+        match self.direct.get(&from).is_some_and(|ways| ways.contains(&to.addr)) {
+            true => Carrier { transport: Transport::Quic, caller_named: true, callee_named: true, ..Carrier::PLAIN },
+            false => Carrier::PLAIN,
+        }
     }
 
     fn pair(
@@ -144,17 +159,19 @@ fn or_missing(pairs: Vec<PathStatus>, entry: &PathStatus, missing: &FunctionRout
 mod tests {
     use super::*;
     use nearpath_domain::hub::Party;
-    use nearpath_types::policy::Transport;
-    use nearpath_types::{InstanceAddr, Policy};
+    use nearpath_types::Policy;
     use std::sync::Arc;
+
+    fn addr(id: u64) -> InstanceAddr {
+        InstanceAddr(([10, 62, 0, id as u8], 8080).into())
+    }
 
     fn function(name: &str, chain: Option<&str>, calls: &[&str], instances: &[u64]) -> FunctionRoute {
         let calls = calls.iter().map(|name| name.parse().unwrap()).collect();
         let policy = Policy { chain: chain.map(str::to_owned), calls, ..Policy::default() };
-        let addr = InstanceAddr("10.62.0.2:8080".parse().unwrap());
         let ready = |id: &u64| Instance {
             id: InstanceId(*id),
-            addr,
+            addr: addr(*id),
             state: InstanceState::Ready,
             quic: None,
             transport: Transport::Auto,
@@ -206,7 +223,8 @@ mod tests {
         let snapshot = Snapshot { version: 1, functions };
         let parties = [(1, None), (2, None), (3, Some((1, "front"))), (4, Some((2, "back"))), (5, Some((3, "back")))];
         let channels = [(1, 3), (2, 3), (1, 4), (2, 4), (1, 5), (3, 4), (4, 5)];
-        let paths = matrix(&snapshot, &roll(&parties, &channels));
+        let direct = BTreeMap::from([(InstanceId(1), BTreeSet::from([addr(5)]))]);
+        let paths = matrix(&snapshot, &roll(&parties, &channels), direct);
         let expected = [
             ("gateway/- front/i1 shm", ""),
             ("gateway/- back/i2 shm", ""),
@@ -217,7 +235,7 @@ mod tests {
             ("front/i1 back/i2 shm", ""),
             ("front/i1 back/i3 http", "no_party"),
             ("front/i1 plain/i4 http", "no_party"),
-            ("front/i1 alone/i5 http", "no_domain"),
+            ("front/i1 alone/i5 quic", "no_domain"),
             ("front/i1 other/i6 http", "other_domain"),
             ("front/- nobody/- -", ""),
             ("back/i2 back/i2 http", "no_party"),
@@ -234,7 +252,7 @@ mod tests {
     #[test]
     fn who_sleeps_has_no_path() {
         let functions = vec![function("front", None, &["back"], &[1]), function("back", None, &[], &[])];
-        let paths = matrix(&Snapshot { version: 1, functions }, &BTreeMap::new());
+        let paths = matrix(&Snapshot { version: 1, functions }, &BTreeMap::new(), Ways::new());
         assert_eq!(paths.len(), 3);
         let asleep =
             |path: &&PathStatus| path.why.as_deref() == Some("back.openfaas-fn is asleep") && path.path.is_none();

@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 /// The gateway as a caller. No function's full name lacks a dot.
 pub const GATEWAY: &str = "gateway";
 
-/// What an edge counted in shared memory. Calls that went over HTTP are not in it.
+/// What an edge counted of calls through shared memory, and of those that went straight over QUIC. Calls between functions that went by the
+/// gateway are not in it; messages and bytes are those in memory alone.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EdgeStatus {
@@ -38,7 +39,8 @@ pub struct EdgeStatus {
     pub latency: Vec<Bucket>,
 }
 
-/// Calls that a function received from other functions through shared memory, as it counted them itself.
+/// Calls that a function received from other functions past the gateway: through shared memory, as it counted them itself, or over QUIC, as
+/// its callers did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct NearCalls {
     /// Those that ended, the failed ones too.

@@ -6,6 +6,7 @@ pub mod addr;
 pub mod chain;
 pub mod desired;
 pub mod duration;
+pub mod frames;
 pub mod function;
 mod grpc;
 pub mod head;

@@ -19,9 +19,53 @@ pub(crate) enum Arrival {
     /// From a connection.
     Wire(Incoming),
     /// From a stream of another machine.
-    Quic(Stream),
+    Quic(Bounded),
     /// From memory that is shared with who wrote it.
     Memory(Parts),
+}
+
+/// A body from a stream, of which no more than so many bytes are taken.
+#[derive(Debug)]
+pub(crate) struct Bounded {
+    stream: Stream,
+    left: usize,
+}
+
+/// A body is longer than it may be.
+#[derive(Debug, thiserror::Error)]
+#[error("the request's body is too large")]
+pub(crate) struct TooLarge;
+
+impl Bounded {
+    pub(crate) fn new(stream: Stream, most: Option<usize>) -> Self {
+        Self { stream, left: most.unwrap_or(usize::MAX) }
+    }
+}
+
+impl Body for Bounded {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let this = self.get_mut();
+        let next = std::task::ready!(Pin::new(&mut this.stream).poll_frame(cx));
+        let bytes = next.as_ref().and_then(|next| next.as_ref().ok()).and_then(Frame::data_ref).map_or(0, Bytes::len);
+        match this.left.checked_sub(bytes) {
+            Some(left) => {
+                this.left = left;
+                Poll::Ready(next.map(|next| next.map_err(Into::into)))
+            }
+            None => Poll::Ready(Some(Err(TooLarge.into()))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.stream.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.stream.size_hint()
+    }
 }
 
 /// What came first, and what follows.
@@ -89,7 +133,7 @@ impl Body for Arrival {
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         match self.get_mut() {
             Self::Wire(body) => Pin::new(body).poll_frame(cx).map_err(Into::into),
-            Self::Quic(body) => Pin::new(body).poll_frame(cx).map_err(Into::into),
+            Self::Quic(body) => Pin::new(body).poll_frame(cx),
             Self::Memory(parts) => Pin::new(parts).poll_frame(cx),
         }
     }

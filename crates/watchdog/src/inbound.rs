@@ -15,7 +15,7 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use nearpath_types::{PlatformError, Reason};
 use tokio::time::{Sleep, sleep};
 
-use crate::arrival::Arrival;
+use crate::arrival::{Arrival, TooLarge};
 use crate::body::BoxError;
 use crate::refusal::error;
 use crate::upstream::Stream;
@@ -90,6 +90,12 @@ impl Inbound {
     /// Keeps an HTTP/2 stream's place until the body is gone: a stream is open until both of its directions have ended.
     pub(crate) fn keep(&mut self, stream: Arc<Stream>) {
         self.stream = Some(stream);
+    }
+}
+
+impl From<Bytes> for Inbound {
+    fn from(whole: Bytes) -> Self {
+        Self::full(whole)
     }
 }
 
@@ -169,6 +175,9 @@ fn too_large(max: usize) -> PlatformError {
 pub(crate) fn broken(fault: &(dyn std::error::Error + 'static)) -> PlatformError {
     if fault.is::<Silent>() {
         return error(Reason::SlowRequest, Silent.to_string()).governed_by("read_timeout");
+    }
+    if fault.is::<TooLarge>() {
+        return error(Reason::BodyTooLarge, TooLarge.to_string()).governed_by("nearpath.io/max-body");
     }
     error(Reason::BadRequest, format!("the request's body broke off: {fault}"))
 }

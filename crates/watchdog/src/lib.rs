@@ -11,6 +11,7 @@ mod body;
 mod caller;
 mod cgi;
 mod config;
+mod edges;
 #[doc(hidden)]
 pub mod fuzz;
 mod hop;

@@ -6,6 +6,7 @@
 use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,13 +14,14 @@ use std::time::{Duration, Instant};
 
 use nearpath_wire::mutual::Entrance;
 use rustix::process::Signal as Kill;
-use tokio::net::unix::pipe;
+use tokio::net::UnixStream;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::config::{Config, ModeName};
+use crate::edges::Edges;
 use crate::identity;
 use crate::inflight::Inflight;
 use crate::listen::{self, Closing};
@@ -69,15 +71,16 @@ pub(crate) async fn run(
     let started = Arc::new(Started::default());
     let app = Arc::new(App::new(config, &reaper, &started, Entrance::new(identity.is_some()))?);
     let membership = Membership::default();
+    let edges = Edges::default();
     if let Some(place) = app.config.premises.pickup {
-        pickup::start(place, membership.clone(), app.config.read_timeout)?; // the tenant may call while it starts
+        pickup::start(place, membership.clone(), edges.clone(), app.config.read_timeout)?; // the tenant may call while it starts
     }
     let mut tenant = Tenant::start(&app, &reaper)?;
     let closing = Closing::new();
     let addr = listener.local_addr()?;
     say!("listening on {addr}, mode {:?}", app.config.mode);
     tokio::spawn(listen::accept(listener, Arc::clone(&app), closing.watch()));
-    let told = take_identity(&app, addr, identity, &closing);
+    let (told, identified) = take_identity(&app, addr, identity, &closing, edges);
     serve_metrics(&app);
     notes.phase("watchdog", born.elapsed());
 
@@ -96,11 +99,11 @@ pub(crate) async fn run(
             notes.ready();
             take_part(&app, membership, &closing);
         }
-        () = signals.next() => return Ok(stop(&app, closing, tenant, &mut signals).await),
+        () = signals.next() => return Ok(stop(&app, closing, tenant, &mut signals, identified).await),
     }
     tokio::select! {
-        exit = tenant.exit() => Ok(died(exit, closing, &mut tenant).await),
-        () = signals.next() => Ok(stop(&app, closing, tenant, &mut signals).await),
+        exit = tenant.exit() => Ok(died(exit, closing, &mut tenant, identified).await),
+        () = signals.next() => Ok(stop(&app, closing, tenant, &mut signals, identified).await),
     }
 }
 
@@ -135,22 +138,30 @@ impl App {
 }
 
 /// Without an identity there is nobody to be over QUIC or TLS. Returns what an instance that is to be told who it is waits for before it is
-/// ready: callers would find nobody. It ends in every case.
-fn take_identity(app: &Arc<App>, addr: SocketAddr, identity: Option<File>, closing: &Closing) -> oneshot::Receiver<()> {
+/// ready: callers would find nobody, which ends in every case; and the task, which ends with the last call over QUIC.
+fn take_identity(
+    app: &Arc<App>,
+    addr: SocketAddr,
+    identity: Option<File>,
+    closing: &Closing,
+    edges: Edges,
+) -> (oneshot::Receiver<()>, JoinHandle<()>) {
     let (listens, told) = oneshot::channel();
     let listens = Some(listens).filter(|_| app.config.identity_awaited); // dropped: nobody has to wait
-    let Some(identity) = identity else { return told };
-    match pipe::Receiver::from_owned_fd(identity.into()) {
-        Ok(pipe) => {
-            let serving = identity::serve(Arc::clone(app), addr, pipe, closing.watch(), listens);
-            drop(tokio::task::spawn_local(serving));
+    let edges = Some(edges).filter(|_| app.config.premises.pickup.is_some());
+    let Some(identity) = identity else { return (told, tokio::spawn(std::future::ready(()))) };
+    let socket = std::os::unix::net::UnixStream::from(OwnedFd::from(identity));
+    match socket.set_nonblocking(true).and_then(|()| UnixStream::from_std(socket)) {
+        Ok(node) => {
+            let serving = identity::serve(Arc::clone(app), addr, node, closing.watch(), listens, edges);
+            (told, tokio::task::spawn_local(serving))
         }
         Err(fault) => {
             app.entrance.give_up();
-            say!("no QUIC, no TLS: NEARPATH_IDENTITY_FD is no pipe's reading end that does not block: {fault}");
+            say!("no QUIC, no TLS: NEARPATH_IDENTITY_FD is no socket: {fault}");
+            (told, tokio::spawn(std::future::ready(())))
         }
     }
-    told
 }
 
 /// A port that is taken costs the metrics, not the function.
@@ -272,17 +283,24 @@ async fn accepts(addrs: &[SocketAddr]) {
 }
 
 /// The tenant's server has died: what was in progress gets its answers, then this process ends too and the node starts anew.
-async fn died(exit: Exit, closing: Closing, tenant: &mut Tenant) -> ExitCode {
+async fn died(exit: Exit, closing: Closing, tenant: &mut Tenant, identified: JoinHandle<()>) -> ExitCode {
     let tail = match &mut tenant.0 {
         Some(server) => server.last_words(true).await,
         None => String::new(),
     };
     say!("the tenant's process ended with {exit}{tail}");
     let _ = timeout(LAST_WORDS, closing.finish()).await;
+    let _ = timeout(LAST_WORDS, identified).await; // callers over QUIC learn of an end only by being told
     ExitCode::from(exit.as_failure())
 }
 
-async fn stop(app: &App, closing: Closing, tenant: Tenant, signals: &mut Signals) -> ExitCode {
+async fn stop(
+    app: &App,
+    closing: Closing,
+    tenant: Tenant,
+    signals: &mut Signals,
+    identified: JoinHandle<()>,
+) -> ExitCode {
     app.healthy.store(false, Ordering::Relaxed);
     app.lock.release();
     say!("stopping: unhealthy for {:?}, then closing", app.config.healthcheck_interval);
@@ -291,6 +309,7 @@ async fn stop(app: &App, closing: Closing, tenant: Tenant, signals: &mut Signals
     if !signals.unless(drain, closing.finish()).await {
         say!("calls were still in progress after {drain:?} (write_timeout) and are cut");
     }
+    let _ = timeout(LAST_WORDS, identified).await; // callers over QUIC learn of an end only by being told
     end_tenant(tenant, app.config.stop_grace).await;
     say!("stopped");
     ExitCode::SUCCESS

@@ -62,6 +62,11 @@ impl Watch {
     pub(crate) async fn closed(&mut self) {
         let _ = self.closing.wait_for(|closing| *closing).await;
     }
+
+    /// Returns when nobody waits any more for connections to finish.
+    pub(crate) async fn given_up(&mut self) {
+        while self.closing.changed().await.is_ok() {}
+    }
 }
 
 impl Closing {

@@ -1,6 +1,6 @@
 //! Packets between the stations of one switch: who hangs where, who may send to whom.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::os::fd::AsFd;
@@ -44,6 +44,17 @@ struct Row {
     device: u32,
     near: Mac,
     far: Mac,
+    /// In the network's order.
+    port: [u8; 2],
+    unused: [u8; 6],
+}
+
+/// What may go from one station to another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Leave {
+    Anything,
+    /// Datagrams from this port to this port, for so many who asked.
+    Datagrams(u16, u32),
 }
 
 #[expect(unsafe_code, reason = "aya's mark for what may be copied to and from maps")]
@@ -52,7 +63,7 @@ mod plain {
     unsafe impl aya::Pod for super::Owner {}
     // SAFETY: a u32 and octets without padding; every value is valid.
     unsafe impl aya::Pod for super::Way {}
-    // SAFETY: two u64, a u32 and twelve octets: 32 without padding; every value is valid.
+    // SAFETY: two u64, a u32 and twenty octets: 40 without padding; every value is valid.
     unsafe impl aya::Pod for super::Row {}
 }
 
@@ -96,7 +107,7 @@ struct State {
     /// Index of the device, and what holds the program there.
     stations: BTreeMap<Eip, (u32, SchedClassifierLinkId)>,
     /// Both directions; stations need not be there yet.
-    allowed: BTreeSet<(Eip, Eip)>,
+    allowed: BTreeMap<(Eip, Eip), Leave>,
 }
 
 impl Forwarder {
@@ -114,7 +125,7 @@ impl Forwarder {
         let bad = |error: MapError| refused(&error);
         let (owners, rows) = (take("stations")?.try_into().map_err(bad)?, take("rows")?.try_into().map_err(bad)?);
         let counts = take("counts")?.try_into().map_err(bad)?;
-        let (stations, allowed) = (BTreeMap::new(), BTreeSet::new());
+        let (stations, allowed) = (BTreeMap::new(), BTreeMap::new());
         Ok(Self { state: Mutex::new(State { loaded, owners, rows, counts, stations, allowed }) })
     }
 
@@ -149,18 +160,46 @@ impl Forwarder {
     /// # Errors
     /// When there are 16384 rows already: two for each pair.
     pub fn allow(&self, one: Eip, other: Eip) -> io::Result<()> {
-        let mut state = self.state();
-        state.allowed.extend([(one, other), (other, one)]);
-        state.connect(one, other)?;
-        state.connect(other, one)
+        self.permit(one, other, |_| Leave::Anything)
     }
 
-    /// Two stations may not talk any more.
+    /// Lets datagrams go between two stations, from `port` to the same port of the other; nothing else. Each time this is asked for it has to be taken back
+    /// with [`forbid`](Self::forbid).
+    ///
+    /// # Errors
+    /// As [`allow`](Self::allow).
+    pub fn allow_datagrams(&self, one: Eip, other: Eip, port: u16) -> io::Result<()> {
+        self.permit(one, other, |before| match before {
+            Some(Leave::Anything) => Leave::Anything,
+            Some(Leave::Datagrams(_, asked)) => Leave::Datagrams(port, asked + 1),
+            None => Leave::Datagrams(port, 1),
+        })
+    }
+
+    fn permit(&self, one: Eip, other: Eip, leave: impl Fn(Option<Leave>) -> Leave) -> io::Result<()> {
+        let mut state = self.state();
+        for pair in [(one, other), (other, one)] {
+            let before = state.allowed.get(&pair).copied();
+            let now = leave(before);
+            state.allowed.insert(pair, now);
+            if before.is_none_or(|before| before.port() != now.port()) {
+                state.connect(pair.0, pair.1)?; // a row that stands keeps its counts
+            }
+        }
+        Ok(())
+    }
+
+    /// Two stations may not talk any more, or one less of those who asked wants it.
     pub fn forbid(&self, one: Eip, other: Eip) {
         let mut state = self.state();
-        for (from, to) in [(one, other), (other, one)] {
-            state.allowed.remove(&(from, to));
-            state.disconnect(from, to);
+        for pair in [(one, other), (other, one)] {
+            match state.allowed.get_mut(&pair) {
+                Some(Leave::Datagrams(_, asked @ 2..)) => *asked -= 1,
+                _ => {
+                    state.allowed.remove(&pair);
+                    state.disconnect(pair.0, pair.1);
+                }
+            }
         }
     }
 
@@ -198,18 +237,28 @@ impl Forwarder {
     }
 }
 
+impl Leave {
+    fn port(self) -> u16 {
+        match self {
+            Self::Anything => 0,
+            Self::Datagrams(port, _) => port,
+        }
+    }
+}
+
 impl State {
     /// Writes down who is behind a device, and the rows that this makes possible.
     fn introduce(&mut self, eip: Eip) -> io::Result<()> {
         let (device, [near, far]) = (self.stations[&eip].0, macs(eip));
         let owner = Owner { eip: eip.0.octets(), near, far };
         self.owners.insert(device, owner, 0).map_err(|error| refused(&error))?;
-        let mine: Vec<_> = self.allowed.iter().copied().filter(|(from, to)| *from == eip || *to == eip).collect();
+        let mine: Vec<_> = self.allowed.keys().copied().filter(|(from, to)| *from == eip || *to == eip).collect();
         mine.into_iter().try_for_each(|(from, to)| self.connect(from, to))
     }
 
     fn detach(&mut self, eip: Eip) {
-        for (from, to) in self.allowed.clone().into_iter().filter(|(from, to)| *from == eip || *to == eip) {
+        let mine: Vec<_> = self.allowed.keys().copied().filter(|(from, to)| *from == eip || *to == eip).collect();
+        for (from, to) in mine {
             self.disconnect(from, to);
         }
         if let Some((device, link)) = self.stations.remove(&eip) {
@@ -222,7 +271,8 @@ impl State {
     fn connect(&mut self, from: Eip, to: Eip) -> io::Result<()> {
         let (Some(way), Some((device, _))) = (self.way(from, to), self.stations.get(&to)) else { return Ok(()) };
         let [near, far] = macs(to);
-        let row = Row { packets: 0, bytes: 0, device: *device, near, far };
+        let port = self.allowed.get(&(from, to)).map_or(0, |leave| leave.port()).to_be_bytes();
+        let row = Row { packets: 0, bytes: 0, device: *device, near, far, port, unused: [0; 6] };
         self.rows.insert(way, row, 0).map_err(|error| refused(&error))
     }
 

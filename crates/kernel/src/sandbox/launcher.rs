@@ -37,7 +37,7 @@ pub struct Launched {
     pub stderr: OwnedFd,
     /// Notes about its start: [`super::Note`].
     pub notes: OwnedFd,
-    /// Where the watchdog reads who it is: frames of `contract/provision.md`. Nothing need be written.
+    /// The node's end of the socket at which the watchdog hears who it is: `contract/identity.md`. Nothing need be written.
     pub identity: OwnedFd,
 }
 
@@ -164,7 +164,7 @@ impl Bench {
         let (stdout, out) = pipe_with(PipeFlags::CLOEXEC)?;
         let (stderr, err) = pipe_with(PipeFlags::CLOEXEC)?;
         let (notes, note) = pipe_with(PipeFlags::CLOEXEC)?;
-        let (who, identity) = pipe_with(PipeFlags::CLOEXEC)?;
+        let (who, identity) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         let (gate, hold) = pipe_with(PipeFlags::CLOEXEC)?;
         let streams = Streams { stdout: out, stderr: err, notes: note, identity: who, gate: hold };
         let (guard, asks) = guarded(spec)?.unzip();

@@ -51,6 +51,16 @@ pub(crate) fn tcp(from: Eip, to: Eip, flags: u8) -> Vec<u8> {
     frame
 }
 
+/// A UDP datagram between these ports.
+pub(crate) fn datagram(from: Eip, to: Eip, ports: (u16, u16)) -> Vec<u8> {
+    let mut frame = ip(from, to, 64);
+    frame[23] = 17;
+    frame[34..38].copy_from_slice(&[ports.0.to_be_bytes(), ports.1.to_be_bytes()].concat());
+    frame[38..40].copy_from_slice(&20_u16.to_be_bytes());
+    seal(&mut frame);
+    frame
+}
+
 /// The checksum of a TCP segment with its pseudo header; 0 when it holds.
 pub(crate) fn tcp_checksum(frame: &[u8]) -> u16 {
     let length = u16::try_from(frame.len() - 34).unwrap().to_be_bytes();

@@ -236,7 +236,9 @@ impl Agent {
         for (id, desired) in all {
             self.functions.entry(id).or_default().wish(desired);
         }
-        self.workshop.domains.declare(self.functions.iter().map(|(id, function)| (id, function.policy())));
+        let policies = self.functions.iter().map(|(id, function)| (id, function.policy()));
+        self.workshop.tools.identities.permit(policies.clone());
+        self.workshop.domains.declare(policies);
     }
 
     fn hear(&mut self, event: Event) {

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use nearpath_types::{DesiredFunction, FunctionSpec, Policy, quantity};
+use nearpath_types::{DesiredFunction, Eip, FunctionSpec, Policy, quantity};
 
 use super::lots::{Lot, Lots};
 use super::record::Record;
@@ -49,7 +49,7 @@ impl Workshop {
         let policy = Policy::of(&desired.spec).unwrap_or_default(); // one that cannot be read is told elsewhere
         self.open_door(&mut blueprint, &desired.spec, &policy);
         if self.tools.identities.serve(policy.transport) {
-            blueprint.environment.extend(variables::identity(policy.transport));
+            self.introduce(&mut blueprint, &desired.spec, &policy);
         }
         let (record, order) = Record::starting(lot, desired, policy.transport, now);
         tokio::spawn(Life::new(blueprint, desired, self.tools.clone()).live(order));
@@ -65,9 +65,24 @@ impl Workshop {
             }
         }
         let Some(door) = &blueprint.dispatch else { return };
-        let network = blueprint.eip.map(|eip| (eip, self.premises.gateway));
+        let network = self.network(blueprint);
         blueprint.pickup = network.filter(|_| chain::takes_part(spec)).map(|_| chain::PICKUP);
         blueprint.environment.extend(chain::variables(spec, policy, door, network));
+    }
+
+    /// Has it told who it is. Its calls are picked up then, if it declares any: they may go straight to whom they are for.
+    fn introduce(&self, blueprint: &mut Blueprint, spec: &FunctionSpec, policy: &Policy) {
+        blueprint.environment.extend(variables::identity(policy.transport));
+        blueprint.environment.extend(chain::limited(spec, policy));
+        if let Some(network) = self.network(blueprint).filter(|_| !policy.calls.is_empty()) {
+            blueprint.pickup = Some(chain::PICKUP);
+            blueprint.environment.extend(chain::picked_up(network));
+        }
+    }
+
+    /// The instance's own address and the gateway's, where it has a network of its own.
+    fn network(&self, blueprint: &Blueprint) -> Option<(Eip, SocketAddr)> {
+        blueprint.eip.map(|eip| (eip, self.premises.gateway))
     }
 
     fn blueprint(&self, lot: &Lot, desired: &DesiredFunction, limits: Limits) -> Result<Blueprint, String> {

@@ -11,6 +11,9 @@ use crate::machine::DISPATCH;
 /// own server may have the port.
 pub const PICKUP: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
+/// The watchdog's own variable.
+const MAX_INFLIGHT: &str = "max_inflight";
+
 /// Whether the watchdog takes part for the tenant's code: unless its variable `shared_memory` says no. What cannot be read
 /// is the watchdog's to complain about.
 pub fn takes_part(spec: &FunctionSpec) -> bool {
@@ -26,17 +29,27 @@ pub fn variables(
     network: Option<(Eip, SocketAddr)>,
 ) -> Vec<(String, String)> {
     let door = if network.is_some() { DISPATCH.to_owned() } else { door.to_string_lossy().into_owned() };
-    let mut all = vec![("NEARPATH_DISPATCH", door)];
-    if let Some((eip, gateway)) = network.filter(|_| takes_part(spec)) {
-        let pickup = SocketAddr::from((PICKUP, gateway.port()));
-        all.extend([("NEARPATH_PICKUP", pickup.to_string()), ("NEARPATH_GATEWAY", gateway.to_string())]);
-        all.push(("NEARPATH_EIP", eip.0.to_string()));
-    }
-    all.extend(limits.max_body.map(|bytes| ("NEARPATH_MAX_BODY", bytes.to_string())));
-    let unsaid = !spec.env_vars.contains_key("max_inflight") && spec.annotations.contains_key(policy::MAX_INFLIGHT);
-    let inflight = limits.max_inflight.filter(|_| unsaid && takes_part(spec)); // calls along edges pass no gateway
-    all.extend(inflight.map(|calls| ("max_inflight", calls.to_string())));
-    all.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+    let mut all = vec![("NEARPATH_DISPATCH".to_owned(), door)];
+    let of_calls = limited(spec, limits).into_iter();
+    all.extend(of_calls.filter(|(name, _)| name != MAX_INFLIGHT || takes_part(spec)));
+    all.extend(network.filter(|_| takes_part(spec)).into_iter().flat_map(picked_up));
+    all
+}
+
+/// Variables for an instance that is called along edges: such calls pass no gateway that would keep these limits.
+pub fn limited(spec: &FunctionSpec, limits: &Policy) -> Vec<(String, String)> {
+    let unsaid = !spec.env_vars.contains_key(MAX_INFLIGHT) && spec.annotations.contains_key(policy::MAX_INFLIGHT);
+    let inflight = limits.max_inflight.filter(|_| unsaid).map(|calls| (MAX_INFLIGHT, calls.to_string()));
+    let body = limits.max_body.map(|bytes| ("NEARPATH_MAX_BODY", bytes.to_string()));
+    body.into_iter().chain(inflight).map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+/// Variables for an instance whose calls are picked up: where that is, and the gateway's address and its own.
+pub fn picked_up((eip, gateway): (Eip, SocketAddr)) -> [(String, String); 3] {
+    let pickup = SocketAddr::from((PICKUP, gateway.port()));
+    let all = [("NEARPATH_PICKUP", pickup.to_string()), ("NEARPATH_GATEWAY", gateway.to_string())];
+    let [pickup, gateway] = all.map(|(name, value)| (name.to_owned(), value));
+    [pickup, gateway, ("NEARPATH_EIP".to_owned(), eip.0.to_string())]
 }
 
 #[cfg(test)]

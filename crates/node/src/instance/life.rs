@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
-use nearpath_types::{DesiredFunction, InstanceId, StartPhase};
+use nearpath_types::{DesiredFunction, InstanceAddr, InstanceId, StartPhase};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
@@ -17,7 +17,7 @@ use super::ending::{Ending, Evidence};
 use super::notes::{Note, Notes};
 use super::variables;
 use crate::artifact::{Artifacts, Key};
-use crate::identities::{Identities, Telling};
+use crate::identities::{Caller, Identities, Surroundings, Telling};
 use crate::logs::Logs;
 use crate::machine::{Blueprint, Exit, Launched, Machine, Process};
 
@@ -72,6 +72,8 @@ pub struct Tools {
     pub artifacts: Arc<Artifacts>,
     /// Who says who they are.
     pub identities: Identities,
+    /// What is around those who are told.
+    pub(crate) around: Surroundings,
     /// Where their output goes.
     pub logs: Logs,
     /// Who hears of them.
@@ -174,15 +176,17 @@ impl Life {
         ending
     }
 
-    /// Tells the instance who it is, beside its start, for as long as it is there.
-    fn identify(&self, pipe: OwnedFd) -> Telling {
+    /// Tells the instance who it is, beside its start, and talks with it for as long as it is there.
+    fn identify(&self, socket: OwnedFd) -> Telling {
         let (function, id, tools) = (self.blueprint.function.clone(), self.blueprint.id, self.tools.clone());
         let known = move |named: Result<Arc<str>, String>| match named {
             Ok(name) => drop(tools.events.send(Event::Named(id, name))),
             Err(why) => tracing::warn!(%function, instance = %id, "it is not called over QUIC: {why}"),
         };
-        let (identities, function) = (self.tools.identities.clone(), self.blueprint.function.clone());
-        Telling::begin(identities.tell(function, id, pipe, known))
+        let picked_up = self.blueprint.eip.filter(|_| self.blueprint.pickup.is_some());
+        let addr = picked_up.map(|eip| InstanceAddr((eip.0, variables::PORT).into()));
+        let caller = Caller { function: self.blueprint.function.clone(), instance: id, addr };
+        Telling::begin(self.tools.identities.clone().tell(caller, socket, self.tools.around.clone(), known))
     }
 
     fn unkept_limits(&self) -> Vec<&'static str> {

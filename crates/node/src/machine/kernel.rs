@@ -12,11 +12,13 @@ use futures_util::future::BoxFuture;
 use nearpath_kernel::cgroup::{Cgroup, Cgroups, Controller, Limits as KernelLimits};
 use nearpath_kernel::sandbox::{self, Bind, Isolation, Launcher, Network, Spec};
 use nearpath_kernel::switch::Switch;
+use nearpath_types::Eip;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 use tokio::io::unix::AsyncFd;
 
-use super::{Blueprint, Consumed, DISPATCH, Exit, Launched, Limits, Machine, Process, session};
+use super::{Blueprint, Consumed, DISPATCH, Exit, Launched, Limits, Machine, Process, Way, session};
 use crate::forwarding::{Forwarding, Passage};
+use crate::instance::variables;
 
 /// Starts instances as sandboxed processes of this machine.
 pub struct KernelMachine {
@@ -100,6 +102,14 @@ impl Machine for KernelMachine {
 
     fn has_network(&self) -> bool {
         self.isolation != Isolation::None
+    }
+
+    /// Only where a forwarder stands between instances: the switch by itself carries nothing from one to another.
+    fn way(&self, one: Eip, other: Eip) -> Option<Way> {
+        let joined = self.forwarding.as_ref()?.join(one, other, variables::PORT);
+        let joined =
+            joined.inspect_err(|error| tracing::warn!(%one, %other, %error, "they call each other by the gateway"));
+        joined.ok().map(|bridge| Box::new(bridge) as Way)
     }
 
     /// The limit of processes is the node's own most of the time, so a tenant is not bothered with it.

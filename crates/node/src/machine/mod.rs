@@ -80,7 +80,7 @@ pub struct Launched {
     pub stderr: OwnedFd,
     /// Reading end of its notes; see `contract/notes.md`.
     pub notes: OwnedFd,
-    /// Where it reads who it is.
+    /// The node's end of the socket at which it hears who it is: `contract/identity.md`.
     pub identity: OwnedFd,
     /// Power over it.
     pub process: Arc<dyn Process>,
@@ -105,6 +105,9 @@ pub struct Consumed {
     /// Memory at this moment, in bytes.
     pub memory_bytes: u64,
 }
+
+/// Leave for the watchdogs of two instances to reach each other; ends when it is dropped.
+pub type Way = Box<dyn std::any::Any + Send + Sync>;
 
 /// Power over a started instance. Calls to one that has ended do nothing.
 pub trait Process: Send + Sync + 'static {
@@ -148,6 +151,12 @@ pub trait Machine: Send + Sync + 'static {
 
     /// Removes what the node itself keeps on the machine, once nothing runs on it any more.
     fn leave(&self) {}
+
+    /// Lets datagrams go between the watchdogs of two instances, both ways, from port to port where they serve; nothing else goes that way.
+    /// `None`: instances of this machine do not reach each other. Blocks.
+    fn way(&self, _one: Eip, _other: Eip) -> Option<Way> {
+        None
+    }
 
     /// Whether instances get a network of their own, hence an eIP.
     fn has_network(&self) -> bool;

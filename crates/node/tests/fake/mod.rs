@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, PipeWriter, Write};
 use std::net::Ipv4Addr;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -118,7 +119,7 @@ impl Machine for FakeMachine {
         let (stdout, _) = io::pipe()?;
         let (stderr, mut err) = io::pipe()?;
         let (notes, mut note) = io::pipe()?;
-        let (_, identity) = io::pipe()?; // nobody reads it
+        let (_, identity) = UnixStream::pair()?; // nobody reads it
         match script {
             Script::Serve | Script::Stubborn => note.write_all(b"phase watchdog 1000\nready\n")?,
             Script::Crash => err.write_all(b"Traceback\nno module named cart\n")?,

@@ -28,7 +28,7 @@ use crate::refusal::error;
 use crate::serve::{App, answer};
 
 use reply::Beginning;
-pub(crate) use words::{fields, response, traced};
+pub(crate) use words::{fields, response, tell_limit, traced};
 
 /// The party, once there is one. Clones are the same.
 #[derive(Debug, Clone, Default)]
@@ -96,6 +96,12 @@ async fn call(app: Arc<App>, mut received: Received, open: Open) {
     }
 }
 
+/// What a caller is told whose body is larger than its callee takes.
+pub(crate) fn too_large(limit: usize) -> PlatformError {
+    let text = format!("the request's body is larger than {limit} bytes");
+    error(Reason::BodyTooLarge, text).governed_by("nearpath.io/max-body")
+}
+
 async fn walk(
     app: Arc<App>,
     received: &Received,
@@ -105,8 +111,7 @@ async fn walk(
     let body = Parts::new(received.body.clone(), rest);
     let limit = app.config.premises.max_body;
     if let Some(limit) = limit.filter(|limit| body.size_hint().lower() > *limit as u64) {
-        let text = format!("the request's body is larger than {limit} bytes");
-        return Err(error(Reason::BodyTooLarge, text).governed_by("nearpath.io/max-body"));
+        return Err(too_large(limit));
     }
     let mut request = words::request(received, body)?;
     if received.caller.function.is_some() {

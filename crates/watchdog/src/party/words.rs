@@ -60,7 +60,7 @@ fn add(headers: &mut HeaderMap, name: &str, value: &[u8]) {
 }
 
 /// The call's time limit, unless its caller set one or asks for a stream, which has none.
-pub(super) fn tell_limit(headers: &mut HeaderMap, limit: Option<Duration>) {
+pub(crate) fn tell_limit(headers: &mut HeaderMap, limit: Option<Duration>) {
     let accept = headers.get(ACCEPT).map_or(&[][..], HeaderValue::as_bytes);
     let asks = |kind: &[u8]| accept.windows(kind.len()).any(|part| part.eq_ignore_ascii_case(kind));
     let Some(limit) = limit.filter(|_| !asks(b"text/event-stream") && !asks(b"application/x-ndjson")) else { return };

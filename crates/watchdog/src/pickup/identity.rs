@@ -1,6 +1,6 @@
 //! What the gateway would say of a request in its head and its answer's, said here: the same fields with the same meaning.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use http::header::{ACCEPT, CONTENT_TYPE, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Request, Response, Version};
@@ -62,14 +62,19 @@ impl Asked {
         headers.insert(X_START_TIME, self.start_time.clone());
     }
 
-    /// Makes the head of an answer that came through memory fit for the caller.
-    pub(super) fn to_caller(&self, headers: &mut HeaderMap, pickup: &Pickup) {
+    /// Time since the request came.
+    pub(super) fn took(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    /// Makes the head of an answer that did not come from the gateway, but by this path, fit for the caller.
+    pub(super) fn to_caller(&self, headers: &mut HeaderMap, pickup: &Pickup, path: &'static str) {
         self.identify(headers, pickup);
         let took = self.began.elapsed().as_secs_f64();
         let seconds = || HeaderValue::from_str(&format!("{took:.6}")).expect("digits and a point");
         headers.entry(X_DURATION_SECONDS).or_insert_with(seconds);
         if self.path {
-            headers.insert(X_NEARPATH_PATH, HeaderValue::from_static("shm"));
+            headers.insert(X_NEARPATH_PATH, HeaderValue::from_static(path));
         }
     }
 

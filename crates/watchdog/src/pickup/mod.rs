@@ -1,10 +1,12 @@
 //! Calls of the tenant's code to other functions, picked up inside the instance: `http://gateway:8080/function/NAME`.
 //!
 //! In an instance of a chain the name `gateway` means a loopback address that the watchdog listens on. What a declared edge
-//! leads to, and the chain's memory can carry, goes there ([`ring`]); anything else, and all that is in doubt, goes to the
-//! gateway itself, as it came ([`forward`]): it refuses, wakes and queues, and knows the caller by its eIP as ever. The
-//! listener outlives the drain, because calls that are being finished may still call others.
+//! leads to, and the chain's memory can carry, goes there ([`ring`]); what leads to a function that is called over QUIC goes straight to
+//! one of its instances ([`direct`]); anything else, and all that is in doubt, goes to the gateway itself, as it came
+//! ([`forward`]): it refuses, wakes and queues, and knows the caller by its eIP as ever. The listener outlives the drain, because calls
+//! that are being finished may still call others.
 
+mod direct;
 mod forward;
 mod identity;
 mod ring;
@@ -28,20 +30,21 @@ use tokio::task::spawn_local;
 use crate::arrival::Arrival;
 use crate::body::Body;
 use crate::config::premises;
-use crate::inbound::Inbound;
+use crate::edges::{Callee, Edges};
+use crate::inbound::{Inbound, Upload, collect};
 use crate::listen::{self, ACCEPT_PAUSE};
 use crate::party::Membership;
 use crate::refusal::error;
 use crate::upstream::{Peer, Upstream};
 
 use forward::forward;
-use ring::Sent;
-use wish::Wish;
+use wish::{LARGEST, Wish, is_held};
 
 /// What every call needs.
 #[derive(Debug)]
 pub(crate) struct Pickup {
     membership: Membership,
+    edges: Edges,
     gateway: Upstream,
     /// What the gateway would say of the caller.
     forwarded_for: HeaderValue,
@@ -51,10 +54,11 @@ pub(crate) struct Pickup {
 }
 
 impl Pickup {
-    fn new(place: premises::Pickup, membership: Membership, read_timeout: Option<Duration>) -> Self {
+    fn new(place: premises::Pickup, membership: Membership, edges: Edges, read_timeout: Option<Duration>) -> Self {
         let host = rustix::system::uname().nodename().to_bytes().to_owned();
         Self {
             membership,
+            edges,
             gateway: Upstream::new(Peer::Gateway, vec![place.gateway]),
             forwarded_for: HeaderValue::from_str(&place.eip.to_string()).expect("an address is ASCII"),
             served_by: HeaderValue::from_bytes(&host).unwrap_or(HeaderValue::from_static("nearpath-watchdog")),
@@ -67,9 +71,14 @@ impl Pickup {
 ///
 /// # Errors
 /// When the address is taken: the instance could call nobody.
-pub(crate) fn start(place: premises::Pickup, membership: Membership, read_timeout: Option<Duration>) -> io::Result<()> {
+pub(crate) fn start(
+    place: premises::Pickup,
+    membership: Membership,
+    edges: Edges,
+    read_timeout: Option<Duration>,
+) -> io::Result<()> {
     let listener = listen::bind(place.listen, true)?;
-    spawn_local(accept(listener, Rc::new(Pickup::new(place, membership, read_timeout))));
+    spawn_local(accept(listener, Rc::new(Pickup::new(place, membership, edges, read_timeout))));
     Ok(())
 }
 
@@ -110,7 +119,14 @@ async fn answer(pickup: &Pickup, request: Request<Incoming>) -> Response<Body> {
     }
 }
 
-/// Through memory when it can be, else to the gateway.
+/// What became of a call that did not go to the gateway.
+enum Sent<B> {
+    Answered(Response<Body>),
+    /// Nothing ran: here is the request for another way.
+    Not(Request<B>),
+}
+
+/// Through memory when it can be, else straight to an instance over QUIC, else to the gateway.
 async fn pass(
     pickup: &Pickup,
     asked: &identity::Asked,
@@ -119,13 +135,48 @@ async fn pass(
     if request.method() == http::Method::CONNECT {
         return Err(error(Reason::MethodNotAllowed, "CONNECT is not served here"));
     }
-    let post = pickup.membership.post();
-    let Some((post, wish)) = post.and_then(|post| Some((post, Wish::of(&request, post)?))) else {
-        let request = request.map(|body| Inbound::conversing(Arrival::Wire(body)));
-        return forward(&pickup.gateway, request).await;
-    };
-    match ring::call(pickup, post, asked, wish, request).await? {
-        Sent::Answered(response) => Ok(response),
-        Sent::Not(request) => forward(&pickup.gateway, request.map(Inbound::full)).await,
+    let Some(wish) = Wish::read(&request) else { return as_it_comes(pickup, request).await };
+    let post = pickup.membership.post().filter(|post| wish.suits_memory(&request, post));
+    let callee = pickup.edges.callee(&wish.function).filter(|_| wish.suits_quic(&request));
+    if post.is_none() && callee.is_none() {
+        return as_it_comes(pickup, request).await;
     }
+    if !is_held(&request) {
+        let request = request.map(|body| Inbound::conversing(Arrival::Wire(body)));
+        return on(pickup, callee.as_deref(), asked, &wish, request).await;
+    }
+    let (head, body) = request.into_parts();
+    let body = collect(Arrival::Wire(body), LARGEST, pickup.read_timeout, &Upload::default()).await?;
+    let mut request = Request::from_parts(head, body);
+    if let Some(post) = post {
+        match ring::call(pickup, post, asked, &wish, request).await? {
+            Sent::Answered(response) => return Ok(response),
+            Sent::Not(unsent) => request = unsent,
+        }
+    }
+    on(pickup, callee.as_deref(), asked, &wish, request).await
+}
+
+/// Straight to an instance if there is one, else to the gateway.
+async fn on<B>(
+    pickup: &Pickup,
+    callee: Option<&Callee>,
+    asked: &identity::Asked,
+    wish: &Wish,
+    mut request: Request<B>,
+) -> Result<Response<Body>, PlatformError>
+where
+    B: direct::Sendable + Into<Inbound>,
+{
+    if let Some(callee) = callee {
+        match direct::call(pickup, callee, asked, wish, request).await? {
+            Sent::Answered(response) => return Ok(response),
+            Sent::Not(unsent) => request = unsent,
+        }
+    }
+    forward(&pickup.gateway, request.map(Into::into)).await
+}
+
+async fn as_it_comes(pickup: &Pickup, request: Request<Incoming>) -> Result<Response<Body>, PlatformError> {
+    forward(&pickup.gateway, request.map(|body| Inbound::conversing(Arrival::Wire(body)))).await
 }

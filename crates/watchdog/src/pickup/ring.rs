@@ -3,39 +3,27 @@
 //! What provably did not run goes to the gateway, which queues, wakes and tries others; anything else is never repeated.
 
 use bytes::Bytes;
+use http::Request;
 use http::header::HeaderValue;
 use http::uri::PathAndQuery;
-use http::{Request, Response};
-use hyper::body::Incoming;
 use nearpath_domain::post::polled::Post;
 use nearpath_domain::{CallError, To, clock};
 use nearpath_types::{PlatformError, Reason};
 
-use super::Pickup;
 use super::identity::Asked;
-use super::wish::{LARGEST, Wish};
-use crate::arrival::Arrival;
-use crate::body::Body;
-use crate::inbound::{Upload, collect};
+use super::wish::Wish;
+use super::{Pickup, Sent};
 use crate::party;
 use crate::refusal::error;
-
-/// What became of a call.
-pub(super) enum Sent {
-    Answered(Response<Body>),
-    /// Nothing ran: here is the request for another way.
-    Not(Request<Bytes>),
-}
 
 pub(super) async fn call(
     pickup: &Pickup,
     post: &Post,
     asked: &Asked,
-    wish: Wish,
-    request: Request<Incoming>,
-) -> Result<Sent, PlatformError> {
+    wish: &Wish,
+    request: Request<Bytes>,
+) -> Result<Sent<Bytes>, PlatformError> {
     let (mut head, body) = request.into_parts();
-    let body = collect(Arrival::Wire(body), LARGEST, pickup.read_timeout, &Upload::default()).await?;
     let authority = head.uri.authority().and_then(|authority| HeaderValue::from_str(authority.as_str()).ok());
     asked.to_function(&mut head.headers, authority, pickup);
     let sent = {
@@ -54,11 +42,11 @@ pub(super) async fn call(
         Ok(reply) if reply.did_not_run() => Ok(Sent::Not(Request::from_parts(head, body))),
         Ok(reply) => {
             let mut response = party::response(reply, asked.head);
-            asked.to_caller(response.headers_mut(), pickup);
+            asked.to_caller(response.headers_mut(), pickup, "shm");
             Ok(Sent::Answered(response))
         }
         Err(CallError::Unsent(_)) => Ok(Sent::Not(Request::from_parts(head, body))),
-        Err(fault) => Err(lost(&wish, fault)),
+        Err(fault) => Err(lost(wish, fault)),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Whether a request may go through memory: a pure look at its head.
+//! Whether a request may go past the gateway, and how: a pure look at its head.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ pub(super) const LARGEST: usize = 1 << 20;
 const X_TIMEOUT: HeaderName = HeaderName::from_static("x-timeout");
 const FUNCTION: &str = "/function/";
 
-/// A call that may go through memory.
+/// A call of a function.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Wish {
     pub(super) function: FunctionId,
@@ -29,24 +29,30 @@ pub(super) struct Wish {
 }
 
 impl Wish {
-    /// `None`: the gateway decides, because there is no ring, or because something about the head is odd.
-    pub(super) fn of<B: Body>(request: &Request<B>, post: &Post) -> Option<Self> {
-        let wish = Self::read(request).filter(|_| is_held(request))?;
+    /// Whether it may go through memory; if not, there is no ring, or memory cannot carry it.
+    pub(super) fn suits_memory<B: Body>(&self, request: &Request<B>, post: &Post) -> bool {
         let facts = Facts {
             edge: path::Edge {
                 same_node: true,
                 callee_in_domain: true,
                 same_domain: true,
                 caller_is_party: true,
-                callee_is_party: post.knows(&wish.function),
+                callee_is_party: post.knows(&self.function),
             },
             carrier: path::Carrier::PLAIN,
             call: needs(request),
         };
-        (path::choose(&facts).path == Path::Shm).then_some(wish)
+        is_held(request) && path::choose(&facts).path == Path::Shm
     }
 
-    fn read<B>(request: &Request<B>) -> Option<Self> {
+    /// Whether it may go straight to an instance. gRPC is left to the gateway, which speaks of its own refusals in gRPC's words.
+    pub(super) fn suits_quic<B>(&self, request: &Request<B>) -> bool {
+        let path::Call { upgrade, grpc } = needs(request);
+        !upgrade && !grpc
+    }
+
+    /// `None`: the gateway decides, because something about the head is odd.
+    pub(super) fn read<B>(request: &Request<B>) -> Option<Self> {
         let headers = request.headers();
         let hosts = headers.get_all(HOST).iter().count();
         if hosts > 1 || hosts == 0 && request.version() != Version::HTTP_2 {
@@ -71,7 +77,8 @@ fn needs<B>(request: &Request<B>) -> path::Call {
     path::Call { upgrade: headers.contains_key(UPGRADE), grpc: mode::is_grpc(headers) }
 }
 
-fn is_held<B: Body>(request: &Request<B>) -> bool {
+/// Whether its body is small enough to be collected, so that it can go another way when the first was none.
+pub(super) fn is_held<B: Body>(request: &Request<B>) -> bool {
     request.body().size_hint().exact().is_some_and(|bytes| bytes <= LARGEST as u64)
 }
 

@@ -4,6 +4,7 @@
 
 mod connections;
 mod cuts;
+mod direct;
 mod files;
 mod fork;
 mod http;

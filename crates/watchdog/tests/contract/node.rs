@@ -1,8 +1,9 @@
 //! The node's side of an instance's identity, and a gateway that calls it.
 
-use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -15,14 +16,13 @@ use nearpath_wire::identity::{Credentials, Request as KeyRequest, Trust};
 use nearpath_wire::mutual::Connector;
 use nearpath_wire::quic::{DialError, Dialer, Line, config};
 use quinn::{Endpoint, EndpointConfig, TokioRuntime};
-use rustix::fs::{CWD, FileType, Mode, mknodat};
 use tempfile::TempDir;
 use tokio::task::LocalSet;
 
 use crate::support::{Watchdog, program};
 
-const DOMAIN: &str = "test.nearpath";
-const HOUR: Duration = Duration::from_secs(3600);
+pub(crate) const DOMAIN: &str = "test.nearpath";
+pub(crate) const HOUR: Duration = Duration::from_secs(3600);
 /// What the instance is called.
 pub(crate) const NAME: &str = "i1.test.nearpath";
 
@@ -35,7 +35,7 @@ pub(crate) struct Node {
     pub(crate) trust: Trust,
 }
 
-fn credentials(authority: &Authority, id: SpiffeId, name: &str) -> Credentials {
+pub(crate) fn credentials(authority: &Authority, id: SpiffeId, name: &str) -> Credentials {
     credentials_for(authority, id, name, HOUR)
 }
 
@@ -105,29 +105,29 @@ impl Node {
     }
 }
 
-/// A watchdog in front of `tenant`, with a pipe to its node.
-pub(crate) fn watchdog(tenant: SocketAddr, first: &[u8], more: &[(&str, &str)]) -> (Watchdog, File) {
+/// A watchdog in front of `tenant`, with a socket to its node.
+pub(crate) fn watchdog(tenant: SocketAddr, first: &[u8], more: &[(&str, &str)]) -> (Watchdog, UnixStream) {
     let url = format!("http://{tenant}");
-    let mut pipe = None;
-    let watchdog = Watchdog::run(|temp| {
-        let place = temp.path().join("identity");
-        mknodat(CWD, &place, FileType::Fifo, Mode::RWXU, 0).unwrap();
-        let mut node = OpenOptions::new().read(true).write(true).open(&place).unwrap(); // it does not wait for a reader
-        node.write_all(first).unwrap();
-        pipe = Some(node);
-        let base = [("mode", "http"), ("fprocess", "sleep 1000"), ("upstream_url", url.as_str())];
-        command(temp, &[&base, more].concat())
-    });
-    (watchdog, pipe.unwrap())
+    let base = [("mode", "http"), ("fprocess", "sleep 1000"), ("upstream_url", url.as_str())];
+    start(&[&base, more].concat(), first)
 }
 
-fn command(temp: &TempDir, variables: &[(&str, &str)]) -> Command {
+/// A watchdog with these variables, and its node's end of the socket.
+pub(crate) fn start(variables: &[(&str, &str)], first: &[u8]) -> (Watchdog, UnixStream) {
+    let (mut node, socket) = UnixStream::pair().unwrap();
+    node.write_all(first).unwrap();
+    let watchdog = Watchdog::run(|temp| command(temp, variables, socket));
+    (watchdog, node)
+}
+
+/// The socket comes as standard input, and goes where a node would have put it.
+fn command(temp: &TempDir, variables: &[(&str, &str)], socket: UnixStream) -> Command {
     let plain = crate::support::command(temp, variables);
-    let script = "exec \"$0\" 3>\"$TMPDIR/notes\" 4<\"$TMPDIR/identity\"";
+    let script = "exec \"$0\" 3>\"$TMPDIR/notes\" 4<&0 </dev/null";
     let mut command = Command::new("sh");
     command.args(["-c", script, program()]).env_clear().env("NEARPATH_IDENTITY_FD", "4");
     command.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.stdin(OwnedFd::from(socket)).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 

@@ -46,7 +46,7 @@ suite! {
 struct Place {
     watchdog: Watchdog,
     line: Line,
-    _pipe: std::fs::File,
+    _pipe: std::os::unix::net::UnixStream,
 }
 
 impl Place {

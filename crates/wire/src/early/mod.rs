@@ -17,7 +17,7 @@ mod register;
 mod sessions;
 mod tokens;
 
-pub use provision::{LONGEST, Provision, ProvisionError};
+pub use provision::{Provision, ProvisionError};
 pub use register::{Entry, Register};
 pub use sessions::Sessions;
 pub use tokens::{TokenKey, Used};

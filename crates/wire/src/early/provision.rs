@@ -2,9 +2,9 @@
 //!
 //! The node hands it over through a descriptor (`NEARPATH_IDENTITY_FD`), first at the start, then whenever something of it changes: new
 //! sessions, a new certificate, other callers, revocations. It holds a private key: it is never written to disk, and does not
-//! leave the node. One frame is a length of four bytes (little-endian) and so many bytes: a version, then postcard.
+//! leave the node. It is the first kind of frame of `contract/identity.md`: a length of four bytes (little-endian) and so many bytes, a version,
+//! then postcard.
 
-use std::collections::HashSet;
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
@@ -15,8 +15,6 @@ use serde::{Deserialize, Serialize};
 use super::{Entry, TokenKey};
 use crate::identity::{Credentials, Trust};
 
-/// Longest frame in bytes: some thousand sessions.
-pub const LONGEST: usize = 8 << 20;
 const VERSION: u8 = 1;
 
 /// See the module's text.
@@ -123,9 +121,16 @@ impl Provision {
     /// # Errors
     /// When a certificate among the authorities cannot be one's.
     pub fn trust(&self) -> Result<Trust, rustls::Error> {
+        Ok(self.trust_as_caller()?.called_by(self.callers.iter().cloned().collect()))
+    }
+
+    /// Whom the instance believes when it calls itself: anybody whose certificate is good. Which name it calls, its node says.
+    ///
+    /// # Errors
+    /// When a certificate among the authorities cannot be one's.
+    pub fn trust_as_caller(&self) -> Result<Trust, rustls::Error> {
         let trust = Trust::new(&self.credentials.id.trust_domain, &self.authorities)?;
-        let revoked: HashSet<String> = self.revoked.iter().cloned().collect();
-        Ok(trust.without(revoked).called_by(self.callers.iter().cloned().collect()))
+        Ok(trust.without(self.revoked.iter().cloned().collect()))
     }
 }
 

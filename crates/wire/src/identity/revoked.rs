@@ -26,6 +26,11 @@ impl Revoked {
         }
     }
 
+    /// Those whose certificates are still good at `now`.
+    pub fn current(&self, now: SystemTime) -> impl Iterator<Item = &str> {
+        self.ends.iter().filter(move |(_, end)| **end > now).map(|(name, _)| name.as_str())
+    }
+
     /// Those whose certificates are still good at `now`; the others are forgotten.
     pub fn names(&mut self, now: SystemTime) -> HashSet<String> {
         self.ends.retain(|_, end| *end > now);

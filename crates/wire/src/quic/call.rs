@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 
 use bytes::{Bytes, BytesMut};
@@ -44,7 +45,8 @@ pub struct Terms {
 pub struct Line {
     connection: quinn::Connection,
     stage: watch::Receiver<Stage>,
-    open: Rc<Cell<u32>>,
+    /// Shared with answers, which may go to another thread.
+    open: Arc<AtomicU32>,
     /// When the peer's certificate ends, in seconds since 1970.
     until: Rc<Cell<i64>>,
     _rest: Rc<Rest>,
@@ -82,7 +84,7 @@ pub enum CallError {
 
 impl Line {
     pub(super) fn new(connection: quinn::Connection, stage: watch::Receiver<Stage>, rest: Duration) -> Self {
-        let (open, until) = (Rc::default(), Rc::new(Cell::new(i64::MAX)));
+        let (open, until) = (Arc::default(), Rc::new(Cell::new(i64::MAX)));
         let rest = Rest::of(&connection, &open, rest);
         Self { connection, stage, open, until, _rest: rest }
     }
@@ -99,7 +101,7 @@ impl Line {
 
     /// Calls that are under way.
     pub fn open(&self) -> u32 {
-        self.open.get()
+        self.open.load(Ordering::Relaxed)
     }
 
     /// Whether no new call can be made.
@@ -311,7 +313,7 @@ impl Failed {
                 Self::For(CallError::Unseen("the worker is stopping".to_owned()))
             }
             BodyError::Stream(ReadError::ConnectionLost(ConnectionError::ApplicationClosed(close)))
-                if close.error_code == code::FULL =>
+                if [code::FULL, code::REFUSED].contains(&close.error_code) =>
             {
                 Self::For(CallError::Unseen(String::from_utf8_lossy(&close.reason).into_owned()))
             }
@@ -335,18 +337,18 @@ impl From<CallError> for Failed {
 
 /// One call that is under way.
 #[derive(Debug)]
-struct Busy(Rc<Cell<u32>>);
+struct Busy(Arc<AtomicU32>);
 
 impl Busy {
-    fn new(open: &Rc<Cell<u32>>) -> Self {
-        open.set(open.get() + 1);
+    fn new(open: &Arc<AtomicU32>) -> Self {
+        open.fetch_add(1, Ordering::Relaxed);
         Self(open.clone())
     }
 }
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        self.0.set(self.0.get() - 1);
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -36,6 +36,9 @@ const FIRST_WINDOW: u64 = 32 * 1200;
 /// others, each of which a connection for one call pays for. Where it is lost, as in a tunnel, 1,325 is tried, and nothing else.
 const WORTH_A_PROBE: u16 = 127;
 
+/// A worker's end, as [`worker`] makes it.
+pub type WorkerConfig = ServerConfig;
+
 /// Why an end cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {

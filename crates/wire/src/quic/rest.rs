@@ -4,8 +4,9 @@
 //! else goes ([`super::config::calling`]). That alone would keep every connection for ever. It is ended here, when there was no call for
 //! as long as silence is permitted.
 
-use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use quinn::Connection;
@@ -19,8 +20,8 @@ pub(super) struct Rest(AbortHandle);
 
 impl Rest {
     /// Of a connection with so many calls under way. Must run inside a `LocalSet`.
-    pub(super) fn of(connection: &Connection, open: &Rc<Cell<u32>>, after: Duration) -> Rc<Self> {
-        let watching = tokio::task::spawn_local(watch(connection.clone(), Rc::clone(open), after));
+    pub(super) fn of(connection: &Connection, open: &Arc<AtomicU32>, after: Duration) -> Rc<Self> {
+        let watching = tokio::task::spawn_local(watch(connection.clone(), Arc::clone(open), after));
         Rc::new(Self(watching.abort_handle()))
     }
 }
@@ -31,12 +32,12 @@ impl Drop for Rest {
     }
 }
 
-async fn watch(connection: Connection, open: Rc<Cell<u32>>, after: Duration) {
+async fn watch(connection: Connection, open: Arc<AtomicU32>, after: Duration) {
     let mut seen = None;
     while connection.close_reason().is_none() {
         tokio::time::sleep(after).await;
         let sent = connection.stats().frame_tx.stream;
-        if open.get() == 0 && seen.replace(sent) == Some(sent) {
+        if open.load(Ordering::Relaxed) == 0 && seen.replace(sent) == Some(sent) {
             connection.close(code::DONE, b"");
         }
     }

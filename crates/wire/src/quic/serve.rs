@@ -143,7 +143,7 @@ where
         // Who is not admitted is told so when the handshake is complete: before, a close carries no text (RFC 9000 section 10.2.3).
         let mut peer = self.admit(&connection);
         let mut complete = std::pin::pin!(complete);
-        let mut early = true;
+        let (mut early, mut looked) = (true, false);
         let mut changes = self.changes.subscribe();
         loop {
             tokio::select! {
@@ -155,7 +155,7 @@ where
                         return self.note(connection.remote_address(), &error);
                     }
                     if let Err(refusal) = &peer {
-                        return self.refuse(&connection, refusal);
+                        return self.refuse(&connection, refusal, looked);
                     }
                     if full {
                         return connection.close(code::FULL, self.room.told().as_bytes());
@@ -163,11 +163,14 @@ where
                 }
                 _ = changes.changed(), if !early => {
                     if let Err(refusal) = self.admit(&connection) {
-                        return self.refuse(&connection, &refusal);
+                        return self.refuse(&connection, &refusal, looked);
                     }
                 }
                 stream = connection.accept_bi(), if peer.is_ok() && !full => match (stream, &peer) {
-                    (Ok((send, receive)), Ok(peer)) => self.spawn(send, receive, peer, early),
+                    (Ok((send, receive)), Ok(peer)) => {
+                        looked = true;
+                        self.spawn(send, receive, peer, early);
+                    }
                     (Err(error), _) if early => return self.note(connection.remote_address(), &error),
                     _ => return,
                 },
@@ -175,9 +178,11 @@ where
         }
     }
 
-    fn refuse(&self, connection: &Connection, refusal: &Refusal) {
+    /// Says whether calls on this connection were `looked` at: what provably did not run may go another way.
+    fn refuse(&self, connection: &Connection, refusal: &Refusal, looked: bool) {
         self.note(connection.remote_address(), refusal);
-        connection.close(code::REFUSED, refusal.to_string().as_bytes());
+        let code = if looked { code::EXCLUDED } else { code::REFUSED };
+        connection.close(code, refusal.to_string().as_bytes());
     }
 
     /// A handshake that came to nothing, or a peer that is not wanted.

@@ -14,8 +14,10 @@ use nearpath_types::SpiffeId;
 use quinn::{Endpoint, EndpointConfig, TokioRuntime};
 use tokio::sync::watch;
 
+use super::caller::Caller;
 use super::code;
 use super::config::{self, ConfigError};
+use super::dial::Dialer;
 use super::serve::{Call, Refused, Server};
 use super::udp;
 use crate::BoxError;
@@ -122,10 +124,33 @@ where
         &self.register
     }
 
-    /// Takes no more connections and no more calls; done when those that are open have ended.
-    pub async fn stop(&self) {
+    /// What it was given last, without the sessions.
+    pub fn provision(&self) -> &Provision {
+        &self.provision
+    }
+
+    /// Calls others from the same socket: one address is then good for both, so that whoever guards the network need not know who began. Ends
+    /// with [`stop`](Self::stop).
+    pub fn dialer(&self, caller: &Caller) -> Dialer {
+        Dialer::new(self.endpoint.clone(), caller.config().clone(), caller.trust().clone())
+    }
+
+    /// Takes no more connections and no more calls; done when those that are open have ended. Its own calls go on.
+    pub async fn drain(&self) {
         self.endpoint.set_server_config(None);
         self.server.stop().await;
+    }
+
+    /// Ends all connections now, its own calls with them, and returns when every peer was told. Calls that are open are cut.
+    pub async fn cut(&self) {
+        self.endpoint.set_server_config(None);
+        self.endpoint.close(code::STOPPING, b"the worker is stopping");
+        self.endpoint.wait_idle().await;
+    }
+
+    /// As [`drain`](Self::drain); then all connections end.
+    pub async fn stop(&self) {
+        self.drain().await;
         self.endpoint.close(code::STOPPING, b"the worker is stopping");
         self.endpoint.wait_idle().await;
     }

@@ -4,22 +4,25 @@
 //! request. Keys and sessions are in memory alone. Only instances of functions that ask for such a transport get an identity; the others
 //! cost nothing.
 
+mod half;
 mod office;
 mod thread;
 
-use std::net::IpAddr;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::future::BoxFuture;
-use nearpath_node::{Identity, Issuer};
+use nearpath_node::{Answerer, Identity, Issuer};
 use nearpath_types::policy::Transport;
 use nearpath_types::{FunctionId, InstanceId};
 use nearpath_wire::quic::Caller;
 use tokio::sync::{Semaphore, oneshot, watch};
 
 use super::plan::UpError;
+use half::Half;
 use office::{Moment, Office};
 use thread::{Asked, Job};
 
@@ -75,6 +78,14 @@ impl Issuer for Desk {
             let _ = waiting.jobs.send(Job::Issue(Asked { function, instance, answer, place })); // a thread that has ended drops it
             (&mut waiting.issued).await.unwrap_or_else(|_| Err("the issuer has ended".to_owned()))
         })
+    }
+
+    fn edges(&self, callers: BTreeMap<FunctionId, Vec<FunctionId>>) {
+        let _ = self.jobs.send(Job::Edges(callers)); // as above
+    }
+
+    fn answerer(&self, callee: &str, caller: SocketAddr) -> Option<Box<dyn Answerer>> {
+        Some(Box::new(Half::new(callee, caller, self.jobs.clone())))
     }
 
     fn gone(&self, name: &str) {

@@ -1,13 +1,13 @@
 //! Signs for instances and for the gateway, mints sessions between them, and renews in time. Does no I/O; time is an argument.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use nearpath_node::Identity;
 use nearpath_types::{FunctionId, InstanceId, SpiffeId};
-use nearpath_wire::early::{Provision, Register, Sessions, TokenKey, mint};
+use nearpath_wire::early::{Entry, Provision, Register, Sessions, TokenKey, mint};
 use nearpath_wire::identity::authority::Authority;
 use nearpath_wire::identity::{Credentials, Renewals, Request, Revoked, Trust, renewal};
 use nearpath_wire::quic::{Caller, config};
@@ -43,9 +43,16 @@ pub(super) struct Office {
     coming: Option<Coming>,
     caller: watch::Sender<Caller>,
     instances: BTreeMap<String, Instance>,
+    /// Who may call whom, beside the gateway.
+    callers: BTreeMap<FunctionId, Vec<FunctionId>>,
+    /// Instances that may not call any more, of functions that may.
+    ended: BTreeMap<FunctionId, Revoked>,
     renewals: Renewals<Due>,
     revoked: Revoked,
 }
+
+/// With what a session of an instance is made, and where its entry is then.
+pub(super) type Config = (Arc<config::WorkerConfig>, Arc<Register>);
 
 /// What is renewed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -81,12 +88,24 @@ impl Office {
         let authority = Authority::new(DOMAIN, now.wall, FOREVER)?;
         let trust = Trust::new(DOMAIN, &[authority.certificate().clone()])?;
         let gateway = Gateway::new(&authority, &trust, &terms, now)?;
-        let (caller, callers) = watch::channel(gateway.caller.clone());
+        let (caller, known) = watch::channel(gateway.caller.clone());
         let mut renewals = Renewals::default();
         renewals.set(Due::Gateway, renewal(now.at, terms.lifetime));
-        let (instances, revoked) = (BTreeMap::new(), Revoked::default());
-        let office = Self { authority, trust, terms, gateway, coming: None, caller, instances, renewals, revoked };
-        Ok((office, callers))
+        let (instances, callers, ended, revoked) = Default::default();
+        let office = Self {
+            authority,
+            trust,
+            terms,
+            gateway,
+            coming: None,
+            caller,
+            instances,
+            callers,
+            ended,
+            renewals,
+            revoked,
+        };
+        Ok((office, known))
     }
 
     /// Who an instance is that starts now.
@@ -99,7 +118,7 @@ impl Office {
         let (frames, told) = mpsc::channel(FRAMES);
         let name = credentials.name.clone();
         let instance = Instance { function, id, credentials, key: TokenKey::random()?, frames };
-        self.tell(&instance, &self.gateway)?;
+        self.tell(&instance, &self.gateway, now)?;
         self.instances.insert(name.clone(), instance);
         self.renewals.set(Due::Instance(name.clone()), renewal(now.at, self.terms.lifetime));
         if let Some(coming) = &mut self.coming {
@@ -114,26 +133,64 @@ impl Office {
     }
 
     /// Mints a session of an instance for a gateway, and tells the instance.
-    fn tell(&self, instance: &Instance, gateway: &Gateway) -> Result<(), Error> {
-        let register = Arc::new(Register::new(None));
-        let mut provision = Provision {
-            credentials: instance.credentials.clone(),
-            authorities: vec![self.authority.certificate().clone()],
-            callers: Vec::new(), // functions call each other through the gateway
-            revoked: Vec::new(), // so nobody who was taken back is among those who may call
-            key: instance.key.clone(),
-            entries: Vec::new(),
-        };
-        let worker = config::worker(&instance.credentials, &provision.trust()?, Arc::clone(&register), &instance.key)?;
+    fn tell(&self, instance: &Instance, gateway: &Gateway, now: Moment) -> Result<(), Error> {
+        let mut provision = self.provision(instance, now);
+        let (worker, register) = configured(instance, &provision)?;
         let (from, to) = (SocketAddr::new(self.terms.from, 9), SocketAddr::new(self.terms.from, 10)); // no packet goes there
-        mint::mint(gateway.caller.config().clone(), Arc::new(worker), &instance.credentials.name, (from, to))?;
+        mint::mint(gateway.caller.config().clone(), worker, &instance.credentials.name, (from, to))?;
         provision.entries = register.drain();
         instance.frames.try_send(provision.write())?;
         Ok(())
     }
 
+    fn provision(&self, instance: &Instance, now: Moment) -> Provision {
+        let callers = self.callers.get(&instance.function).cloned().unwrap_or_default();
+        let revoked = callers.iter().filter_map(|caller| self.ended.get(caller));
+        let revoked = revoked.flat_map(|ended| ended.current(now.wall)).map(str::to_owned).collect();
+        Provision {
+            credentials: instance.credentials.clone(),
+            authorities: vec![self.authority.certificate().clone()],
+            callers,
+            revoked,
+            key: instance.key.clone(),
+            entries: Vec::new(),
+        }
+    }
+
+    /// Who may call whom from now on. Instances whose callers changed are told.
+    pub(super) fn permit(&mut self, callers: BTreeMap<FunctionId, Vec<FunctionId>>, now: Moment) {
+        let before = std::mem::replace(&mut self.callers, callers);
+        self.ended.retain(|caller, _| self.callers.values().flatten().any(|one| one == caller));
+        let changed = |function: &FunctionId| before.get(function) != self.callers.get(function);
+        let names: Vec<_> =
+            self.instances.iter().filter(|(_, one)| changed(&one.function)).map(|(name, _)| name.clone()).collect();
+        names.iter().for_each(|name| self.repeat(name, Vec::new(), now));
+    }
+
+    /// The configuration of an instance that another one makes a session with.
+    pub(super) fn worker(&self, callee: &str) -> Option<Config> {
+        let instance = self.instances.get(callee)?;
+        let now = Moment { at: Instant::now(), wall: SystemTime::now() };
+        configured(instance, &self.provision(instance, now)).ok()
+    }
+
+    /// Hands an instance the entries of sessions that others made with it.
+    pub(super) fn enter(&mut self, callee: &str, entries: Vec<Entry>, now: Moment) {
+        self.repeat(callee, entries, now);
+    }
+
+    /// Tells an instance what holds now. One that has not read what it was told before is told everything soon.
+    fn repeat(&mut self, name: &str, entries: Vec<Entry>, now: Moment) {
+        let Some(instance) = self.instances.get(name) else { return };
+        let provision = Provision { entries, ..self.provision(instance, now) };
+        if instance.frames.try_send(provision.write()).is_err() {
+            self.renewals.set(Due::Instance(name.to_owned()), now.at + AGAIN.min(self.terms.lifetime / 6));
+        }
+    }
+
     /// Instances that have ended: what is known of them is forgotten, and their certificates are taken back.
     pub(super) fn gone(&mut self, names: Vec<String>, now: Moment) {
+        let mut callers = BTreeSet::new();
         for name in names {
             self.renewals.remove(&Due::Instance(name.clone()));
             let Some(instance) = self.instances.remove(&name) else { continue };
@@ -141,10 +198,26 @@ impl Office {
             if let Some(coming) = &self.coming {
                 coming.gateway.forget(&name);
             }
-            self.revoked.add(name, instance.credentials.not_after);
+            self.revoked.add(name.clone(), instance.credentials.not_after);
+            if self.callers.values().flatten().any(|caller| *caller == instance.function) {
+                self.ended.entry(instance.function.clone()).or_default().add(name, instance.credentials.not_after);
+                callers.insert(instance.function);
+            }
         }
+        self.warn(&callers, now);
         self.trust = self.trust.without(self.revoked.names(now.wall));
         self.publish();
+    }
+
+    /// Those who may be called by these functions learn who of them was taken back.
+    fn warn(&mut self, callers: &BTreeSet<FunctionId>, now: Moment) {
+        let concerned = |one: &Instance| {
+            let mut theirs = self.callers.get(&one.function).into_iter().flatten();
+            theirs.any(|caller| callers.contains(caller))
+        };
+        let names: Vec<_> =
+            self.instances.iter().filter(|(_, one)| concerned(one)).map(|(name, _)| name.clone()).collect();
+        names.iter().for_each(|name| self.repeat(name, Vec::new(), now));
     }
 
     fn publish(&mut self) {
@@ -162,7 +235,7 @@ impl Office {
         match self.renewals.due(now.at) {
             Some(Due::Gateway) => self.renew_gateway(now),
             Some(Due::Instance(name)) => self.renew_instance(name, now),
-            None => self.mint_next(),
+            None => self.mint_next(now),
         }
     }
 
@@ -171,7 +244,7 @@ impl Office {
         let renewed = self.credentials(&instance.function, instance.id, now).and_then(|credentials| {
             instance.credentials = credentials;
             self.gateway.forget(&name); // those of the old certificate end with it
-            self.tell(&instance, &self.gateway)
+            self.tell(&instance, &self.gateway, now)
         });
         let again = match renewed {
             Ok(()) => renewal(now.at, self.terms.lifetime),
@@ -204,19 +277,26 @@ impl Office {
     }
 
     /// One more session for the coming gateway; after the last it takes over.
-    fn mint_next(&mut self) {
+    fn mint_next(&mut self, now: Moment) {
         let Some(mut coming) = self.coming.take() else { return };
         let Some(name) = coming.left.pop() else {
             self.gateway = coming.gateway;
             return self.publish();
         };
         if let Some(instance) = self.instances.get(&name)
-            && let Err(error) = self.tell(instance, &coming.gateway)
+            && let Err(error) = self.tell(instance, &coming.gateway, now)
         {
             tracing::debug!(instance = name, %error, "no session for the gateway's new certificate: the first call waits for a handshake");
         }
         self.coming = Some(coming);
     }
+}
+
+/// An instance's end of a connection, with a register of its own.
+fn configured(instance: &Instance, provision: &Provision) -> Result<Config, Error> {
+    let register = Arc::new(Register::new(None));
+    let config = config::worker(&instance.credentials, &provision.trust()?, Arc::clone(&register), &instance.key)?;
+    Ok((Arc::new(config), register))
 }
 
 impl Gateway {

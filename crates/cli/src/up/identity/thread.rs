@@ -1,14 +1,16 @@
 //! The issuer's thread. What instances wait for comes first, then renewals, one at a time.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant, SystemTime};
 
 use nearpath_node::Identity;
 use nearpath_types::{FunctionId, InstanceId};
+use nearpath_wire::early::Entry;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
-use super::office::{Moment, Office};
+use super::office::{Config, Moment, Office};
 
 /// Added to the thread's niceness: beside a thread that serves requests it gets about a tenth of a processor.
 const NICE: i32 = 10;
@@ -21,6 +23,12 @@ pub(super) enum Job {
     Issue(Asked),
     /// The instance of this name has ended.
     Gone(String),
+    /// Who may call whom.
+    Edges(BTreeMap<FunctionId, Vec<FunctionId>>),
+    /// Another instance is making a session with this one.
+    Worker { callee: String, answer: Sender<Option<Config>> },
+    /// What came of it.
+    Enter { callee: String, entries: Vec<Entry>, done: Sender<()> },
 }
 
 /// Who asks, and where the answer goes.
@@ -61,6 +69,12 @@ fn work(office: &mut Office, first: Job, asked: &Receiver<Job>) {
         match job {
             Job::Gone(name) => gone.push(name),
             Job::Issue(asked) => gone.extend(issue(office, asked)),
+            Job::Edges(callers) => office.permit(callers, now()),
+            Job::Worker { callee, answer } => drop(answer.send(office.worker(&callee))), // it may have ended meanwhile
+            Job::Enter { callee, entries, done } => {
+                office.enter(&callee, entries, now());
+                let _ = done.send(()); // as above
+            }
         }
     }
     if !gone.is_empty() {

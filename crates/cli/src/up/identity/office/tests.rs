@@ -121,3 +121,39 @@ fn a_renewed_gateway_takes_over_when_every_instance_has_a_session_for_it() {
     assert!(!scene.callers.borrow().is_same(&before));
     assert!(told.iter().chain([&late]).all(|told| scene.sessions(told) > 0));
 }
+
+#[test]
+fn an_instance_learns_who_may_call_it_who_may_no_more_and_what_was_minted_for_it() {
+    let mut scene = Scene::new();
+    let mut echo = scene.start(1);
+    assert_eq!(echo.next().unwrap().callers, []);
+    let caller: FunctionId = "caller".parse().unwrap();
+    let edges = BTreeMap::from([("echo".parse().unwrap(), vec![caller.clone()])]);
+    scene.office.permit(edges.clone(), scene.now);
+    assert_eq!(echo.next().unwrap().callers, std::slice::from_ref(&caller));
+    scene.office.permit(edges, scene.now);
+    assert_eq!(echo.next(), None, "nothing has changed");
+    let calls = scene.office.issue(caller, InstanceId(2), scene.now).unwrap();
+    scene.office.gone(vec![calls.name.to_string()], scene.now);
+    assert_eq!(echo.next().unwrap().revoked, [calls.name.to_string()]);
+    assert!(scene.office.worker(&calls.name).is_none() && scene.office.worker(&echo.name).is_some());
+    let entries = vec![Entry { ticket: vec![1], session: vec![2] }];
+    scene.office.enter(&echo.name, entries.clone(), scene.now);
+    assert_eq!(echo.next().unwrap().entries, entries);
+    scene.office.permit(BTreeMap::new(), scene.now);
+    let told = echo.next().unwrap();
+    assert_eq!((told.callers, told.revoked), (Vec::new(), Vec::new()), "nobody may call: nobody need be named");
+}
+
+#[test]
+fn an_instance_that_does_not_read_is_told_everything_when_it_does() {
+    let mut scene = Scene::new();
+    let mut echo = scene.start(1);
+    for number in 0..2 * FRAMES {
+        let caller = format!("caller{number}").parse().unwrap();
+        scene.office.permit(BTreeMap::from([("echo".parse().unwrap(), vec![caller])]), scene.now);
+    }
+    while echo.next().is_some() {}
+    scene.pass(AGAIN);
+    assert_eq!(echo.next().unwrap().callers, [format!("caller{}", 2 * FRAMES - 1).parse().unwrap()]);
+}

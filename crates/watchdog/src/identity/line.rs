@@ -1,0 +1,84 @@
+//! The descriptor to the node: whole frames, both ways.
+
+use std::io;
+
+use bytes::{Buf, Bytes, BytesMut};
+use nearpath_types::frames::LONGEST;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+/// What is read at a time.
+const READ: usize = 16 << 10;
+
+/// See the module's text.
+#[derive(Debug)]
+pub(crate) struct Line<S> {
+    stream: S,
+    held: BytesMut,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Line<S> {
+    pub(crate) fn new(stream: S) -> Self {
+        Self { stream, held: BytesMut::new() }
+    }
+
+    /// The next frame, without its length; nothing when the node has gone. A caller that stops waiting loses nothing.
+    pub(crate) async fn next(&mut self) -> io::Result<Option<Bytes>> {
+        loop {
+            if let Some(frame) = self.whole()? {
+                return Ok(Some(frame));
+            }
+            self.held.reserve(READ);
+            match self.stream.read_buf(&mut self.held).await? {
+                0 if self.held.is_empty() => return Ok(None),
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                _ => {}
+            }
+        }
+    }
+
+    fn whole(&mut self) -> io::Result<Option<Bytes>> {
+        let Some(length) = self.held.first_chunk() else { return Ok(None) };
+        let length = u32::from_le_bytes(*length) as usize;
+        if length > LONGEST {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, format!("a frame of {length} bytes")));
+        }
+        if self.held.len() < 4 + length {
+            return Ok(None);
+        }
+        self.held.advance(4);
+        Ok(Some(self.held.split_to(length).freeze()))
+    }
+
+    /// Writes a whole frame. Frames of this side are few and small, so the node's side of the socket has room for them.
+    pub(crate) async fn write(&mut self, frame: &[u8]) -> io::Result<()> {
+        self.stream.write_all(frame).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn frames_come_whole_however_they_were_cut() {
+        let (mut node, stream) = tokio::io::duplex(3);
+        let mut line = Line::new(stream);
+        let frames = [&b"\x02\0\0\0ab"[..], b"\0\0\0\0", b"\x03\0\0\0cde"].concat();
+        let writing = tokio::spawn(async move {
+            node.write_all(&frames).await.unwrap();
+            node.write_all(b"\x09\0").await.unwrap(); // and it dies
+        });
+        for wanted in [&b"ab"[..], b"", b"cde"] {
+            assert_eq!(line.next().await.unwrap().unwrap(), wanted);
+        }
+        writing.await.unwrap();
+        assert_eq!(line.next().await.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[tokio::test]
+    async fn a_frame_has_a_bound() {
+        let (mut node, stream) = tokio::io::duplex(16);
+        node.write_all(&u32::MAX.to_le_bytes()).await.unwrap();
+        assert_eq!(Line::new(stream).next().await.unwrap_err().kind(), io::ErrorKind::InvalidData);
+    }
+}

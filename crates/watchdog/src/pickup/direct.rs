@@ -1,0 +1,162 @@
+//! A call straight to an instance of its callee, over QUIC, and what it means when it does not come to an answer.
+//!
+//! What provably did not run goes to the gateway, which queues, wakes and tries others; anything else is never repeated. A body that is
+//! held whole goes in the first flight where there is a session; one that is still coming waits for the handshake.
+
+use std::future::Future;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{CONTENT_LENGTH, HeaderValue};
+use http::uri::PathAndQuery;
+use http::{Method, Request, Response, Uri, request};
+use http_body_util::BodyExt;
+use nearpath_types::policy::ZeroRtt;
+use nearpath_types::{PlatformError, Reason};
+use nearpath_wire::quic::{Answer, CallError, Early, Line, Terms};
+use tokio::time::timeout;
+
+use super::identity::Asked;
+use super::wish::Wish;
+use super::{Pickup, Sent};
+use crate::body::Body;
+use crate::edges::{Callee, Counted};
+use crate::inbound::Inbound;
+use crate::refusal::{self, error};
+use crate::{hop, party};
+
+/// What came of one try. With the body, where it was not sent.
+#[expect(clippy::large_enum_variant, reason = "there is one at a time, for a moment")]
+pub(super) enum Tried<B> {
+    Answered(Response<Answer>),
+    Unseen(B),
+    Lost(CallError),
+}
+
+/// A body, and how it is sent.
+pub(super) trait Sendable: Sized {
+    /// One try.
+    fn send(self, line: &Line, head: &request::Parts, terms: Terms, early: Early) -> impl Future<Output = Tried<Self>>;
+}
+
+/// The whole of one call.
+pub(super) async fn call<B: Sendable>(
+    pickup: &Pickup,
+    callee: &Callee,
+    asked: &Asked,
+    wish: &Wish,
+    request: Request<B>,
+) -> Result<Sent<B>, PlatformError> {
+    let mut counted = callee.count();
+    let Some(line) = pickup.edges.line(callee).await else {
+        counted.elsewhere();
+        return Ok(Sent::Not(request));
+    };
+    let (mut head, body) = request.into_parts();
+    let before = readdress(&mut head, asked, wish, pickup);
+    let left = wish.timeout.map(|limit| limit.saturating_sub(asked.took()));
+    let terms = Terms { patience: left, trace: party::traced(&head.headers) };
+    let early = early(callee.zero_rtt(), &head.method);
+    let tried = within(left, body.send(&line, &head, terms, early)).await;
+    head.uri = before;
+    match tried {
+        None => Err(late(wish)),
+        Some(Tried::Unseen(body)) => {
+            counted.elsewhere();
+            Ok(Sent::Not(Request::from_parts(head, body)))
+        }
+        Some(Tried::Answered(response)) => {
+            counted.answered(response.status().as_u16());
+            Ok(Sent::Answered(answer(response, counted, asked, pickup)))
+        }
+        Some(Tried::Lost(CallError::Head(fault))) => {
+            Err(error(Reason::HeadersTooLarge, format!("the request's header fields: {fault}")))
+        }
+        Some(Tried::Lost(fault)) => Err(lost(wish, &fault.to_string())),
+    }
+}
+
+/// Gives the head the function's own path; returns what was there.
+fn readdress(head: &mut request::Parts, asked: &Asked, wish: &Wish, pickup: &Pickup) -> Uri {
+    let authority = head.uri.authority().and_then(|authority| HeaderValue::from_str(authority.as_str()).ok());
+    asked.to_function(&mut head.headers, authority, pickup);
+    let path = wish.path(head.uri.path_and_query().map_or("", PathAndQuery::as_str));
+    let path = Uri::try_from(path).expect("the end of a URI's path is a path");
+    std::mem::replace(&mut head.uri, path)
+}
+
+/// `contract/quic.md`, "The first flight": what is sent again is not run again, so any call may go there, unless its function asks for less.
+fn early(setting: ZeroRtt, method: &Method) -> Early {
+    match setting {
+        ZeroRtt::Always => Early::Allowed,
+        ZeroRtt::Idempotent if method.is_idempotent() => Early::Allowed,
+        ZeroRtt::Idempotent | ZeroRtt::Never => Early::Never,
+    }
+}
+
+async fn within<F: Future>(limit: Option<Duration>, call: F) -> Option<F::Output> {
+    match limit {
+        Some(limit) => timeout(limit, call).await.ok(),
+        None => Some(call.await),
+    }
+}
+
+impl Sendable for Bytes {
+    async fn send(self, line: &Line, head: &request::Parts, terms: Terms, early: Early) -> Tried<Self> {
+        match line.call_whole_of(head, self.clone(), early, terms).await {
+            Ok(response) if did_not_run(&response) => Tried::Unseen(self),
+            Ok(response) => Tried::Answered(response),
+            Err(CallError::Unseen(_)) => Tried::Unseen(self),
+            Err(fault) => Tried::Lost(fault),
+        }
+    }
+}
+
+impl Sendable for Inbound {
+    async fn send(self, line: &Line, head: &request::Parts, terms: Terms, _: Early) -> Tried<Self> {
+        if line.settled().await.is_err() {
+            return Tried::Unseen(self);
+        }
+        match line.call_of(head, self, terms).await {
+            Ok(response) => Tried::Answered(response),
+            Err((CallError::Unseen(_), Some(body))) => Tried::Unseen(body),
+            Err((fault, _)) => Tried::Lost(fault),
+        }
+    }
+}
+
+/// Whether the callee's platform says that its code has not seen the call, because it is full or stops.
+fn did_not_run(response: &Response<Answer>) -> bool {
+    let said = response.body().answered();
+    let reason = || Reason::ALL.iter().find(|reason| **reason as u16 == said.reason);
+    said.platform && reason().is_some_and(|reason| reason.retry_is_safe())
+}
+
+fn answer(response: Response<Answer>, counted: Counted, asked: &Asked, pickup: &Pickup) -> Response<Body> {
+    let platform = response.body().answered().platform;
+    let mut response = response.map(|body| {
+        Body::stream(body.map_frame(move |frame| {
+            let _until_its_end = &counted;
+            frame
+        }))
+    });
+    let headers = response.headers_mut();
+    hop::strip(headers, false);
+    if !asked.head {
+        headers.remove(CONTENT_LENGTH); // who wrote it may be wrong; the body's length is known
+    }
+    if platform {
+        headers.entry(refusal::INTERNAL).or_insert(HeaderValue::from_static("function"));
+    }
+    asked.to_caller(headers, pickup, "quic");
+    response
+}
+
+fn late(wish: &Wish) -> PlatformError {
+    let text = format!("the instance of {} had not answered when the deadline passed", wish.function);
+    error(Reason::TotalTimeout, text).governed_by("X-Timeout")
+}
+
+fn lost(wish: &Wish, why: &str) -> PlatformError {
+    error(Reason::InstanceDied, format!("an instance of {}: {why}", wish.function))
+}

@@ -1,0 +1,453 @@
+//! Calls from watchdog to watchdog: the test is the node of both, and the gateway that is not asked.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::net::UnixStream as Blocking;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use http::{Request, Response};
+use http_body_util::BodyExt;
+use hyper::body::{Frame, Incoming};
+use nearpath_testkit::{eventually, free_addr, within};
+use nearpath_types::frames::{self, Callee, FromWatchdog, Handshake, Peer, Tally};
+use nearpath_types::policy::ZeroRtt;
+use nearpath_types::{FunctionId, InstanceId, Reason, SpiffeId};
+use nearpath_wire::early::mint::Worker;
+use nearpath_wire::early::{Entry, Provision, Register, TokenKey};
+use nearpath_wire::identity::authority::Authority;
+use nearpath_wire::quic::config;
+use rustix::process::Signal;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{UdpSocket, UnixStream};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
+
+use crate::node::{DOMAIN, HOUR, credentials, run, start};
+use crate::support::{Watchdog, full, send, tenant, text};
+
+fn id(name: &str) -> FunctionId {
+    name.parse().unwrap()
+}
+
+/// Who `function`'s instance is, and who may call it.
+fn provision(authority: &Authority, number: u64, function: &str, callers: &[&str]) -> Provision {
+    let spiffe = SpiffeId::instance(DOMAIN, id(function), InstanceId(number));
+    Provision {
+        credentials: credentials(authority, spiffe, &format!("i{number}.{DOMAIN}")),
+        authorities: vec![authority.certificate().clone()],
+        callers: callers.iter().map(|caller| id(caller)).collect(),
+        revoked: Vec::new(),
+        key: TokenKey([number as u8; 32]),
+        entries: Vec::new(),
+    }
+}
+
+/// `a`, whose calls are picked up, and `b`, with whom it may talk.
+struct Pair {
+    a: Watchdog,
+    b: Watchdog,
+    pickup: SocketAddr,
+    node_of_a: UnixStream,
+    node_of_b: UnixStream,
+    provision_of_b: Provision,
+    /// What the gateway was asked for.
+    forwarded: mpsc::UnboundedReceiver<String>,
+}
+
+impl Pair {
+    async fn new(b: SocketAddr, callers: &[&str], more: &[(&str, &str)]) -> Self {
+        let authority = Authority::new(DOMAIN, SystemTime::now(), HOUR).unwrap();
+        let (provision_of_a, provision_of_b) =
+            (provision(&authority, 1, "a", &[]), provision(&authority, 2, "b", callers));
+        let (asked, forwarded) = mpsc::unbounded_channel();
+        let gateway = tenant(move |request: Request<Incoming>| {
+            asked.send(request.uri().path().to_owned()).unwrap();
+            async { Response::new(full("by the gateway")) }
+        });
+        let (gateway, pickup, url) = (gateway.await.to_string(), free_addr(), format!("http://{b}"));
+        let (pickup_at, base) = (pickup.to_string(), [("mode", "http"), ("fprocess", "sleep 1000")]);
+        let ways = [("NEARPATH_PICKUP", &*pickup_at), ("NEARPATH_GATEWAY", &*gateway)];
+        let own = [("upstream_url", &*url), ("NEARPATH_EIP", "127.0.0.1")]; // it has to get ready; nobody calls it
+        let (a, node_of_a) = start(&[&base[..], &own, &ways].concat(), &provision_of_a.write());
+        let (b, node_of_b) = start(&[&base[..], &[("upstream_url", &*url)], more].concat(), &provision_of_b.write());
+        for watchdog in [&a, &b] {
+            watchdog.stderr.find("QUIC on");
+        }
+        let (node_of_a, node_of_b) = (open(node_of_a), open(node_of_b));
+        Self { a, b, pickup, node_of_a, node_of_b, provision_of_b, forwarded }
+    }
+
+    /// Tells `a` where `b` is.
+    async fn introduce(&mut self, addr: SocketAddr) {
+        let peers = vec![Peer { name: self.provision_of_b.credentials.name.clone(), addr, leaving: false }];
+        let callee = Callee { function: id("b"), aliases: vec![id("other")], zero_rtt: ZeroRtt::Always, peers };
+        self.node_of_a.write_all(&frames::callees(&[callee])).await.unwrap();
+    }
+
+    async fn heard(&mut self) -> FromWatchdog {
+        let length = self.node_of_a.read_u32_le().await.unwrap();
+        let mut frame = vec![0; length as usize];
+        self.node_of_a.read_exact(&mut frame).await.unwrap();
+        FromWatchdog::read(&frame).unwrap()
+    }
+
+    async fn half(&mut self) -> Handshake {
+        loop {
+            if let FromWatchdog::Handshake(half) = within(self.heard()).await {
+                return half; // what is counted may come in between
+            }
+        }
+    }
+
+    /// What it counted until now is `ended` calls.
+    async fn tally(&mut self, ended: u32) -> Tally {
+        let mut sum = Tally::of(id("b"));
+        while sum.ended < ended || sum.open > 0 {
+            let FromWatchdog::Tallies(all) = within(self.heard()).await else { panic!() };
+            let [more] = &all[..] else { panic!("{all:?}") };
+            (sum.ended, sum.failed, sum.open) = (sum.ended + more.ended, sum.failed + more.failed, more.open);
+        }
+        sum
+    }
+
+    /// The callee's half, as the node has it; `b` learns of it.
+    async fn mint(&mut self) {
+        let entries = self.answer().await;
+        let frame = Provision { entries, ..self.provision_of_b.clone() }.write();
+        self.node_of_b.write_all(&frame).await.unwrap();
+    }
+
+    /// The callee's half; what `b` has to know of it.
+    async fn answer(&mut self) -> Vec<Entry> {
+        let register = Arc::new(Register::new(None));
+        let Provision { credentials, key, .. } = &self.provision_of_b;
+        let trust = self.provision_of_b.trust().unwrap();
+        let worker = config::worker(credentials, &trust, Arc::clone(&register), key).unwrap();
+        let mut worker = Worker::new(Arc::new(worker), (Ipv4Addr::LOCALHOST, 9).into(), Instant::now());
+        while !worker.is_done() {
+            let Handshake { callee, datagrams } = self.half().await;
+            let datagrams = worker.step(&datagrams);
+            self.node_of_a.write_all(&frames::handshake(&Handshake { callee, datagrams })).await.unwrap();
+        }
+        register.drain()
+    }
+
+    /// Says that there is no session to be had.
+    async fn mint_nothing(&mut self) {
+        let callee = self.half().await.callee;
+        self.node_of_a.write_all(&frames::handshake(&Handshake { callee, datagrams: Vec::new() })).await.unwrap();
+    }
+
+    async fn call(&self, path: &str, body: &str) -> Response<Incoming> {
+        let request = Request::post(path).header("x-nearpath-path", "tell").body(full(body)).unwrap();
+        send(self.pickup, request).await.unwrap()
+    }
+}
+
+fn open(node: Blocking) -> UnixStream {
+    node.set_nonblocking(true).unwrap();
+    UnixStream::from_std(node).unwrap()
+}
+
+async fn echo(request: Request<Incoming>) -> Response<http_body_util::Full<bytes::Bytes>> {
+    let path = request.uri().path_and_query().unwrap().as_str().to_owned();
+    let body = request.into_body().collect().await.unwrap().to_bytes();
+    Response::builder().header("x-path", path).body(http_body_util::Full::new(body)).unwrap()
+}
+
+fn path(response: &Response<Incoming>) -> &str {
+    response.headers().get("x-nearpath-path").map_or("none", |path| path.to_str().unwrap())
+}
+
+/// Carries datagrams to where `to` says, and back once it is let.
+async fn one_way(mut to: watch::Receiver<Option<SocketAddr>>, open: Arc<Notify>) -> SocketAddr {
+    let (front, back) = (UdpSocket::bind("127.0.0.1:0").await.unwrap(), UdpSocket::bind("127.0.0.1:0").await.unwrap());
+    let addr = front.local_addr().unwrap();
+    let (front, back) = (Arc::new(front), Arc::new(back));
+    let (tell, caller) = oneshot::channel();
+    let (there, here) = (Arc::clone(&front), Arc::clone(&back));
+    tokio::spawn(async move {
+        let (mut datagram, mut tell) = (vec![0; 2048], Some(tell));
+        while let Ok((length, from)) = there.recv_from(&mut datagram).await {
+            if let Some(tell) = tell.take() {
+                tell.send(from).unwrap();
+            }
+            let to = to.wait_for(Option::is_some).await.unwrap().unwrap();
+            here.send_to(&datagram[..length], to).await.unwrap();
+        }
+    });
+    tokio::spawn(async move {
+        let (mut datagram, caller) = (vec![0; 2048], caller.await.unwrap());
+        open.notified().await;
+        while let Ok(length) = back.recv(&mut datagram).await {
+            front.send_to(&datagram[..length], caller).await.unwrap();
+        }
+    });
+    addr
+}
+
+#[test]
+fn the_first_call_to_an_instance_that_was_never_contacted_is_in_the_first_packets() {
+    run(async {
+        let (seen, open) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let reached = Arc::clone(&seen);
+        let b = tenant(move |request| {
+            reached.notify_one();
+            echo(request)
+        });
+        let b = b.await;
+        let mut pair = Pair::new(b, &["a"], &[]).await;
+        let (there, to) = watch::channel(None);
+        let way = one_way(to, Arc::clone(&open)).await;
+        pair.introduce(way).await;
+        let entries = pair.answer().await;
+        // It starts only now, with what was minted for it. Its name is that of the first, which nobody ever called.
+        let first = Provision { entries, ..pair.provision_of_b.clone() }.write();
+        let url = format!("http://{b}");
+        let (b, _node) = start(&[("mode", "http"), ("fprocess", "sleep 1000"), ("upstream_url", &url)], &first);
+        b.stderr.find("QUIC on");
+        there.send_replace(Some(b.addr));
+        let calling = pair.call("/function/b/x?y", "at once");
+        let control = async {
+            seen.notified().await; // nothing went back until now
+            open.notify_one();
+        };
+        let (answer, ()) = within(async { tokio::join!(calling, control) }).await;
+        assert_eq!((path(&answer), &answer.headers()["x-path"]), ("quic", &"/x?y".parse().unwrap()));
+        assert_eq!(text(answer).await, (200, "at once".to_owned()));
+        assert!(pair.forwarded.try_recv().is_err());
+        let tally = pair.tally(1).await;
+        assert_eq!((tally.ended, tally.failed), (1, 0));
+    });
+}
+
+#[test]
+fn without_a_session_the_first_call_waits_for_the_handshake() {
+    run(async {
+        let mut pair = Pair::new(tenant(echo).await, &["a"], &[]).await;
+        pair.introduce(pair.b.addr).await;
+        pair.mint_nothing().await;
+        for (name, body) in [("b", "once"), ("other", "again, by another name")] {
+            let answer = pair.call(&format!("/function/{name}"), body).await;
+            assert_eq!(path(&answer), "quic");
+            assert_eq!(text(answer).await, (200, body.to_owned()));
+        }
+        assert_eq!(pair.tally(2).await.failed, 0);
+    });
+}
+
+#[test]
+fn bodies_of_any_size_and_kind_go_both_ways() {
+    run(async {
+        let mut pair = Pair::new(tenant(echo).await, &["a"], &[]).await;
+        pair.introduce(pair.b.addr).await;
+        pair.mint().await;
+        for size in [0, 70_000, 3 << 20] {
+            let body = "x".repeat(size);
+            let answer = pair.call("/function/b", &body).await;
+            assert_eq!(path(&answer), "quic");
+            assert_eq!(text(answer).await, (200, body));
+        }
+        let (say, parts) = crate::support::frames();
+        let request = Request::post("/function/b").header("x-nearpath-path", "tell").body(parts).unwrap();
+        let saying = async {
+            for part in ["piece ", "by ", "piece"] {
+                say.send(Ok(Frame::data(part.into()))).await.unwrap();
+            }
+            drop(say);
+        };
+        let (answer, ()) = tokio::join!(send(pair.pickup, request), saying);
+        let answer = answer.unwrap();
+        assert_eq!(path(&answer), "quic");
+        assert_eq!(text(answer).await, (200, "piece by piece".to_owned()));
+        assert!(pair.forwarded.try_recv().is_err());
+    });
+}
+
+#[test]
+fn who_has_no_edge_goes_to_the_gateway_which_refuses() {
+    run(async {
+        let mut pair = Pair::new(tenant(echo).await, &["somebody-else"], &[]).await;
+        pair.introduce(pair.b.addr).await;
+        pair.mint_nothing().await;
+        assert_eq!(text(pair.call("/function/b", "").await).await, (200, "by the gateway".to_owned()));
+        assert_eq!(text(pair.call("/function/c", "").await).await, (200, "by the gateway".to_owned()));
+        assert_eq!(pair.forwarded.recv().await.unwrap(), "/function/b");
+        assert_eq!(pair.forwarded.recv().await.unwrap(), "/function/c", "nobody was named");
+        assert_eq!(pair.b.get("/").await.0, 200, "the control: it is there");
+    });
+}
+
+#[test]
+fn nobody_there_and_nobody_ready_are_the_gateways() {
+    run(async {
+        let mut pair = Pair::new(tenant(echo).await, &["a"], &[]).await;
+        let nobody = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        pair.introduce(nobody.local_addr().unwrap()).await;
+        pair.mint_nothing().await;
+        assert_eq!(text(pair.call("/function/b", "whole").await).await, (200, "by the gateway".to_owned()));
+        pair.introduce(pair.b.addr).await;
+        pair.mint_nothing().await;
+        assert_eq!(text(pair.call("/function/b", "now").await).await, (200, "now".to_owned()), "the control");
+        let none = Callee { function: id("b"), aliases: Vec::new(), zero_rtt: ZeroRtt::Always, peers: Vec::new() };
+        pair.node_of_a.write_all(&frames::callees(&[none])).await.unwrap();
+        eventually("it is the gateway's", async || {
+            text(pair.call("/function/b", "later").await).await.1 == "by the gateway"
+        })
+        .await;
+    });
+}
+
+#[test]
+fn what_a_full_instance_refuses_goes_to_the_gateway() {
+    run(async {
+        let (reached, mut reaching) = mpsc::unbounded_channel();
+        let go = Arc::new(Notify::new());
+        let wait = Arc::clone(&go);
+        let slow = move |_| {
+            reached.send(()).unwrap();
+            let wait = Arc::clone(&wait);
+            async move {
+                wait.notified().await;
+                Response::new(full("at last"))
+            }
+        };
+        let mut pair = Pair::new(tenant(slow).await, &["a"], &[("max_inflight", "1")]).await;
+        pair.introduce(pair.b.addr).await;
+        pair.mint().await;
+        let first = pair.call("/function/b", "");
+        let second = async {
+            reaching.recv().await.unwrap();
+            let second = text(pair.call("/function/b", "").await).await;
+            go.notify_one();
+            second
+        };
+        let (first, second) = tokio::join!(first, second);
+        assert_eq!(second, (200, "by the gateway".to_owned()));
+        assert_eq!(text(first).await, (200, "at last".to_owned()));
+        let tally = pair.tally(1).await;
+        assert_eq!((tally.ended, tally.failed), (1, 0), "what the gateway did, the gateway counts");
+    });
+}
+
+#[test]
+fn a_body_that_its_callee_does_not_take_is_refused_there() {
+    run(async {
+        let mut pair = Pair::new(tenant(echo).await, &["a"], &[("NEARPATH_MAX_BODY", "10")]).await;
+        pair.introduce(pair.b.addr).await;
+        pair.mint().await;
+        assert_eq!(text(pair.call("/function/b", "0123456789").await).await.0, 200, "the control");
+        let answer = pair.call("/function/b", "0123456789x").await;
+        assert_eq!(answer.headers()["x-nearpath-reason"], Reason::BodyTooLarge.name());
+        let (say, parts) = crate::support::frames();
+        let request = Request::post("/function/b").body(parts).unwrap();
+        let saying = async {
+            for part in ["01234", "56789", "x"] {
+                let _ = say.send(Ok(Frame::data(part.into()))).await; // it may have been refused already
+            }
+            drop(say);
+        };
+        let (answer, ()) = tokio::join!(send(pair.pickup, request), saying);
+        assert_eq!(answer.unwrap().headers()["x-nearpath-reason"], Reason::BodyTooLarge.name());
+        assert!(pair.forwarded.try_recv().is_err());
+    });
+}
+
+#[test]
+fn an_instance_that_stops_before_it_has_answered_is_an_error_and_no_second_call() {
+    run(async {
+        let (reached, mut reaching) = mpsc::unbounded_channel();
+        let never = move |_| {
+            reached.send(()).unwrap();
+            std::future::pending::<Response<http_body_util::Full<bytes::Bytes>>>()
+        };
+        let mut pair = Pair::new(tenant(never).await, &["a"], &[("write_timeout", "50ms")]).await;
+        pair.introduce(pair.b.addr).await;
+        pair.mint().await;
+        let killing = async {
+            reaching.recv().await.unwrap();
+            pair.b.signal(Signal::TERM); // it tells its callers
+        };
+        let (answer, ()) = tokio::join!(pair.call("/function/b", ""), killing);
+        assert_eq!(answer.headers()["x-nearpath-reason"], Reason::InstanceDied.name());
+        assert!(pair.forwarded.try_recv().is_err(), "it may have run");
+        assert_eq!(pair.tally(1).await.failed, 1);
+    });
+}
+
+#[test]
+fn an_instance_that_vanishes_takes_its_calls_with_it_as_soon_as_the_node_knows() {
+    run(async {
+        let (reached, mut reaching) = mpsc::unbounded_channel();
+        let never = move |_| {
+            reached.send(()).unwrap();
+            std::future::pending::<Response<http_body_util::Full<bytes::Bytes>>>()
+        };
+        let mut pair = Pair::new(tenant(never).await, &["a"], &[]).await;
+        pair.introduce(pair.b.addr).await;
+        pair.mint().await;
+        let Pair { a: _, b, pickup, node_of_a, .. } = &mut pair;
+        let killing = async {
+            reaching.recv().await.unwrap();
+            b.signal(Signal::KILL);
+            let none = Callee { function: id("b"), aliases: Vec::new(), zero_rtt: ZeroRtt::Always, peers: Vec::new() };
+            node_of_a.write_all(&frames::callees(&[none])).await.unwrap();
+        };
+        let request = Request::post("/function/b").body(full("")).unwrap();
+        let (answer, ()) = tokio::join!(send(*pickup, request), killing);
+        assert_eq!(answer.unwrap().headers()["x-nearpath-reason"], Reason::InstanceDied.name());
+        assert!(pair.forwarded.try_recv().is_err(), "it may have run");
+    });
+}
+
+#[test]
+fn a_deadline_is_the_callers_and_a_caller_that_leaves_ends_the_work() {
+    run(async {
+        let gone = Arc::new(Notify::new());
+        let noticed = Arc::clone(&gone);
+        let (reached, mut reaching) = mpsc::unbounded_channel();
+        let never = move |request: Request<Incoming>| {
+            reached.send(request.headers().get("x-timeout").cloned()).unwrap();
+            let told = Told(Arc::clone(&noticed));
+            async move {
+                std::future::pending::<()>().await;
+                drop(told);
+                Response::new(full(""))
+            }
+        };
+        let mut pair = Pair::new(tenant(never).await, &["a"], &[]).await;
+        pair.introduce(pair.b.addr).await;
+        pair.mint().await;
+        let request = Request::get("/function/b").header("x-timeout", "100ms").body(full("")).unwrap();
+        let answer = send(pair.pickup, request).await.unwrap();
+        assert_eq!(answer.headers()["x-nearpath-reason"], Reason::TotalTimeout.name());
+        assert_eq!(reaching.recv().await.unwrap().unwrap(), "100ms");
+        within(gone.notified()).await;
+        let mut leaving = Box::pin(pair.call("/function/b", ""));
+        tokio::select! {
+            _ = &mut leaving => panic!("it is never answered"),
+            _ = reaching.recv() => drop(leaving),
+        }
+        within(gone.notified()).await;
+        assert!(pair.a.child.try_wait().unwrap().is_none());
+    });
+}
+
+/// Says when it is dropped: hyper drops the service's future when its caller has gone.
+struct Told(Arc<Notify>);
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        self.0.notify_one();
+    }
+}
+
+#[test]
+fn frames_out_of_order_end_quic_and_nothing_else() {
+    run(async {
+        let first = frames::handshake(&Handshake { callee: "b".into(), datagrams: Vec::new() });
+        let url = format!("http://{}", tenant(echo).await);
+        let (watchdog, _node) = start(&[("mode", "http"), ("fprocess", "sleep 9"), ("upstream_url", &url)], &first);
+        watchdog.stderr.find("named others before this instance");
+        assert_eq!(watchdog.post("/", "still").await, (200, "still".to_owned()));
+    });
+}
