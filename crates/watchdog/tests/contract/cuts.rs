@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Notify;
 
 use crate::http::mirror;
-use crate::support::{BoxError, Watchdog, frames, full, hello, send, tenant, text};
+use crate::support::{BoxError, Watchdog, frames, full, hello, leaving, send, tenant, text};
 
 #[tokio::test]
 async fn a_tenant_that_breaks_the_connection_is_a_500_and_asked_once() {
@@ -38,7 +38,7 @@ async fn a_tenant_that_breaks_the_connection_is_a_500_and_asked_once() {
 
 #[tokio::test]
 async fn a_call_that_no_tenant_took_says_that_it_did_not_run() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (listener, _place) = leaving();
     let watchdog = Watchdog::http(listener.local_addr().unwrap(), &[]);
     drop(listener);
     let response = send(watchdog.addr, Request::post("/").body(full("pay")).unwrap()).await.unwrap();

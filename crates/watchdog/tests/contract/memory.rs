@@ -14,11 +14,10 @@ use nearpath_domain::{Answer, Reply, To, packet, post};
 use nearpath_testkit::{eventually, free_addr, within};
 use nearpath_types::{FunctionId, InstanceId, Reason};
 use rustix::process::Signal;
-use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::{LocalSet, spawn_local};
 
-use crate::support::{Watchdog, frames, full, tenant, text};
+use crate::support::{Watchdog, frames, full, leaving, tenant, text};
 
 /// A domain in which `caller` may call `callee`; the watchdog's instance is number 1 of `callee`.
 struct Domain {
@@ -162,7 +161,7 @@ async fn max_inflight_counts_both_ways_in() {
 async fn a_call_that_no_tenant_took_may_go_another_way() {
     let walk = async {
         let domain = Domain::new();
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (listener, _place) = leaving();
         let _watchdog = domain.watchdog(listener.local_addr().unwrap(), &[]);
         let post = domain.caller().await;
         drop(listener);

@@ -18,7 +18,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use nearpath_testkit::within;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::mpsc;
 
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -186,6 +186,19 @@ where
     let (mut sender, connection) = http1::handshake(io).await?;
     tokio::spawn(connection.with_upgrades());
     within(sender.send_request(request)).await
+}
+
+/// A tenant that will leave: a port that listens until its listener is dropped, and what keeps others from it after that.
+pub(crate) fn leaving() -> (TcpListener, TcpSocket) {
+    let at = |addr: SocketAddr| {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_reuseport(true).unwrap();
+        socket.bind(addr).unwrap();
+        socket
+    };
+    let place = at(SocketAddr::from(([127, 0, 0, 1], 0)));
+    let listener = at(place.local_addr().unwrap()).listen(16).unwrap();
+    (listener, place)
 }
 
 /// A tenant's server that answers with `answer`.

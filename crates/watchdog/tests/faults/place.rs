@@ -1,8 +1,10 @@
 //! Two machines and a link: on the far one a watchdog with its handler, on the near one the caller.
 
 use std::cell::Cell;
-use std::io::{BufRead, BufReader, PipeWriter, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -31,7 +33,7 @@ pub(crate) struct Place {
     pub(crate) near: Node,
     pub(crate) far: Node,
     pub(crate) cable: Cable,
-    _pipe: PipeWriter,
+    _node: UnixStream,
     _watchdog: Watchdog,
     _lab: Lab,
 }
@@ -74,13 +76,13 @@ impl Place {
         }
         let handler = Handler::default();
         let inner = far.enter(|| TcpListener::bind((Ipv4Addr::LOCALHOST, 0))).unwrap();
-        let (watchdog, pipe) = watchdog(&far, inner.local_addr().unwrap(), &provision);
+        let (watchdog, node) = watchdog(&far, inner.local_addr().unwrap(), &provision);
         handler.serve(inner);
         cable.change(link).unwrap();
         let (endpoint, worker) = (endpoint(&near), (cable.second().v4, PORT).into());
         let (name, next) = (NAME.to_owned(), Cell::new(0));
         let caller = Caller { endpoint, config, sessions, trust, worker, name, next };
-        Self { caller, handler, near, far, cable, _pipe: pipe, _watchdog: watchdog, _lab: lab }
+        Self { caller, handler, near, far, cable, _node: node, _watchdog: watchdog, _lab: lab }
     }
 
     /// What became of the packets, both ways together, by one of the counts.
@@ -108,16 +110,16 @@ fn provision(authority: &Authority) -> Provision {
 }
 
 /// On all addresses of that machine; it listens when this returns.
-fn watchdog(node: &Node, tenant: SocketAddr, provision: &Provision) -> (Watchdog, PipeWriter) {
-    let (reader, mut writer) = std::io::pipe().unwrap();
+fn watchdog(node: &Node, tenant: SocketAddr, provision: &Provision) -> (Watchdog, UnixStream) {
+    let (own, mut writer) = UnixStream::pair().unwrap();
     let mut command = Command::new("sh");
     command.args(["-c", "exec 4<&0 </dev/null >/dev/null; exec \"$0\"", env!("CARGO_BIN_EXE_nearpath-watchdog")]);
-    command.stdin(reader).stdout(Stdio::null()).stderr(Stdio::piped());
+    command.stdin(OwnedFd::from(own)).stdout(Stdio::null()).stderr(Stdio::piped());
     command.envs([("NEARPATH_IDENTITY_FD", "4"), ("mode", "http"), ("fprocess", "sleep 100000")]);
     command.envs([("metrics_port", "0"), ("suppress_lock", "true"), ("healthcheck_interval", "0")]);
     command.env("upstream_url", format!("http://{tenant}")).env("port", PORT.to_string());
     let mut watchdog = Watchdog(node.spawn(&mut command).unwrap());
-    drop(command); // it holds the pipe's other end
+    drop(command); // it holds the socket's other end
     writer.write_all(&provision.write()).unwrap();
     let mut log = BufReader::new(watchdog.0.stderr.take().unwrap()).lines().map_while(Result::ok);
     let said: Vec<_> = log.by_ref().take_while(|line| !line.contains("QUIC on")).collect();
