@@ -40,6 +40,7 @@ async fn a_tenant_that_breaks_the_connection_is_a_500_and_asked_once() {
 async fn a_call_that_no_tenant_took_says_that_it_did_not_run() {
     let (listener, _place) = leaving();
     let watchdog = Watchdog::http(listener.local_addr().unwrap(), &[]);
+    within(listener.accept()).await.unwrap(); // it has seen that its tenant is there
     drop(listener);
     let response = send(watchdog.addr, Request::post("/").body(full("pay")).unwrap()).await.unwrap();
     assert_eq!(response.headers()["x-openfaas-internal"], "of-watchdog");
