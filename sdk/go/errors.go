@@ -143,7 +143,7 @@ func (e *PlatformError) Error() string {
 func (e *PlatformError) RetryIsSafe() bool { return slices.Contains(harmless, e.Reason) }
 
 // harmless are the reasons of contract/reasons.toml after which a call may be made again; a test compares.
-var harmless = []string{"slow_request", "overload", "queue_timeout", "cold_timeout", "draining", "connect_failed", "storage_full", "read_only"}
+var harmless = []string{"slow_request", "overload", "queue_timeout", "cold_timeout", "draining", "connect_failed", "storage_full", "read_only", "too_early"}
 
 // reasons are those of contract/reasons.toml by number; a test compares.
 var reasons = [...]string{

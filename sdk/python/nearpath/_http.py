@@ -18,7 +18,7 @@ from ._urls import NAME, gateway
 
 LARGEST_BODY = 64 << 20
 CONNECTION = {"connection", "content-length", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"}
-RETRY = {"slow_request", "overload", "queue_timeout", "cold_timeout", "draining", "connect_failed"}
+RETRY = {"slow_request", "overload", "queue_timeout", "cold_timeout", "draining", "connect_failed", "too_early"}
 PATH = "x-nearpath-path"
 PATHS = ("shm", "direct", "quic", "punch", "relay", "tls", "http")
 # What the handler that runs hands on to its calls: its traceparent, and when it is too late for an answer.
