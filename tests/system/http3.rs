@@ -38,7 +38,9 @@ async fn house(folder: &Path, options: &[&str]) -> (House, SocketAddr, PathBuf) 
     std::fs::write(at("ca.pem"), authority.pem()).unwrap();
     std::fs::write(at("cert.pem"), leaf.pem()).unwrap();
     std::fs::write(at("key.pem"), key.serialize_pem()).unwrap();
-    let (cert, key, listen) = (at("cert.pem"), at("key.pem"), free_addr());
+    let mut ports = std::iter::repeat_with(free_addr);
+    let listen = ports.find(|addr| std::net::UdpSocket::bind(addr).is_ok()).unwrap(); // free with UDP, too
+    let (cert, key) = (at("cert.pem"), at("key.pem"));
     let tls = ["--tls-cert", cert.to_str().unwrap(), "--tls-key", key.to_str().unwrap()];
     let at_port = listen.to_string();
     let options = [&tls[..], &["--tls-listen", &at_port], options].concat();

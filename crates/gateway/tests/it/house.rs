@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::future::Future;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -83,17 +83,26 @@ struct Front {
 }
 
 impl Front {
-    fn open(self, at: SocketAddr, pair: &Pair) -> Http3 {
+    fn open(self, sockets: Vec<UdpSocket>, pair: &Pair) -> Http3 {
         let site = match self.sessions {
             None => Site::new(pair, &Limits::default(), 2).unwrap(),
             Some(sessions) => Site::with_sessions(pair, &Limits::default(), 2, sessions).unwrap(),
         };
-        let sockets = nearpath_wire::bind::datagrams(at, 2).unwrap();
         if !self.unsteered {
             nearpath_kernel::reuseport::steer(&sockets[0], &site.steering().program()).unwrap();
         }
         Http3::new(site, sockets)
     }
+}
+
+/// A port of TCP whose number is free with UDP, too: others use that one for their own.
+fn both() -> (Vec<std::net::TcpListener>, Vec<UdpSocket>) {
+    let tries = std::iter::repeat_with(|| {
+        let sockets = nearpath_wire::bind((Ipv4Addr::LOCALHOST, 0).into(), 2).unwrap();
+        let datagrams = nearpath_wire::bind::datagrams(sockets[0].local_addr().unwrap(), 2);
+        datagrams.map(|datagrams| (sockets, datagrams))
+    });
+    tries.take(20).find_map(Result::ok).expect("a port that is free twice")
 }
 
 /// What the access log wrote.
@@ -166,10 +175,10 @@ impl House {
             None => gateway,
         };
         let bind = || nearpath_wire::bind((Ipv4Addr::LOCALHOST, 0).into(), 2).unwrap();
-        let (public, inner, secure) = (bind(), bind(), bind());
+        let (public, inner, (secure, datagrams)) = (bind(), bind(), both());
         let (certificate, tls, pair) = self_signed();
         let at_secure = secure[0].local_addr().unwrap();
-        let http3 = Some(front.open(at_secure, &pair));
+        let http3 = Some(front.open(datagrams, &pair));
         let (at, at_inner) = (public[0].local_addr().unwrap(), inner[0].local_addr().unwrap());
         let listeners = vec![
             Listener { zone: Zone::Public, tls: None, sockets: public, http3: None },
