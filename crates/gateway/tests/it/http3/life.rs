@@ -1,29 +1,12 @@
 //! How connections move and end.
 
-use std::sync::Arc;
-
 use h3::error::StreamError;
-use http::{Request, Response};
+use http::Request;
 use nearpath_gateway::Settings;
 use nearpath_testkit::{eventually, within};
-use tokio::sync::Semaphore;
 
 use super::client::{Client, Line, Stream, finish, url};
-use crate::house::{House, full, mirror, ms, serving};
-
-/// A function that answers when it is let.
-async fn held() -> (std::net::SocketAddr, Arc<Semaphore>) {
-    let go = Arc::new(Semaphore::new(0));
-    let gate = go.clone();
-    let at = serving(move |_| {
-        let gate = gate.clone();
-        async move {
-            gate.acquire().await.unwrap().forget();
-            Response::new(full("ok"))
-        }
-    });
-    (at.await, go)
-}
+use crate::house::{House, held, mirror, ms};
 
 async fn inflight(house: &House, number: usize) {
     let text = format!("nearpath_inflight{{function_name=\"echo.openfaas-fn\"}} {number}");
