@@ -31,9 +31,11 @@ mod pages;
 mod paths;
 pub mod placement;
 pub mod reconcile;
+pub mod run;
 mod sums;
 
 pub use config::{Config, NodeError, Settle};
 pub use identities::{Answerer, Identities, Identity, Issuer, Step};
 pub use identity::node_id;
 pub use node::Node;
+pub use run::Run;
