@@ -18,6 +18,7 @@ pub(crate) struct House {
     pub(crate) addr: SocketAddr,
     pub(crate) admin: SocketAddr,
     pub(crate) data_dir: PathBuf,
+    arguments: Vec<std::ffi::OsString>,
     child: Child,
     log: Arc<Mutex<String>>,
     _own: Option<tempfile::TempDir>,
@@ -47,11 +48,34 @@ impl House {
         let (addr, admin) = (free_addr(), free_addr());
         command.arg("up").arg("--data-dir").arg(data_dir).arg("--insecure");
         command.args(["--listen", &addr.to_string(), "--admin-listen", &admin.to_string()]).args(options);
+        Self::run(command, addr, admin, data_dir)
+    }
+
+    fn run(mut command: Command, addr: SocketAddr, admin: SocketAddr, data_dir: &Path) -> Self {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let log = Arc::new(Mutex::new(String::new()));
         collect(child.stderr.take().unwrap(), Arc::clone(&log));
-        Self { addr, admin, data_dir: data_dir.to_owned(), child, log, _own: None }
+        let arguments = command.get_args().map(ToOwned::to_owned).collect();
+        Self { addr, admin, data_dir: data_dir.to_owned(), arguments, child, log, _own: None }
+    }
+
+    /// Starts a process that takes over from this one, and does not wait.
+    pub(crate) fn heir(&self, options: &[&str]) -> Self {
+        let mut command = Command::new(program("nearpath"));
+        command.args(self.arguments.iter().filter(|known| *known != "--take-over")).arg("--take-over").args(options);
+        Self::run(command, self.addr, self.admin, &self.data_dir)
+    }
+
+    /// Starts a process that takes over from this one, and waits until it has.
+    pub(crate) async fn succeeded(&self) -> Self {
+        let mut heir = self.heir(&[]);
+        eventually("it has taken over", async || {
+            assert!(heir.child.try_wait().unwrap().is_none(), "{}", heir.log());
+            heir.log().contains("is up")
+        })
+        .await;
+        heir
     }
 
     pub(crate) async fn until_ready(&mut self) {

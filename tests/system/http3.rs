@@ -27,7 +27,7 @@ post again: 200 early=0 POST 4
 ";
 
 /// A house with TLS, and the file with the authority that its clients trust.
-async fn house(folder: &Path, options: &[&str]) -> (House, SocketAddr, PathBuf) {
+pub(crate) async fn house(folder: &Path, options: &[&str]) -> (House, SocketAddr, PathBuf) {
     let at = |name: &str| folder.join(name);
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     params.distinguished_name.push(DnType::CommonName, "an authority of tests"); // OpenSSL tells it from the other by its name

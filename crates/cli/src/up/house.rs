@@ -64,6 +64,7 @@ impl House {
         nearpath_node::run::sweep(&plan.data_dir, &config.node).map_err(UpError::part("--data-dir"))?;
         let config = nearpath_node::Config { identities: Identities::from(issuer), run: run.number(), ..config };
         let gateway = parts::gateway(&plan, desk.clone(), &registry)?.with_caller(caller);
+        let id = config.node.clone();
         let name = nearpath_node::run::named(&config.node, run.number());
         let node = Node::start(config, &registry).await;
         let node = Arc::new(node.map_err(UpError::part("node"))?);
@@ -96,7 +97,7 @@ impl House {
         }
         let (admin_trigger, admin_drain) = drain::channel();
         Admin { registry, readiness }.serve(admin, admin_drain).map_err(UpError::part("--admin-listen"))?;
-        let (heirs, succeeded) = succeed(&plan, predecessor, estate, &desk)?;
+        let (heirs, succeeded) = succeed(&plan, predecessor, estate, &desk, &id)?;
         drop(pending);
         banner::print(&plan, &controller);
         let (gateway, admin) = (trigger, admin_trigger);
@@ -136,12 +137,18 @@ fn succeed(
     predecessor: Option<Predecessor>,
     mut estate: Estate,
     desk: &Arc<FrontDesk>,
+    node: &str,
 ) -> Result<(Arc<Heirs>, oneshot::Receiver<()>), UpError> {
     if let (Some(port), true) = (&mut estate.port, predecessor.is_some()) {
         port.steer().map_err(UpError::part("--take-over"))?;
     }
     if let Some(predecessor) = predecessor {
-        predecessor.go();
+        let (data_dir, node) = (plan.data_dir.clone(), node.to_owned());
+        predecessor.go(move || {
+            if let Err(error) = nearpath_node::run::sweep(&data_dir, &node) {
+                tracing::warn!(%error, "what the process that was taken over from left is left to the next start");
+            }
+        });
     }
     if let Some(port) = &mut estate.port {
         port.mourn();

@@ -24,8 +24,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::sockopt::{self, Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
+use rustix::process::{PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
 
 pub(super) use estate::{Estate, Name};
@@ -59,7 +62,7 @@ impl Predecessor {
     pub(super) fn ask(data_dir: &Path) -> io::Result<Option<(Self, Estate)>> {
         let socket = socket()?;
         match rustix::net::connect(&socket, &SocketAddrUnix::new(door(data_dir))?) {
-            Err(rustix::io::Errno::NOENT | rustix::io::Errno::CONNREFUSED) => return Ok(None),
+            Err(Errno::NOENT | Errno::CONNREFUSED) => return Ok(None),
             connected => connected?,
         }
         for side in [Timeout::Recv, Timeout::Send] {
@@ -79,10 +82,21 @@ impl Predecessor {
         packet::receive::<()>(&self.0).map(drop)
     }
 
-    /// Lets it end: everything new comes here. One that is gone already has ended.
-    pub(super) fn go(self) {
+    /// Lets it end: everything new comes here. `ended` runs on a thread of its own when it has ended, however it did.
+    pub(super) fn go(self, ended: impl FnOnce() + Send + 'static) {
         if let Err(error) = packet::send(&self.0, &Word::Go, &[]) {
             tracing::warn!(%error, "the process that was taken over from had ended already");
+        }
+        let process = sockopt::socket_peercred(&self.0).and_then(|it| pidfd_open(it.pid, PidfdFlags::empty()));
+        let wait = move || {
+            if let Ok(process) = process {
+                // A pidfd is readable from its process's end on (pidfd_open(2)).
+                while poll(&mut [PollFd::new(&process, PollFlags::IN)], None) == Err(Errno::INTR) {}
+            }
+            ended();
+        };
+        if let Err(error) = std::thread::Builder::new().name("predecessor".to_owned()).spawn(wait) {
+            tracing::warn!(%error, "what the process that was taken over from leaves is left to the next start");
         }
     }
 }
