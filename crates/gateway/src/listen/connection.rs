@@ -51,7 +51,7 @@ pub(super) async fn serve_connection(
     let peer = Rc::new(peer(port.zone, port.tls.is_some(), addr));
     lane.lives.add(life.clone());
     if port.is_draining() {
-        lane.lives.drain(); // accepted in the same moment: it did not hear the order
+        lane.lives.drain(lane.now()); // accepted in the same moment: it did not hear the order
     }
     let (resets, alt_svc) = (Rc::new(Resets::new(lane.now())), port.alt_svc.clone());
     let visit = Rc::new(Visit { lane: lane.clone(), peer, life: life.clone(), alt_svc, resets });

@@ -37,7 +37,7 @@ pub(super) async fn serve_connection(
     let (life, addr) = (Life::new(lane.ticks()), incoming.remote_address());
     lane.lives.add(life.clone());
     if port.drain.is_draining() {
-        life.drain(); // let in in the same moment: it did not hear the order
+        lane.lives.drain(lane.now()); // let in in the same moment: it did not hear the order
     }
     match life.govern(serve(&lane, &port, &life, incoming, half_open)).await {
         Some(Ok(())) => {}
