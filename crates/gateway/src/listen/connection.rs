@@ -154,12 +154,6 @@ impl Visit {
         }
     }
 
-    /// The same, from another address.
-    pub(super) fn moved(&self, peer: Peer) -> Self {
-        let (lane, life, alt_svc) = (self.lane.clone(), self.life.clone(), self.alt_svc.clone());
-        Self { lane, peer: Rc::new(peer), life, alt_svc, resets: self.resets.clone() }
-    }
-
     /// Says where else the same is served.
     pub(super) fn advertise(&self, headers: &mut HeaderMap) {
         advertise(headers, self.alt_svc.clone());
