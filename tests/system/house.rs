@@ -60,16 +60,29 @@ impl House {
         Self { addr, admin, data_dir: data_dir.to_owned(), arguments, child, log, _own: None }
     }
 
-    /// Starts a process that takes over from this one, and does not wait.
+    /// Starts a process that takes over from this one, with some options and their values changed, and does not wait.
     pub(crate) fn heir(&self, options: &[&str]) -> Self {
         let mut command = Command::new(program("nearpath"));
-        command.args(self.arguments.iter().filter(|known| *known != "--take-over")).arg("--take-over").args(options);
+        let mut known = self.arguments.clone();
+        known.retain(|one| one != "--take-over");
+        for option in options.chunks(2) {
+            match known.iter().position(|one| one == option[0]) {
+                Some(at) => known[at + 1] = option[1].into(),
+                None => known.extend(option.iter().map(Into::into)),
+            }
+        }
+        command.args(known).arg("--take-over");
         Self::run(command, self.addr, self.admin, &self.data_dir)
     }
 
     /// Starts a process that takes over from this one, and waits until it has.
     pub(crate) async fn succeeded(&self) -> Self {
-        let mut heir = self.heir(&[]);
+        self.succeeded_with(&[]).await
+    }
+
+    /// The same, with some options and their values changed.
+    pub(crate) async fn succeeded_with(&self, options: &[&str]) -> Self {
+        let mut heir = self.heir(options);
         eventually("it has taken over", async || {
             assert!(heir.child.try_wait().unwrap().is_none(), "{}", heir.log());
             heir.log().contains("is up")

@@ -123,7 +123,7 @@ mod tests {
         let tmp = |run: &Run| folder.path().join(named("tmp", run.number()));
         let (gone, there) = (tmp(&ended), tmp(&lives));
         drop(ended);
-        [&gone, &there].map(|path| fs::create_dir_all(path.join("sub")).unwrap());
+        [&gone, &there].iter().for_each(|path| fs::create_dir_all(path.join("sub")).unwrap());
         sweep(folder.path(), "a-node-that-is-none").unwrap();
         assert!(!gone.exists() && there.exists());
     }

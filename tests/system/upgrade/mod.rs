@@ -73,7 +73,10 @@ async fn connections(house: &House) -> u64 {
 async fn told_to_leave(line: &mut Line) {
     eventually("it is told to leave", async || match line.begin("echo").await {
         Err(error) => error.to_string().contains("closing"),
-        Ok(open) => drop(open.finish().await) != (), // it was on its way when GOAWAY went
+        Ok(open) => {
+            let _ = open.finish().await; // it was on its way when GOAWAY went
+            false
+        }
     })
     .await;
 }
@@ -158,6 +161,26 @@ async fn three_processes_at_a_time() {
     assert_eq!(connections(&next).await, LINES as u64);
     drop(again);
     within(async { last.wait().await }).await;
+}
+
+#[tokio::test]
+async fn the_new_process_may_have_more_threads_or_fewer() {
+    need_root!();
+    let scene = Scene::new(&[]).await;
+    let mut houses: Vec<House> = Vec::new();
+    let mut lines = scene.lines().await;
+    for threads in ["3", "1", "2"] {
+        let newest = houses.last().unwrap_or(&scene.house);
+        houses.push(newest.succeeded_with(&["--threads", threads]).await);
+        lines.extend(scene.lines().await);
+        for _ in 0..LINES {
+            // Each socket that is open has somebody who accepts on it.
+            assert_eq!(scene.house.call("echo", "tcp").await.body(), "tcp");
+        }
+    }
+    for (_, open) in &mut lines {
+        open.echo("second").await.unwrap();
+    }
 }
 
 #[tokio::test]
