@@ -49,7 +49,7 @@ pub(crate) async fn house(folder: &Path, options: &[&str]) -> (House, SocketAddr
 }
 
 /// A way that takes time. On loopback a handshake may be complete before a client has sent what it means to send early.
-mod distance {
+pub(crate) mod distance {
     use std::collections::HashMap;
     use std::collections::hash_map::Entry;
     use std::net::{Ipv4Addr, SocketAddr};
@@ -68,7 +68,7 @@ mod distance {
     }
 
     /// Where datagrams for `to` may be sent instead.
-    pub(super) async fn before(to: SocketAddr) -> SocketAddr {
+    pub(crate) async fn before(to: SocketAddr) -> SocketAddr {
         let near = socket().await;
         let at = near.local_addr().unwrap();
         tokio::spawn(async move {

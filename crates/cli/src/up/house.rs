@@ -3,6 +3,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use nearpath_controller::Controller;
 use nearpath_daemon::admin::Admin;
@@ -20,6 +21,10 @@ use super::network::Network;
 use super::plan::{Plan, UpError, cores};
 use super::succession::{Estate, Heirs, Predecessor, risen};
 use super::{banner, identity, parts};
+
+/// Between steering newcomers elsewhere and telling the old process to end: it takes the first packets that are in its queues by then, which it
+/// would refuse afterwards.
+const SETTLE: Duration = Duration::from_millis(250);
 
 /// Everything that lives until the end.
 struct House {
@@ -97,7 +102,7 @@ impl House {
         }
         let (admin_trigger, admin_drain) = drain::channel();
         Admin { registry, readiness }.serve(admin, admin_drain).map_err(UpError::part("--admin-listen"))?;
-        let (heirs, succeeded) = succeed(&plan, predecessor, estate, &desk, &id)?;
+        let (heirs, succeeded) = succeed(&plan, predecessor, estate, &desk, &id).await?;
         drop(pending);
         banner::print(&plan, &controller);
         let (gateway, admin) = (trigger, admin_trigger);
@@ -132,7 +137,7 @@ impl House {
 }
 
 /// Everything serves: newcomers are to come here, and the process before may end. From now on this one may be succeeded, too.
-fn succeed(
+async fn succeed(
     plan: &Plan,
     predecessor: Option<Predecessor>,
     mut estate: Estate,
@@ -141,6 +146,7 @@ fn succeed(
 ) -> Result<(Arc<Heirs>, oneshot::Receiver<()>), UpError> {
     if let (Some(port), true) = (&mut estate.port, predecessor.is_some()) {
         port.steer().map_err(UpError::part("--take-over"))?;
+        tokio::time::sleep(SETTLE).await;
     }
     if let Some(predecessor) = predecessor {
         let (data_dir, node) = (plan.data_dir.clone(), node.to_owned());
@@ -154,7 +160,7 @@ fn succeed(
         port.mourn();
     }
     let desk = desk.clone();
-    Heirs::wait(&plan.data_dir, estate, move || desk.release()).map_err(UpError::part("--data-dir"))
+    Ok(Heirs::wait(&plan.data_dir, estate, move || desk.release()))
 }
 
 /// The node tells instances to stop only after the gateway has taken over the snapshot that withdraws them.

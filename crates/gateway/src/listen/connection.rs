@@ -95,6 +95,7 @@ async fn encrypted(
 ) -> Result<(), BoxError> {
     let handshake = TlsAcceptor::from(tls.clone()).accept(stream);
     let stream = tokio::time::timeout(port.tls_timeout, handshake).await.map_err(io::Error::from)??;
+    visit.life.expects();
     let h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
     let stream = Watched::new(stream, Bytes::new(), visit.life.clone());
     if h2 { http2(visit, port, stream).await } else { http1(visit, port, stream).await }

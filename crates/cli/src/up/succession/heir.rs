@@ -23,29 +23,36 @@ pub(in crate::up) struct Heirs {
 }
 
 impl Heirs {
-    /// Opens the door. What is returned is ready when a successor has taken over.
-    ///
-    /// # Errors
-    /// When the socket cannot be made.
+    /// Opens the door. What is returned is ready when a successor has taken over; never, where no door can be made.
     pub(in crate::up) fn wait(
         data_dir: &Path,
         estate: Estate,
         release: impl Fn() + Send + Sync + 'static,
-    ) -> io::Result<(Arc<Self>, oneshot::Receiver<()>)> {
-        let door = open(data_dir)?;
+    ) -> (Arc<Self>, oneshot::Receiver<()>) {
         let heirs = Self { estate: Mutex::new(Some(estate)), release: Box::new(release), control: Handle::current() };
         let (heirs, (tell, told)) = (Arc::new(heirs), oneshot::channel());
         let waits = heirs.clone();
-        let wait = move || {
-            while let Ok(heir) = accept_with(&door, SocketFlags::CLOEXEC) {
-                if waits.hand_over(&heir) {
-                    let _ = tell.send(()); // the house is going down already
-                    return;
-                }
+        let opened = open(data_dir).and_then(|door| {
+            let wait = move || match waits.serve(&door) {
+                Ok(()) => drop(tell.send(())), // else the house is going down already
+                Err(error) => tracing::warn!(%error, "no process can take over from this one any more"),
+            };
+            std::thread::Builder::new().name("heirs".to_owned()).spawn(wait)
+        });
+        if let Err(error) = opened {
+            tracing::warn!(%error, "no process can take over from this one");
+        }
+        (heirs, told)
+    }
+
+    /// Until one has taken over.
+    fn serve(&self, door: &OwnedFd) -> io::Result<()> {
+        loop {
+            let heir = rustix::io::retry_on_intr(|| accept_with(door, SocketFlags::CLOEXEC))?;
+            if self.hand_over(&heir) {
+                return Ok(());
             }
-        };
-        std::thread::Builder::new().name("heirs".to_owned()).spawn(wait)?;
-        Ok((heirs, told))
+        }
     }
 
     /// Forgets the sockets: there is nothing to take over any more. The port of HTTP/3 is to be kept until its last connection has ended.

@@ -96,7 +96,7 @@ impl Port {
 
     /// Leaves the sockets of the others alone: a successor may need them.
     pub(in crate::up) fn rest(&mut self) {
-        self.mourners.abort_all();
+        self.mourners = JoinSet::new(); // those in the old one end
     }
 
     /// For a successor, with the descriptors in the order of the members: process, then sockets.

@@ -139,6 +139,7 @@ impl Served {
                 ended = complete.as_mut(), if half_open.is_some() => {
                     ended.map_err(io::Error::from)?;
                     half_open = None;
+                    life.expects();
                 }
                 () = life.drained(), if !leaving => {
                     leaving = true;
@@ -154,8 +155,14 @@ impl Served {
             }
         }
         let (trips, least, most) = LINGER;
-        let _ = tokio::time::timeout((quic.rtt() * trips).clamp(least, most), quic.closed()).await; // closed by us, then
+        let _ = tokio::time::timeout((quic.rtt() * trips).clamp(least, most), self.refuse(&quic)).await; // closed by us, then
         Ok(())
+    }
+
+    /// Until the client closes: what it sent before it heard of GOAWAY is refused, so that it knows that it has not run.
+    async fn refuse(&mut self, quic: &Connection) {
+        while let Ok(Some(_)) = self.requests.next().await {}
+        quic.closed().await;
     }
 
     fn begin(&self, opened: Opened, early: bool) {

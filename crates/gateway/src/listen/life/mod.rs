@@ -26,7 +26,8 @@ const FIRST_WORD: u32 = 4;
 #[derive(Debug)]
 pub(crate) struct Life {
     now: Arc<AtomicU32>,
-    begun: u32,
+    /// When its first request became due.
+    begun: AtomicU32,
     /// Whether any request has begun.
     asked: AtomicBool,
     requests: AtomicU32,
@@ -57,7 +58,7 @@ impl Life {
     pub(crate) fn new(now: &Arc<AtomicU32>) -> Arc<Self> {
         Arc::new(Self {
             since: AtomicU32::new(now.load(Ordering::Relaxed)),
-            begun: now.load(Ordering::Relaxed),
+            begun: AtomicU32::new(now.load(Ordering::Relaxed)),
             asked: AtomicBool::new(false),
             now: now.clone(),
             requests: AtomicU32::new(0),
@@ -83,6 +84,11 @@ impl Life {
         if http2 {
             self.quiet();
         }
+    }
+
+    /// Its handshake is complete: its first request is due from now on.
+    pub(crate) fn expects(&self) {
+        self.begun.store(self.now.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
     /// Bytes came.
@@ -174,7 +180,7 @@ impl Life {
 
     /// Whether it is so young that its first request, or its handshake, is still on its way.
     fn is_expected(&self, now: u32) -> bool {
-        !self.asked.load(Ordering::Relaxed) && now.wrapping_sub(self.begun) < FIRST_WORD
+        !self.asked.load(Ordering::Relaxed) && now.wrapping_sub(self.begun.load(Ordering::Relaxed)) < FIRST_WORD
     }
 
     /// Ends the connection at once.
