@@ -83,7 +83,8 @@ impl Open {
     pub(super) async fn end(mut self) -> Result<(StatusCode, String), Failure> {
         within(self.0.finish()).await?;
         let status = within(self.0.recv_response()).await?.status();
-        Ok((status, self.rest().await?))
+        let body = self.rest().await.map_err(|error| format!("an answer broke off: {error}"))?;
+        Ok((status, body))
     }
 
     /// The same, where the head has come.
