@@ -10,7 +10,6 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Either, Full, Limited};
 use hyper::body::{Frame, Incoming};
 use hyper_util::client::legacy::Client as Pool;
-use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use nearpath_domain::clock;
 use tokio::sync::mpsc;
@@ -19,6 +18,7 @@ use crate::answer::Streaming;
 use crate::ask::Ask;
 use crate::body::{Body, Own, Source};
 use crate::context::Context as Handed;
+use crate::dial::{self, Connector};
 use crate::error::{Error, Kind};
 use crate::head::Head;
 use crate::message::{Path, Response};
@@ -32,7 +32,7 @@ const IDLE: Duration = Duration::from_secs(30);
 /// Connections to the gateway.
 #[derive(Debug)]
 pub(crate) struct Client {
-    pool: Pool<HttpConnector, Either<Full<Bytes>, Upload>>,
+    pool: Pool<Connector, Either<Full<Bytes>, Upload>>,
     gateway: String,
 }
 
@@ -75,7 +75,8 @@ impl hyper::body::Body for Upload {
 impl Client {
     pub(crate) fn new(gateway: String) -> Self {
         let mut pool = Pool::builder(TokioExecutor::new());
-        Self { pool: pool.pool_timer(TokioTimer::new()).pool_idle_timeout(IDLE).build_http(), gateway }
+        let pool = pool.pool_timer(TokioTimer::new()).pool_idle_timeout(IDLE).build(dial::connector(&gateway));
+        Self { pool, gateway }
     }
 
     /// Makes a call and waits for the answer.
@@ -183,12 +184,12 @@ async fn until<T>(deadline: clock::Nanos, answer: impl Future<Output = Result<T,
 
 /// A connection that was never made, or a request that never began, has run nothing.
 fn broken(error: hyper_util::client::legacy::Error) -> Kind {
-    let cause = innermost(&error).to_string();
+    let cause = innermost(&error);
     let cancelled = error.source().and_then(|source| source.downcast_ref::<hyper::Error>());
     if error.is_connect() || cancelled.is_some_and(hyper::Error::is_canceled) {
-        Kind::Unsent(format!("the gateway cannot be reached: {cause}"))
+        Kind::Unsent(format!("the gateway cannot be reached: {}", dial::explain(cause)))
     } else {
-        Kind::Died(cause)
+        Kind::Died(cause.to_string())
     }
 }
 
