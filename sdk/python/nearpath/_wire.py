@@ -1,6 +1,7 @@
 """Connections to the gateway for who has only the standard library: kept, and used again."""
 
 import http.client
+import os
 import select
 import threading
 import time
@@ -12,6 +13,16 @@ IDLE = 30.0
 
 _lock = threading.Lock()
 _idle: dict[tuple[str, str], list[tuple[float, http.client.HTTPConnection]]] = {}
+
+
+def _forked() -> None:
+    """Two processes must not read one connection, nor wait for a thread that only one of them has."""
+    global _lock
+    _lock = threading.Lock()
+    _idle.clear()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 class Unreachable(OSError):

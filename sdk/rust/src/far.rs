@@ -220,7 +220,13 @@ fn beginning(mut parts: http::response::Parts, way: Way) -> Result<Response, Kin
     let told = Told::of(told.as_ref().map(http::HeaderValue::as_bytes), obstacle);
     let mut head = Head::default();
     head.of_http(&parts.headers).map_err(|bad| Kind::Cut(bad.to_string()))?;
-    Ok(Response::new("").with_status(parts.status.as_u16()).with_head(head).came_over(told))
+    let response = Response::new("").with_status(parts.status.as_u16()).with_head(head).came_over(told);
+    Ok(response.of_length(length(&parts.headers)))
+}
+
+/// Bytes of the body, as its sender says.
+fn length(fields: &http::HeaderMap) -> Option<u64> {
+    fields.get(http::header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
 /// An answer of the platform.

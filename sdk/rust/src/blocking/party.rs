@@ -125,6 +125,13 @@ impl Party {
         self
     }
 
+    /// In the child of a process that forked, on the thread that did: what came along is the parent's, as are its bodies and the calls
+    /// it waits for. It is left as it is, not even closed, and this party begins anew, in the surroundings of now.
+    pub fn forked(&mut self) {
+        let own = Self { streams: self.streams, interrupt: self.interrupt, ..Self::default() };
+        std::mem::forget(std::mem::replace(self, own));
+    }
+
     /// Memory to write a payload in that goes out where it lies: so many zeros. It is accepted wherever a payload is. Where there
     /// is no domain, or no slot, it is private memory.
     pub fn draft(&mut self, bytes: usize) -> Draft {
@@ -382,5 +389,5 @@ impl Party {
 }
 
 fn told(name: &str, outcome: Result<Reply, CallError>) -> Result<Response, Error> {
-    outcome.map_err(|error| Error::near(name, error)).and_then(|reply| Response::of_memory(name, reply))
+    outcome.map_err(|error| Error::near(name, error)).and_then(|mut reply| Response::of_memory(name, &mut reply))
 }
