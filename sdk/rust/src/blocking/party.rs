@@ -83,7 +83,7 @@ impl Default for Party {
 impl Party {
     /// In given surroundings.
     pub fn new(environment: Environment) -> Self {
-        let far = Arc::new(Far::new(environment.gateway.clone()));
+        let far = Far::to(&environment.gateway);
         Self {
             environment,
             post: None,
@@ -101,10 +101,9 @@ impl Party {
         }
     }
 
-    /// Another one in the same surroundings, for another thread. Both use the same connections to the gateway.
+    /// Another one in the same surroundings, for another thread. All use the same connections to the gateway.
     pub fn another(&self) -> Self {
-        let (far, streams, interrupt) = (Arc::clone(&self.far), self.streams, self.interrupt);
-        Self { far, streams, interrupt, ..Self::new(self.environment.clone()) }
+        Self { streams: self.streams, interrupt: self.interrupt, ..Self::new(self.environment.clone()) }
     }
 
     /// What it serves is handed over when it begins, and read with [`Party::part`].
