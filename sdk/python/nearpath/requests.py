@@ -9,6 +9,7 @@ over pooled connections to the gateway elsewhere; the answer's header `X-Nearpat
 one. All other URLs go out as ever. `pip install nearpath[requests]`.
 """
 
+import sys
 from typing import Any
 
 try:
@@ -40,6 +41,11 @@ from requests import (
 from . import _urls
 from ._adapter import Adapter as Adapter
 from ._adapter import Unasked
+
+
+# `from nearpath.requests.exceptions import Timeout`, where there was `from requests.exceptions import Timeout`.
+for _module in ("adapters", "auth", "compat", "cookies", "exceptions", "hooks", "models", "status_codes", "structures", "utils"):
+    sys.modules[f"{__name__}.{_module}"] = getattr(_requests, _module)
 
 
 def __getattr__(name: str) -> Any:

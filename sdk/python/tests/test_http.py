@@ -11,7 +11,7 @@ import unittest.mock
 import urllib.error
 import urllib.request
 
-from surroundings import DEADLINE, HERE, Gateway, free_port
+from surroundings import DEADLINE, HERE, Gateway, free_port, in_a_child
 
 import nearpath
 from nearpath import _http
@@ -89,6 +89,24 @@ class Alike:
         with self.assertRaises(self.half.Error):
             self.half.call("dies", idempotent=True)
         self.assertEqual(len(self.gateway.asked), 2)
+
+    def test_a_child_that_was_forked_has_connections_of_its_own(self):
+        def work():
+            assert bytes(self.half.call("price", b"child", deadline=DEADLINE).body) == b"answer to child"
+
+        for _ in range(2):
+            self.half.call("price", b"parent")  # a connection is kept
+            self.assertEqual(in_a_child(work), 0)
+        self.assertEqual(bytes(self.half.call("price", b"parent").body), b"answer to parent")
+
+    def test_threads_share_connections(self):
+        self.half.call("price")
+        before = self.gateway.connections()
+        for _ in range(10):
+            thread = threading.Thread(target=self.half.call, args=("price",))
+            thread.start()
+            thread.join(DEADLINE)
+        self.assertLessEqual(self.gateway.connections() - before, 1)
 
     def test_serving(self):
         port = free_port()

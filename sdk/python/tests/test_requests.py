@@ -11,7 +11,7 @@ import time
 import unittest
 import unittest.mock
 
-from surroundings import DEADLINE, OpenFaas, free_port, need_requests
+from surroundings import DEADLINE, OpenFaas, free_port, in_a_child, need_requests
 
 need_requests()
 
@@ -184,6 +184,21 @@ class BesideOpenFaas(Alike, unittest.TestCase):
             with self.assertRaises(half.Error) as caught:
                 half.call_later("nobody", callback=callback.url)
             self.assertEqual((caught.exception.kind, caught.exception.status), ("platform", 404))
+
+    def test_a_child_that_was_forked(self):
+        def work():
+            assert requests.post(self.at("mirror"), data=b"child").json()["body"] == "child"
+
+        requests.get(self.at("mirror"))
+        self.assertEqual(in_a_child(work), 0)
+        self.assertEqual(requests.post(self.at("mirror"), data=b"x").json()["body"], "x")
+
+    def test_modules_of_requests_are_found_here(self):
+        from nearpath.requests.adapters import HTTPAdapter
+        from nearpath.requests.exceptions import Timeout
+
+        self.assertIs(HTTPAdapter, plain.adapters.HTTPAdapter)
+        self.assertIs(Timeout, plain.exceptions.Timeout)
 
     def test_a_timeout_goes_along(self):
         fields = requests.get(self.at("mirror"), timeout=7).json()["headers"]

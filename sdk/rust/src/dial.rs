@@ -57,7 +57,12 @@ fn trusted() -> RootCertStore {
 pub(crate) fn explain(cause: &(dyn Error + 'static)) -> String {
     match of_tls(cause) {
         Some(rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer)) => {
-            "its certificate is of an authority that is not trusted here; SSL_CERT_FILE names a file with those that are".into()
+            "its certificate is of an authority that is not trusted here; SSL_CERT_FILE names a file with those that are"
+                .into()
+        }
+        // What OpenSSL and Go let pass: what `openssl req -x509` makes, unless told otherwise.
+        Some(error @ rustls::Error::InvalidCertificate(_)) if error.to_string().contains("CaUsedAsEndEntity") => {
+            "its certificate is an authority's own: give it one with basicConstraints CA:FALSE".into()
         }
         Some(error @ rustls::Error::InvalidMessage(_)) => format!("{error}: is there TLS at that port?"),
         _ => cause.to_string(),
