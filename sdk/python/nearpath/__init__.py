@@ -17,39 +17,11 @@ not the view. Do not fork a process that has made calls; start a new one.
 """
 
 try:
-    from ._nearpath import (
-        Buffer,
-        Error,
-        Published,
-        Request,
-        Response,
-        buffer,
-        call,
-        call_later,
-        gather,
-        handed_on,
-        notify,
-        publish,
-        serve,
-    )
+    from . import _nearpath as _half
 except ImportError as missing:  # another system than the one that the wheel is for: HTTP is what is left
     if missing.name != "nearpath._nearpath":
         raise
-    from ._http import (
-        Buffer,
-        Error,
-        Published,
-        Request,
-        Response,
-        buffer,
-        call,
-        call_later,
-        gather,
-        handed_on,
-        notify,
-        publish,
-        serve,
-    )
+    from . import _http as _half
 
 __all__ = [
     "Buffer",
@@ -66,3 +38,5 @@ __all__ = [
     "publish",
     "serve",
 ]
+
+globals().update({name: getattr(_half, name) for name in __all__})  # __init__.pyi says what they are

@@ -202,7 +202,7 @@ def _longest(timeout: Any) -> float | None:
     return float(value) if isinstance(value, (int, float)) else None
 
 
-def _fields(headers: Mapping[str | bytes, str | bytes]) -> dict[str, bytes]:
+def _fields(headers: Mapping[Any, str | bytes]) -> dict[str, bytes]:
     """Text goes as http.client sends it. What `requests` offers by itself to save bytes on a wire is not offered where there is none."""
     offered = default_headers().get("Accept-Encoding")
     pairs = ((name.decode("ascii") if isinstance(name, bytes) else name, value) for name, value in headers.items())

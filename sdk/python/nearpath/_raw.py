@@ -86,7 +86,7 @@ def raw_response(request: PreparedRequest, status: int, fields: list[tuple[str, 
     """`body` is an answer, or bytes; with `stream` an answer's body is read as it comes."""
     url = request.url or ""
     made: type[HTTPResponse] = _Streamed
-    file: io.RawIOBase | io.BytesIO
+    file: io.BufferedIOBase
     bodiless = request.method == "HEAD" or status in (204, 304)
     length = body.length if isinstance(body, Response) else len(body)
     if bodiless and isinstance(body, Response):

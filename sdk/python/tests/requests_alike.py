@@ -94,10 +94,10 @@ class Alike:
                 list(answer.iter_content(None))
 
     def test_all_else_goes_out_as_ever(self):
-        answer = requests.get(self.faas.url + "/healthz")
+        answer = requests.get(self.gateway.url + "/healthz")
         self.assertEqual((answer.text, answer.headers.get("X-Nearpath-Path")), ("OK", None))
         with self.assertRaises(requests.exceptions.MissingSchema):
-            requests.get("no scheme")
+            requests.get("no-scheme")
         with self.assertRaises(requests.ConnectionError):
             requests.get("http://127.0.0.1:9/function/x")
         self.assertIs(requests.codes, plain.codes)

@@ -113,6 +113,22 @@ class Domain:
         return codes
 
 
+class BesideAGateway:
+    """Tests of what finds a gateway in its surroundings; `stands_in` makes it."""
+
+    stands_in = None
+
+    @classmethod
+    def setUpClass(cls):
+        cls.gateway = cls.stands_in()
+        os.environ["NEARPATH_GATEWAY"] = cls.gateway.url
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.gateway.stop()
+        del os.environ["NEARPATH_GATEWAY"]
+
+
 class Gateway:
     """Remembers what it was asked, and answers by the function's name."""
 

@@ -11,25 +11,16 @@ import unittest.mock
 import urllib.error
 import urllib.request
 
-from surroundings import DEADLINE, HERE, Gateway, free_port, in_a_child
+from surroundings import DEADLINE, HERE, BesideAGateway, Gateway, free_port, in_a_child
 
 import nearpath
 from nearpath import _http
 
 
-class Alike:
+class Alike(BesideAGateway):
     """What both halves do; `half` is the module."""
 
-    half = None
-
-    @classmethod
-    def setUpClass(cls):
-        cls.gateway = Gateway()
-        os.environ["NEARPATH_GATEWAY"] = cls.gateway.url
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.gateway.stop()
+    half, stands_in = None, Gateway
 
     def setUp(self):
         self.gateway.asked.clear()

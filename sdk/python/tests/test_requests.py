@@ -11,7 +11,7 @@ import time
 import unittest
 import unittest.mock
 
-from surroundings import DEADLINE, OpenFaas, free_port, in_a_child, need_requests
+from surroundings import DEADLINE, BesideAGateway, OpenFaas, free_port, in_a_child, need_requests
 
 need_requests()
 
@@ -89,24 +89,15 @@ class environment:
             os.environ.pop(name, None) if value is None else os.environ.update({name: value})
 
 
-class BesideOpenFaas(Alike, unittest.TestCase):
+class BesideOpenFaas(Alike, BesideAGateway, unittest.TestCase):
     way, teapot, slow, cut = "http; not_nearer=caller_no_party", "teapot", "slow", "cut"
-
-    @classmethod
-    def setUpClass(cls):
-        cls.faas = OpenFaas()
-        os.environ["NEARPATH_GATEWAY"] = cls.faas.url
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.faas.stop()
-        del os.environ["NEARPATH_GATEWAY"]
+    stands_in = OpenFaas
 
     def at(self, path):
-        return f"{self.faas.url}/function/{path}"
+        return f"{self.gateway.url}/function/{path}"
 
     def test_connections_are_kept(self):
-        count = lambda: int(requests.get(self.faas.url + "/seen").text)
+        count = lambda: int(requests.get(self.gateway.url + "/seen").text)
         requests.get(self.at("mirror"))
         before = count()
         for _ in range(5):
