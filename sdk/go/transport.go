@@ -49,7 +49,16 @@ func PostForm(url string, data url.Values) (*http.Response, error) {
 
 // RoundTrip implements http.RoundTripper.
 func (t Transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL == nil {
+		return t.others().RoundTrip(r) // which says so
+	}
 	wanted, ok := targetOf(r.URL, t.gateway())
+	if !ok && r.URL.Scheme == "nearpath" {
+		if r.Body != nil {
+			r.Body.Close()
+		}
+		return nil, failed(r.URL.Host, "", errName)
+	}
 	if !ok {
 		return t.others().RoundTrip(r)
 	}

@@ -124,8 +124,8 @@ func TestAsTheDefaultTransport(t *testing.T) {
 	if told := mirror(t, r, err); told.Body != "a=1" {
 		t.Errorf("%+v", told)
 	}
-	if _, err := http.Get("nearpath://No_Name"); err == nil {
-		t.Error("a name that no function can have was called")
+	if _, err := http.Get("nearpath://No_Name"); nearpath.KindOf(err) != nearpath.KindName {
+		t.Error("a name that no function can have was called", err)
 	}
 }
 

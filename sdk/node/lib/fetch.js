@@ -23,7 +23,9 @@ class Fetch {
   async fetch(input, init) {
     const url = input instanceof Request ? input.url : String(input);
     const wanted = target(url);
-    return wanted === null ? globalThis.fetch(input, init) : this.#call({ input, init, url, wanted, redirects: 0 });
+    if (wanted !== null) return this.#call({ input, init, url, wanted, redirects: 0 });
+    if (!url.startsWith('nearpath:')) return globalThis.fetch(input, init);
+    throw new TypeError('fetch failed', { cause: new Error(`${url} names no function: nearpath://NAME or nearpath://NAME.NAMESPACE, in lower case`) });
   }
 
   async #call(asked) {

@@ -141,6 +141,8 @@ def handed_on():
 
 def _within(deadline):
     """The nearer of a call's own deadline and that of the handler that makes it, in seconds from now; None: neither."""
+    if deadline is not None and not deadline >= 0:
+        raise ValueError("a deadline is a number of seconds from now, not below 0")
     late = HANDED.get()[1]
     left = None if late is None else max(0.001, late - time.monotonic())
     return min((limit for limit in (deadline, left) if limit is not None), default=None)

@@ -77,7 +77,10 @@ class Session(_requests.Session):
 
     def prepare_request(self, request: Request) -> PreparedRequest:
         url = str(request.url)
-        if url.startswith("nearpath://") and (target := _urls.target(url)):
+        if url.startswith("nearpath://"):
+            target = _urls.target(url)
+            if target is None:
+                raise exceptions.InvalidURL(f"{url!r} names no function: nearpath://NAME or nearpath://NAME.NAMESPACE, in lower case")
             request.url = target.url  # requests adds no parameters to a URL that it does not know
         return super().prepare_request(request)
 

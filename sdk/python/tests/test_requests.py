@@ -150,6 +150,8 @@ class BesideOpenFaas(Alike, BesideAGateway, unittest.TestCase):
         for url in ("nearpath://mirror/a", "nearpath://mirror.openfaas-fn/a", "http://mirror/a"):
             answer = requests.get(url, params={"b": "c"})
             self.assertEqual((answer.json()["path"], answer.json()["query"]), ("/a", "b=c"), url)
+        with self.assertRaisesRegex(requests.exceptions.InvalidURL, "names no function"):
+            requests.get("nearpath://No_Name")
         with requests.Session() as session:
             prepared = requests.Request("GET", "nearpath://mirror/a").prepare()
             self.assertEqual(session.send(prepared).json()["path"], "/a")

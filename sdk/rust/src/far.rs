@@ -91,7 +91,7 @@ impl Client {
         let fault = |kind| Error::new(name, Some(Path::Http), kind);
         let request = self
             .request(way, name, Either::Left(Full::new(body.clone())), ask, context)
-            .map_err(|why| fault(Kind::Unsent(why.to_string())))?;
+            .map_err(|why| fault(self.unmade(&why)))?;
         let answer = async {
             let answer = self.pool.request(request).await.map_err(broken)?;
             collect(answer, way).await
@@ -110,7 +110,7 @@ impl Client {
     ) -> Result<(Response, Incoming), Error> {
         let fault = |kind| Error::new(name, Some(Path::Http), kind);
         let request = self.request(way, name, Either::Right(upload), ask, context);
-        let request = request.map_err(|why| fault(Kind::Unsent(why.to_string())))?;
+        let request = request.map_err(|why| fault(self.unmade(&why)))?;
         let answer = async {
             let (parts, body) = self.pool.request(request).await.map_err(broken)?.into_parts();
             match parts.headers.contains_key("x-nearpath-reason") {
@@ -133,6 +133,11 @@ impl Client {
         let (response, incoming) = self.open(name, way, upload, ask, context).await?;
         let body = Body::of(name, Path::Http, Bytes::new(), Some(Source::Far(incoming))).until(context.deadline);
         Ok(Streaming { response, body })
+    }
+
+    /// What is wrong with a request that cannot be written down.
+    fn unmade(&self, why: &http::Error) -> Kind {
+        Kind::Unsent(format!("{why}: in the call's method or path, or in the gateway's URL, {}", self.gateway))
     }
 
     fn request(
