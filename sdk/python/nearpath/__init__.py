@@ -13,7 +13,7 @@ same program runs inside nearpath, beside a plain OpenFaaS gateway, and alone.
 A thread is a party of its own from its first call on; `serve` runs one call at a time, on the thread that calls it, or several
 with `threads=N`. An iterator as a payload, or as what a handler returns, is sent as it yields. Bodies are
 read-only memoryviews of shared memory: nothing is copied, and the memory is free when the last view is gone. Keep bytes(body),
-not the view. Do not fork a process that has made calls; start a new one.
+not the view. A child that was forked is a party of its own; what came before is its parent's.
 """
 
 try:
