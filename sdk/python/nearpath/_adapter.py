@@ -113,7 +113,8 @@ class Adapter(BaseAdapter):
                 return _obstacle(outcome)
             if isinstance(outcome, Error) and outcome.kind == "platform":
                 outcome = self._told(request, outcome)
-            if retries.again(outcome) and body.again():
+            if body.can_again() and retries.again(outcome):
+                body.again()
                 continue
             if isinstance(outcome, Response):
                 return retries.note(outcome)
@@ -226,9 +227,13 @@ class _Body:
         for piece in iter(lambda: body.read(_PIECE), body.read(0)) if hasattr(body, "read") else body:
             yield piece.encode() if isinstance(piece, str) else piece
 
-    def again(self) -> bool:
+    def can_again(self) -> bool:
         """Whether it can be sent; of a file that was read, from where it began."""
-        if self._begun and not isinstance(getattr(self._request, "_body_position", None), int):
+        return not self._begun or isinstance(getattr(self._request, "_body_position", None), int)
+
+    def again(self) -> bool:
+        """Whether it can be sent; then it will be, from its beginning."""
+        if not self.can_again():
             return False
         if self._begun:
             rewind_body(self._request)

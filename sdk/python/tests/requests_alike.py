@@ -61,6 +61,11 @@ class Alike:
                     self.assertEqual(session.get(self.at(path)).text, "3 times")
                 else:
                     self.assertRaises(requests.exceptions.RetryError, session.get, self.at(path))
+        every = Retry(3, status_forcelist=[503], allowed_methods=None)
+        with requests.Session() as session:
+            session.mount("http://", plain.adapters.HTTPAdapter(max_retries=every))
+            answer = session.post(self.at("flaky?e"), data=io.BytesIO(b"file"))
+            self.assertEqual((answer.text, len(answer.raw.retries.history)), ("3 times", 2))
         quiet = Retry(1, status_forcelist=[503], raise_on_status=False)
         with requests.Session() as session:
             session.mount("http://", plain.adapters.HTTPAdapter(max_retries=quiet))
