@@ -133,6 +133,22 @@ func TestABodyIsNotReadAfterItWasClosed(t *testing.T) {
 	}
 }
 
+// Whoever has given up already calls nobody.
+func TestACallThatWasGivenUpBefore(t *testing.T) {
+	process(t, "alike")
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	for range 50 { // an answer may be quicker than a look at the context
+		r, _ := http.NewRequestWithContext(ctx, "GET", "nearpath://alike/asked", nil)
+		if _, err := nearpath.DefaultClient.Do(r); !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+		if _, err := nearpath.Call(ctx, "alike", nil); !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+	}
+}
+
 // A body that is longer than was said is not cut off quietly.
 func TestABodyThatIsLongerThanWasSaid(t *testing.T) {
 	process(t, "alike")

@@ -10,6 +10,12 @@ import (
 
 // near takes a request through memory. One that provably did not run comes back, to be sent another way.
 func (t Transport) near(r *http.Request, wanted target) (*http.Response, *http.Request, error) {
+	if err := r.Context().Err(); err != nil {
+		if r.Body != nil {
+			r.Body.Close()
+		}
+		return nil, nil, err
+	}
 	req, body, err := requestOf(r, wanted.path)
 	if err != nil {
 		return nil, nil, err

@@ -39,7 +39,7 @@ func CallStream(ctx context.Context, name string, req *Request, body io.Reader) 
 
 // Stream is CallStream.
 func (c *Client) Stream(ctx context.Context, name string, req *Request, body io.Reader) (*Stream, error) {
-	if err := checkName(name); err != nil {
+	if err := mayCall(ctx, name); err != nil {
 		return nil, failed(name, "", err)
 	}
 	if req == nil {
