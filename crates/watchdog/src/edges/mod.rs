@@ -59,7 +59,7 @@ struct Desk {
     counters: RefCell<Vec<Arc<Counters>>>,
     news: Arc<News>,
     me: RefCell<Caller>,
-    dialer: RefCell<Dialer>,
+    dialer: Rc<RefCell<Dialer>>,
     sessions: Arc<Sessions>,
     minting: Minting,
     to_node: mpsc::UnboundedSender<Vec<u8>>,
@@ -85,7 +85,8 @@ impl Edges {
         let sessions = Arc::default();
         let me = Caller::new(&told.credentials, told.trust_as_caller()?, &sessions)?;
         let (callees, counters, news) = Default::default();
-        let (minting, dialer, me) = (Minting::new(to_node.clone()), RefCell::new(dialer(&me)), RefCell::new(me));
+        let (minting, dialer, me) =
+            (Minting::new(to_node.clone()), Rc::new(RefCell::new(dialer(&me))), RefCell::new(me));
         let desk = Rc::new(Desk { callees, counters, news, me, dialer, sessions, minting, to_node });
         if self.0.set(Rc::clone(&desk)).is_ok() {
             spawn_local(desk.report());
