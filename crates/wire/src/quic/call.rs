@@ -21,6 +21,7 @@ use super::heads;
 use super::rest::Rest;
 use super::upload::{self, Outgoing};
 use crate::BoxError;
+use crate::mutual::is_of_certificates;
 
 /// Whether a request may go in the first flight (`zero_rtt` of a function).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -276,9 +277,22 @@ impl Line {
     fn failed(&self, error: BodyError) -> Failed {
         match *self.stage.borrow() {
             Stage::Silent(limit) => Failed::For(CallError::Silent(limit)),
+            Stage::Done { early: false } if is_turned_down(&error) => Failed::For(CallError::Unseen(error.to_string())),
             _ => Failed::of(error),
         }
     }
+}
+
+/// Whether the worker did not accept the caller's certificate: without a session it looks at that last of all, when the caller's handshake is
+/// complete. Nothing that came was looked at.
+fn is_turned_down(error: &BodyError) -> bool {
+    /// RFC 9001 section 4.8: TLS alerts as errors of QUIC.
+    const ALERTS: u64 = 0x100;
+    let BodyError::Stream(ReadError::ConnectionLost(ConnectionError::ConnectionClosed(close))) = error else {
+        return false;
+    };
+    let alert = u64::from(close.error_code).checked_sub(ALERTS).and_then(|alert| u8::try_from(alert).ok());
+    alert.is_some_and(is_of_certificates)
 }
 
 /// A stream that nothing was sent on.

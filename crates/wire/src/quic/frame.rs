@@ -4,6 +4,7 @@
 //! with the top bit set, the trailers, which are the last. A body whose length is announced has none. What ends anywhere else was broken off.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+use nearpath_types::Reason;
 use nearpath_types::head::{BadHead, Fields, MAX_HEAD};
 
 /// The version of this contract.
@@ -45,6 +46,13 @@ pub struct Answered {
     pub reason: u16,
     /// Bytes of the body, or [`UNKNOWN`].
     pub total: u64,
+}
+
+impl Answered {
+    /// Why the platform refuses or has no answer; `None`: it is the function's own.
+    pub fn refusal(&self) -> Option<Reason> {
+        Reason::ALL.iter().copied().find(|reason| self.platform && *reason as u16 == self.reason)
+    }
 }
 
 /// One of the two.

@@ -50,7 +50,7 @@ struct Shared {
 
 impl Shared {
     fn line(&self) -> Line {
-        Line::Http2 { sender: self.sender.clone(), _stream: Stream::new(&self.streams) }
+        Line::Http2 { sender: self.sender.clone(), tls: self.tls.clone(), _stream: Stream::new(&self.streams) }
     }
 }
 
