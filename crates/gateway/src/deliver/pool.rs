@@ -208,8 +208,9 @@ impl Dialing<'_> {
         protocol: Protocol,
     ) -> Result<(CallerStream<TcpStream>, Rc<Tls>), ConnectError> {
         let addr = self.endpoint.addr;
-        let both = self.caller.as_ref().zip(self.endpoint.name());
-        let (caller, name) = both.ok_or(DialError::Nameless { addr })?;
+        let nameless = |who| DialError::Nameless { addr, who };
+        let caller = self.caller.as_ref().ok_or_else(|| nameless("the gateway"))?;
+        let name = self.endpoint.name().ok_or_else(|| nameless("the instance, whose log says why,"))?;
         self.pools.meet(caller);
         let era = self.pools.era.get();
         let (stream, peer) = caller.tls().dial(addr, name, version, protocol, self.limit).await?;

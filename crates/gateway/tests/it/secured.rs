@@ -69,13 +69,17 @@ impl Site {
 
     /// The same with an instance at each of these.
     fn publish_all(&self, house: &House, all: &[SocketAddr]) {
+        self.publish_named(house, all, Some(NAME), Duration::from_millis(200)); // so long one that cannot be reached is tried
+    }
+
+    fn publish_named(&self, house: &House, all: &[SocketAddr], name: Option<&str>, cold_timeout: Duration) {
+        let quic = name.map(Into::into);
         let functions = TRANSPORTS.iter().zip(1u64..).map(|(transport, function)| {
-            let cold_timeout = Duration::from_millis(200); // so long an instance that cannot be reached is tried
             let (name, policy) = (transport.to_string(), Policy { cold_timeout, ..Policy::default() });
             let instances = all.iter().zip(0..).map(|(at, number)| {
                 let ready = house::instance(*at, InstanceState::Ready);
                 let id = InstanceId(function * 100 + number);
-                Instance { id, quic: Some(NAME.into()), transport: *transport, ..ready }
+                Instance { id, quic: quic.clone(), transport: *transport, ..ready }
             });
             FunctionRoute { instances: instances.collect(), ..house::route(&name, policy, all) }
         });
@@ -257,4 +261,27 @@ async fn another_instance_that_accepts_the_gateway_gets_the_call() {
         let answer = house::finish(within(sender.send_request(request.unwrap())).await.unwrap()).await;
         assert_eq!(answer.status, 200, "{answer:?}");
     }
+}
+
+#[tokio::test]
+async fn an_instance_without_a_certificate_is_waited_for_and_never_called_in_clear() {
+    let site = Site::new().await;
+    let (_tell, caller) = watch::channel(site.caller());
+    let house = House::named(caller);
+    site.publish_named(&house, &[site.at], None, Duration::from_millis(50));
+    let mut sender = house::h2(house.public).await;
+    for transport in [Transport::Tls13, Transport::Tls12] {
+        let answer = ask(&mut sender, transport, "text/plain").await;
+        assert_eq!((answer.status, answer.reason()), (502, "connect_failed"), "{answer:?}");
+        assert!(answer.body.contains("the instance, whose log says why, has no certificate"), "{answer:?}");
+    }
+    site.publish_named(&house, &[site.at], None, LIMIT);
+    let waiting = ask(&mut sender, Transport::Tls13, "text/plain");
+    let named = async {
+        let inflight = r#"nearpath_inflight{function_name="tls13.openfaas-fn"} 1"#;
+        nearpath_testkit::eventually(inflight, async || house.metrics().contains(inflight)).await;
+        site.publish_named(&house, &[site.at], Some(NAME), LIMIT);
+    };
+    let (answer, ()) = tokio::join!(waiting, named);
+    assert_eq!(answer.body, "TLSv1_3 of gateway 1", "{answer:?}");
 }

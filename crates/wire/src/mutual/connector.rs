@@ -63,10 +63,12 @@ pub enum DialError {
         limit: Duration,
     },
     /// One of the two has no certificate.
-    #[error("cannot connect to {addr} over TLS: caller or instance has no certificate")]
+    #[error("cannot connect to {addr} over TLS: {who} has no certificate")]
     Nameless {
         /// Where to.
         addr: SocketAddr,
+        /// Which of the two.
+        who: &'static str,
     },
     /// The name of an incarnation is no name.
     #[error("{name:?} cannot be called: {source}")]

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use nearpath_types::{FunctionId, InstanceId, SpiffeId};
 use nearpath_wire::early::mint;
 use nearpath_wire::identity::{Credentials, Trust};
-use nearpath_wire::quic::{DialError, Early, config};
+use nearpath_wire::quic::{CallError, DialError, Early, config};
 use rustls::version::{TLS12, TLS13};
 
 use crate::site::{Caller, DOMAIN, LIMIT, Running, Site, Worker, counting, post, run};
@@ -34,7 +34,8 @@ async fn call(caller: &Caller, worker: &mut Running) -> Told {
     let caller = match caller.dialer().dial(worker.addr, &worker.name, LIMIT).await {
         Err(error) => error.to_string(),
         Ok(line) => match line.call_whole(post("in"), Early::Allowed).await {
-            Err(error) => format!("{error}"),
+            Err(CallError::Unseen(why)) => why,
+            Err(error) => panic!("nothing ran, which the caller is to know: {error}"),
             Ok(answer) => panic!("it was let in: {answer:?}"),
         },
     };
