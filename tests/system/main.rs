@@ -28,3 +28,4 @@ mod sensors;
 mod shm;
 mod strict;
 mod tls;
+mod transports;
