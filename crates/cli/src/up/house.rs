@@ -10,7 +10,7 @@ use nearpath_daemon::admin::Admin;
 use nearpath_daemon::metrics::Registry;
 use nearpath_daemon::ready::Readiness;
 use nearpath_daemon::{drain, signals};
-use nearpath_gateway::{Gateway, Serving};
+use nearpath_gateway::{Gateway, Listener, Serving};
 use nearpath_node::{Identities, Node, Settle};
 use tokio::sync::watch;
 
@@ -18,7 +18,7 @@ use super::cpu::Cpu;
 use super::desk::{FrontDesk, Machine};
 use super::network::Network;
 use super::plan::{Plan, UpError, cores};
-use super::{banner, identity, parts, sockets};
+use super::{adapters, banner, identity, parts, sockets};
 
 /// Everything that lives until the end.
 struct House {
@@ -43,57 +43,111 @@ pub(super) fn live(plan: Plan) -> Result<(), UpError> {
     })
 }
 
-impl House {
-    async fn build(plan: Plan) -> Result<Self, UpError> {
-        let readiness = Readiness::default();
-        let pending = readiness.pending("node");
-        let folder = DataDir::claim(&plan.data_dir).map_err(UpError::part("--data-dir"))?;
-        let mut listeners = sockets::public(&plan)?;
-        let adapter_sockets = plan.adapters.bind()?;
-        let admin_socket = TcpListener::bind(plan.admin_listen);
-        let admin_socket = admin_socket.map_err(UpError::listen("--admin-listen", plan.admin_listen))?;
-        let network = Network::create(&plan)?;
-        listeners.extend(network.as_ref().map(|network| network.inner(plan.threads)).transpose()?);
+/// What callers come in by. All of it is opened before anything runs, so that a port that is taken ends the start at once.
+struct Doors {
+    listeners: Vec<Listener>,
+    adapters: adapters::Sockets,
+    admin: TcpListener,
+    network: Option<Network>,
+}
 
-        let registry = Registry::default();
+impl Doors {
+    fn open(plan: &Plan) -> Result<Self, UpError> {
+        let mut listeners = sockets::public(plan)?;
+        let adapters = plan.adapters.bind()?;
+        let admin = TcpListener::bind(plan.admin_listen);
+        let admin = admin.map_err(UpError::listen("--admin-listen", plan.admin_listen))?;
+        let network = Network::create(plan)?;
+        listeners.extend(network.as_ref().map(|network| network.inner(plan.threads)).transpose()?);
+        Ok(Self { listeners, adapters, admin, network })
+    }
+}
+
+/// What runs behind them: the node, the controller, and the gateway, which does not serve yet.
+struct Rooms {
+    name: String,
+    node: Arc<Node>,
+    gateway: Gateway,
+    controller: Controller,
+}
+
+impl Rooms {
+    async fn furnish(
+        plan: &Plan,
+        folder: DataDir,
+        network: Option<&Network>,
+        registry: &Registry,
+    ) -> Result<Self, UpError> {
         let desk = FrontDesk::new(tokio::runtime::Handle::current());
         let (settle, published) = settle();
-        let config = parts::node_config(&plan, network.as_ref(), settle.clone())?;
-        let (issuer, caller) = identity::open(parts::identity_terms(&plan, &config))?;
+        let config = parts::node_config(plan, network, settle.clone())?;
+        let (issuer, caller) = identity::open(parts::identity_terms(plan, &config))?;
         let config = nearpath_node::Config { identities: Identities::from(issuer), ..config };
-        let gateway = parts::gateway(&plan, desk.clone(), &registry)?.with_caller(caller);
+        let gateway = parts::gateway(plan, desk.clone(), registry)?.with_caller(caller);
         let name = config.node.clone();
-        let node = Node::start(config, &registry).await;
+        let node = Node::start(config, registry).await;
         let node = Arc::new(node.map_err(UpError::part("node"))?);
         tokio::spawn(forward_snapshots(node.clone(), gateway.clone(), published));
 
         let control = tokio::runtime::Handle::current();
         let fleet = Arc::new(Machine { node: node.clone(), gateway: gateway.clone(), settle, control });
-        let controller = Controller::open_in(folder, parts::controller_config(&plan), fleet).await;
+        let controller = Controller::open_in(folder, parts::controller_config(plan), fleet).await;
         let controller = controller.map_err(UpError::part("controller"))?;
         desk.seat(controller.clone(), node.clone());
+        Ok(Self { name, node, gateway, controller })
+    }
+}
 
+/// The gateway as it serves.
+struct Front {
+    trigger: drain::Trigger,
+    serving: Serving,
+    cpu: Option<Cpu>,
+}
+
+impl Front {
+    fn open(
+        plan: &Plan,
+        rooms: &Rooms,
+        (listeners, adapters): (Vec<Listener>, adapters::Sockets),
+        network: Option<Network>,
+        registry: &Registry,
+    ) -> Result<Self, UpError> {
         let (trigger, drain) = drain::channel();
-        let mut cpu = Cpu::new(plan.gateway_cpu, &name)?;
+        let mut cpu = Cpu::new(plan.gateway_cpu, &rooms.name)?;
         let join = cpu.as_ref().map(Cpu::enter);
         let enter = move || {
             network.as_ref().map_or(Ok(()), Network::enter)?;
             join.as_ref().map_or(Ok(()), |join| join())
         };
-        let gateway = match plan.adapters.adapters(adapter_sockets, controller.credentials()) {
-            Some(adapters) => gateway.with_adapters(adapters, &registry),
+        let gateway = rooms.gateway.clone();
+        let gateway = match plan.adapters.adapters(adapters, rooms.controller.credentials()) {
+            Some(adapters) => gateway.with_adapters(adapters, registry),
             None => gateway,
         };
-        let serving =
-            gateway.serve(listeners, plan.threads, Arc::new(enter), drain).map_err(UpError::part("gateway"))?;
+        let serving = gateway.serve(listeners, plan.threads, Arc::new(enter), drain);
+        let serving = serving.map_err(UpError::part("gateway"))?;
         if let Some(cpu) = &mut cpu {
-            cpu.begin(&gateway, plan.threads.min(cores()), &registry)?;
+            cpu.begin(&gateway, plan.threads.min(cores()), registry)?;
         }
+        Ok(Self { trigger, serving, cpu })
+    }
+}
+
+impl House {
+    async fn build(plan: Plan) -> Result<Self, UpError> {
+        let (readiness, registry) = (Readiness::default(), Registry::default());
+        let pending = readiness.pending("node");
+        let folder = DataDir::claim(&plan.data_dir).map_err(UpError::part("--data-dir"))?;
+        let Doors { listeners, adapters, admin: socket, network } = Doors::open(&plan)?;
+        let rooms = Rooms::furnish(&plan, folder, network.as_ref(), &registry).await?;
+        let front = Front::open(&plan, &rooms, (listeners, adapters), network, &registry)?;
         let (admin, admin_drain) = drain::channel();
-        Admin { registry, readiness }.serve(admin_socket, admin_drain).map_err(UpError::part("--admin-listen"))?;
+        Admin { registry, readiness }.serve(socket, admin_drain).map_err(UpError::part("--admin-listen"))?;
         drop(pending);
-        banner::print(&plan, &controller);
-        Ok(Self { gateway: trigger, admin, serving, cpu, node, controller })
+        banner::print(&plan, &rooms.controller);
+        let (Rooms { node, controller, .. }, Front { trigger: gateway, serving, cpu }) = (rooms, front);
+        Ok(Self { gateway, admin, serving, cpu, node, controller })
     }
 
     /// Callers first, so that nothing new comes in; then instances; the store last.
