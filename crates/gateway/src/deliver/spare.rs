@@ -85,8 +85,13 @@ pub(super) fn unanswered(
     if call.request.is_some() {
         return Ok(Attempt::Unsent(why));
     }
+    Err(not_called(call, endpoint, &why))
+}
+
+/// It has not run, but nobody can send it again: part of its body is gone.
+pub(super) fn not_called(call: &Call, endpoint: &Endpoint, why: &str) -> PlatformError {
     let message = format!("instance {} of {} was not called: {why}", endpoint.id, call.function.name);
-    Err(PlatformError::new(COMPONENT, Reason::ConnectFailed, message))
+    PlatformError::new(COMPONENT, Reason::ConnectFailed, message)
 }
 
 /// The text of a refusal, which the platform wrote; or its reason, when it has none.

@@ -2,7 +2,6 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
@@ -11,23 +10,24 @@ use tokio::task::AbortHandle;
 
 use super::body::{BodyError, Incoming};
 use super::frame::Answered;
+use super::rest::Load;
 use super::upload::Outgoing;
 use crate::BoxError;
 
 /// One call that is under way.
 #[derive(Debug)]
-pub(super) struct Busy(Arc<AtomicU32>);
+pub(super) struct Busy(Arc<Load>);
 
 impl Busy {
-    pub(super) fn new(open: &Arc<AtomicU32>) -> Self {
-        open.fetch_add(1, Ordering::Relaxed);
-        Self(open.clone())
+    pub(super) fn of(load: &Arc<Load>) -> Self {
+        load.begin();
+        Self(Arc::clone(load))
     }
 }
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.0.end();
     }
 }
 
@@ -61,7 +61,7 @@ pub struct Answer {
     pub(super) answered: Answered,
     pub(super) early: bool,
     pub(super) _upload: Option<Upload>,
-    pub(super) _busy: Busy,
+    pub(super) busy: Busy,
 }
 
 impl Answer {
@@ -81,7 +81,9 @@ impl Body for Answer {
     type Error = BodyError;
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        Pin::new(&mut self.get_mut().incoming).poll_frame(cx)
+        let this = self.get_mut();
+        let frame = Pin::new(&mut this.incoming).poll_frame(cx);
+        frame.map_err(|error| this.busy.0.explain(error))
     }
 
     fn is_end_stream(&self) -> bool {

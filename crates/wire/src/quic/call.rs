@@ -131,7 +131,7 @@ impl Line {
         heads::write_asked(asked, head, &mut first)?;
         let (send, receive) =
             self.connection().open_bi().await.map_err(|error| CallError::Unseen(error.to_string()))?;
-        Ok(Begun { first, send, receive, busy: Busy::new(&self.open) })
+        Ok(Begun { first, send, receive, busy: Busy::of(&self.load) })
     }
 
     async fn go_on<B>(&self, begun: Begun, body: B, announced: bool) -> Result<Response<Answer>, Failed>
@@ -150,7 +150,7 @@ impl Line {
         };
         let (answered, head) = incoming.opening().await.map_err(|error| self.failed(error))?;
         let response = heads::response(&answered, &head).map_err(|fault| Failed::of(fault.into()))?;
-        Ok(response.map(|()| Answer { incoming, answered, early: false, _upload: upload, _busy: busy }))
+        Ok(response.map(|()| Answer { incoming, answered, early: false, _upload: upload, busy }))
     }
 }
 

@@ -69,6 +69,7 @@ impl Line {
     pub(super) fn failed(&self, error: BodyError) -> Failed {
         match *self.stage() {
             Stage::Silent(limit) => Failed::For(CallError::Silent(limit)),
+            _ if self.load.silent().is_some() => Failed::For(CallError::Broken(self.load.explain(error))),
             Stage::Done { early: false } if is_turned_down(&error) => Failed::For(CallError::Unseen(error.to_string())),
             _ => Failed::of(error),
         }

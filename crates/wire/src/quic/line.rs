@@ -3,14 +3,13 @@
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch;
 
 use super::code;
 use super::failed::CallError;
-use super::rest::Rest;
+use super::rest::{Load, Rest};
 
 /// A connection to one worker. Clones are the same one.
 #[derive(Debug, Clone)]
@@ -18,7 +17,7 @@ pub struct Line {
     connection: quinn::Connection,
     stage: watch::Receiver<Stage>,
     /// Shared with answers, which may go to another thread.
-    pub(super) open: Arc<AtomicU32>,
+    pub(super) load: Arc<Load>,
     /// When the peer's certificate ends, in seconds since 1970.
     until: Rc<Cell<i64>>,
     _rest: Rc<Rest>,
@@ -39,9 +38,9 @@ pub(super) enum Stage {
 
 impl Line {
     pub(super) fn new(connection: quinn::Connection, stage: watch::Receiver<Stage>, rest: Duration) -> Self {
-        let (open, until) = (Arc::default(), Rc::new(Cell::new(i64::MAX)));
-        let rest = Rest::of(&connection, &open, rest);
-        Self { connection, stage, open, until, _rest: rest }
+        let (load, until) = (Arc::default(), Rc::new(Cell::new(i64::MAX)));
+        let rest = Rest::of(&connection, &load, rest);
+        Self { connection, stage, load, until, _rest: rest }
     }
 
     /// How far the handshake is.
@@ -61,7 +60,7 @@ impl Line {
 
     /// Calls that are under way.
     pub fn open(&self) -> u32 {
-        self.open.load(Ordering::Relaxed)
+        self.load.open()
     }
 
     /// Whether no new call can be made.
@@ -74,9 +73,9 @@ impl Line {
         *self.stage.borrow() == Stage::Early
     }
 
-    /// Whether nothing came back in the time that the handshake had: whether calls in its first flight ran is not known.
+    /// Whether it has ended because nothing came back, in the time that the handshake had or later: whether calls that had been sent ran is not known.
     pub fn is_silent(&self) -> bool {
-        matches!(*self.stage.borrow(), Stage::Silent(_))
+        matches!(*self.stage.borrow(), Stage::Silent(_)) || self.load.silent().is_some()
     }
 
     /// Measured round trip.

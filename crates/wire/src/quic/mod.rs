@@ -17,6 +17,7 @@ mod line;
 mod rest;
 mod room;
 mod serve;
+mod silence;
 pub mod udp;
 mod upload;
 mod worker;

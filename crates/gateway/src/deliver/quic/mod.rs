@@ -22,7 +22,7 @@ pub(crate) use lines::Lines;
 use super::attempt::{Attempt, broken, too_late, within};
 use super::exchange::traced;
 use super::source::Source;
-use super::spare::{goes_elsewhere, words};
+use super::spare::{goes_elsewhere, not_called, words};
 use super::taken::Taken;
 use crate::COMPONENT;
 use crate::call::{Call, Upload};
@@ -79,7 +79,13 @@ pub(super) async fn attempt(call: &mut Call, endpoint: &Arc<Endpoint>) -> Result
                 return if again { Ok(put_back(call, taken, None)) } else { Err(lost(call, endpoint, UNKNOWN)) };
             }
             Ok(Tried::Broken(CallError::Head(fault))) => return Err(too_large(&fault)),
-            Ok(Tried::Broken(error)) => return Err(lost(call, endpoint, &error.to_string())),
+            Ok(Tried::Broken(CallError::Unseen(why))) => return Err(not_called(call, endpoint, &why)),
+            Ok(Tried::Broken(error)) => {
+                if line.is_silent() {
+                    silent(call, endpoint, &line);
+                }
+                return Err(lost(call, endpoint, &error.to_string()));
+            }
             Err(reason) => return Err(too_late(call, endpoint, reason)),
         }
     }
