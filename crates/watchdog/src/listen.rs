@@ -178,9 +178,9 @@ async fn secured(
 
 /// Returns when the connection is to be cut.
 async fn shut_out(guest: &mut Guest, expired: &Notify) {
-    if let Refusal::Expired(_) = guest.refused().await {
-        expired.notify_one();
-        std::future::pending().await // calls that are under way go on
+    while let Refusal::Expired(_) = guest.refused().await {
+        expired.notify_one(); // calls that are under way go on
+        guest.ruled_anew().await;
     }
 }
 

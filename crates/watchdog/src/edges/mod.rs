@@ -233,12 +233,27 @@ impl Desk {
         for peer in peers.into_iter().cloned() {
             let desk = Rc::clone(self);
             spawn_local(async move {
-                let me = desk.me.borrow().clone();
-                desk.minting.mint(&me, &desk.sessions, &peer.name, peer.addr).await;
+                desk.mint(&peer).await;
                 if desk.is_wanted(&peer) {
                     let _ = peer.line(&desk.dialer).await; // who calls it learns why
                 }
             });
+        }
+    }
+
+    /// Makes a session with this one, as who this instance is at the end of it.
+    async fn mint(&self, peer: &Peer) {
+        loop {
+            let me = self.me.borrow().clone();
+            self.minting.mint(&me, &self.sessions, &peer.name, peer.addr).await;
+            let is_known = self.peers().any(|one| one.name == peer.name);
+            if is_known && self.me.borrow().is_same(&me) {
+                return;
+            }
+            self.sessions.forget(&peer.name); // it is of a certificate that was replaced meanwhile, or with who is gone
+            if !is_known {
+                return;
+            }
         }
     }
 

@@ -39,7 +39,7 @@ pub(crate) fn credentials(authority: &Authority, id: SpiffeId, name: &str) -> Cr
     credentials_for(authority, id, name, HOUR)
 }
 
-fn credentials_for(authority: &Authority, id: SpiffeId, name: &str, lifetime: Duration) -> Credentials {
+pub(crate) fn credentials_for(authority: &Authority, id: SpiffeId, name: &str, lifetime: Duration) -> Credentials {
     let (request, now) = (KeyRequest::new().unwrap(), SystemTime::now());
     let issued = authority.issue(request.csr(), &id, name, now, lifetime).unwrap();
     request.complete(id, name.to_owned(), issued)

@@ -194,6 +194,13 @@ impl Guest {
         }
     }
 
+    /// Returns when others are admitted than before, or the same for another reason.
+    pub async fn ruled_anew(&mut self) {
+        if self.rules.changed().await.is_err() {
+            std::future::pending().await
+        }
+    }
+
     /// Returns when the peer is not admitted any more: the connection is to end, or to take no new calls.
     pub async fn refused(&mut self) -> Refusal {
         loop {

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use super::code;
 use super::failed::CallError;
-use super::rest::{Load, Rest};
+use super::rest::{self, Load};
 
 /// A connection to one worker. Clones are the same one.
 #[derive(Debug, Clone)]
@@ -20,7 +20,6 @@ pub struct Line {
     pub(super) load: Arc<Load>,
     /// When the peer's certificate ends, in seconds since 1970.
     until: Rc<Cell<i64>>,
-    _rest: Rc<Rest>,
 }
 
 /// How far the handshake is.
@@ -38,9 +37,9 @@ pub(super) enum Stage {
 
 impl Line {
     pub(super) fn new(connection: quinn::Connection, stage: watch::Receiver<Stage>, rest: Duration) -> Self {
-        let (load, until) = (Arc::default(), Rc::new(Cell::new(i64::MAX)));
-        let rest = Rest::of(&connection, &load, rest);
-        Self { connection, stage, load, until, _rest: rest }
+        let (load, until) = (Arc::<Load>::default(), Rc::new(Cell::new(i64::MAX)));
+        rest::begin(&connection, &load, rest);
+        Self { connection, stage, load, until }
     }
 
     /// How far the handshake is.

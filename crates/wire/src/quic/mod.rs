@@ -20,6 +20,7 @@ mod serve;
 mod silence;
 pub mod udp;
 mod upload;
+mod visit;
 mod worker;
 
 pub use answer::Answer;

@@ -4,9 +4,8 @@
 //! else goes ([`super::config::calling`]). That alone would keep every connection for ever. It is ended here, when there was no call for
 //! as long as silence is permitted; and, while calls are under way, soon after nothing gets through any more ([`super::silence`]).
 
-use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use quinn::Connection;
@@ -17,15 +16,16 @@ use super::body::BodyError;
 use super::code;
 use super::silence::{self, Counts, Silence};
 
-/// What the calls of a line and its watch share.
+/// What a line and its calls share; its watch ends with the last of them.
 #[derive(Debug, Default)]
 pub(super) struct Load {
     open: AtomicU32,
     /// Whether the watch has to be told of a call.
     rests: AtomicBool,
-    begun: Notify,
+    begun: Arc<Notify>,
     /// Nothing got through for so long: this is why the connection was ended.
     silent: OnceLock<Duration>,
+    watch: OnceLock<AbortHandle>,
 }
 
 impl Load {
@@ -52,55 +52,58 @@ impl Load {
         }
     }
 
+    /// The watch wants to be told of the next call; how many there are already.
+    fn rest(&self) -> u32 {
+        self.rests.store(true, Ordering::Relaxed);
+        self.open()
+    }
+
+    fn go_on(&self) -> u32 {
+        self.rests.store(false, Ordering::Relaxed);
+        self.open()
+    }
+
     /// A call ends.
     pub(super) fn end(&self) {
         self.open.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// Watches one connection as long as this lives.
-#[derive(Debug)]
-pub(super) struct Rest(AbortHandle);
-
-impl Rest {
-    /// Of a connection with this load. Must run inside a `LocalSet`, on the thread that makes its calls.
-    pub(super) fn of(connection: &Connection, load: &Arc<Load>, after: Duration) -> Rc<Self> {
-        let watching = tokio::task::spawn_local(watch(connection.clone(), Arc::clone(load), after));
-        Rc::new(Self(watching.abort_handle()))
-    }
-}
-
-impl Drop for Rest {
+impl Drop for Load {
     fn drop(&mut self) {
-        self.0.abort();
+        self.watch.get().inspect(|watch| watch.abort());
     }
 }
 
-async fn watch(connection: Connection, load: Arc<Load>, after: Duration) {
+/// Watches a connection with this load until nobody has that any more. Must run inside a `LocalSet`, on the thread that makes its calls.
+pub(super) fn begin(connection: &Connection, load: &Arc<Load>, after: Duration) {
+    let watching = watch(connection.clone(), Arc::downgrade(load), Arc::clone(&load.begun), after);
+    let _ = load.watch.set(tokio::task::spawn_local(watching).abort_handle()); // it is the only one
+}
+
+async fn watch(connection: Connection, load: Weak<Load>, begun: Arc<Notify>, after: Duration) {
     let mut seen = None;
     while connection.close_reason().is_none() {
-        load.rests.store(true, Ordering::Relaxed);
-        let begun = load.open() > 0 || tokio::time::timeout(after, load.begun.notified()).await.is_ok();
-        load.rests.store(false, Ordering::Relaxed);
+        let calls = load.upgrade().map_or(0, |load| load.rest());
+        let begun = calls > 0 || tokio::time::timeout(after, begun.notified()).await.is_ok();
+        let Some(open) = load.upgrade().map(|load| load.go_on()) else { return };
         if begun {
             hear(&connection, &load).await;
             continue;
         }
         let sent = connection.stats().frame_tx.stream;
-        if load.open() == 0 && seen.replace(sent) == Some(sent) {
+        if open == 0 && seen.replace(sent) == Some(sent) {
             connection.close(code::DONE, b"");
         }
     }
 }
 
 /// Until no call is under way.
-async fn hear(connection: &Connection, load: &Load) {
+async fn hear(connection: &Connection, load: &Weak<Load>) {
     let mut silence = Silence::after(Counts::from(connection));
     while connection.close_reason().is_none() {
         tokio::time::sleep(silence::LOOK).await;
-        if load.open() == 0 {
-            return;
-        }
+        let Some(load) = load.upgrade().filter(|load| load.open() > 0) else { return };
         if silence.look(Instant::now(), Counts::from(connection)) {
             let _ = load.silent.set(silence::LONGEST); // before the calls break
             connection.close(code::DONE, b"");
