@@ -60,7 +60,8 @@ struct Desk {
     news: Arc<News>,
     me: RefCell<Caller>,
     dialer: RefCell<Dialer>,
-    sessions: Arc<Sessions>,
+    /// Those of this instance's certificate: with another come others, so none can be mistaken.
+    sessions: RefCell<Arc<Sessions>>,
     minting: Minting,
     to_node: mpsc::UnboundedSender<Vec<u8>>,
 }
@@ -86,6 +87,7 @@ impl Edges {
         let me = Caller::new(&told.credentials, told.trust_as_caller()?, &sessions)?;
         let (callees, counters, news) = Default::default();
         let (minting, dialer, me) = (Minting::new(to_node.clone()), RefCell::new(dialer(&me)), RefCell::new(me));
+        let sessions = RefCell::new(sessions);
         let desk = Rc::new(Desk { callees, counters, news, me, dialer, sessions, minting, to_node });
         if self.0.set(Rc::clone(&desk)).is_ok() {
             spawn_local(desk.report());
@@ -107,13 +109,17 @@ impl Edges {
         let trust = told.trust_as_caller()?;
         let me = match same {
             true => desk.me.borrow().trusting(trust),
-            false => Caller::new(&told.credentials, trust, &desk.sessions)?,
+            false => {
+                let sessions = Arc::default();
+                let me = Caller::new(&told.credentials, trust, &sessions)?;
+                desk.sessions.replace(sessions);
+                me
+            }
         };
         desk.dialer.replace(dialer(&me));
         desk.me.replace(me);
         desk.peers().for_each(|peer| peer.part()); // a peer is looked at when a connection is made
         if !same {
-            desk.sessions.clear();
             desk.meet();
         }
         Ok(())
@@ -192,8 +198,9 @@ impl Desk {
             names.for_each(|name| drop(new.insert(name, Rc::clone(&callee))));
         }
         let gone = known.into_values().filter(|peer| peers_of(&new).all(|other| other.name != peer.name));
+        let sessions = self.sessions.borrow();
         gone.for_each(|peer| {
-            self.sessions.forget(&peer.name);
+            sessions.forget(&peer.name);
             peer.end();
         });
         *self.callees.borrow_mut() = new;
@@ -224,7 +231,8 @@ impl Desk {
 
     /// Makes sessions with those of whom there is none, and connections to those that were called lately; beside everything else.
     fn meet(self: &Rc<Self>) {
-        let strange = |peer: &Rc<Peer>| self.sessions.left(&peer.name) == 0 && !peer.has_line();
+        let sessions = self.sessions.borrow();
+        let strange = |peer: &Rc<Peer>| sessions.left(&peer.name) == 0 && !peer.has_line();
         let callees = self.callees.borrow();
         let mut peers: Vec<_> =
             callees.values().flat_map(|callee| &callee.peers).filter(|peer| strange(peer)).collect();
@@ -244,14 +252,12 @@ impl Desk {
     /// Makes a session with this one, as who this instance is at the end of it.
     async fn mint(&self, peer: &Peer) {
         loop {
-            let me = self.me.borrow().clone();
-            self.minting.mint(&me, &self.sessions, &peer.name, peer.addr).await;
-            let is_known = self.peers().any(|one| one.name == peer.name);
-            if is_known && self.me.borrow().is_same(&me) {
-                return;
+            let (me, sessions) = (self.me.borrow().clone(), Arc::clone(&self.sessions.borrow()));
+            self.minting.mint(&me, &sessions, &peer.name, peer.addr).await;
+            if self.peers().all(|one| one.name != peer.name) {
+                return sessions.forget(&peer.name); // it has gone meanwhile
             }
-            self.sessions.forget(&peer.name); // it is of a certificate that was replaced meanwhile, or with who is gone
-            if !is_known {
+            if self.me.borrow().is_same(&me) {
                 return;
             }
         }

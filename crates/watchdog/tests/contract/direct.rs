@@ -22,7 +22,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UdpSocket, UnixStream};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
-use crate::node::{DOMAIN, HOUR, credentials, credentials_for, run, start};
+use crate::node::{DOMAIN, HOUR, credentials, credentials_for, listening, run, start};
 use crate::support::{Watchdog, full, send, tenant, text};
 
 fn id(name: &str) -> FunctionId {
@@ -77,11 +77,9 @@ impl Pair {
         let (pickup_at, base) = (pickup.to_string(), [("mode", "http"), ("fprocess", "sleep 1000")]);
         let ways = [("NEARPATH_PICKUP", &*pickup_at), ("NEARPATH_GATEWAY", &*gateway)];
         let own = [("upstream_url", &*url), ("NEARPATH_EIP", "127.0.0.1")]; // it has to get ready; nobody calls it
-        let (a, node_of_a) = start(&[&base[..], &own, &ways].concat(), &provision_of_a.write());
-        let (b, node_of_b) = start(&[&base[..], &[("upstream_url", &*url)], more].concat(), &provision_of_b.write());
-        for watchdog in [&a, &b] {
-            watchdog.stderr.find("QUIC on");
-        }
+        let (a, node_of_a) = listening(&[&base[..], &own, &ways].concat(), &provision_of_a.write());
+        let (b, node_of_b) =
+            listening(&[&base[..], &[("upstream_url", &*url)], more].concat(), &provision_of_b.write());
         let (node_of_a, node_of_b) = (open(node_of_a), open(node_of_b));
         Self { a, b, pickup, node_of_a, node_of_b, authority, provision_of_a, provision_of_b, forwarded }
     }
@@ -231,8 +229,7 @@ fn the_first_call_to_an_instance_that_was_never_contacted_is_in_the_first_packet
         // It starts only now, with what was minted for it. Its name is that of the first, which nobody ever called.
         let first = Provision { entries, ..pair.provision_of_b.clone() }.write();
         let url = format!("http://{b}");
-        let (b, _node) = start(&[("mode", "http"), ("fprocess", "sleep 1000"), ("upstream_url", &url)], &first);
-        b.stderr.find("QUIC on");
+        let (b, _node) = listening(&[("mode", "http"), ("fprocess", "sleep 1000"), ("upstream_url", &url)], &first);
         there.send_replace(Some(b.addr));
         let calling = pair.call("/function/b/x?y", "at once");
         let control = async {
