@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use http::Response;
 use http_body::Body;
-use quinn::{Connection, RecvStream, SendStream};
+use quinn::{Connection, ConnectionError, RecvStream, SendStream, TransportErrorCode};
 
 use super::code;
 use super::config::IDLE;
@@ -16,6 +16,11 @@ use super::serve::{Call, Server};
 use super::upload::Outgoing;
 use crate::BoxError;
 use crate::identity::{Peer, Refusal};
+
+/// How long a caller may take to prove who it is: it holds a place meanwhile, and could do so for ever.
+pub(super) const HANDSHAKE: Duration = Duration::from_secs(10);
+/// What is said of one that took longer.
+pub(super) const UNFINISHED: &str = "the handshake was not complete within 10s";
 
 /// Longest that is waited at a time for a certificate's end: clocks are set.
 const LOOK_AGAIN: Duration = Duration::from_secs(3600);
@@ -56,11 +61,12 @@ where
     /// section 10.2.3).
     async fn arrive(&mut self, complete: impl Future<Output = bool>, full: bool) -> Option<Arc<Peer>> {
         let known = self.server.admit(&self.connection);
-        let mut complete = std::pin::pin!(complete);
+        let (mut complete, mut limit) = (std::pin::pin!(complete), std::pin::pin!(tokio::time::sleep(HANDSHAKE)));
         loop {
             tokio::select! {
                 biased;
                 _ = complete.as_mut() => break,
+                () = limit.as_mut() => return self.cut_short(),
                 stream = self.connection.accept_bi(), if known.is_ok() && !full => match (stream, &known) {
                     (Ok(stream), Ok(peer)) => self.call(stream, peer, true),
                     (Err(error), _) => return self.lost(&error),
@@ -133,8 +139,24 @@ where
         });
     }
 
-    fn lost<T>(&self, error: &quinn::ConnectionError) -> Option<T> {
-        self.server.note(self.connection.remote_address(), error);
+    fn cut_short<T>(&self) -> Option<T> {
+        self.server.note(self.connection.remote_address(), &UNFINISHED);
+        let code = if self.looked { code::EXCLUDED } else { code::REFUSED };
+        self.connection.close(code, UNFINISHED.as_bytes());
+        None
+    }
+
+    /// It ended before the handshake did. A caller that has what it wanted is not one that was refused; before the end its close has no number
+    /// (RFC 9000 section 10.2.3).
+    fn lost<T>(&self, error: &ConnectionError) -> Option<T> {
+        let left = match error {
+            ConnectionError::ApplicationClosed(close) => close.error_code == code::DONE,
+            ConnectionError::ConnectionClosed(close) => close.error_code == TransportErrorCode::APPLICATION_ERROR,
+            _ => false,
+        };
+        if !left {
+            self.server.note(self.connection.remote_address(), error);
+        }
         None
     }
 

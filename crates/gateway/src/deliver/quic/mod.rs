@@ -84,7 +84,7 @@ pub(super) async fn attempt(call: &mut Call, endpoint: &Arc<Endpoint>) -> Result
                 if line.is_silent() {
                     silent(call, endpoint, &line);
                 }
-                return Err(lost(call, endpoint, &error.to_string()));
+                return Err(lost(call, endpoint, &format!("{error}; it may have run")));
             }
             Err(reason) => return Err(too_late(call, endpoint, reason)),
         }
@@ -125,6 +125,7 @@ async fn send(call: &Call, endpoint: &Endpoint, line: &Line, taken: &mut Taken) 
     match answer_or_silence(line, calling).await {
         Ok(Err(CallError::Silent(_))) => Tried::Silence(early::repeatable(early, method)),
         Ok(Err(CallError::Unseen(_))) if line.is_silent() => Tried::Silence(true),
+        Ok(Err(CallError::Broken(_))) if line.is_silent() && method.is_idempotent() => Tried::Silence(true),
         Ok(answer) => Tried::of(answer),
         Err(_) if method.is_idempotent() => Tried::Silence(true),
         Err(calling) => {
