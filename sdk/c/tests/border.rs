@@ -194,6 +194,27 @@ fn piece_by_piece_over_http() {
     assert_eq!(callee.told_to_stop(), Some(0));
 }
 
+/// Where SIGPIPE has its default action, as in every program in C, a write to a caller that has gone must not end the process.
+#[test]
+fn a_caller_that_goes_away_does_not_end_the_process() {
+    use std::io::{Read, Write};
+    let folder = tempfile::tempdir().unwrap();
+    let program = match compile(folder.path(), "tests/pieces.c") {
+        Ok(program) => program,
+        Err(why) => skip!("{why}"),
+    };
+    let port = free_addr();
+    let mut callee = Function::start(&program, &["serve", "3"], &[("PORT", port.port().to_string())]);
+    until_it_listens(port);
+    for _ in 0..500 {
+        let mut caller = std::net::TcpStream::connect(port).unwrap();
+        caller.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        caller.write_all(b"GET /flood HTTP/1.1\r\nhost: f\r\n\r\n").unwrap();
+        assert_ne!(caller.read(&mut [0; 60_000]).unwrap(), 0); // all that has come, so that closing is no reset
+    }
+    assert_eq!(callee.told_to_stop(), Some(0));
+}
+
 #[test]
 fn the_example_compiles() {
     let folder = tempfile::tempdir().unwrap();

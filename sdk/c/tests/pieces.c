@@ -57,6 +57,9 @@ static void handler(np_party *party, const np_request *request, np_answer *answe
         pthread_mutex_unlock(&lock);
     } else if (ends(path, length, "/echo")) {
         echo(party, request, answer);
+    } else if (ends(path, length, "/flood")) {
+        CHECK(np_answer_open(party, answer) == NP_OK);
+        while (np_answer_write(party, answer, "drop", 4) == NP_OK) {} /* until the caller has gone */
     } else if (ends(path, length, "/broken")) {
         /* Who gave up at once is gone by now. */
         if (np_answer_open(party, answer) == NP_OK) np_answer_write(party, answer, "some", 4);

@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 use tokio::task::LocalSet;
 
 use super::answering::{Visitor, visit};
+use super::unbroken;
 use crate::error::Error;
 use crate::listen;
 use crate::message::Request;
@@ -67,7 +68,10 @@ impl Beside {
         let runtime = runtime.map_err(|error| fault(format!("no event loop: {error}")))?;
         let (between, (sender, visitors)) = (Arc::new(Between::default()), channel());
         let inner = Arc::clone(&between);
-        let work = move || LocalSet::new().block_on(&runtime, attend(listener, streams, sender, inner, signals));
+        let work = move || {
+            unbroken::here();
+            LocalSet::new().block_on(&runtime, attend(listener, streams, sender, inner, signals));
+        };
         let thread = std::thread::Builder::new().name("nearpath-listen".into()).spawn(work);
         let thread = thread.map_err(|error| fault(format!("no thread for HTTP: {error}")))?;
         Ok(Self { between, visitors, thread: Some(thread) })

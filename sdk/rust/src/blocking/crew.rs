@@ -8,6 +8,7 @@ use std::thread;
 
 use super::answering::{Visitor, visit};
 use super::party::Party;
+use super::unbroken;
 use crate::environment::Environment;
 use crate::error::Error;
 use crate::message::{Request, Response};
@@ -81,6 +82,7 @@ fn take(
     sender: Sender<Visitor>,
     end: Option<impl Future<Output = ()>>,
 ) -> Result<(), Error> {
+    unbroken::here();
     let handler = move |request| {
         let sender = sender.clone();
         visit(request, move |visitor| sender.send(visitor).is_ok())

@@ -13,6 +13,7 @@ use tokio::task::JoinHandle;
 
 use super::exchange::Step;
 use super::party::LOOK;
+use super::unbroken;
 use crate::ask::Ask;
 use crate::body::Source;
 use crate::context::Context;
@@ -153,7 +154,8 @@ impl Far {
             return Ok(runtime);
         }
         let mut builder = tokio::runtime::Builder::new_multi_thread();
-        let runtime = builder.worker_threads(1).thread_name("nearpath-http").enable_all().build();
+        let runtime =
+            builder.worker_threads(1).thread_name("nearpath-http").on_thread_start(unbroken::here).enable_all().build();
         let runtime =
             runtime.map_err(|error| Error::new(name, None, Kind::Listen(format!("no event loop: {error}"))))?;
         Ok(self.runtime.get_or_init(|| runtime))

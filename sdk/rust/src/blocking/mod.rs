@@ -11,6 +11,7 @@ mod exchange;
 mod far;
 mod party;
 mod serve;
+mod unbroken;
 
 pub use exchange::{Exchange, Step};
 pub use nearpath_domain::post::NotWanted;
