@@ -41,7 +41,7 @@ pub(crate) enum Line {
     /// Nobody else uses it.
     Http1 { sender: http1::SendRequest<Upload>, tls: Option<Rc<Tls>> },
     /// Others may use it as well.
-    Http2 { sender: http2::SendRequest<Upload>, tls: Option<Rc<Tls>>, _stream: Stream },
+    Http2 { sender: http2::SendRequest<Upload>, stream: Stream },
 }
 
 /// What is known of a connection with TLS.
@@ -73,8 +73,10 @@ impl Line {
 
 impl Line {
     fn tls(&self) -> Option<&Tls> {
-        let (Self::Http1 { tls, .. } | Self::Http2 { tls, .. }) = self;
-        tls.as_deref()
+        match self {
+            Self::Http1 { tls, .. } => tls.as_deref(),
+            Self::Http2 { stream, .. } => stream.tls(),
+        }
     }
 
     /// Whether the instance may still turn the caller's certificate down.

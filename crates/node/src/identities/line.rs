@@ -38,7 +38,7 @@ impl Line {
     /// When it is too long, or broken off.
     pub(super) async fn next(&mut self) -> io::Result<Option<Vec<u8>>> {
         loop {
-            if let Some(frame) = self.pieces.next()? {
+            if let Some(frame) = self.pieces.whole()? {
                 return Ok(Some(frame));
             }
             match self.stream.read_buf(self.pieces.room(READ)).await? {

@@ -2,7 +2,7 @@
 
 use super::BadFrame;
 
-/// Holds what came until a frame is whole. Who reads puts its bytes into [`room`](Self::room), and asks [`next`](Self::next) first.
+/// Holds what came until a frame is whole. Who reads puts its bytes into [`room`](Self::room), and asks for a [`whole`](Self::whole) one first.
 #[derive(Debug)]
 pub struct Pieces {
     held: Vec<u8>,
@@ -30,7 +30,7 @@ impl Pieces {
     ///
     /// # Errors
     /// [`BadFrame::TooLong`]: nothing after it can be understood.
-    pub fn next(&mut self) -> Result<Option<Vec<u8>>, BadFrame> {
+    pub fn whole(&mut self) -> Result<Option<Vec<u8>>, BadFrame> {
         let Some(length) = self.held.first_chunk() else { return Ok(None) };
         let length = u32::from_le_bytes(*length) as usize;
         if length > self.longest {
@@ -60,7 +60,7 @@ mod tests {
             let mut bytes = &frames.iter().flat_map(of).collect::<Vec<_>>()[..];
             let (mut pieces, mut read) = (Pieces::up_to(50), Vec::new());
             for cut in cuts.iter().cycle() {
-                while let Some(frame) = pieces.next().unwrap() {
+                while let Some(frame) = pieces.whole().unwrap() {
                     read.push(frame);
                 }
                 if bytes.is_empty() {
@@ -79,6 +79,6 @@ mod tests {
     fn a_frame_has_a_bound_before_its_bytes_are_there() {
         let mut pieces = Pieces::up_to(7);
         pieces.room(4).extend_from_slice(&8u32.to_le_bytes());
-        assert_eq!(pieces.next(), Err(BadFrame::TooLong(8)));
+        assert_eq!(pieces.whole(), Err(BadFrame::TooLong(8)));
     }
 }

@@ -235,10 +235,10 @@ impl Desk {
         let strange = |peer: &Rc<Peer>| sessions.left(&peer.name) == 0 && !peer.has_line();
         let callees = self.callees.borrow();
         let mut peers: Vec<_> =
-            callees.values().flat_map(|callee| &callee.peers).filter(|peer| strange(peer)).collect();
+            callees.values().flat_map(|callee| &callee.peers).filter(|peer| strange(peer)).cloned().collect();
         peers.sort_by(|a, b| a.name.cmp(&b.name));
         peers.dedup_by(|a, b| a.name == b.name); // a function may have several names
-        for peer in peers.into_iter().cloned() {
+        for peer in peers {
             let desk = Rc::clone(self);
             spawn_local(async move {
                 desk.mint(&peer).await;

@@ -23,7 +23,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Line<S> {
     /// The next frame, without its length; nothing when the node has gone. A caller that stops waiting loses nothing.
     pub(crate) async fn next(&mut self) -> io::Result<Option<Vec<u8>>> {
         loop {
-            if let Some(frame) = self.pieces.next()? {
+            if let Some(frame) = self.pieces.whole()? {
                 return Ok(Some(frame));
             }
             match self.stream.read_buf(self.pieces.room(READ)).await? {
