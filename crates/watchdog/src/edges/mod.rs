@@ -59,7 +59,7 @@ struct Desk {
     counters: RefCell<Vec<Arc<Counters>>>,
     news: Arc<News>,
     me: RefCell<Caller>,
-    dialer: RefCell<Dialer>,
+    dialer: Rc<RefCell<Dialer>>,
     /// Those of this instance's certificate: with another come others, so none can be mistaken.
     sessions: RefCell<Arc<Sessions>>,
     minting: Minting,
@@ -86,8 +86,8 @@ impl Edges {
         let sessions = Arc::default();
         let me = Caller::new(&told.credentials, told.trust_as_caller()?, &sessions)?;
         let (callees, counters, news) = Default::default();
-        let (minting, dialer, me) = (Minting::new(to_node.clone()), RefCell::new(dialer(&me)), RefCell::new(me));
-        let sessions = RefCell::new(sessions);
+        let (dialer, me, sessions) = (RefCell::new(dialer(&me)), RefCell::new(me), RefCell::new(sessions));
+        let (minting, dialer) = (Minting::new(to_node.clone()), Rc::new(dialer));
         let desk = Rc::new(Desk { callees, counters, news, me, dialer, sessions, minting, to_node });
         if self.0.set(Rc::clone(&desk)).is_ok() {
             spawn_local(desk.report());

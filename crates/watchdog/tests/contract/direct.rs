@@ -70,7 +70,8 @@ impl Pair {
         provision_of_a.credentials = credentials_for(&authority, who.clone(), name, lifetime);
         let (asked, forwarded) = mpsc::unbounded_channel();
         let gateway = tenant(move |request: Request<Incoming>| {
-            asked.send(request.uri().path().to_owned()).unwrap();
+            let limit = request.headers().get("x-timeout").map_or("", |limit| limit.to_str().unwrap());
+            asked.send(format!("{} {limit}", request.uri().path()).trim().to_owned()).unwrap();
             async { Response::new(full("by the gateway")) }
         });
         let (gateway, pickup, url) = (gateway.await.to_string(), free_addr(), format!("http://{b}"));
@@ -270,6 +271,7 @@ fn bodies_of_any_size_and_kind_go_both_ways() {
             let body = "x".repeat(size);
             let answer = pair.call("/function/b", &body).await;
             assert_eq!(path(&answer), "quic");
+            assert_eq!(answer.headers()["content-length"], *size.to_string(), "who gets it is told how long it is");
             assert_eq!(text(answer).await, (200, body));
         }
         let (say, parts) = crate::support::frames();
@@ -310,6 +312,7 @@ fn nobody_there_and_nobody_ready_are_the_gateways() {
         pair.introduce(nobody.local_addr().unwrap()).await;
         pair.mint_nothing().await;
         assert_eq!(text(pair.call("/function/b", "whole").await).await, (200, "by the gateway".to_owned()));
+        assert_eq!(pair.forwarded.recv().await.unwrap(), "/function/b");
         pair.introduce(pair.b.addr).await;
         pair.mint_nothing().await;
         assert_eq!(text(pair.call("/function/b", "now").await).await, (200, "now".to_owned()), "the control");
@@ -319,6 +322,25 @@ fn nobody_there_and_nobody_ready_are_the_gateways() {
             text(pair.call("/function/b", "later").await).await.1 == "by the gateway"
         })
         .await;
+    });
+}
+
+/// An instance that says nothing is waited for a second; who calls it may have less, and what is left is all that the gateway gets.
+#[test]
+fn a_deadline_goes_on_while_nobody_is_there() {
+    run(async {
+        let mut pair = Pair::new(tenant(echo).await, &["a"], &[]).await;
+        let nobody = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        pair.introduce(nobody.local_addr().unwrap()).await;
+        pair.mint_nothing().await;
+        let ask = |limit: &str| Request::get("/function/b").header("x-timeout", limit).body(full("")).unwrap();
+        let late = send(pair.pickup, ask("50ms")).await.unwrap();
+        assert_eq!(late.headers()["x-nearpath-reason"], Reason::TotalTimeout.name());
+        assert!(pair.forwarded.try_recv().is_err(), "it was too late for any way");
+        assert_eq!(text(send(pair.pickup, ask("60s")).await.unwrap()).await, (200, "by the gateway".to_owned()));
+        let forwarded = pair.forwarded.recv().await.unwrap();
+        let left: u64 = forwarded.strip_prefix("/function/b ").unwrap().strip_suffix("ms").unwrap().parse().unwrap();
+        assert!(left < 60_000, "{left} ms");
     });
 }
 
