@@ -12,6 +12,22 @@ use hyper_util::rt::TokioIo;
 use nearpath_testkit::{eventually, free_addr, program, within};
 use serde_json::{Value, json};
 
+/// Skips a test where BPF programs cannot move packets. Only what is not there is passed over: a program that the kernel refuses is a fault.
+macro_rules! need_forwarding {
+    () => {
+        nearpath_testkit::need_root!();
+        match nearpath_kernel::bpf::forwarding_possible() {
+            Err(why)
+                if matches!(why.kind(), std::io::ErrorKind::Unsupported | std::io::ErrorKind::PermissionDenied) =>
+            {
+                nearpath_testkit::skip!("no forwarding here: {why}")
+            }
+            _ => {}
+        }
+    };
+}
+pub(crate) use need_forwarding;
+
 /// A running `nearpath up`. Dropping it ends it in good order, so that nothing of its node stays, or kills it if that
 /// takes too long.
 pub(crate) struct House {

@@ -28,4 +28,5 @@ mod sensors;
 mod shm;
 mod strict;
 mod tls;
+mod transports;
 mod upgrade;

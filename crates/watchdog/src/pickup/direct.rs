@@ -147,9 +147,7 @@ impl Sendable for Inbound {
 
 /// Whether the callee's platform says that its code has not seen the call, because it is full or stops.
 fn did_not_run(response: &Response<Answer>) -> bool {
-    let said = response.body().answered();
-    let reason = || Reason::ALL.iter().find(|reason| **reason as u16 == said.reason);
-    said.platform && reason().is_some_and(|reason| reason.retry_is_safe())
+    response.body().answered().refusal().is_some_and(Reason::did_not_run)
 }
 
 fn answer(response: Response<Answer>, counted: Counted, asked: &Asked, pickup: &Pickup) -> Response<Body> {
