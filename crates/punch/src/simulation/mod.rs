@@ -1,0 +1,13 @@
+//! Both agents in one thread, with a virtual clock and NATs as models: every kind against every kind, in bad weather; in
+//! one network, behind one NAT; and with somebody between who guesses, replays and forges.
+//!
+//! A failure names its seed: `NEARPATH_SEED=n` runs that one alone.
+
+mod hostile;
+mod kinds;
+mod laws;
+mod matrix;
+mod network;
+mod router;
+mod tcp;
+mod world;
