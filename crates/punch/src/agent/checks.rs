@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::candidate::{Key, Transport};
 
+use super::pairs::{Pair, Stream};
 use super::{Action, Agent, Phase};
 
 /// Intervals between the tries of a pair grow no further.
@@ -24,9 +25,16 @@ impl Agent {
         }
     }
 
+    /// Pairs that are still to be probed. A follower goes on where it has had an answer: the leader may still wait for one,
+    /// and asks an address that was not offered to it only when a probe comes from there.
+    fn open(&self) -> impl Iterator<Item = &Pair> {
+        let again = !self.leads();
+        self.pairs.iter().filter(move |pair| pair.is_open(self.settings.tries, again))
+    }
+
     /// Of the pairs that are due: the one that was tried least, of these the best.
     fn due(&self, now: Instant) -> Option<Key> {
-        let due = self.pairs.iter().filter(|pair| pair.is_open(self.settings.tries) && pair.next <= now);
+        let due = self.open().filter(|pair| pair.next <= now);
         due.min_by_key(|pair| pair.tries).map(|pair| pair.key)
     }
 
@@ -43,7 +51,7 @@ impl Agent {
                 self.send(key, probe, true, now);
             }
             Transport::Tcp => {
-                pair.stream = super::pairs::Stream::Dialling;
+                pair.stream = Stream::Dialling;
                 self.actions.push(Action::Dial { key, patience });
             }
         }
@@ -53,8 +61,7 @@ impl Agent {
         if self.counts.tries >= self.settings.tries_in_all {
             return None;
         }
-        let open = self.pairs.iter().filter(|pair| pair.is_open(self.settings.tries));
-        open.map(|pair| pair.next.max(self.free)).min()
+        self.open().map(|pair| pair.next.max(self.free)).min()
     }
 
     /// When looking ends: the deadline, or the session's end before it.

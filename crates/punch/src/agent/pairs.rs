@@ -66,9 +66,14 @@ impl Pair {
         true
     }
 
-    /// Whether it may still be probed or dialled unasked.
-    pub(super) fn is_open(&self, tries: u32) -> bool {
-        self.offered && self.progress == Progress::Trying && self.stream == Stream::None && self.tries < tries
+    /// Whether it may still be probed or dialled unasked. `again`: also where it has worked, over UDP.
+    pub(super) fn is_open(&self, tries: u32, again: bool) -> bool {
+        let wanted = match self.progress {
+            Progress::Trying => self.offered,
+            Progress::Valid => again && self.key.transport == Transport::Udp,
+            Progress::Failed => false,
+        };
+        wanted && self.stream == Stream::None && self.tries < tries
     }
 }
 

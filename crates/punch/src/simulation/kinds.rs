@@ -38,7 +38,6 @@ pub(super) fn all() -> Vec<(&'static str, Site)> {
         ("preserving", site(&[Behaviour { preserves_ports: true, ..PORT_RESTRICTED }])),
         ("refusing", Site { refuses: true, ..site(&[PORT_RESTRICTED]) }),
         ("symmetric", site(&[SYMMETRIC])),
-        ("symmetric_unfiltered", site(&[Behaviour::nat(Mapping::AddressAndPort, Filtering::Independent)])),
         ("address_dependent", site(&[Behaviour::nat(Mapping::Address, Filtering::Address)])),
         ("double", site(&[PORT_RESTRICTED, RESTRICTED])),
         ("double_symmetric", site(&[SYMMETRIC, PORT_RESTRICTED])),

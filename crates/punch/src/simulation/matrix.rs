@@ -60,7 +60,7 @@ macro_rules! rows {
 }
 
 rows! {
-    none firewall full_cone restricted port_restricted preserving refusing symmetric symmetric_unfiltered
+    none firewall full_cone restricted port_restricted preserving refusing symmetric
     address_dependent double double_symmetric udp_blocked six
 }
 
@@ -82,4 +82,32 @@ fn the_relay_carries_bytes_from_the_first_moment() {
     world.run(END);
     assert!(world.is_direct());
     assert!(world.sides.iter().all(|side| side.used.len() == 2 && side.used[1].is_some()));
+}
+
+#[test]
+#[ignore]
+fn trace() {
+    let var = |name: &str| std::env::var(name).unwrap();
+    let transport = if var("T") == "udp" { Transport::Udp } else { Transport::Tcp };
+    let mut world = apart(&named(&var("A")), &named(&var("B")), &Settings::default(), seeds()[0]);
+    world.gather(&[transport]);
+    let mut n = 0;
+    while world.step(END) {
+        for (host, packet) in &world.sent[n..] {
+            let text = match &packet.payload {
+                super::world::Payload::Datagram(b) => {
+                    format!("flags {:05b} gen {} ask {} ans {}", b[5], b[6], b[32], b[40])
+                }
+                super::world::Payload::Segment(super::tcp::Segment::Data(b)) => {
+                    format!("DATA flags {:05b} gen {} ask {} ans {}", b[5], b[6], b[32], b[40])
+                }
+                super::world::Payload::Segment(s) => format!("{s:?}"),
+            };
+            println!("{:?} h{host} {} -> {} {text}", world.now, packet.from, packet.to);
+        }
+        n = world.sent.len();
+    }
+    for s in &world.sides {
+        println!("{:?} {:?}", s.agent.state(), s.agent.counts());
+    }
 }

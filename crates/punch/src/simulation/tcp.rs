@@ -69,30 +69,35 @@ impl Stack {
     }
 
     /// A segment came: the answer, and what the owner hears.
-    pub(super) fn segment(&mut self, tuple: Tuple, segment: Segment) -> (Option<Segment>, Option<Heard>) {
+    pub(super) fn segment(&mut self, tuple: Tuple, segment: Segment) -> (Option<Segment>, Vec<Heard>) {
         let phase = self.phase(&tuple);
         match (segment, phase) {
-            (Segment::Syn, None) if !self.listening => (Some(Segment::Rst), None),
+            (Segment::Syn, None) if !self.listening => (Some(Segment::Rst), vec![]),
             (Segment::Syn, None | Some(Phase::SynSent | Phase::SynReceived)) => {
                 self.enter(tuple, Phase::SynReceived);
-                (Some(Segment::SynAck), None)
+                (Some(Segment::SynAck), vec![])
             }
             (Segment::SynAck, Some(Phase::SynSent | Phase::SynReceived)) => {
                 self.enter(tuple, Phase::Established);
-                (Some(Segment::Ack), Some(Heard::Connected))
+                (Some(Segment::Ack), vec![Heard::Connected])
             }
-            (Segment::SynAck | Segment::Syn, Some(Phase::Established)) => (Some(Segment::Ack), None),
+            (Segment::SynAck | Segment::Syn, Some(Phase::Established)) => (Some(Segment::Ack), vec![]),
             (Segment::Ack, Some(Phase::SynReceived)) => {
                 self.enter(tuple, Phase::Established);
-                (None, Some(Heard::Connected))
+                (None, vec![Heard::Connected])
             }
-            (Segment::Data(bytes), Some(Phase::Established)) => (None, Some(Heard::Read(bytes))),
+            (Segment::Data(bytes), Some(Phase::SynReceived)) => {
+                self.enter(tuple, Phase::Established); // its ACK was lost, or comes later
+                (None, vec![Heard::Connected, Heard::Read(bytes)])
+            }
+            (Segment::Data(bytes), Some(Phase::Established)) => (None, vec![Heard::Read(bytes)]),
             (Segment::Rst | Segment::Fin, Some(_)) => {
                 self.open.remove(&tuple);
-                (None, Some(Heard::Ended))
+                (None, vec![Heard::Ended])
             }
-            (Segment::Ack, Some(_)) | (Segment::Rst | Segment::Fin, None) => (None, None),
-            (Segment::SynAck | Segment::Ack | Segment::Data(_), _) => (Some(Segment::Rst), None),
+            (Segment::Ack, Some(Phase::Established)) | (Segment::Rst | Segment::Fin, None) => (None, vec![]),
+            // Of a connection that is none here; the number of a challenge is wrong for who has just sent a SYN.
+            (Segment::SynAck | Segment::Ack | Segment::Data(_), _) => (Some(Segment::Rst), vec![]),
         }
     }
 

@@ -320,11 +320,13 @@ impl World {
             }
             self.send(side, key, Payload::Segment(answer));
         }
-        match heard {
-            Some(Heard::Connected) => self.give(side, Event::Connected(key)),
-            Some(Heard::Read(bytes)) => self.give(side, Event::Read { key, bytes }),
-            Some(Heard::Ended) => self.give(side, Event::Ended(key)),
-            None => (),
+        for heard in heard {
+            let event = match heard {
+                Heard::Connected => Event::Connected(key),
+                Heard::Read(bytes) => Event::Read { key, bytes },
+                Heard::Ended => Event::Ended(key),
+            };
+            self.give(side, event);
         }
     }
 
