@@ -28,8 +28,9 @@ impl Agent {
     /// Pairs that are still to be probed. A follower goes on where it has had an answer: the leader may still wait for one,
     /// and asks an address that was not offered to it only when a probe comes from there.
     fn open(&self) -> impl Iterator<Item = &Pair> {
-        let again = !self.leads();
-        self.pairs.iter().filter(move |pair| pair.is_open(self.settings.tries, again))
+        let (again, settings) = (!self.leads(), &self.settings);
+        let open = self.pairs.iter().filter(move |pair| pair.is_open(settings.tries, again));
+        open.filter(|pair| self.pairs.tries_at(pair.key.remote.ip()) < settings.tries_per_ip)
     }
 
     /// Of the pairs that are due: the one that was tried least, of these the best.

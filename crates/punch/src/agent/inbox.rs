@@ -31,7 +31,7 @@ impl Agent {
     /// The ask first: on a stream, its answer must go before a nomination that the answer in the same probe may cause.
     pub(super) fn probed(&mut self, key: Key, probe: &Probe, now: Instant) {
         if let Some(number) = probe.ask {
-            if !self.window.is_new(number) {
+            if !self.window.is_new(number) && !self.is_offered(&key) {
                 self.counts.replayed += 1;
                 return;
             }
@@ -40,6 +40,12 @@ impl Agent {
         if let Some(number) = probe.answer {
             self.answered(key, number, probe.nominates, now);
         }
+    }
+
+    /// Where the peer has offered to be, a repeated ask is answered once more: otherwise somebody between who is faster, and
+    /// sends it on from elsewhere, could have the true one thrown away.
+    fn is_offered(&self, key: &Key) -> bool {
+        self.pairs.get(key).is_some_and(|pair| pair.offered)
     }
 
     /// Answers, and asks in the same probe while the pair has not been shown to work.

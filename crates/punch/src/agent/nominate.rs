@@ -18,7 +18,9 @@ const TRIES: u32 = 10;
 /// How long one may take over TCP.
 const STREAM_PATIENCE: Duration = Duration::from_secs(2);
 /// A choice waits no longer for a better pair.
-const LONGEST_CHOICE: Duration = Duration::from_millis(200);
+const LONGEST_CHOICE: Duration = Duration::from_millis(400);
+/// A better pair that has to connect first has at least so long.
+const CONNECTING: Duration = Duration::from_millis(50);
 /// Between asks of a pair that does not answer any more, and how many of them there are.
 const LAST_ASKS: (Duration, u32) = (Duration::from_secs(1), 5);
 
@@ -56,7 +58,8 @@ impl Agent {
         }
     }
 
-    /// When the leader chooses: a better datagram pair would have answered within half a round trip, a connection needs two.
+    /// When the leader chooses: a better datagram pair would have answered within half a round trip, a connection
+    /// needs two, after its first SYN may have come too early.
     pub(super) fn next_choice(&self, first: Option<Instant>) -> Option<Instant> {
         let best = self.pairs.best_valid().filter(|_| self.leads())?;
         let rtt = best.rtt.unwrap_or_default();
@@ -65,7 +68,7 @@ impl Agent {
         };
         let waits = self.pairs.iter().filter(better).map(|pair| match pair.key.transport {
             Transport::Udp => rtt / 2,
-            Transport::Tcp => rtt * 2,
+            Transport::Tcp => (rtt * 4).max(CONNECTING),
         });
         Some(first? + waits.max().unwrap_or_default().min(LONGEST_CHOICE))
     }
@@ -101,16 +104,17 @@ impl Agent {
         self.consider(now);
     }
 
-    /// Whether the follower takes this pair: it is the newest nomination, or the newest once more.
+    /// Whether the follower takes this pair: it is the newest nomination, or the newest once more. And it has worked from
+    /// here, too (RFC 8445 section 7.3.1.5): somebody between, who is faster, could send the leader's word on from elsewhere.
     pub(super) fn agree(&mut self, key: Key, generation: u16) -> bool {
         let again = matches!(&self.phase, Phase::Direct(direct) if direct.key == key && generation == self.generation);
         let open = matches!(self.phase, Phase::Looking { .. } | Phase::Direct(_));
-        !self.leads() && open && (again || generation > self.generation) && self.remember(generation)
-    }
-
-    fn remember(&mut self, generation: u16) -> bool {
-        self.generation = generation;
-        true
+        let works = self.pairs.get(&key).is_some_and(|pair| pair.progress == Progress::Valid);
+        let agrees = !self.leads() && open && works && (again || generation > self.generation);
+        if agrees {
+            self.generation = generation;
+        }
+        agrees
     }
 
     pub(super) fn settle_as_follower(&mut self, key: Key, now: Instant) {

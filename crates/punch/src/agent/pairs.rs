@@ -1,6 +1,6 @@
 //! The pairs of a session, and how far each has come.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use crate::candidate::{Candidate, Key, MOST, Transport};
@@ -94,6 +94,11 @@ impl Pairs {
 
     pub(super) fn get_mut(&mut self, key: &Key) -> Option<&mut Pair> {
         self.all.iter_mut().find(|pair| pair.key == *key)
+    }
+
+    /// First probes and dials to an IP address, whatever the port.
+    pub(super) fn tries_at(&self, ip: IpAddr) -> u32 {
+        self.all.iter().filter(|pair| pair.key.remote.ip() == ip).map(|pair| pair.tries).sum()
     }
 
     /// Forgets a pair that the peer has not offered and that has not been shown to work: room for others.

@@ -138,6 +138,8 @@ pub struct Settings {
     pub pace: Duration,
     /// First probes or dials for a pair.
     pub tries: u32,
+    /// First probes and dials to one IP address: a peer that offers somebody else's can do no more harm than this.
+    pub tries_per_ip: u32,
     /// First probes and dials in all.
     pub tries_in_all: u32,
     /// After the first probe of a pair; grows by 8/5 each time, at most to a second.
@@ -156,6 +158,7 @@ impl Default for Settings {
             prefer: Transport::Tcp,
             pace: Duration::from_millis(5),
             tries: 12,
+            tries_per_ip: 40,
             tries_in_all: 160,
             interval: Duration::from_millis(20),
             patience: Duration::from_secs(5),
@@ -184,7 +187,7 @@ pub struct Counts {
     pub tries: u32,
     /// What came and was no probe of the peer's.
     pub dropped: u64,
-    /// What came a second time.
+    /// Asks that came a second time, from where the peer has not offered to be.
     pub replayed: u64,
     /// Candidates of the peer's that are not probed.
     pub refused: u32,

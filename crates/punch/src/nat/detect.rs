@@ -1,7 +1,8 @@
-//! Finding out the kind, from what was seen of one socket (RFC 5780 section 4, without its attributes).
+//! Finding out the kind, from what was seen of two sockets (RFC 5780 section 4, without its attributes).
 //!
-//! The rendezvous has two addresses with two ports each. What comes unasked must be looked at first, while the socket has
-//! sent to one of the four only: a packet to another one opens the filter for it.
+//! The rendezvous has two addresses with two ports each. One socket sends to all four, and is told where it is seen. What
+//! comes unasked is looked at with another one, which sends to the first of the four only: what is sent to another opens the
+//! filter for it, and what comes from another makes a session by which the NAT then maps.
 
 use std::net::SocketAddr;
 
@@ -21,24 +22,24 @@ impl Server {
     pub const FIRST: Self = Self { second_address: false, second_port: false };
 }
 
-/// What was observed of one socket.
+/// What was observed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Observation {
-    /// A server answered: it saw the socket there.
+    /// A server answered: it saw the first socket there.
     Seen {
         /// Which server.
         by: Server,
         /// Where.
         at: SocketAddr,
     },
-    /// A packet came from a server that had not been sent to.
+    /// A packet came to the second socket, from a server that it had not sent to.
     Unasked {
         /// Which server.
         from: Server,
     },
     /// Those that were asked to send unasked have done so, often enough; what has not come does not.
     Waited,
-    /// What the socket sent to the address at which it is seen came back to it.
+    /// What a socket sent to the address at which it is seen came back to it.
     TurnedAround,
     /// Nothing came back from any server, for long enough.
     Silence,
@@ -77,7 +78,7 @@ impl Report {
     }
 }
 
-/// Folds observations of one socket into what they mean.
+/// Folds observations into what they mean.
 #[derive(Debug, Clone)]
 pub struct Detector {
     own: SocketAddr,
@@ -89,7 +90,7 @@ pub struct Detector {
 }
 
 impl Detector {
-    /// Of a socket with this address: the machine's own, not a wildcard.
+    /// `own`: the address of the first socket, not a wildcard.
     pub fn new(own: SocketAddr) -> Self {
         Self { own, seen: Vec::new(), unasked: Vec::new(), waited: false, turned: false, silent: false }
     }
@@ -98,11 +99,8 @@ impl Detector {
     pub fn observe(&mut self, observation: Observation) {
         match observation {
             Observation::Seen { by, at } if self.seen_by(by).is_none() => self.seen.push((by, at)),
-            // A server that has been sent to proves nothing any more.
-            Observation::Unasked { from } if self.seen_by(from).is_none() && !self.unasked.contains(&from) => {
-                self.unasked.push(from);
-            }
-            Observation::Seen { .. } | Observation::Unasked { .. } => (),
+            Observation::Seen { .. } => (),
+            Observation::Unasked { from } => self.unasked.push(from),
             Observation::Waited => self.waited = true,
             Observation::TurnedAround => self.turned = true,
             Observation::Silence => self.silent = true,
@@ -190,13 +188,6 @@ mod tests {
         assert_eq!(report(&[Observation::Waited]).filtering, Some(Filtering::AddressAndPort));
         let address = Observation::Unasked { from: OTHER_ADDRESS };
         assert_eq!(report(&[address]).filtering, Some(Filtering::Independent));
-    }
-
-    #[test]
-    fn who_was_sent_to_does_not_come_unasked() {
-        let address = Observation::Unasked { from: OTHER_ADDRESS };
-        let late = report(&[seen(OTHER_ADDRESS, 5000), address, Observation::Waited]);
-        assert_eq!(late.filtering, Some(Filtering::AddressAndPort));
     }
 
     #[test]

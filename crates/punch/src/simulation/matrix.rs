@@ -6,6 +6,7 @@ use crate::agent::{Settings, State};
 use crate::candidate::Transport;
 
 use super::kinds::{all, apart, named, permitted};
+use super::world::Weather;
 
 const END: Duration = Duration::from_secs(14);
 const SEEDS: u64 = 100;
@@ -65,6 +66,15 @@ rows! {
 }
 
 #[test]
+fn a_side_that_never_probes_is_noticed() {
+    let settings = Settings { tries: 0, ..Settings::default() };
+    let mut world = apart(&named("port_restricted"), &named("port_restricted"), &settings, 1);
+    world.gather(&[Transport::Udp, Transport::Tcp]);
+    world.run(END);
+    assert!(!world.is_direct(), "the rows of the matrix would hold whatever the agents do");
+}
+
+#[test]
 fn without_a_relay_both_are_told_that_there_is_no_way() {
     let settings = Settings { relay: false, ..Settings::default() };
     let mut world = apart(&named("symmetric"), &named("symmetric"), &settings, 1);
@@ -85,29 +95,43 @@ fn the_relay_carries_bytes_from_the_first_moment() {
 }
 
 #[test]
-#[ignore]
-fn trace() {
-    let var = |name: &str| std::env::var(name).unwrap();
-    let transport = if var("T") == "udp" { Transport::Udp } else { Transport::Tcp };
-    let mut world = apart(&named(&var("A")), &named(&var("B")), &Settings::default(), seeds()[0]);
-    world.gather(&[transport]);
-    let mut n = 0;
-    while world.step(END) {
-        for (host, packet) in &world.sent[n..] {
-            let text = match &packet.payload {
-                super::world::Payload::Datagram(b) => {
-                    format!("flags {:05b} gen {} ask {} ans {}", b[5], b[6], b[32], b[40])
-                }
-                super::world::Payload::Segment(super::tcp::Segment::Data(b)) => {
-                    format!("DATA flags {:05b} gen {} ask {} ans {}", b[5], b[6], b[32], b[40])
-                }
-                super::world::Payload::Segment(s) => format!("{s:?}"),
-            };
-            println!("{:?} h{host} {} -> {} {text}", world.now, packet.from, packet.to);
+fn a_pair_that_falls_silent_is_given_up_for_the_relay() {
+    let mut world = apart(&named("restricted"), &named("port_restricted"), &Settings::default(), 3);
+    world.gather(&[Transport::Udp]);
+    world.run(END);
+    assert!(world.is_direct());
+    world.run(Duration::from_secs(120));
+    assert!(world.is_direct(), "probes keep it alive");
+    world.weather.loss = 1.0;
+    world.run(Duration::from_secs(180));
+    assert!(!world.is_direct());
+    assert!(world.sides.iter().all(|side| side.used.len() == 3 && side.used[2].is_none()));
+}
+
+#[test]
+fn a_connection_that_ends_is_given_up_for_the_relay() {
+    let mut world = apart(&named("restricted"), &named("port_restricted"), &Settings::default(), 3);
+    world.gather(&[Transport::Tcp]);
+    world.run(END);
+    let State::Direct(key) = world.sides[0].agent.state() else { panic!("no connection") };
+    world.give(0, crate::Event::Ended(key));
+    world.run(2 * END);
+    assert!(!world.is_direct());
+}
+
+#[test]
+fn the_wanted_transport_is_taken_where_both_work() {
+    for prefer in [Transport::Udp, Transport::Tcp] {
+        let settings = Settings { prefer, ..Settings::default() };
+        let mut good = 0;
+        for seed in 0..SEEDS {
+            let mut world = apart(&named("full_cone"), &named("port_restricted"), &settings, seed);
+            world.weather = Weather { loss: 0.0, ..Weather::BAD };
+            world.gather(&[Transport::Udp, Transport::Tcp]);
+            world.run(END);
+            let is_it = |state| matches!(state, State::Direct(key) if key.transport == prefer);
+            good += u64::from(world.is_direct() && is_it(world.sides[0].agent.state()));
         }
-        n = world.sent.len();
-    }
-    for s in &world.sides {
-        println!("{:?} {:?}", s.agent.state(), s.agent.counts());
+        assert!(good >= 90, "{prefer:?}: {good}");
     }
 }

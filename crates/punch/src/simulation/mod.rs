@@ -4,9 +4,11 @@
 //! A failure names its seed: `NEARPATH_SEED=n` runs that one alone.
 
 mod hostile;
+mod kind_seen;
 mod kinds;
 mod laws;
 mod matrix;
+mod near;
 mod network;
 mod router;
 mod tcp;
