@@ -10,7 +10,7 @@ use crate::candidate::{Key, Transport};
 use crate::probe::Probe;
 
 use super::checks::interval;
-use super::pairs::{Progress, Stream};
+use super::pairs::{Pair, Progress, Stream};
 use super::{Action, Agent, Message, Phase, Reason};
 
 /// How often a nomination is sent over UDP.
@@ -58,19 +58,15 @@ impl Agent {
         }
     }
 
-    /// When the leader chooses: a better datagram pair would have answered within half a round trip, a connection
-    /// needs two, after its first SYN may have come too early.
+    /// When the leader chooses. A better pair of the same transport began no later and would have answered within half a
+    /// round trip; one of the other transport has to connect first, perhaps after a SYN that came too early.
     pub(super) fn next_choice(&self, first: Option<Instant>) -> Option<Instant> {
         let best = self.pairs.best_valid().filter(|_| self.leads())?;
-        let rtt = best.rtt.unwrap_or_default();
-        let better = |pair: &&super::pairs::Pair| {
-            pair.priority > best.priority && pair.progress == Progress::Trying && pair.offered
-        };
-        let waits = self.pairs.iter().filter(better).map(|pair| match pair.key.transport {
-            Transport::Udp => rtt / 2,
-            Transport::Tcp => (rtt * 4).max(CONNECTING),
-        });
-        Some(first? + waits.max().unwrap_or_default().min(LONGEST_CHOICE))
+        let (rtt, transport) = (best.rtt.unwrap_or_default(), best.key.transport);
+        let better = |pair: &&Pair| pair.priority > best.priority && pair.progress == Progress::Trying && pair.offered;
+        let wait = |pair: &Pair| if pair.key.transport == transport { rtt / 2 } else { (rtt * 4).max(CONNECTING) };
+        let longest = self.pairs.iter().filter(better).map(wait).max();
+        Some(first? + longest.unwrap_or_default().min(LONGEST_CHOICE))
     }
 
     pub(super) fn nominate_again(&mut self, now: Instant) {

@@ -66,6 +66,12 @@ impl Pair {
         true
     }
 
+    /// One socket may have several candidates: the best counts.
+    fn offer(&mut self, priority: u64) {
+        self.priority = if self.offered { self.priority.max(priority) } else { priority };
+        self.offered = true;
+    }
+
     /// Whether it may still be probed or dialled unasked. `again`: also where it has worked, over UDP.
     pub(super) fn is_open(&self, tries: u32, again: bool) -> bool {
         let wanted = match self.progress {
@@ -111,21 +117,16 @@ impl Pairs {
         self.all.iter().find(|pair| pair.progress == Progress::Valid)
     }
 
-    /// Notes a pair; one that is there already may become offered, and better. `false`: there are too many.
+    /// Notes a pair; one that was found out before it was offered is worth what the offer says. `false`: there are too many.
     pub(super) fn note(&mut self, key: Key, priority: u64, offered: bool, now: Instant) -> bool {
         match self.all.iter().position(|pair| pair.key == key) {
-            Some(at) => self.improve(at, priority, offered),
+            Some(at) if offered => self.all[at].offer(priority),
+            Some(_) => (),
             None if self.is_full(offered) => return false,
             None => self.all.push(new(key, priority, offered, now)),
         }
         self.all.sort_by(|a, b| b.priority.cmp(&a.priority).then(a.key.cmp(&b.key)));
         true
-    }
-
-    fn improve(&mut self, at: usize, priority: u64, offered: bool) {
-        let pair = &mut self.all[at];
-        pair.priority = pair.priority.max(priority);
-        pair.offered |= offered;
     }
 
     /// Pairs that were found out have a limit of their own, so that a flood of them leaves room for offers.

@@ -81,7 +81,7 @@ impl Router {
             return None;
         }
         let at = self.entries.iter().position(|entry| entry.transport == transport && entry.outer == to);
-        let Some(at) = at.or_else(|| self.untranslated(transport, to)) else { return None };
+        let at = at.or_else(|| self.untranslated(transport, to))?;
         let entry = &self.entries[at];
         let welcome = match self.behaviour.filtering {
             Filtering::Independent => true,
