@@ -44,6 +44,7 @@ impl Agent {
         let wait = interval(self.settings.interval, pair.tries, LONGEST);
         let patience = interval(self.settings.interval * DIAL, pair.tries, LONGEST_DIAL);
         pair.tries += 1;
+        pair.tried.get_or_insert(now);
         pair.next = now + wait;
         self.counts.tries += 1;
         match key.transport {

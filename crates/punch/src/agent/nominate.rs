@@ -58,15 +58,14 @@ impl Agent {
         }
     }
 
-    /// When the leader chooses. A better pair of the same transport began no later and would have answered within half a
-    /// round trip; one of the other transport has to connect first, perhaps after a SYN that came too early.
+    /// When the leader chooses: when no better pair can be expected to work any more, and before it is too late.
     pub(super) fn next_choice(&self, first: Option<Instant>) -> Option<Instant> {
         let best = self.pairs.best_valid().filter(|_| self.leads())?;
-        let (rtt, transport) = (best.rtt.unwrap_or_default(), best.key.transport);
+        let first = first?;
         let better = |pair: &&Pair| pair.priority > best.priority && pair.progress == Progress::Trying && pair.offered;
-        let wait = |pair: &Pair| if pair.key.transport == transport { rtt / 2 } else { (rtt * 4).max(CONNECTING) };
-        let longest = self.pairs.iter().filter(better).map(wait).max();
-        Some(first? + longest.unwrap_or_default().min(LONGEST_CHOICE))
+        let times = self.pairs.iter().filter(better).map(|pair| hope(pair, best, first));
+        let longest = (first + LONGEST_CHOICE).min(self.too_late());
+        Some(times.max().unwrap_or(first).clamp(first.min(longest), longest))
     }
 
     pub(super) fn nominate_again(&mut self, now: Instant) {
@@ -181,5 +180,16 @@ impl Agent {
             pair.stream = Stream::None;
             self.actions.push(Action::Close(key));
         }
+    }
+}
+
+/// How long a better pair is waited for. One of the same transport would have answered within a round trip, and half of one
+/// for its delays; one of the other transport has to connect first, perhaps after a SYN that came too early.
+fn hope(pair: &Pair, best: &Pair, first: Instant) -> Instant {
+    let rtt = best.rtt.unwrap_or_default();
+    match pair.tried {
+        _ if pair.key.transport != best.key.transport => first + (rtt * 4).max(CONNECTING),
+        Some(tried) => tried + rtt * 3 / 2,
+        None => first + rtt / 2,
     }
 }

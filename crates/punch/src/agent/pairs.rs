@@ -40,6 +40,8 @@ pub(super) struct Pair {
     pub(super) stream: Stream,
     /// First probes or dials.
     pub(super) tries: u32,
+    /// When the first of them went.
+    pub(super) tried: Option<Instant>,
     /// When the next of them is due; of a connection: when it must have worked.
     pub(super) next: Instant,
     /// Asks without an answer: their numbers, and when they went.
@@ -138,7 +140,7 @@ impl Pairs {
 
 fn new(key: Key, priority: u64, offered: bool, now: Instant) -> Pair {
     let (progress, stream) = (Progress::Trying, Stream::None);
-    Pair { key, priority, offered, progress, stream, tries: 0, next: now, asks: Vec::new(), rtt: None }
+    Pair { key, priority, offered, progress, stream, tries: 0, tried: None, next: now, asks: Vec::new(), rtt: None }
 }
 
 /// A candidate of one's own, and the socket behind it.

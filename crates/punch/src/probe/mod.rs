@@ -80,3 +80,57 @@ impl Probe {
 pub fn session_of(bytes: &[u8]) -> Option<SessionId> {
     bytes::session(bytes)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use nearpath_types::SpiffeId;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::session::Grant;
+
+    fn sessions() -> (Session, Session) {
+        let grant = Grant { id: [1; 16], secret: [2; 32], expires: 9 };
+        let (a, b) = (SpiffeId::gateway("test", "a"), SpiffeId::gateway("test", "b"));
+        let session = |me, peer| Session::new(&grant, me, peer, Instant::now()).unwrap();
+        (session(&a, &b), session(&b, &a))
+    }
+
+    fn probe() -> impl Strategy<Value = Probe> {
+        let numbers = (any::<u64>(), 1u64.., prop::option::of(1u64..), prop::option::of(1u16..));
+        (numbers, any::<Option<(std::net::IpAddr, u16)>>()).prop_map(|((nonce, ask, answer, nominates), seen)| Probe {
+            from: Role::Leader,
+            nonce,
+            ask: Some(ask),
+            answer,
+            nominates,
+            seen: seen.map(SocketAddr::from),
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(probe in probe()) {
+            let (leader, follower) = sessions();
+            let bytes = probe.encode(&leader);
+            prop_assert_eq!(Probe::decode(&bytes, &follower), Ok(probe));
+            prop_assert_eq!(Probe::decode(&bytes, &leader), Err(NoProbe::Own));
+            prop_assert_eq!(session_of(&bytes), Some(leader.id));
+        }
+
+        #[test]
+        fn a_changed_bit_is_noticed(probe in probe(), bit in 0..SIZE * 8) {
+            let (leader, follower) = sessions();
+            let mut bytes = probe.encode(&leader);
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            prop_assert!(Probe::decode(&bytes, &follower).is_err());
+        }
+
+        #[test]
+        fn whatever_comes_is_no_probe(bytes in prop::collection::vec(any::<u8>(), 0..120)) {
+            prop_assert!(Probe::decode(&bytes, &sessions().1).is_err());
+        }
+    }
+}

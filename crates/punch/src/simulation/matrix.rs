@@ -135,3 +135,20 @@ fn the_wanted_transport_is_taken_where_both_work() {
         assert!(good >= 90, "{prefer:?}: {good}");
     }
 }
+
+#[test]
+fn two_round_trips_after_both_offers_the_follower_has_the_pair() {
+    const ONE_WAY: u64 = 20;
+    for seed in 0..SEEDS {
+        let mut world = apart(&named("port_restricted"), &named("port_restricted"), &Settings::default(), seed);
+        world.weather = Weather { loss: 0.0, twice: 0.0, delay: (ONE_WAY, 0) };
+        world.gather(&[Transport::Udp]);
+        world.run(END);
+        assert!(world.is_direct());
+        let settled = [0, 1].map(|side| world.sides[side].settled.unwrap());
+        let offers = Duration::from_millis(40); // the longest that the rendezvous takes
+        let (round_trip, pacing) = (Duration::from_millis(2 * ONE_WAY), Settings::default().pace * 2);
+        assert!(settled[1] <= offers + 2 * round_trip + pacing, "seed {seed}: {settled:?}");
+        assert!(settled[0] <= offers + 5 * round_trip / 2 + pacing, "seed {seed}: {settled:?}");
+    }
+}
