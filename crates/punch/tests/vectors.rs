@@ -1,6 +1,7 @@
 //! `contract/vectors/punch.json` is what this crate says it is, to the byte.
 //!
 //! `NEARPATH_WRITE_VECTORS=1` writes the file.
+#![allow(clippy::unwrap_used)]
 
 use std::path::Path;
 use std::time::Instant;

@@ -119,19 +119,16 @@ impl Agent {
         }
     }
 
-    /// What time alone brings about.
+    /// What time alone brings about. A nomination that fails leads back to looking.
     fn advance(&mut self, now: Instant) {
-        match self.phase {
-            Phase::Looking { .. } => {
-                self.turn_strangers_away(now);
-                self.consider(now);
-                self.check(now);
-                self.give_up_if_late(now);
-            }
-            Phase::Nominating(_) => self.nominate_again(now),
-            Phase::Direct(_) => self.keep_alive(now),
-            Phase::Relayed | Phase::Ended(_) => (),
+        self.nominate_again(now);
+        if matches!(self.phase, Phase::Looking { .. }) {
+            self.turn_strangers_away(now);
+            self.consider(now);
+            self.check(now);
+            self.give_up_if_late(now);
         }
+        self.keep_alive(now);
     }
 
     /// Where it is.

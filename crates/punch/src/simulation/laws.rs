@@ -150,6 +150,7 @@ impl Watched {
         // An answer, and besides one first probe and one nomination, keep-alive or choice.
         assert!(actions.iter().filter(sent).count() <= came + 2, "{actions:?}");
         for action in actions {
+            assert!(!matches!(action, Action::Wake { at } if at <= self.now), "it wants to be woken at once, for ever");
             if let Action::Send { key, .. } | Action::Dial { key, .. } = action
                 && !self.proven.contains(&key.remote)
             {

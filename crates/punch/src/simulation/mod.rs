@@ -6,6 +6,7 @@
 mod hostile;
 mod kind_seen;
 mod kinds;
+mod late;
 mod laws;
 mod matrix;
 mod near;

@@ -105,7 +105,7 @@ pub(super) struct World {
     due: BinaryHeap<Reverse<(Duration, u64)>>,
     what: BTreeMap<u64, Due>,
     next: u64,
-    rendezvous: SocketAddr,
+    pub(super) rendezvous: SocketAddr,
     pub(super) random: fastrand::Rng,
     /// When the last segment of a stream arrives: they do not overtake each other.
     streams: BTreeMap<(usize, Key), Duration>,
