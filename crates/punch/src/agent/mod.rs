@@ -14,6 +14,8 @@ mod nominate;
 mod pairs;
 mod replay;
 mod streams;
+#[cfg(test)]
+mod tests;
 mod words;
 
 use std::time::Instant;
