@@ -152,3 +152,18 @@ fn two_round_trips_after_both_offers_the_follower_has_the_pair() {
         assert!(settled[0] <= offers + 5 * round_trip / 2 + pacing, "seed {seed}: {settled:?}");
     }
 }
+
+#[test]
+fn sides_that_are_far_apart_meet_as_well() {
+    for (b, transport) in [("port_restricted", Transport::Udp), ("refusing", Transport::Tcp)] {
+        let mut good = 0;
+        for seed in 0..SEEDS {
+            let mut world = apart(&named("port_restricted"), &named(b), &Settings::default(), seed);
+            world.weather = Weather { delay: (200, 60), ..Weather::BAD };
+            world.gather(&[transport]);
+            world.run(END);
+            good += u64::from(world.is_direct());
+        }
+        assert!(good >= 99, "{transport:?}: {good}");
+    }
+}

@@ -70,7 +70,7 @@ enum Due {
         key: Key,
         dial: u64,
     },
-    /// A half-open connection says its SYN-ACK once more.
+    /// A half-open connection says its SYN or SYN-ACK once more.
     Again {
         side: usize,
         key: Key,
@@ -245,6 +245,9 @@ impl World {
     fn dial(&mut self, side: usize, key: Key, patience: Duration) {
         let Some(dial) = self.sides[side].stack.dial((key.base, key.remote)) else { return };
         self.later(self.now + patience, Due::Patience { side, key, dial });
+        if patience > Duration::from_secs(1) {
+            self.later(self.now + Duration::from_secs(1), Due::Again { side, key, left: 1 });
+        }
         self.send(side, key, Payload::Segment(Segment::Syn));
     }
 
@@ -330,10 +333,13 @@ impl World {
         }
     }
 
+    /// The kernel says its SYN once more after a second, its SYN-ACK three times.
     fn again(&mut self, side: usize, key: Key, left: u8) {
         let tuple = (key.base, key.remote);
-        if self.sides[side].stack.phase(&tuple) != Some(Phase::SynReceived) {
-            return;
+        match self.sides[side].stack.phase(&tuple) {
+            Some(Phase::SynSent) => return self.send(side, key, Payload::Segment(Segment::Syn)),
+            Some(Phase::SynReceived) => (),
+            Some(Phase::Established) | None => return,
         }
         if left == 0 {
             self.sides[side].stack.close(&tuple);
