@@ -28,6 +28,7 @@ mod driver;
 mod leftovers;
 mod line;
 mod link;
+pub mod nat;
 mod node;
 
 use std::io;
@@ -82,7 +83,12 @@ impl Lab {
     pub fn link(&mut self, first: &Node, second: &Node, link: &Link) -> io::Result<Cable> {
         let number = u16::try_from(self.cables.len()).ok().filter(|&number| number < LINKS);
         let number = number.ok_or_else(|| io::Error::other("a lab has 2560 links at the most"))?;
-        let cable = Cable::lay([end(first, number, 1), end(second, number, 2)], link)?;
+        self.lay([end(first, number, 1), end(second, number, 2)], link)
+    }
+
+    /// Joins two nodes by devices and addresses of the caller's choice.
+    fn lay(&mut self, ends: [End; 2], link: &Link) -> io::Result<Cable> {
+        let cable = Cable::lay(ends, link)?;
         self.cables.push(cable.clone());
         Ok(cable)
     }
