@@ -1,8 +1,9 @@
 //! UDP: mapping and filtering of every kind.
 
 use std::net::UdpSocket;
+use std::time::Duration;
 
-use nearpath_testkit::lab::nat::{Family, Kind};
+use nearpath_testkit::lab::nat::{Family, Kind, Plan};
 
 use crate::for_each_kind;
 use crate::scene::{Scene, filtering, mapping};
@@ -58,5 +59,56 @@ fn nothing_passes(scene: &Scene, places: &[UdpSocket; 4]) {
     for place in places {
         place.set_nonblocking(true).unwrap();
         assert_eq!(place.recv(&mut [0]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+    }
+}
+
+/// Who is silent for the plan's lifetime is forgotten.
+mod lifetime {
+    use super::*;
+
+    for_each_kind!(check; full_cone: FullCone V4, restricted: Restricted V4, port_restricted: PortRestricted V4,
+        symmetric: Symmetric V4, firewall: Firewall V4, v6_only: V6Only V6);
+
+    fn check(kind: Kind, family: Family) {
+        let lifetime = Duration::from_secs(1);
+        let scene = Scene::new(Plan { lifetime, ..kind.into() }, family);
+        let place = scene.places()[0];
+        let rendezvous = udp(scene.rendezvous(), place.ip(), place.port());
+        let [silent, fresh] = [0; 2].map(|port| udp(scene.machine(), scene.inside(), port));
+        let open = |socket| {
+            send(socket, 1, place);
+            receive(&rendezvous).1
+        };
+        let outside = open(&silent);
+        send(&rendezvous, 2, outside);
+        assert_eq!(receive(&silent).0, 2, "the control: it is let in at first");
+        silent.set_nonblocking(true).unwrap();
+        // Nothing announces that it is over, and asking begins it anew: so each time it is asked later than that.
+        let forgotten = (0..10).any(|_| {
+            std::thread::sleep(lifetime * 2);
+            send(&rendezvous, 2, outside);
+            send(&rendezvous, 9, open(&fresh));
+            until(&fresh, 9);
+            silent.recv(&mut [0]).is_err()
+        });
+        assert!(forgotten);
+    }
+}
+
+/// With `refuses` the one who is not let in gets an ICMP error.
+mod refusing {
+    use super::*;
+
+    for_each_kind!(check; port_restricted: PortRestricted V4, double_nat: Double V4, firewall: Firewall V4, v6_only: V6Only V6);
+
+    fn check(kind: Kind, family: Family) {
+        let scene = Scene::new(Plan { refuses: true, ..kind.into() }, family);
+        let [place, stranger] =
+            [0, 1].map(|n| udp(scene.rendezvous(), scene.places()[n].ip(), scene.places()[n].port()));
+        let socket = udp(scene.machine(), scene.inside(), 0);
+        send(&socket, 1, place.local_addr().unwrap());
+        stranger.connect(receive(&place).1).unwrap();
+        stranger.send(&[2]).unwrap();
+        assert_eq!(stranger.recv(&mut [0]).unwrap_err().kind(), std::io::ErrorKind::ConnectionRefused);
     }
 }
