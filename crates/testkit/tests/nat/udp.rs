@@ -1,6 +1,6 @@
 //! UDP: mapping and filtering of every kind.
 
-use std::net::UdpSocket;
+use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use nearpath_testkit::lab::nat::{Family, Kind, Plan};
@@ -62,6 +62,41 @@ fn nothing_passes(scene: &Scene, places: &[UdpSocket; 4]) {
     }
 }
 
+/// A socket that has written to a place, and how it was seen there.
+struct Flow {
+    socket: UdpSocket,
+    place: UdpSocket,
+    outside: SocketAddr,
+}
+
+impl Flow {
+    fn new(scene: &Scene) -> Self {
+        let at = scene.places()[0];
+        let place = udp(scene.rendezvous(), at.ip(), at.port());
+        let socket = udp(scene.machine(), scene.inside(), 0);
+        let outside = write(&socket, &place);
+        let flow = Self { socket, place, outside };
+        assert!(flow.lets_in(scene), "the control: it is let in at first");
+        flow
+    }
+
+    /// Whether the place is let in. What it says to another socket later is the barrier.
+    fn lets_in(&self, scene: &Scene) -> bool {
+        let fresh = udp(scene.machine(), scene.inside(), 0);
+        send(&self.place, 2, self.outside);
+        send(&self.place, 9, write(&fresh, &self.place));
+        until(&fresh, 9);
+        self.socket.set_nonblocking(true).unwrap();
+        self.socket.recv(&mut [0]).is_ok()
+    }
+}
+
+/// Writes from a machine to a place, and returns how that is seen there.
+fn write(from: &UdpSocket, to: &UdpSocket) -> SocketAddr {
+    send(from, 1, to.local_addr().unwrap());
+    receive(to).1
+}
+
 /// Who is silent for the plan's lifetime is forgotten.
 mod lifetime {
     use super::*;
@@ -72,26 +107,31 @@ mod lifetime {
     fn check(kind: Kind, family: Family) {
         let lifetime = Duration::from_secs(1);
         let scene = Scene::new(Plan { lifetime, ..kind.into() }, family);
-        let place = scene.places()[0];
-        let rendezvous = udp(scene.rendezvous(), place.ip(), place.port());
-        let [silent, fresh] = [0; 2].map(|port| udp(scene.machine(), scene.inside(), port));
-        let open = |socket| {
-            send(socket, 1, place);
-            receive(&rendezvous).1
-        };
-        let outside = open(&silent);
-        send(&rendezvous, 2, outside);
-        assert_eq!(receive(&silent).0, 2, "the control: it is let in at first");
-        silent.set_nonblocking(true).unwrap();
+        let flow = Flow::new(&scene);
         // Nothing announces that it is over, and asking begins it anew: so each time it is asked later than that.
         let forgotten = (0..10).any(|_| {
             std::thread::sleep(lifetime * 2);
-            send(&rendezvous, 2, outside);
-            send(&rendezvous, 9, open(&fresh));
-            until(&fresh, 9);
-            silent.recv(&mut [0]).is_err()
+            !flow.lets_in(&scene)
         });
         assert!(forgotten);
+    }
+}
+
+/// A router that loses its memory lets in nobody until they are written to again.
+mod forgetting {
+    use super::*;
+
+    for_each_kind!(check; full_cone: FullCone V4, restricted: Restricted V4, port_restricted: PortRestricted V4,
+        symmetric: Symmetric V4, double_nat: Double V4, firewall: Firewall V4, v6_only: V6Only V6);
+
+    fn check(kind: Kind, family: Family) {
+        let scene = Scene::new(kind, family);
+        let flow = Flow::new(&scene);
+        scene.site.forget().unwrap();
+        assert!(!flow.lets_in(&scene));
+        let again = write(&flow.socket, &flow.place);
+        assert_eq!(again == flow.outside, kind != Kind::Symmetric);
+        assert!(Flow { outside: again, ..flow }.lets_in(&scene));
     }
 }
 

@@ -26,6 +26,7 @@
 //! ```
 
 mod addresses;
+mod flows;
 mod kind;
 mod rules;
 mod site;

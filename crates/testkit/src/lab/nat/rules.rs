@@ -20,9 +20,17 @@ pub(super) fn rules(plan: &Plan, outside: Ipv4Addr) -> String {
     if plan.kind == Kind::None {
         return String::new();
     }
-    let translates = plan.kind.mapping(Family::V4).is_some_and(|mapping| mapping != Mapping::Unchanged);
-    let translation = if translates { translation(plan, outside) } else { String::new() };
+    let translation = if translates(plan) { translation(plan, outside) } else { String::new() };
     translation + &wall(plan, outside)
+}
+
+/// What makes such a router forget what its rules remember.
+pub(super) fn forgetting(plan: &Plan) -> &'static str {
+    if translates(plan) { "flush map ip nat mapped\nflush set ip nat written\n" } else { "" }
+}
+
+fn translates(plan: &Plan) -> bool {
+    plan.kind.mapping(Family::V4).is_some_and(|mapping| mapping != Mapping::Unchanged)
 }
 
 /// What is let through, and what to the router itself.

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::process::{Command, Stdio};
 
 use super::addresses::Net;
+use super::flows;
 use super::kind::{Family, Plan};
 use super::rules::{self, OUT};
 use crate::lab::{Cable, Lab, Link, Node};
@@ -57,6 +58,19 @@ impl Site {
     /// The address of the outermost router towards the internet.
     pub fn outside(&self) -> Ipv4Addr {
         self.line.first().v4
+    }
+
+    /// The routers lose their memory, as when they are switched off and on: nobody is let in any more, and a mapping is made
+    /// anew by the next packet that leaves. TCP connections go on with the next packet from inside, unless its mapping is random.
+    ///
+    /// # Errors
+    /// Without connection tracking in the kernel, or when `nft` is gone.
+    pub fn forget(&self) -> io::Result<()> {
+        for router in &self.routers {
+            load(router, rules::forgetting(&self.plan))?;
+            router.enter(flows::forget)?;
+        }
+        Ok(())
     }
 
     /// Lays the line, sets up the routers behind it, and joins a first machine.
