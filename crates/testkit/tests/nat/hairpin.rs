@@ -61,7 +61,7 @@ fn tcp_passes(kind: Kind, family: Family, hairpin: bool) {
     if hairpin {
         let seen = accept(&there).1;
         assert_eq!(seen.ip(), near_far.1.ip(), "it comes from outside");
-        assert_eq!(seen == near_far.1, kind != Kind::Symmetric);
+        assert!(seen == near_far.1 || kind == Kind::Symmetric);
     }
 }
 

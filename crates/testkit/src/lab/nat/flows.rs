@@ -20,9 +20,8 @@ pub(super) fn forget() -> io::Result<()> {
     send(&socket, &everything(), SendFlags::empty())?;
     let mut answer = [0; 64];
     recv(&socket, &mut answer, RecvFlags::empty())?;
-    // After the header: the error's number, negative; zero when it was done.
-    let [.., a, b, c, d] = answer[..20] else { unreachable!("twenty octets end in four") };
-    match i32::from_ne_bytes([a, b, c, d]) {
+    // After the header comes the error's number, negative; zero when it was done.
+    match i32::from_ne_bytes([answer[16], answer[17], answer[18], answer[19]]) {
         0 => Ok(()),
         error => Err(Errno::from_raw_os_error(-error).into()),
     }
