@@ -3,7 +3,8 @@
 //! [`Lab::node`] makes a namespace, [`Lab::link`] joins two by a pair of TUN devices with a thread between them that holds
 //! each packet as long as [`Link`] says. The kernel's own netem would do that in fewer steps, but is not in every kernel. What
 //! happens to which packet is decided by a state machine without clock (`line`) from seed and number alone, so a run repeats.
-//! Links route, nothing bridges: a node with two links and [`Node::forward`] is a router between them.
+//! Links route, nothing bridges: a node with two links and [`Node::forward`] is a router between them. [`nat`] has sites behind
+//! routers that translate addresses.
 //!
 //! ```no_run
 //! use std::process::Command;

@@ -6,52 +6,58 @@ use nearpath_testkit::lab::nat::{Family, Kind, Mapping, Plan};
 use rustix::io::Errno;
 
 use crate::for_each_kind;
-use crate::scene::{Scene, filtering, mapping};
+use crate::scene::{self, Scene};
 use crate::sockets::{Dial, accept, dial, listener, port, round_trip};
 
-for_each_kind!(check);
+mod mapping {
+    use super::*;
 
-fn check(kind: Kind, family: Family) {
-    let scene = Scene::new(kind, family);
-    mapping_is_as_named(&scene);
-    filtering_is_as_named(&scene);
+    for_each_kind!(check);
+
+    fn check(kind: Kind, family: Family) {
+        let scene = Scene::new(kind, family);
+        let (inside, _holder) = port(scene.machine(), scene.inside());
+        let seen = scene.places().map(|place| {
+            let listener = listener(scene.rendezvous(), place);
+            let _near = dial(scene.machine(), inside, place).stream();
+            accept(&listener).1
+        });
+        assert_eq!(Some(scene::mapping(inside, seen)), kind.mapping(family), "{seen:?}");
+    }
 }
 
-fn mapping_is_as_named(scene: &Scene) {
-    let (inside, _holder) = port(scene.machine(), scene.inside());
-    let seen = scene.places().map(|place| {
-        let listener = listener(scene.rendezvous(), place);
-        let _near = dial(scene.machine(), inside, place).stream();
-        accept(&listener).1
-    });
-    assert_eq!(Some(mapping(inside, seen)), scene.site.plan.kind.mapping(scene.family), "{seen:?}");
+mod filtering {
+    use super::*;
+
+    for_each_kind!(check);
+
+    fn check(kind: Kind, family: Family) {
+        let scene = Scene::new(kind, family);
+        let (inside, _holder) = port(scene.machine(), scene.inside());
+        let _there = listener(scene.machine(), inside);
+        let places = scene.places();
+        let rendezvous = listener(scene.rendezvous(), places[0]);
+        let near = dial(scene.machine(), inside, places[0]).stream();
+        let (far, outside) = accept(&rendezvous);
+        let knocks = [1, 2, 3].map(|place| {
+            let from = places[place];
+            Knock { from, dial: dial(scene.rendezvous(), from, outside) }
+        });
+        for _ in 0..2 {
+            round_trip([&far, &near]).unwrap();
+        }
+        let got_in = knocks.each_ref().map(|knock| knock.dial.now() == Some(Ok(())));
+        assert_eq!(Some(scene::filtering(got_in)), kind.filtering(family), "{got_in:?}");
+        for knock in knocks.iter().zip(got_in).filter_map(|(knock, got_in)| (!got_in).then_some(knock)) {
+            a_syn_to_that_place_opens(&scene, inside, knock);
+        }
+    }
 }
 
 /// Somebody at the rendezvous who was not written to and connects to a port of the machine.
 struct Knock {
     from: SocketAddr,
     dial: Dial,
-}
-
-fn filtering_is_as_named(scene: &Scene) {
-    let (inside, _holder) = port(scene.machine(), scene.inside());
-    let _there = listener(scene.machine(), inside);
-    let places = scene.places();
-    let rendezvous = listener(scene.rendezvous(), places[0]);
-    let near = dial(scene.machine(), inside, places[0]).stream();
-    let (far, outside) = accept(&rendezvous);
-    let knocks = [1, 2, 3].map(|place| {
-        let from = places[place];
-        Knock { from, dial: dial(scene.rendezvous(), from, outside) }
-    });
-    for _ in 0..2 {
-        round_trip([&far, &near]).unwrap();
-    }
-    let got_in = knocks.each_ref().map(|knock| knock.dial.now() == Some(Ok(())));
-    assert_eq!(Some(filtering(got_in)), scene.site.plan.kind.filtering(scene.family), "{got_in:?}");
-    for knock in knocks.iter().zip(got_in).filter_map(|(knock, got_in)| (!got_in).then_some(knock)) {
-        a_syn_to_that_place_opens(scene, inside, knock);
-    }
 }
 
 /// Both have sent a SYN then, and connect by it, unless the machine's comes from another port than was knocked at.

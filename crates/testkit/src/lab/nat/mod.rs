@@ -11,7 +11,7 @@
 //! ```
 //!
 //! Every box is a [`Node`], every line a [`Cable`], whose delay and loss can be set. Routers are Linux with rules of nftables
-//! ([`rules`]), so `nft` of Debian's package `nftables` must be there ([`crate::need_nat!`]). What a [`Kind`] says of itself
+//! (`rules`), so `nft` of Debian's package `nftables` must be there ([`crate::need_nat!`]). What a [`Kind`] says of itself
 //! is measured from outside by `tests/nat`.
 //!
 //! ```no_run
