@@ -56,7 +56,8 @@ pub(crate) fn port(node: &Node, address: IpAddr) -> (SocketAddr, OwnedFd) {
     (at, holder)
 }
 
-/// Listens; accepting does not block.
+/// Listens; accepting does not block. A place has one listener in the whole of a test: one that was closed lives on for a
+/// moment in a program that another test is just starting, and would take connections.
 pub(crate) fn listener(node: &Node, at: SocketAddr) -> TcpListener {
     let socket = shared(node, at);
     listen(&socket, 16).unwrap();
@@ -74,9 +75,10 @@ pub(crate) fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
 /// A connection that has begun.
 pub(crate) struct Dial(OwnedFd);
 
-/// Sends the SYN.
+/// Sends the SYN. What it leads to ends with the socket, without a farewell, so that the next dial finds the same ports free.
 pub(crate) fn dial(node: &Node, from: SocketAddr, to: SocketAddr) -> Dial {
     let socket = shared(node, from);
+    sockopt::set_socket_linger(&socket, Some(Duration::ZERO)).unwrap();
     assert_eq!(connect(&socket, &to), Err(Errno::INPROGRESS));
     Dial(socket)
 }

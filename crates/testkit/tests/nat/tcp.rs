@@ -63,7 +63,8 @@ struct Knock {
 /// Both have sent a SYN then, and connect by it, unless the machine's comes from another port than was knocked at.
 fn a_syn_to_that_place_opens(scene: &Scene, inside: SocketAddr, knock: &Knock) {
     assert_eq!(knock.dial.now(), None, "dropped, not refused");
-    let answer = dial(scene.machine(), inside, knock.from).ended();
+    let dialled = dial(scene.machine(), inside, knock.from);
+    let answer = dialled.ended();
     if scene.site.plan.kind.mapping(scene.family) == Some(Mapping::AddressAndPortDependent) {
         assert_eq!(answer, Err(Errno::CONNREFUSED), "nobody expects a SYN from its new port");
     } else {
