@@ -6,6 +6,7 @@ pub mod addr;
 pub mod chain;
 pub mod desired;
 pub mod duration;
+pub mod egress;
 pub mod frames;
 pub mod function;
 mod grpc;
@@ -21,6 +22,7 @@ pub mod topic;
 
 pub use addr::{Eip, InstanceAddr};
 pub use desired::{Desired, DesiredFunction, Revision};
+pub use egress::Egress;
 pub use function::{FunctionSpec, Resources};
 pub use name::{FunctionId, FunctionName, InstanceId, InvalidName, Namespace};
 pub use policy::Policy;

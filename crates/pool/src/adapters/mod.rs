@@ -1,0 +1,23 @@
+//! Protocols whose used connections can be proved quiet, so that they serve the next client.
+//!
+//! An adapter is a function `serve(client, visit)`, one future a client: it reads what the client says, has a backend do it, and gives the backend back
+//! only when the protocol itself has shown that nothing of this client is left in it. What it cannot prove it closes.
+
+use std::rc::Rc;
+
+use crate::destination::{Caller, Destination};
+use crate::keeper::Backends;
+use crate::ledger::Ledger;
+
+/// One connection of a function to a destination whose protocol is understood.
+#[derive(Clone)]
+pub struct Visit {
+    /// Who came.
+    pub caller: Rc<Caller>,
+    /// Where it wants to go.
+    pub destination: Rc<Destination>,
+    /// Opens connections to it.
+    pub backends: Rc<dyn Backends>,
+    /// What is written down of it.
+    pub ledger: Rc<Ledger>,
+}

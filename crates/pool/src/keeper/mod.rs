@@ -1,0 +1,75 @@
+//! Connections to destinations: opened, kept warm, and given to whom [`crate::stock`] says.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Instant;
+
+use tokio::net::TcpStream;
+
+use crate::destination::Destination;
+
+/// A connection that counts towards its destination's ceiling until this is dropped.
+#[derive(Debug)]
+pub struct Lease {
+    /// New: nobody has used it.
+    pub stream: TcpStream,
+    /// Tells the stock that it is gone; see [`Gone`].
+    pub gone: Gone,
+}
+
+/// Frees a connection's place when it is dropped.
+pub struct Gone(Option<Box<dyn FnOnce()>>);
+
+impl Gone {
+    /// Calls `then` when it is dropped.
+    pub fn then(then: impl FnOnce() + 'static) -> Self {
+        Self(Some(Box::new(then)))
+    }
+}
+
+impl std::fmt::Debug for Gone {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Gone")
+    }
+}
+
+impl Drop for Gone {
+    fn drop(&mut self) {
+        if let Some(then) = self.0.take() {
+            then();
+        }
+    }
+}
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub enum NoConnection {
+    /// All that the ceiling allows are in use, and none became free in time.
+    #[error("{open} connections to {to} are open, as many as its `max` allows, and none became free within {waited:?}")]
+    Exhausted {
+        /// `HOST:PORT`.
+        to: String,
+        /// The ceiling.
+        open: u32,
+        /// How long it was waited for.
+        waited: std::time::Duration,
+    },
+    /// The destination did not take the connection.
+    #[error("{to}: {error}")]
+    Refused {
+        /// `HOST:PORT`.
+        to: String,
+        /// What the kernel, or the resolver, said.
+        error: std::io::Error,
+    },
+}
+
+/// What opens connections: the keeper, or a test's.
+pub trait Backends {
+    /// A connection that nobody has used, warm if there is one, until `deadline` at the latest.
+    fn connect<'a>(
+        &'a self,
+        to: &'a Destination,
+        deadline: Instant,
+    ) -> Pin<Box<dyn Future<Output = Result<Lease, NoConnection>> + 'a>>;
+}

@@ -1,0 +1,37 @@
+//! What the pool writes down of each destination: for `nearpath pool ls`, and for metrics.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+
+/// Of one [`Key`](crate::destination::Key).
+#[derive(Debug, Default)]
+pub struct Ledger {
+    /// Connections given that were open already.
+    pub hits: Cell<u64>,
+    /// Connections given that had to be opened.
+    pub misses: Cell<u64>,
+    /// Clients that waited for a place below the ceiling.
+    pub waits: Cell<u64>,
+    /// Clients that got no connection.
+    pub refused: Cell<u64>,
+    /// Connections cleaned for their next client.
+    pub resets: Cell<u64>,
+    /// Bytes to the destination.
+    pub sent: Cell<u64>,
+    /// Bytes from it.
+    pub received: Cell<u64>,
+    /// Clients that had to keep a connection, by the reason.
+    pub pins: RefCell<BTreeMap<&'static str, u64>>,
+}
+
+impl Ledger {
+    /// One more.
+    pub fn count(counter: &Cell<u64>, more: u64) {
+        counter.set(counter.get() + more);
+    }
+
+    /// A client keeps its connection until it leaves.
+    pub fn pinned(&self, why: &'static str) {
+        *self.pins.borrow_mut().entry(why).or_default() += 1;
+    }
+}

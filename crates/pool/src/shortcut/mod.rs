@@ -1,0 +1,1 @@
+//! A warm socket in the place of a function's own, at connect().

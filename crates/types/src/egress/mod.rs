@@ -1,0 +1,125 @@
+//! Destinations outside that a function may reach, and how the node carries it there.
+
+mod read;
+
+use std::fmt;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+pub use read::{InvalidEgress, list};
+
+/// One declared destination. Its text form, one item of the annotation [`EGRESS`](crate::policy::EGRESS), is `HOST:PORT` and settings `KEY=VALUE`
+/// after blanks.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Egress {
+    /// The host as it was declared.
+    pub host: Host,
+    /// Its port, not 0.
+    pub port: u16,
+    /// What is spoken there.
+    pub protocol: Protocol,
+    /// How long a client keeps a connection to a database of its own.
+    pub mode: Mode,
+    /// Most connections that the node has open there at a time, for all replicas together.
+    pub max: u32,
+    /// Most connections kept open for nobody yet; 0: none.
+    pub warm: u32,
+    /// A connection that nobody used for so long is closed.
+    pub idle: Duration,
+    /// A connection older than this is not handed out again.
+    pub age: Duration,
+    /// Longest wait for a free connection.
+    pub wait: Duration,
+    /// As whom the node logs in, instead of passing the function's own password on.
+    pub login: Option<Login>,
+    /// Who speaks TLS.
+    pub tls: Tls,
+    /// Who shares connections.
+    pub shared: Shared,
+}
+
+/// A host as it was declared.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Host {
+    /// A name, in small letters, without a dot at its end.
+    Name(String),
+    /// Every name below this one: `*.example.com` is `example.com` here.
+    Below(String),
+    /// An IPv4 address.
+    V4(Ipv4Addr),
+    /// An IPv6 address.
+    V6(Ipv6Addr),
+}
+
+/// What is spoken with a destination. The default goes by the port: 5432, 3306 and 6379 are what they are known for, all others are [`Protocol::Tcp`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Protocol {
+    /// Unknown: a connection serves one client, and is new when that gets it.
+    Tcp,
+    /// HTTP/1.1.
+    Http,
+    /// PostgreSQL's protocol 3.
+    Postgres,
+    /// MySQL's and MariaDB's.
+    Mysql,
+    /// Redis's RESP.
+    Redis,
+}
+
+/// How long a client of a database keeps a connection of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// Until it leaves.
+    Session,
+    /// For each transaction.
+    Transaction,
+}
+
+/// As whom the node logs in.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Login {
+    /// The user at the destination.
+    pub user: String,
+    /// The name of the function's secret that holds the password; `None`: there is none.
+    pub password: Option<String>,
+    /// The database; `None`: the one that the client names.
+    pub database: Option<String>,
+}
+
+/// Who speaks TLS with the destination.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Tls {
+    /// The function, if anybody.
+    Pass,
+    /// The node: the function speaks plainly. Authorities of the system, or those of a secret of the function.
+    Originate {
+        /// The name of the secret that holds certificates of authorities, in PEM.
+        ca: Option<String>,
+    },
+}
+
+/// Who shares connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Shared {
+    /// The instances of one function.
+    Function,
+    /// All functions of its chain that declare the same destination with the same settings.
+    Chain,
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name(name) => f.write_str(name),
+            Self::Below(name) => write!(f, "*.{name}"),
+            Self::V4(address) => write!(f, "{address}"),
+            Self::V6(address) => write!(f, "[{address}]"),
+        }
+    }
+}
