@@ -6,6 +6,7 @@
 //! programs have another way when the kernel seems too old. Calls by a foreign ABI (32 bit on a 64-bit machine) kill the
 //! process, those by x32 fail with ENOSYS: their numbers differ, so the list would not see them.
 
+pub mod handover;
 pub mod listener;
 
 use std::io;

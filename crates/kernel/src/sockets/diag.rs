@@ -1,15 +1,19 @@
-//! Whether a socket that was given away is still open (`sock_diag(7)`): nobody tells when a program closes its last descriptor of it, and keeping one
-//! open to watch would keep the connection.
+//! Whether a socket that was given away is still open (`sock_diag(7)`): keeping a descriptor of it to watch would keep the connection, so the kernel is
+//! asked ([`Diag`]), and tells ([`Ends`]).
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 
 use netlink_sys::{Socket, protocols::NETLINK_SOCK_DIAG};
 
 use super::raw::get;
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
+/// Groups of `enum sknetlink_groups` (`linux/sock_diag.h`): IPv4's and IPv6's TCP sockets that end.
+const ENDS: [u32; 2] = [1, 3];
+/// Where the cookie is in a message about a socket: after `struct nlmsghdr`, in `struct inet_diag_msg`.
+const COOKIE: std::ops::Range<usize> = 16 + 44..16 + 52;
 /// `struct nlmsghdr` and `struct inet_diag_req_v2`.
 const LENGTH: u32 = 16 + 56;
 
@@ -33,6 +37,11 @@ impl Identity {
         get(&socket, libc::SOL_SOCKET, libc::SO_COOKIE, &mut cookie)?;
         let family = if local.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 } as u8;
         Ok(Self { family, local, peer: peer.try_into()?, cookie: u64::from_ne_bytes(cookie) })
+    }
+
+    /// What [`Ends`] tells of it.
+    pub fn cookie(&self) -> u64 {
+        self.cookie
     }
 
     /// A request for exactly this one.
@@ -96,10 +105,73 @@ impl Diag {
     }
 }
 
+/// Where the kernel tells of every TCP socket of one network namespace that it has freed. Does not block; readable when there is news.
+pub struct Ends(Socket);
+
+impl Ends {
+    /// For the calling thread's namespace, from now on.
+    ///
+    /// # Errors
+    /// As [`Diag::open`].
+    pub fn open() -> io::Result<Self> {
+        let mut socket = Socket::new(NETLINK_SOCK_DIAG)?;
+        socket.bind_auto()?;
+        for group in ENDS {
+            socket.add_membership(group)?;
+        }
+        socket.set_non_blocking(true)?;
+        Ok(Self(socket))
+    }
+
+    /// The cookie of the next one that has ended; `None` when there is none at the moment.
+    ///
+    /// # Errors
+    /// `ENOBUFS` when there were too many to tell them all: ask for each.
+    pub fn next(&self) -> io::Result<Option<u64>> {
+        let mut news = Vec::with_capacity(1024);
+        match self.0.recv(&mut news, 0) {
+            Ok(_) => {
+                let cookie = news.get(COOKIE).and_then(|cookie| cookie.try_into().ok());
+                Ok(Some(u64::from_ne_bytes(cookie.ok_or(io::ErrorKind::InvalidData)?)))
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl AsFd for Ends {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl AsRawFd for Ends {
+    fn as_raw_fd(&self) -> i32 {
+        self.0.as_raw_fd()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::net::{TcpListener, TcpStream};
+
+    #[test]
+    fn an_end_is_told() {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let ends = Ends::open().unwrap();
+        for at in ["127.0.0.1:0", "[::1]:0"] {
+            let server = TcpListener::bind(at).unwrap();
+            let given = TcpStream::connect(server.local_addr().unwrap()).unwrap();
+            let (peer, known) = (server.accept().unwrap(), Identity::of(&given).unwrap());
+            drop((given, peer));
+            let half_a_minute = Timespec { tv_sec: 30, tv_nsec: 0 };
+            while ends.next().unwrap() != Some(known.cookie()) {
+                poll(&mut [PollFd::new(&ends.0, PollFlags::IN)], Some(&half_a_minute)).unwrap();
+            }
+        }
+    }
 
     #[test]
     fn a_socket_is_open_until_its_last_descriptor_is_closed() {

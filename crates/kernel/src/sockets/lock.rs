@@ -124,8 +124,7 @@ mod tests {
             IpAddr::V4(v4) => SocketAddr::from((v4.to_ipv6_mapped(), to.port())),
             IpAddr::V6(_) => to,
         };
-        let held: OwnedFd =
-            socket_with(AddressFamily::INET6, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+        let held: OwnedFd = socket_with(AddressFamily::INET6, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
         rustix::net::connect(&held, &mapped(address)).unwrap();
         lock_to_peer(&held).unwrap();
         assert!(!again(TcpStream::from(held), mapped(elsewhere), Duration::from_millis(300)));

@@ -5,7 +5,7 @@ mod lock;
 mod options;
 mod raw;
 
-pub use diag::{Diag, Identity};
+pub use diag::{Diag, Ends, Identity};
 pub use lock::{is_locked, lock_to_peer};
 pub use options::{Change, Options};
 pub use raw::{State, state};

@@ -79,7 +79,7 @@ impl Machine for KernelMachine {
         let passage = self.forwarding.as_ref().zip(blueprint.eip);
         let passage = passage.map(|(all, eip)| all.admit(eip, &blueprint.function)).transpose()?;
         let launched = self.launcher.launch(&self.spec(blueprint, &cgroup))?;
-        let sandbox::Launched { pid, pidfd, stdout, stderr, notes, identity } = launched;
+        let sandbox::Launched { pid, pidfd, stdout, stderr, notes, identity, listener: _ } = launched;
         let process = KernelProcess {
             pidfd,
             session: Pid::from_raw(pid as i32).filter(|_| self.isolation == Isolation::None),

@@ -1,0 +1,163 @@
+//! The rim: facts from the kernel, one call at a time, and the answer.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::rc::Rc;
+
+use nearpath_kernel::foreign::{self, Foreign};
+use nearpath_kernel::seccomp::handover::Handed;
+use nearpath_kernel::seccomp::listener::{Call, Listener, Waiting};
+use nearpath_kernel::sockets::{self, Change, Options, State};
+use rustix::fs::OFlags;
+use rustix::net::{AddressFamily, ipproto, sockopt};
+
+use super::decide::{self, Doubt, Family, Nature};
+use super::given::Given;
+use super::neighbours::Search;
+use super::{Stock, Warm, watch};
+use crate::destination::{Caller, Destination};
+
+/// The longest address that is asked about.
+const ADDRESS: usize = 28;
+/// Calls answered before the thread's other work gets its turn.
+const AT_ONCE: usize = 16;
+
+/// Answers the connects of one instance until all that ran in it have ended. On a thread with a local set of tasks.
+///
+/// Whoever drops this before has the instance's connects fail with `ENOSYS`.
+///
+/// # Errors
+/// When the listener cannot be read.
+pub async fn supervise(handed: Handed, caller: Rc<Caller>, stock: Rc<dyn Stock>, given: Rc<Given>) -> io::Result<()> {
+    let Handed { listener, fresh_v4, fresh_v6 } = handed;
+    let listener = watch(listener)?;
+    let desk = Desk { fresh_v4, fresh_v6, caller, stock, given };
+    loop {
+        let mut ready = listener.readable().await?;
+        match desk.answer_some(listener.get_ref())? {
+            Waiting::Call(_) => tokio::task::yield_now().await,
+            Waiting::Nothing => ready.clear_ready(),
+            Waiting::Over => return Ok(()),
+        }
+    }
+}
+
+/// What one instance's calls are judged by.
+struct Desk {
+    fresh_v4: Options,
+    fresh_v6: Option<Options>,
+    caller: Rc<Caller>,
+    stock: Rc<dyn Stock>,
+    given: Rc<Given>,
+}
+
+impl Desk {
+    /// Answers what waits, and says what is left.
+    fn answer_some(&self, listener: &Listener) -> io::Result<Waiting> {
+        let mut waiting = listener.next()?;
+        for _ in 1..AT_ONCE {
+            let Waiting::Call(call) = waiting else { return Ok(waiting) };
+            self.answer(listener, &call);
+            waiting = listener.next()?;
+        }
+        if let Waiting::Call(call) = waiting {
+            self.answer(listener, &call);
+        }
+        Ok(waiting)
+    }
+
+    fn answer(&self, listener: &Listener, call: &Call) {
+        let Some((to, family)) = self.wanted(call) else { return listener.pass(call) };
+        let ledger = self.stock.ledger(&to);
+        match self.give(listener, call, &to, family) {
+            Ok(()) => ledger.gave(),
+            Err(doubt) => {
+                listener.pass(call);
+                ledger.passed(doubt.reason());
+            }
+        }
+    }
+
+    fn wanted(&self, call: &Call) -> Option<(Rc<Destination>, Family)> {
+        let mut address = [0; ADDRESS];
+        let address = address.get_mut(..call.length)?;
+        foreign::read(call.thread, call.address, address).ok()?;
+        decide::wanted(address, &self.caller.destinations)
+    }
+
+    /// All that is learnt of the caller lies between two moments in which it waits for the answer, so it is of this caller and no other.
+    fn give(&self, listener: &Listener, call: &Call, to: &Rc<Destination>, family: Family) -> Result<(), Doubt> {
+        if !self.stock.has(to, family) {
+            return Err(Doubt::Empty);
+        }
+        let look = Look::at(call, family, self.fresh(family)?)?;
+        if !listener.waits(call) {
+            return Err(Doubt::Hidden);
+        }
+        let warm = self.stock.take(to, family).ok_or(Doubt::Empty)?;
+        hand(listener, call, &warm, &look).map_err(|_| Doubt::Hidden)?;
+        self.given.note(warm);
+        Ok(())
+    }
+
+    fn fresh(&self, family: Family) -> Result<&Options, Doubt> {
+        match family {
+            Family::V4 => Ok(&self.fresh_v4),
+            Family::V6 => self.fresh_v6.as_ref().ok_or(Doubt::Kind),
+        }
+    }
+}
+
+fn hand(listener: &Listener, call: &Call, warm: &Warm, look: &Look) -> io::Result<()> {
+    warm.dress(&look.changes, look.blocking)?;
+    listener.replace(call, warm.as_fd(), look.close_at_exec)
+}
+
+/// What a socket that is to take the caller's place must be like.
+struct Look {
+    changes: Vec<Change>,
+    blocking: bool,
+    close_at_exec: bool,
+}
+
+impl Look {
+    fn at(call: &Call, family: Family, fresh: &Options) -> Result<Self, Doubt> {
+        let hidden = |_| Doubt::Hidden;
+        let thread = Foreign::hold(call.thread).map_err(hidden)?;
+        let own = thread.descriptor(call.descriptor).map_err(hidden)?;
+        let (nature, blocking) = nature(&own).map_err(|_| Doubt::Kind)?; // what has no such facts is no TCP socket
+        nature.replaceable(family)?;
+        alone(&thread, call.descriptor, !blocking)?;
+        let changes = fresh.changes(&own).map_err(Doubt::Option)?;
+        Ok(Self { changes, blocking, close_at_exec: thread.closes_at_exec(call.descriptor).map_err(hidden)? })
+    }
+}
+
+/// A program that lets connect() block registers its socket with no epoll before.
+fn alone(thread: &Foreign, descriptor: i32, may_be_watched: bool) -> Result<(), Doubt> {
+    let open = thread.open_descriptors().map_err(|_| Doubt::Hidden)?;
+    let mut search = Search::new(descriptor, open)?;
+    while let Some(other) = search.ask()? {
+        let relation = thread.relation(descriptor, other, may_be_watched);
+        search.met(relation.map_err(|_| Doubt::Hidden)?)?;
+    }
+    Ok(())
+}
+
+fn nature(socket: impl AsFd) -> io::Result<(Nature, bool)> {
+    let family = match sockopt::socket_domain(&socket)? {
+        AddressFamily::INET => Some(Family::V4),
+        AddressFamily::INET6 => Some(Family::V6),
+        _ => None,
+    };
+    let tcp = sockopt::socket_protocol(&socket)? == Some(ipproto::TCP);
+    let local = std::net::SocketAddr::try_from(rustix::net::getsockname(&socket)?)?;
+    let flags = rustix::fs::fcntl_getfl(&socket)?;
+    let nature = Nature {
+        family: family.filter(|_| tcp),
+        closed: sockets::state(&socket)? == State::Closed,
+        bound: local.port() != 0 || !local.ip().is_unspecified(),
+        odd_flags: !(flags - OFlags::NONBLOCK - OFlags::RDWR).is_empty(),
+    };
+    Ok((nature, !flags.contains(OFlags::NONBLOCK)))
+}
