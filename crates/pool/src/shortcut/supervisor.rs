@@ -13,7 +13,7 @@ use rustix::net::{AddressFamily, ipproto, sockopt};
 
 use super::decide::{self, Doubt, Family, Nature};
 use super::given::Given;
-use super::neighbours::Search;
+use super::neighbours::{Search, judge};
 use super::{Stock, Warm, watch};
 use crate::destination::{Caller, Destination};
 
@@ -135,11 +135,15 @@ impl Look {
 
 /// A program that lets connect() block registers its socket with no epoll before.
 fn alone(thread: &Foreign, descriptor: i32, may_be_watched: bool) -> Result<(), Doubt> {
-    let open = thread.open_descriptors().map_err(|_| Doubt::Hidden)?;
-    let mut search = Search::new(descriptor, open)?;
-    while let Some(other) = search.ask()? {
-        let relation = thread.relation(descriptor, other, may_be_watched);
-        search.met(relation.map_err(|_| Doubt::Hidden)?)?;
+    let hidden = |_| Doubt::Hidden;
+    let relation = |other| thread.relation(descriptor, other, may_be_watched).map_err(hidden);
+    let mut search = Search::new(descriptor, thread.open_descriptors().map_err(hidden)?)?;
+    while let Some(other) = search.ask() {
+        search.met(relation(other)?)?;
+    }
+    if search.is_unfinished() {
+        let open = thread.descriptors().map_err(hidden)?;
+        search.unmet(open).try_for_each(|other| judge(relation(other)?).map(drop))?;
     }
     Ok(())
 }
