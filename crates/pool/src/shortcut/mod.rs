@@ -20,6 +20,8 @@ use std::rc::Rc;
 pub use decide::{Doubt, Family, may_be_given};
 pub use given::Given;
 pub use supervisor::supervise;
+#[doc(hidden)]
+pub use supervisor::supervise_blindly;
 pub use warm::Warm;
 
 use tokio::io::Interest;

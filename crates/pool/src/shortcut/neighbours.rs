@@ -92,7 +92,7 @@ mod tests {
     proptest! {
         #[test]
         fn one_neighbour_in_any_place_is_found(
-            mut table in prop::collection::vec(relation(), 2..1000), own: prop::sample::Index, at: prop::sample::Index,
+            mut table in prop::collection::vec(relation(), 2..400), own: prop::sample::Index, at: prop::sample::Index,
             watches: bool,
         ) {
             let (own, at) = (own.index(table.len()), at.index(table.len()));

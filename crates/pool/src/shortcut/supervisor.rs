@@ -30,16 +30,19 @@ const AT_ONCE: usize = 16;
 /// When the listener cannot be read.
 pub async fn supervise(handed: Handed, caller: Rc<Caller>, stock: Rc<dyn Stock>, given: Rc<Given>) -> io::Result<()> {
     let Handed { listener, fresh_v4, fresh_v6 } = handed;
-    let listener = watch(listener)?;
-    let desk = Desk { fresh_v4, fresh_v6, caller, stock, given };
-    loop {
-        let mut ready = listener.readable().await?;
-        match desk.answer_some(listener.get_ref())? {
-            Waiting::Call(_) => tokio::task::yield_now().await,
-            Waiting::Nothing => ready.clear_ready(),
-            Waiting::Over => return Ok(()),
-        }
-    }
+    Desk { fresh_v4, fresh_v6, caller, stock, given, looks_around: true }.serve(listener).await
+}
+
+/// As [`supervise`], without a look at the caller's other descriptors.
+#[doc(hidden)] // a test's control: with this, programs that register, or duplicate, before they connect go wrong
+pub async fn supervise_blindly(
+    handed: Handed,
+    caller: Rc<Caller>,
+    stock: Rc<dyn Stock>,
+    given: Rc<Given>,
+) -> io::Result<()> {
+    let Handed { listener, fresh_v4, fresh_v6 } = handed;
+    Desk { fresh_v4, fresh_v6, caller, stock, given, looks_around: false }.serve(listener).await
 }
 
 /// What one instance's calls are judged by.
@@ -49,9 +52,22 @@ struct Desk {
     caller: Rc<Caller>,
     stock: Rc<dyn Stock>,
     given: Rc<Given>,
+    looks_around: bool,
 }
 
 impl Desk {
+    async fn serve(self, listener: Listener) -> io::Result<()> {
+        let listener = watch(listener)?;
+        loop {
+            let mut ready = listener.readable().await?;
+            match self.answer_some(listener.get_ref())? {
+                Waiting::Call(_) => tokio::task::yield_now().await,
+                Waiting::Nothing => ready.clear_ready(),
+                Waiting::Over => return Ok(()),
+            }
+        }
+    }
+
     /// Answers what waits, and says what is left.
     fn answer_some(&self, listener: &Listener) -> io::Result<Waiting> {
         let mut waiting = listener.next()?;
@@ -90,7 +106,7 @@ impl Desk {
         if !self.stock.has(to, family) {
             return Err(Doubt::Empty);
         }
-        let look = Look::at(call, family, self.fresh(family)?)?;
+        let look = self.look(call, family)?;
         if !listener.waits(call) {
             return Err(Doubt::Hidden);
         }
@@ -98,6 +114,19 @@ impl Desk {
         hand(listener, call, &warm, &look).map_err(|_| Doubt::Hidden)?;
         self.given.note(warm);
         Ok(())
+    }
+
+    fn look(&self, call: &Call, family: Family) -> Result<Look, Doubt> {
+        let hidden = |_| Doubt::Hidden;
+        let thread = Foreign::hold(call.thread).map_err(hidden)?;
+        let own = thread.descriptor(call.descriptor).map_err(hidden)?;
+        let (nature, blocking) = nature(&own).map_err(|_| Doubt::Kind)?; // what has no such facts is no TCP socket
+        nature.replaceable(family)?;
+        if self.looks_around {
+            alone(&thread, call.descriptor, !blocking)?;
+        }
+        let changes = self.fresh(family)?.changes(&own).map_err(Doubt::Option)?;
+        Ok(Look { changes, blocking, close_at_exec: thread.closes_at_exec(call.descriptor).map_err(hidden)? })
     }
 
     fn fresh(&self, family: Family) -> Result<&Options, Doubt> {
@@ -118,19 +147,6 @@ struct Look {
     changes: Vec<Change>,
     blocking: bool,
     close_at_exec: bool,
-}
-
-impl Look {
-    fn at(call: &Call, family: Family, fresh: &Options) -> Result<Self, Doubt> {
-        let hidden = |_| Doubt::Hidden;
-        let thread = Foreign::hold(call.thread).map_err(hidden)?;
-        let own = thread.descriptor(call.descriptor).map_err(hidden)?;
-        let (nature, blocking) = nature(&own).map_err(|_| Doubt::Kind)?; // what has no such facts is no TCP socket
-        nature.replaceable(family)?;
-        alone(&thread, call.descriptor, !blocking)?;
-        let changes = fresh.changes(&own).map_err(Doubt::Option)?;
-        Ok(Self { changes, blocking, close_at_exec: thread.closes_at_exec(call.descriptor).map_err(hidden)? })
-    }
 }
 
 /// A program that lets connect() block registers its socket with no epoll before.

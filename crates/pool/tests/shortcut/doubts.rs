@@ -63,7 +63,6 @@ fn ways_that_are_given_warm_sockets() {
         ("options", 2),
         ("untouched", 2),
         ("mapped", 2),
-        ("wrong", 2),
     ];
     for (way, given) in ways {
         let (pool, _) = alike(way, client!(way, &server), &server);
@@ -97,6 +96,7 @@ fn ways_that_leave_a_doubt() {
         ("dup_before", "duplicated"),
         ("odd_option", "TCP_CONGESTION"),
         ("bound", "used"),
+        ("wrong", "used"),
         ("listener", "used"),
         ("async", "flags"),
         ("crowded", "crowded"),
@@ -105,6 +105,19 @@ fn ways_that_leave_a_doubt() {
         let (pool, _) = alike(way, client!(way, &server), &server);
         assert_eq!(pool.given(), 0, "{way}: {:?}", pool.tally());
         assert!(pool.passed(doubt) >= 2, "{way}: {:?}", pool.tally());
+    }
+}
+
+/// What the look at other descriptors is for.
+#[test]
+fn control_without_a_look_around_programs_go_wrong() {
+    let server = Server::start();
+    for way in ["epoll_before", "dup_before"] {
+        let mut command = client!(way, &server);
+        let left = natively(command.env("PATIENCE", "500"));
+        let pool = Pool::blind(server.address);
+        assert_ne!(pool.run(&mut command), left, "{way} does not need the look");
+        assert_eq!(pool.given(), 1, "{way}: {:?}", pool.tally());
     }
 }
 

@@ -15,7 +15,7 @@ use nearpath_kernel::seccomp::handover;
 use nearpath_pool::destination::{Caller, Destination, Key};
 use nearpath_pool::keeper::Gone;
 use nearpath_pool::ledger::Ledger;
-use nearpath_pool::shortcut::{Family, Given, Stock, Warm, supervise};
+use nearpath_pool::shortcut::{Family, Given, Stock, Warm, supervise, supervise_blindly};
 use nearpath_types::egress::{Egress, Host, Mode, Protocol, Shared, Tls};
 use nearpath_types::{Eip, FunctionId, InstanceId};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, socketpair};
@@ -59,10 +59,19 @@ impl Pool {
 
     /// One that keeps `warm` sockets a family.
     pub(crate) fn with(server: SocketAddr, warm: usize) -> Self {
+        Self::new(server, warm, true)
+    }
+
+    /// A control: one that does not look at the caller's other descriptors.
+    pub(crate) fn blind(server: SocketAddr) -> Self {
+        Self::new(server, 4, false)
+    }
+
+    fn new(server: SocketAddr, warm: usize, looks: bool) -> Self {
         let (jobs, orders) = mpsc::unbounded_channel();
         thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(tokio::task::LocalSet::new().run_until(work(server, warm, orders)));
+            runtime.block_on(tokio::task::LocalSet::new().run_until(work(server, warm, looks, orders)));
         });
         Self(jobs)
     }
@@ -108,15 +117,20 @@ impl Pool {
     }
 }
 
-async fn work(server: SocketAddr, warm: usize, mut orders: mpsc::UnboundedReceiver<Job>) {
+async fn work(server: SocketAddr, warm: usize, looks: bool, mut orders: mpsc::UnboundedReceiver<Job>) {
     let (stock, given) = (Rc::new(Shelf::new(server, warm)), Given::start().unwrap());
     let caller = Rc::new(caller(&server));
     while let Some(job) = orders.recv().await {
         match job {
             Job::Supervise(socket) => {
                 let handed = handover::receive(&socket).unwrap();
-                let answers = supervise(handed, caller.clone(), stock.clone(), given.clone());
-                tokio::task::spawn_local(async { answers.await.unwrap() });
+                let (caller, stock, given) = (caller.clone(), stock.clone(), given.clone());
+                tokio::task::spawn_local(async move {
+                    match looks {
+                        true => supervise(handed, caller, stock, given).await.unwrap(),
+                        false => supervise_blindly(handed, caller, stock, given).await.unwrap(),
+                    }
+                });
             }
             Job::Tell(tell) => {
                 let (hits, passed) = (stock.ledger.hits.get(), stock.ledger.passed.borrow().clone());

@@ -4,4 +4,5 @@
 mod doubts;
 mod harness;
 mod isolation;
+mod languages;
 mod server;

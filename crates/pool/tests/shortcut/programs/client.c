@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 static struct sockaddr_in to;
+static int patience = 20000; /* milliseconds */
 
 static void say(const char *what, long value)
 {
@@ -45,7 +46,7 @@ static void wait_for(int fd, short events)
 {
 	struct pollfd end = {fd, events, 0};
 
-	if (poll(&end, 1, 20000) != 1)
+	if (poll(&end, 1, patience) != 1)
 		exit(3);
 }
 
@@ -131,14 +132,14 @@ static void way_select(void)
 {
 	int s = new_socket(0);
 	fd_set writable;
-	struct timeval patience = {20, 0};
+	struct timeval limit = {patience / 1000, patience % 1000 * 1000};
 
 	fcntl(s, F_SETFL, fcntl(s, F_GETFL) | O_NONBLOCK);
 	if (join(s) && errno != EINPROGRESS)
 		say("connect", -1);
 	FD_ZERO(&writable);
 	FD_SET(s, &writable);
-	say("select", select(s + 1, NULL, &writable, NULL, &patience));
+	say("select", select(s + 1, NULL, &writable, NULL, &limit));
 	fcntl(s, F_SETFL, fcntl(s, F_GETFL) & ~O_NONBLOCK);
 	ask(s, "select");
 }
@@ -153,7 +154,7 @@ static void way_epoll_before(void)
 	join_later(s);
 	/* One registered before connect() has told of its hang-up first; what counts is what it tells now. */
 	for (int tries = 0; tries < 100; tries++) {
-		int n = epoll_wait(ep, got, 2, 20000);
+		int n = epoll_wait(ep, got, 2, patience);
 
 		if (n == 1 && got[0].data.fd == 77 && (got[0].events & (EPOLLOUT | EPOLLHUP)) == EPOLLOUT)
 			break;
@@ -163,7 +164,7 @@ static void way_epoll_before(void)
 	dprintf(s, "epoll before\n");
 	do
 		got[0].events = 0;
-	while (epoll_wait(ep, got, 2, 20000) == 1 && !(got[0].events & EPOLLIN));
+	while (epoll_wait(ep, got, 2, patience) == 1 && !(got[0].events & EPOLLIN));
 	say("told of it", got[0].data.fd == 77 && (got[0].events & EPOLLIN));
 	say("recv", recv(s, line, 18, MSG_WAITALL));
 	say("delete", epoll_ctl(ep, EPOLL_CTL_DEL, s, NULL));
@@ -177,7 +178,7 @@ static void way_epoll_after(void)
 
 	join_later(s);
 	say("add", epoll_ctl(ep, EPOLL_CTL_ADD, s, &event));
-	say("told", epoll_wait(ep, got, 2, 20000));
+	say("told", epoll_wait(ep, got, 2, patience));
 	ask(s, "epoll after");
 }
 
@@ -541,6 +542,8 @@ int main(int count, char **arguments)
 {
 	if (count != 4)
 		return 64;
+	if (getenv("PATIENCE"))
+		patience = atoi(getenv("PATIENCE"));
 	to.sin_family = AF_INET;
 	to.sin_port = htons(atoi(arguments[3]));
 	inet_pton(AF_INET, arguments[2], &to.sin_addr);
