@@ -49,6 +49,23 @@ enum Job {
     Tell(std::sync::mpsc::Sender<Tally>),
 }
 
+/// What a pool is like.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Setup {
+    /// Warm sockets a family at the beginning.
+    pub(crate) warm: usize,
+    /// Whether there is a new one for each that is taken.
+    pub(crate) refill: bool,
+    /// Whether it looks at the caller's other descriptors.
+    pub(crate) looks: bool,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self { warm: 4, refill: true, looks: true }
+    }
+}
+
 /// A pool's thread with warm sockets to one server.
 pub(crate) struct Pool(mpsc::UnboundedSender<Job>);
 
@@ -59,19 +76,19 @@ impl Pool {
 
     /// One that keeps `warm` sockets a family.
     pub(crate) fn with(server: SocketAddr, warm: usize) -> Self {
-        Self::new(server, warm, true)
+        Self::new(server, Setup { warm, ..Setup::default() })
     }
 
     /// A control: one that does not look at the caller's other descriptors.
     pub(crate) fn blind(server: SocketAddr) -> Self {
-        Self::new(server, 4, false)
+        Self::new(server, Setup { looks: false, ..Setup::default() })
     }
 
-    fn new(server: SocketAddr, warm: usize, looks: bool) -> Self {
+    pub(crate) fn new(server: SocketAddr, setup: Setup) -> Self {
         let (jobs, orders) = mpsc::unbounded_channel();
         thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(tokio::task::LocalSet::new().run_until(work(server, warm, looks, orders)));
+            runtime.block_on(tokio::task::LocalSet::new().run_until(work(server, setup, orders)));
         });
         Self(jobs)
     }
@@ -117,8 +134,8 @@ impl Pool {
     }
 }
 
-async fn work(server: SocketAddr, warm: usize, looks: bool, mut orders: mpsc::UnboundedReceiver<Job>) {
-    let (stock, given) = (Rc::new(Shelf::new(server, warm)), Given::start().unwrap());
+async fn work(server: SocketAddr, setup: Setup, mut orders: mpsc::UnboundedReceiver<Job>) {
+    let (stock, given) = (Rc::new(Shelf::new(server, setup)), Given::start().unwrap());
     let caller = Rc::new(caller(&server));
     while let Some(job) = orders.recv().await {
         match job {
@@ -126,7 +143,7 @@ async fn work(server: SocketAddr, warm: usize, looks: bool, mut orders: mpsc::Un
                 let handed = handover::receive(&socket).unwrap();
                 let (caller, stock, given) = (caller.clone(), stock.clone(), given.clone());
                 tokio::task::spawn_local(async move {
-                    match looks {
+                    match setup.looks {
                         true => supervise(handed, caller, stock, given).await.unwrap(),
                         false => supervise_blindly(handed, caller, stock, given).await.unwrap(),
                     }
@@ -210,14 +227,15 @@ struct Shelf {
     server: SocketAddr,
     v4: RefCell<Vec<Warm>>,
     v6: RefCell<Vec<Warm>>,
+    refill: bool,
     ledger: Rc<Ledger>,
 }
 
 impl Shelf {
-    fn new(server: SocketAddr, warm: usize) -> Self {
+    fn new(server: SocketAddr, setup: Setup) -> Self {
         let (v4, v6, ledger) = (RefCell::default(), RefCell::default(), Rc::default());
-        let shelf = Self { server, v4, v6, ledger };
-        for _ in 0..warm {
+        let shelf = Self { server, v4, v6, refill: setup.refill, ledger };
+        for _ in 0..setup.warm {
             shelf.v4.borrow_mut().push(shelf.connect(Family::V4));
             shelf.v6.borrow_mut().push(shelf.connect(Family::V6));
         }
@@ -249,8 +267,10 @@ impl Stock for Shelf {
 
     fn take(&self, _: &Rc<Destination>, family: Family) -> Option<Warm> {
         let warm = self.shelf(family).borrow_mut().pop()?;
-        let next = self.connect(family);
-        self.shelf(family).borrow_mut().push(next);
+        if self.refill {
+            let next = self.connect(family);
+            self.shelf(family).borrow_mut().push(next);
+        }
         Some(warm)
     }
 

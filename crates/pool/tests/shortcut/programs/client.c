@@ -17,6 +17,7 @@
 #include <sys/time.h>
 #include <sys/un.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 static struct sockaddr_in to;
@@ -514,6 +515,65 @@ static void way_wait(void)
 	pause();
 }
 
+static double now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * 1e6 + t.tv_nsec / 1e3;
+}
+
+static int order(const void *a, const void *b)
+{
+	return (*(double *)a > *(double *)b) - (*(double *)a < *(double *)b);
+}
+
+#define ROUNDS 400
+
+static void median(const char *what, double *all)
+{
+	qsort(all, ROUNDS, sizeof(*all), order);
+	printf("%s %.1f\n", what, all[ROUNDS / 2]);
+}
+
+/* Microseconds, medians: a connect that nobody cares for, and from socket() to the first octet of an answer. */
+static void way_cost(void)
+{
+	static double elsewhere[ROUNDS], joined[ROUNDS], first[ROUNDS];
+	struct sockaddr_in own = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(0x7f000001)};
+	socklen_t length = sizeof(own);
+	int listener = new_socket(0);
+
+	if (bind(listener, (struct sockaddr *)&own, sizeof(own)) || listen(listener, ROUNDS))
+		return;
+	getsockname(listener, (struct sockaddr *)&own, &length);
+	for (int i = 0; i < ROUNDS; i++) {
+		int s = new_socket(SOCK_CLOEXEC);
+		char one;
+
+		elsewhere[i] = now();
+		if (connect(s, (struct sockaddr *)&own, sizeof(own)))
+			return say("connect", -1);
+		elsewhere[i] = now() - elsewhere[i];
+		close(s);
+		close(accept(listener, NULL, NULL));
+		usleep(300);
+		first[i] = now();
+		s = new_socket(SOCK_CLOEXEC);
+		if (join(s))
+			return say("connect", -1);
+		joined[i] = now() - first[i];
+		if (write(s, "a line of some length\n", 22) != 22 || recv(s, &one, 1, 0) != 1)
+			return say("answer", -1);
+		first[i] = now() - first[i];
+		close(s);
+		usleep(300);
+	}
+	median("elsewhere", elsewhere);
+	median("connected", joined);
+	median("first", first);
+}
+
 /* Connects for ever. */
 static void way_forever(void)
 {
@@ -535,7 +595,7 @@ static const struct {
 } ways[] = {
 	WAY(plain), WAY(names), WAY(nonblock), WAY(select), WAY(epoll_before), WAY(epoll_after), WAY(dup_before),
 	WAY(dup2_after), WAY(fork_after), WAY(exec), WAY(halfclose), WAY(options), WAY(untouched), WAY(odd_option), WAY(bound),
-	WAY(async), WAY(mapped), WAY(wrong), WAY(listener), WAY(threads), WAY(signals), WAY(crowded), WAY(wait), WAY(forever),
+	WAY(async), WAY(mapped), WAY(wrong), WAY(listener), WAY(threads), WAY(signals), WAY(crowded), WAY(wait), WAY(cost), WAY(forever),
 };
 
 int main(int count, char **arguments)
