@@ -33,7 +33,13 @@ struct Declared {
 
 impl Keys {
     /// The key of a destination that one more instance has. As long as its settings and secrets stay as they were, it stays the same.
-    pub(crate) fn take(&mut self, function: &FunctionId, chain: Option<&str>, egress: &Egress, secrets: &Secrets) -> Key {
+    pub(crate) fn take(
+        &mut self,
+        function: &FunctionId,
+        chain: Option<&str>,
+        egress: &Egress,
+        secrets: &Secrets,
+    ) -> Key {
         let (owner, to, identity) = place(function, chain, egress);
         self.forget();
         let next = self.last + 1;
@@ -63,7 +69,6 @@ impl Keys {
 }
 
 fn place(function: &FunctionId, chain: Option<&str>, egress: &Egress) -> Place {
-    let to = format!("{}:{}", egress.host, egress.port);
     let user = egress.login.as_ref().map(|login| format!("{}@{}", login.user, login.database.as_deref().unwrap_or("")));
     let mut identity = user.unwrap_or_default();
     if let Tls::Originate { ca } = &egress.tls {
@@ -71,9 +76,9 @@ fn place(function: &FunctionId, chain: Option<&str>, egress: &Egress) -> Place {
     }
     match (egress.shared, chain) {
         (Shared::Chain, Some(chain)) => {
-            identity.push_str(&format!(" {egress:?}")); // shared by those alone who declare the same
-            (format!("{}/{chain}", function.namespace), to, identity)
+            identity.push_str(&format!(" {egress}")); // shared by those alone who declare the same
+            (format!("{}/{chain}", function.namespace), egress.to(), identity)
         }
-        _ => (function.to_string(), to, identity),
+        _ => (function.to_string(), egress.to(), identity),
     }
 }

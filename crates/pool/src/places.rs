@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
+use nearpath_kernel::station::NEXT_HOP;
 use nearpath_types::Eip;
 use nearpath_types::egress::{Egress, Host};
 
@@ -22,7 +23,9 @@ pub enum NoPlace {
     #[error("egress {0}: inside an instance that is the instance itself; the node's machine is called {THIS_MACHINE}:{port}", port = .1)]
     Loopback(String, u16),
     /// An address of the node's own network.
-    #[error("egress {0}: this address belongs to the node's own network; functions are called by their names, declared in `chains`")]
+    #[error(
+        "egress {0}: this address belongs to the node's own network; functions are called by their names, declared in `chains`"
+    )]
     Own(String),
     /// No address of a machine.
     #[error("egress {0}: no machine has this address")]
@@ -59,7 +62,7 @@ impl Places {
     /// # Errors
     /// When it cannot be reached from an instance.
     pub fn take(&mut self, to: &Egress) -> Result<(Ipv4Addr, bool), NoPlace> {
-        let text = || format!("{}:{}", to.host, to.port);
+        let text = || to.to();
         let address = match &to.host {
             Host::V4(address) => self.literal(*address, to).map(|()| *address),
             Host::Name(name) if name == "localhost" => Err(NoPlace::Loopback(text(), to.port)),
@@ -84,11 +87,11 @@ impl Places {
     }
 
     fn literal(&self, address: Ipv4Addr, to: &Egress) -> Result<(), NoPlace> {
-        let text = format!("{address}:{}", to.port);
+        let text = to.to();
         let net = |address: Ipv4Addr| [address.octets()[0], address.octets()[1]];
         match address {
             _ if address.is_loopback() => Err(NoPlace::Loopback(text, to.port)),
-            _ if [net(self.gateway), net(EXIT.0)].contains(&net(address)) || address.is_link_local_next_hop() => {
+            _ if [net(self.gateway), net(EXIT.0)].contains(&net(address)) || address == NEXT_HOP => {
                 Err(NoPlace::Own(text))
             }
             _ if address.octets()[0] == 0 || address.octets()[0] >= 224 => Err(NoPlace::Nobody(text)),
@@ -117,17 +120,5 @@ impl Places {
         let (name, address) = unused.map(|(name, address)| (name.clone(), *address))?;
         self.names.remove(&name);
         Some(address)
-    }
-}
-
-/// What the standard library has no word for.
-trait LinkLocal {
-    fn is_link_local_next_hop(&self) -> bool;
-}
-
-impl LinkLocal for Ipv4Addr {
-    /// What stations and instances ask for when they send.
-    fn is_link_local_next_hop(&self) -> bool {
-        *self == nearpath_kernel::station::NEXT_HOP
     }
 }

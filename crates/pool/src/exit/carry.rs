@@ -12,6 +12,9 @@ use crate::ledger::Ledger;
 /// Bytes that are moved at a time.
 const PIECE: usize = 64 << 10;
 
+/// Pieces after which others have their turn.
+const AT_A_TIME: u64 = 16;
+
 thread_local! {
     /// Where bytes are between two system calls. One for all connections of the thread: an idle one needs no memory of its own.
     static BETWEEN: RefCell<Box<[u8]>> = RefCell::new(vec![0; PIECE].into());
@@ -52,7 +55,7 @@ impl Drop for Ends<'_> {
 }
 
 async fn pour(from: &TcpStream, to: &TcpStream, count: &Cell<u64>) -> io::Result<()> {
-    loop {
+    for piece in 1u64.. {
         from.readable().await?;
         match BETWEEN.with_borrow_mut(|between| step(from, to, between)) {
             Ok(Step::End) => return end(to),
@@ -63,7 +66,11 @@ async fn pour(from: &TcpStream, to: &TcpStream, count: &Cell<u64>) -> io::Result
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => return Err(error),
         }
+        if piece % AT_A_TIME == 0 {
+            tokio::task::yield_now().await;
+        }
     }
+    Ok(())
 }
 
 /// What one look at the reading side brought.

@@ -31,7 +31,9 @@ pub(crate) async fn dial(names: &Names, to: &Egress, deadline: Instant) -> io::R
         let share = (left / (addresses.len() - tried) as u32).max(LEAST).min(left);
         match timeout(share, TcpStream::connect(SocketAddr::new(*address, to.port))).await {
             Ok(Ok(stream)) => return set_up(stream),
-            Ok(Err(error)) => why = io::Error::new(error.kind(), format!("{address} did not take the connection: {error}")),
+            Ok(Err(error)) => {
+                why = io::Error::new(error.kind(), format!("{address} did not take the connection: {error}"))
+            }
             Err(_) => why = late(&format!("{address} did not answer within {share:?}")),
         }
     }

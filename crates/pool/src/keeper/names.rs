@@ -74,7 +74,9 @@ async fn ask(name: &str) -> io::Result<Vec<IpAddr>> {
         (true, Some(_)) if own_names().await.is_some_and(|text| gives(&text, name)) => Ok(found),
         (true, Some(inside)) => Err(io::Error::new(
             io::ErrorKind::PermissionDenied,
-            format!("{name} is {inside}, which means this machine or its node; declare {THIS_MACHINE}, or name it in the machine's {HOSTS}"),
+            format!(
+                "{name} is {inside}, which means this machine or its node; declare {THIS_MACHINE}, or name it in the machine's {HOSTS}"
+            ),
         )),
         (true, None) => Err(io::Error::new(io::ErrorKind::NotFound, format!("{name} has no address"))),
     }
@@ -115,7 +117,16 @@ mod tests {
 
     #[test]
     fn answers_that_mean_this_machine_are_told_apart() {
-        for inside in ["127.0.0.1", "127.9.9.9", "0.0.0.0", "169.254.169.254", "224.0.0.1", "255.255.255.255", "10.62.0.1", "10.61.0.9"] {
+        for inside in [
+            "127.0.0.1",
+            "127.9.9.9",
+            "0.0.0.0",
+            "169.254.169.254",
+            "224.0.0.1",
+            "255.255.255.255",
+            "10.62.0.1",
+            "10.61.0.9",
+        ] {
             assert!(!is_outside(inside.parse().unwrap()), "{inside}");
         }
         for inside in ["::1", "::", "fe80::1", "ff02::1", "::ffff:127.0.0.1", "::ffff:169.254.169.254"] {
