@@ -9,6 +9,7 @@ mod coap;
 mod cpu;
 mod death;
 mod direct;
+mod egress;
 mod forward;
 mod grpc;
 mod house;

@@ -1,12 +1,21 @@
 //! Connections to destinations: opened, kept warm, and given to whom [`crate::stock`] says.
 
+mod dial;
+pub mod names;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::time::Instant;
 
 use tokio::net::TcpStream;
 
-use crate::destination::Destination;
+use crate::destination::{Destination, Key};
+use crate::ledger::Ledger;
+use dial::dial;
+use names::Names;
 
 /// A connection that counts towards its destination's ceiling until this is dropped.
 #[derive(Debug)]
@@ -64,12 +73,64 @@ pub enum NoConnection {
     },
 }
 
+/// Who waits for a place below a destination's ceiling.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Need {
+    /// Nobody: there is room, or all are served.
+    Nobody,
+    /// The next in turn is a client of the same key.
+    Own,
+    /// The next in turn is a client of another key: a connection closed now serves it, one kept does not.
+    Others,
+}
+
 /// What opens connections: the keeper, or a test's.
 pub trait Backends {
+    /// Who is next in turn for a place at `to`. Whoever holds an idle connection there asks before keeping it.
+    fn need(&self, to: &Destination) -> Need {
+        let _ = to;
+        Need::Nobody
+    }
+
     /// A connection that nobody has used, warm if there is one, until `deadline` at the latest.
     fn connect<'a>(
         &'a self,
         to: &'a Destination,
         deadline: Instant,
     ) -> Pin<Box<dyn Future<Output = Result<Lease, NoConnection>> + 'a>>;
+}
+
+/// Keeps connections.
+#[derive(Debug, Default)]
+pub(crate) struct Keeper {
+    names: Names,
+    ledgers: RefCell<BTreeMap<Key, Rc<Ledger>>>,
+}
+
+impl Keeper {
+    pub(crate) fn new() -> Rc<Self> {
+        Rc::default()
+    }
+
+    /// Somebody who will want connections to it starts now.
+    pub(crate) fn expect(&self, _to: &Destination) {}
+
+    /// What is written down of a destination.
+    pub(crate) fn ledger(&self, key: &Key) -> Rc<Ledger> {
+        Rc::clone(self.ledgers.borrow_mut().entry(key.clone()).or_default())
+    }
+}
+
+impl Backends for Keeper {
+    fn connect<'a>(
+        &'a self,
+        to: &'a Destination,
+        deadline: Instant,
+    ) -> Pin<Box<dyn Future<Output = Result<Lease, NoConnection>> + 'a>> {
+        Box::pin(async move {
+            let refused = |error| NoConnection::Refused { to: to.key.to.clone(), error };
+            let stream = dial(&self.names, &to.egress, deadline).await.map_err(refused)?;
+            Ok(Lease { stream, gone: Gone::then(|| {}) })
+        })
+    }
 }
