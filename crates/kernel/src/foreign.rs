@@ -7,8 +7,9 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
+use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 /// A pidfd of one thread, not of its process (`PIDFD_THREAD`, Linux 6.9).
@@ -75,6 +76,11 @@ impl Foreign {
         Ok(Self { thread, handle: handle? })
     }
 
+    /// The number by which it is known.
+    pub fn number(&self) -> u32 {
+        self.thread
+    }
+
     /// A duplicate, in this process, of one of its descriptors.
     ///
     /// # Errors
@@ -94,10 +100,12 @@ impl Foreign {
     /// # Errors
     /// When there is none, or no `/proc`.
     pub fn closes_at_exec(&self, number: i32) -> io::Result<bool> {
-        let text = fs::read_to_string(format!("/proc/{}/fdinfo/{number}", self.thread))?;
-        let flags = text.lines().find_map(|line| line.strip_prefix("flags:")?.trim().parse::<Octal>().ok());
-        let flags = flags.ok_or(io::ErrorKind::InvalidData)?;
-        Ok(flags.0 & libc::O_CLOEXEC as u32 != 0)
+        let path = format!("/proc/{}/fdinfo/{number}", self.thread);
+        let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        let mut text = [0; 64]; // position and flags come first
+        let read = rustix::io::read(file, &mut text)?;
+        let flags = std::str::from_utf8(&text[..read]).ok().and_then(flags).ok_or(io::ErrorKind::InvalidData)?;
+        Ok(flags & libc::O_CLOEXEC as u32 != 0)
     }
 
     /// How many descriptors it has open (Linux 6.2).
@@ -162,21 +170,26 @@ impl Foreign {
     }
 }
 
-impl AsFd for Foreign {
-    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
-        self.handle.as_fd()
-    }
+/// The line `flags:` of a file of `/proc/PID/fdinfo`, a number in base 8.
+fn flags(fdinfo: &str) -> Option<u32> {
+    let number = fdinfo.lines().find_map(|line| line.strip_prefix("flags:"))?;
+    u32::from_str_radix(number.trim(), 8).ok()
 }
 
-/// A number in base 8.
-struct Octal(u32);
-
-impl std::str::FromStr for Octal {
-    type Err = std::num::ParseIntError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        u32::from_str_radix(text, 8).map(Self)
-    }
+/// Whether this process may look at others that way, and the kernel knows how: tried on itself.
+///
+/// # Errors
+/// What is missing.
+pub fn possible() -> io::Result<()> {
+    let what = |what: &'static str| move |error: io::Error| io::Error::new(error.kind(), format!("{what}: {error}"));
+    let (file, thread) = (fs::File::open("/proc/self/status")?, rustix::thread::gettid().as_raw_nonzero().get() as u32);
+    let mut octet = [0];
+    read(thread, (&raw const thread) as u64, &mut octet).map_err(what("process_vm_readv"))?;
+    let own = Foreign::hold(thread).map_err(what("a pidfd of a thread (Linux 6.9)"))?;
+    own.descriptor(file.as_raw_fd()).map_err(what("pidfd_getfd"))?;
+    own.open_descriptors().map_err(what("the size of /proc/PID/fd (Linux 6.2)"))?;
+    own.relation(file.as_raw_fd(), own.handle.as_raw_fd(), true).map_err(what("kcmp"))?;
+    own.closes_at_exec(file.as_raw_fd()).map_err(what("/proc/PID/fdinfo")).map(drop)
 }
 
 #[cfg(test)]
@@ -187,6 +200,11 @@ mod tests {
 
     fn own() -> Foreign {
         Foreign::hold(rustix::thread::gettid().as_raw_nonzero().get() as u32).unwrap()
+    }
+
+    #[test]
+    fn it_is_possible_here() {
+        possible().unwrap();
     }
 
     #[test]

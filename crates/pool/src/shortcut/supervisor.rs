@@ -1,7 +1,8 @@
 //! The rim: facts from the kernel, one call at a time, and the answer.
 
+use std::cell::RefCell;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 
 use nearpath_kernel::foreign::{self, Foreign};
@@ -30,7 +31,9 @@ const AT_ONCE: usize = 16;
 /// When the listener cannot be read.
 pub async fn supervise(handed: Handed, caller: Rc<Caller>, stock: Rc<dyn Stock>, given: Rc<Given>) -> io::Result<()> {
     let Handed { listener, fresh_v4, fresh_v6 } = handed;
-    Desk { fresh_v4, fresh_v6, caller, stock, given, looks_around: true }.serve(listener).await
+    Desk { fresh_v4, fresh_v6, caller, stock, given, looks_around: true, threads: Threads::default() }
+        .serve(listener)
+        .await
 }
 
 /// As [`supervise`], without a look at the caller's other descriptors.
@@ -42,7 +45,9 @@ pub async fn supervise_blindly(
     given: Rc<Given>,
 ) -> io::Result<()> {
     let Handed { listener, fresh_v4, fresh_v6 } = handed;
-    Desk { fresh_v4, fresh_v6, caller, stock, given, looks_around: false }.serve(listener).await
+    Desk { fresh_v4, fresh_v6, caller, stock, given, looks_around: false, threads: Threads::default() }
+        .serve(listener)
+        .await
 }
 
 /// What one instance's calls are judged by.
@@ -53,6 +58,7 @@ struct Desk {
     stock: Rc<dyn Stock>,
     given: Rc<Given>,
     looks_around: bool,
+    threads: Threads,
 }
 
 impl Desk {
@@ -118,8 +124,7 @@ impl Desk {
 
     fn look(&self, call: &Call, family: Family) -> Result<Look, Doubt> {
         let hidden = |_| Doubt::Hidden;
-        let thread = Foreign::hold(call.thread).map_err(hidden)?;
-        let own = thread.descriptor(call.descriptor).map_err(hidden)?;
+        let (thread, own) = self.threads.descriptor(call).map_err(hidden)?;
         let (nature, blocking) = nature(&own).map_err(|_| Doubt::Kind)?; // what has no such facts is no TCP socket
         nature.replaceable(family)?;
         if self.looks_around {
@@ -141,6 +146,41 @@ fn hand(listener: &Listener, call: &Call, warm: &Warm, look: &Look) -> io::Resul
     warm.dress(&look.changes, look.blocking)?;
     listener.replace(call, warm.as_fd(), look.close_at_exec)
 }
+
+/// Threads that called before: a function that lives on calls by the same ones, and taking hold costs more than all else.
+#[derive(Default)]
+struct Threads(RefCell<Vec<Rc<Foreign>>>);
+
+/// Most that are remembered.
+const THREADS: usize = 32;
+
+impl Threads {
+    /// The caller's thread, and its socket. One that is remembered by a number that was given again has ended, and says so.
+    fn descriptor(&self, call: &Call) -> io::Result<(Rc<Foreign>, OwnedFd)> {
+        let known = self.0.borrow().iter().find(|known| known.number() == call.thread).cloned();
+        if let Some(known) = known {
+            match known.descriptor(call.descriptor) {
+                Err(error) if error.raw_os_error() == Some(ENDED) => {}
+                own => return Ok((known, own?)),
+            }
+        }
+        let thread = Rc::new(Foreign::hold(call.thread)?);
+        let own = thread.descriptor(call.descriptor)?;
+        self.remember(&thread);
+        Ok((thread, own))
+    }
+
+    fn remember(&self, thread: &Rc<Foreign>) {
+        let mut known = self.0.borrow_mut();
+        known.retain(|other| other.number() != thread.number());
+        if known.len() == THREADS {
+            known.remove(0);
+        }
+        known.push(Rc::clone(thread));
+    }
+}
+
+const ENDED: i32 = rustix::io::Errno::SRCH.raw_os_error();
 
 /// What a socket that is to take the caller's place must be like.
 struct Look {
