@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use super::Exit;
 use super::carry::{carry, reset_at_close};
 use super::guests::Pass;
-use crate::keeper::{Backends, Lease, NoConnection};
+use crate::keeper::{Lease, NoConnection};
 use crate::ledger::Ledger;
 
 impl Exit {
@@ -50,7 +50,7 @@ impl Exit {
         let found = tokio::select! {
             biased;
             _ = client.ready(Interest::ERROR) => return,
-            found = self.keeper.connect(to, deadline) => found,
+            found = pass.backends.connect(to, deadline) => found,
         };
         let _ = waiting;
         match found {
