@@ -1,5 +1,7 @@
 //! The adapters against real servers: programs of the field, unmodified, through a listener on loopback; no node is needed.
 
+#![allow(clippy::unwrap_used)] // a test that panics has failed, which is what it is for
+
 mod clients;
 mod redis;
 mod redis_isolation;

@@ -52,11 +52,11 @@ for protocol in (2, 3):
     assert r.eval("return {1,{2,'x'}}", 0) == [1, [2, "x"]]
     r.delete("h"); r.hset("h", mapping={"a": "1", "b": "2"}); assert r.hgetall("h") == {"a": "1", "b": "2"}
     sub = r.pubsub(); sub.subscribe("news"); assert sub.get_message(timeout=5)["type"] == "subscribe"
-    assert r.publish("news", "hello") == 1
+    assert r.publish("news", "hello") >= 1
     assert sub.get_message(timeout=5)["data"] == "hello"
     sub.close()
     pusher = threading.Timer(0.05, lambda: redis.Redis(host, port, db=3).lpush("list", "v"))
-    pusher.start(); assert r.blpop("list", 5) == ("list", "v"); pusher.join()
+    pusher.start(); assert list(r.blpop("list", 5)) == ["list", "v"]; pusher.join()
     try: r.execute_command("NOSUCH"); raise SystemExit("no error")
     except redis.ResponseError: pass
     r.close()
@@ -194,9 +194,13 @@ fn a_full_servers_own_words_reach_the_client() {
     on_stage(async {
         let server = need!(server::redis(&["--maxclients", "1"]).await, "redis-server");
         let stage = stage(&server).await;
-        let mut taken = TcpStream::connect(server.at).await.unwrap();
+        let taken = std::cell::RefCell::new(None);
         nearpath_testkit::eventually("the place is taken", async || {
-            taken.write_all(b"PING\r\n").await.is_ok() && taken.read(&mut [0; 512]).await.is_ok_and(|read| read == 7)
+            let mut client = TcpStream::connect(server.at).await.unwrap();
+            let _ = client.write_all(b"PING\r\n").await;
+            let ours = client.read(&mut [0; 512]).await.is_ok_and(|read| read == 7);
+            taken.replace(ours.then_some(client));
+            ours
         })
         .await;
         let mut client = TcpStream::connect(stage.at).await.unwrap();
@@ -254,7 +258,21 @@ fn redis_benchmark_runs_through_it() {
         let stage = stage(&server).await;
         let mut bench = Command::new("redis-benchmark");
         let port = stage.at.port().to_string();
-        bench.args(["-h", &host(), "-p", &port, "-n", "2000", "-c", "30", "-P", "16", "-q", "-t", "get,set,lpush,lrange_100,mset"]);
+        bench.args([
+            "-h",
+            &host(),
+            "-p",
+            &port,
+            "-n",
+            "2000",
+            "-c",
+            "30",
+            "-P",
+            "16",
+            "-q",
+            "-t",
+            "get,set,lpush,lrange_100,mset",
+        ]);
         let done = output(&mut bench, "").await;
         assert!(done.status.success(), "{done:?}");
         assert!(!String::from_utf8_lossy(&done.stdout).contains("rror"), "{done:?}");

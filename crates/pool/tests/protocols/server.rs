@@ -7,11 +7,14 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 
+/// How a server is started, in its folder and on its port.
+type Make = dyn Fn(&std::path::Path, SocketAddr) -> Command;
+
 /// A server that ends with this.
 pub(crate) struct Server {
     pub(crate) at: SocketAddr,
     pub(crate) home: tempfile::TempDir,
-    make: Box<dyn Fn(&std::path::Path, SocketAddr) -> Command>,
+    make: Box<Make>,
     child: Option<Child>,
 }
 
@@ -52,7 +55,10 @@ pub(crate) async fn redis(more: &'static [&'static str]) -> Option<Server> {
     Server::start(move |home, at| {
         let mut command = Command::new("redis-server");
         let port = at.port().to_string();
-        command.args(["--port", &port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir"]).arg(home).args(more);
+        command
+            .args(["--port", &port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir"])
+            .arg(home)
+            .args(more);
         command
     })
     .await
