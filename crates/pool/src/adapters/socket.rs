@@ -22,9 +22,12 @@ pub struct Socket {
     gone: Gone,
 }
 
+/// The bytes of one.
 #[derive(Debug)]
-enum Stream {
+pub enum Stream {
+    /// As they go over the network.
     Plain(TcpStream),
+    /// Through TLS.
     Tls(Box<TlsStream<TcpStream>>),
 }
 
@@ -37,6 +40,11 @@ impl Socket {
     /// With TLS on it.
     pub fn tls(stream: TlsStream<TcpStream>, gone: Gone) -> Self {
         Self { stream: RefCell::new(Stream::Tls(Box::new(stream))), gone }
+    }
+
+    /// The bytes, and what has to be kept until they have ended.
+    pub fn into_parts(self) -> (Stream, Gone) {
+        (self.stream.into_inner(), self.gone)
     }
 
     /// Whether it is open and there is nothing to read. (Session tickets, which a TLS server sends when it likes, are taken in and are nothing to read.)
@@ -71,34 +79,54 @@ impl Socket {
     }
 }
 
+impl AsyncRead for Stream {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_read(cx, into),
+            Self::Tls(stream) => Pin::new(stream).poll_read(cx, into),
+        }
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
+            Self::Tls(stream) => Pin::new(stream).poll_write(cx, bytes),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+}
+
 impl AsyncRead for Socket {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        match self.stream.get_mut() {
-            Stream::Plain(stream) => Pin::new(stream).poll_read(cx, into),
-            Stream::Tls(stream) => Pin::new(stream).poll_read(cx, into),
-        }
+        Pin::new(self.stream.get_mut()).poll_read(cx, into)
     }
 }
 
 impl AsyncWrite for Socket {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match self.stream.get_mut() {
-            Stream::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
-            Stream::Tls(stream) => Pin::new(stream).poll_write(cx, bytes),
-        }
+        Pin::new(self.stream.get_mut()).poll_write(cx, bytes)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.stream.get_mut() {
-            Stream::Plain(stream) => Pin::new(stream).poll_flush(cx),
-            Stream::Tls(stream) => Pin::new(stream).poll_flush(cx),
-        }
+        Pin::new(self.stream.get_mut()).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.stream.get_mut() {
-            Stream::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
-            Stream::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
-        }
+        Pin::new(self.stream.get_mut()).poll_shutdown(cx)
     }
 }

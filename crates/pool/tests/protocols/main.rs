@@ -2,7 +2,12 @@
 
 #![allow(clippy::unwrap_used)] // a test that panics has failed, which is what it is for
 
+mod careless;
 mod clients;
+mod dice;
+mod http;
+mod http_isolation;
+mod odd;
 mod redis;
 mod redis_isolation;
 mod server;

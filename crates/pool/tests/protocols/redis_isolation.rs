@@ -2,27 +2,18 @@
 
 use std::io;
 
-use nearpath_pool::adapters::Visit;
 use nearpath_pool::adapters::redis::serve;
 use nearpath_types::egress::{Egress, Protocol};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use crate::careless::{self, Only};
+use crate::dice::Dice;
 use crate::redis::need;
 use crate::server;
 use crate::stage::{Stage, egress, on_stage};
 
 const SEEDS: u64 = 50;
-
-/// Numbers that a seed stands for.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % sides
-    }
-}
 
 /// A client that leaves in a bad moment: what it says, and how many bytes of replies it reads.
 fn mischief(dice: &mut Dice) -> (Vec<u8>, usize) {
@@ -44,7 +35,7 @@ fn mischief(dice: &mut Dice) -> (Vec<u8>, usize) {
     ];
     let mut said = Vec::new();
     for _ in 0..=dice.roll(3) {
-        said.extend_from_slice(all[usize::try_from(dice.roll(all.len() as u64)).unwrap()]);
+        said.extend_from_slice(dice.of::<&[u8]>(&all));
     }
     (said, usize::try_from(dice.roll(2000)).unwrap())
 }
@@ -89,7 +80,7 @@ const CLEAN: &str = "$4\r\nmine\r\n$-1\r\n$4\r\nzero\r\n-ERR EXEC without MULTI\
 async fn leaks(stage: &Stage) -> Vec<String> {
     let mut leaks = Vec::new();
     for seed in 0..SEEDS {
-        let mut dice = Dice(seed + 1);
+        let mut dice = Dice::new(seed);
         let said = tenant(stage.at, &mut dice).await;
         stage.served(usize::try_from(2 * seed + 1).unwrap()).await;
         let seen = seen(stage.at).await.unwrap_or_else(|error| error.to_string());
@@ -133,42 +124,13 @@ fn the_next_client_sees_nothing_of_the_last() {
     });
 }
 
-/// The pool without its adapter: a used connection goes to the next client as it is.
-async fn careless(
-    mut client: TcpStream,
-    visit: Visit,
-    kept: std::rc::Rc<tokio::sync::Mutex<Option<TcpStream>>>,
-) -> io::Result<()> {
-    let mut kept = kept.lock().await;
-    let mut backend = match kept.take() {
-        Some(backend) => backend,
-        None => TcpStream::connect(("127.0.0.1", visit.destination.egress.port)).await?,
-    };
-    let (mut ours, mut theirs) = ([0; 4096], [0; 4096]);
-    loop {
-        tokio::select! {
-            read = client.read(&mut ours) => match read {
-                Ok(read) if read > 0 => backend.write_all(&ours[..read]).await?,
-                _ => break,
-            },
-            read = backend.read(&mut theirs) => match read {
-                Ok(read) if read > 0 => if client.write_all(&theirs[..read]).await.is_err() { break },
-                _ => return Ok(()),
-            },
-            () = tokio::time::sleep(std::time::Duration::from_millis(50)) => break,
-        }
-    }
-    *kept = Some(backend);
-    Ok(())
-}
-
 #[test]
 fn without_the_adapter_the_check_goes_red() {
     on_stage(async {
         let server = need!(server::redis(&[]).await, "redis-server");
         furnished(server.at).await;
-        let kept = std::rc::Rc::default();
-        let adapter = move |client, visit| careless(client, visit, std::rc::Rc::clone(&kept));
+        let only = Only::default();
+        let adapter = move |client, visit| careless::serve(client, visit, only.clone());
         let stage = Stage::open(egress(Protocol::Redis, server.at), &[], adapter).await;
         assert!(!leaks(&stage).await.is_empty());
     });

@@ -64,6 +64,31 @@ pub(crate) async fn redis(more: &'static [&'static str]) -> Option<Server> {
     .await
 }
 
+/// nginx, which says what it was asked, keeps connections for `keepalive` seconds, and has a file of a million bytes.
+pub(crate) async fn nginx(keepalive: u32) -> Option<Server> {
+    Server::start(move |home, at| {
+        let folder = home.display();
+        let config = format!(
+            "daemon off; master_process off; pid {folder}/pid; error_log {folder}/error.log; events {{}}
+             http {{ access_log off; client_body_temp_path {folder}; proxy_temp_path {folder}; fastcgi_temp_path {folder}; uwsgi_temp_path {folder}; scgi_temp_path {folder};
+             keepalive_timeout {keepalive}; keepalive_requests 100000; client_max_body_size 100m; default_type text/plain;
+             server {{ listen {at}; root {folder};
+               location /say/ {{ return 200 \"$request_method $uri $http_host $http_connection $http_x_mine\n\"; }}
+               location /none {{ return 204; }}
+               location /same {{ return 304; }}
+               location /count {{ return 200 \"$connection $connection_requests\n\"; }}
+               location /big {{ alias {folder}/big; }}
+               location /put/ {{ dav_methods PUT; create_full_put_path on; }} }} }}"
+        );
+        std::fs::write(home.join("nginx.conf"), config.replace("\\\"", "\"")).unwrap();
+        std::fs::write(home.join("big"), "x".repeat(1_000_000)).unwrap();
+        let mut command = Command::new("nginx");
+        command.arg("-c").arg(home.join("nginx.conf")).arg("-p").arg(home).arg("-e").arg(home.join("error.log"));
+        command
+    })
+    .await
+}
+
 /// A loopback address, as programs want it.
 pub(crate) fn host() -> String {
     Ipv4Addr::LOCALHOST.to_string()
