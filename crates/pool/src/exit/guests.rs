@@ -52,10 +52,11 @@ pub(crate) struct Pass {
     _open: Counted,
 }
 
-/// One more, until it is dropped.
+/// One more, until it is ended or dropped.
 pub(crate) struct Counted {
     tally: Rc<Tally>,
     of: fn(&Tally) -> &Cell<u32>,
+    counts: Cell<bool>,
 }
 
 /// Why somebody may not go out.
@@ -123,13 +124,19 @@ impl Guests {
 impl Counted {
     fn one(tally: &Rc<Tally>, of: fn(&Tally) -> &Cell<u32>) -> Self {
         of(tally).set(of(tally).get() + 1);
-        Self { tally: Rc::clone(tally), of }
+        Self { tally: Rc::clone(tally), of, counts: Cell::new(true) }
+    }
+
+    pub(crate) fn end(&self) {
+        if self.counts.replace(false) {
+            let counter = (self.of)(&self.tally);
+            counter.set(counter.get() - 1);
+        }
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        let counter = (self.of)(&self.tally);
-        counter.set(counter.get() - 1);
+        self.end();
     }
 }
