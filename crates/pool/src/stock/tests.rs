@@ -98,10 +98,12 @@ fn the_first_client_waits_for_its_connection_and_the_next_finds_one() {
     let ticket = desk.waits(key, 0);
     let told = desk.settle();
     assert!(matches!(told[..], [Action::Give(given, _)] if given == ticket), "{told:?}");
+    desk.pass(20 * MS);
     let socket = desk.takes(key);
+    let next = desk.actions();
     assert!(
-        matches!(desk.actions()[..], [Action::Connect(_, next)] if next != socket),
-        "the next one is opened at once"
+        matches!(next[..], [Action::Connect(_, next)] if next != socket),
+        "the next one is opened at once: {next:?}"
     );
     let figures = desk.stock.figures(key).unwrap();
     assert_eq!((figures.hits, figures.misses, figures.waits), (1, 1, 0));
