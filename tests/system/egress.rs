@@ -1,25 +1,16 @@
 //! Functions that go outside: to what they declared, and nowhere else. The machine is a network namespace of the test's own.
 
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader, Write};
-use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
-use std::sync::{Arc, Mutex};
-use std::thread;
 
 use http::Method;
-use nearpath_kernel::devices::{Devices, quiet_namespace};
-use nearpath_kernel::namespace;
 use nearpath_testkit::{eventually, need_root, skip};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::house::{House, http_function};
-
-/// The machine's address besides loopback: documentation's own (RFC 5737).
-const MACHINE: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 7);
-/// The name by which functions know the machine.
-const NAMED: &str = "host.nearpath.internal";
+use crate::outside::{MACHINE, NAMED, Outside, on_a_machine, web};
 
 /// Runs the Python that it is sent; what that leaves in `said` is the answer.
 const RUN: &str = r#"import socket, errno, threading, select, subprocess, signal
@@ -31,68 +22,6 @@ except OSError as error:
     self.answer(200, errno.errorcode.get(error.errno, str(error)).encode())
 except Exception as error:
     self.answer(200, repr(error).encode())"#;
-
-/// A server outside. To each line it says what came before it, to the end of the lines how many there were.
-struct Outside {
-    port: u16,
-    seen: Arc<Mutex<Seen>>,
-}
-
-/// How its connections came and ended.
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
-struct Seen {
-    came: u32,
-    ended: u32,
-    broken: u32,
-}
-
-impl Outside {
-    fn at(address: impl Into<IpAddr>) -> Self {
-        Self::on(TcpListener::bind((address.into(), 0)).unwrap())
-    }
-
-    fn on(listener: TcpListener) -> Self {
-        let port = listener.local_addr().unwrap().port();
-        let seen = Arc::<Mutex<Seen>>::default();
-        let all = Arc::clone(&seen);
-        thread::spawn(move || {
-            for client in listener.incoming().map_while(Result::ok) {
-                all.lock().unwrap().came += 1;
-                let seen = Arc::clone(&all);
-                thread::spawn(move || {
-                    let whole = serve(client).is_ok();
-                    let mut seen = seen.lock().unwrap();
-                    *(if whole { &mut seen.ended } else { &mut seen.broken }) += 1;
-                });
-            }
-        });
-        Self { port, seen }
-    }
-
-    fn seen(&self) -> Seen {
-        self.seen.lock().unwrap().clone()
-    }
-}
-
-fn serve(mut client: TcpStream) -> std::io::Result<()> {
-    let (mut lines, mut count) = (BufReader::new(client.try_clone()?), 0);
-    let mut line = String::new();
-    while lines.read_line(&mut line)? > 0 {
-        count += 1;
-        client.write_all(format!("heard {line}").as_bytes())?;
-        line.clear();
-    }
-    client.write_all(format!("bye {count}\n").as_bytes())
-}
-
-/// The calling thread, and what it starts from now on, are on a machine of their own.
-fn on_a_machine() {
-    let machine = quiet_namespace().unwrap();
-    namespace::enter(&machine).unwrap();
-    let mut devices = Devices::open().unwrap();
-    let loopback = devices.index("lo").unwrap();
-    devices.address(loopback, (MACHINE.into(), 32)).unwrap();
-}
 
 /// A function that runs what it is sent, and may go where `egress` says.
 fn runner(folder: &Path, name: &str, egress: &str) -> Value {
@@ -140,7 +69,7 @@ async fn reaches_what_it_declared(options: &[&str]) {
     let (own, at_machine, secret) = (Outside::at(Ipv4Addr::LOCALHOST), Outside::at(MACHINE), Outside::at(MACHINE));
     let folder = tempfile::tempdir().unwrap();
     let house = House::start_in(folder.path(), options).await;
-    let egress = format!("{NAMED}:{}, {MACHINE}:{}", own.port, at_machine.port);
+    let egress = format!("{NAMED}:{} warm=0, {MACHINE}:{} warm=0", own.port, at_machine.port);
     house.deploy_ready(&runner(folder.path(), "goes", &egress)).await;
     house.deploy_ready(&runner(folder.path(), "stays", "")).await;
     for _ in 0..2 {
@@ -180,9 +109,8 @@ async fn ordinary_sockets_stay_ordinary() {
             assert_eq!(said, "heard hello", "{what}: {}", house.log());
         }
     }
-    let seen = async || outside.seen();
-    eventually("every connection ends in good order", async || seen().await.ended == 2 * SOCKETS.len() as u32).await;
-    assert_eq!(seen().await, Seen { came: 2 * SOCKETS.len() as u32, ended: 2 * SOCKETS.len() as u32, broken: 0 });
+    eventually("every connection ends", async || outside.seen().ended >= 2 * SOCKETS.len() as u32).await;
+    assert_eq!(outside.seen().broken, 0, "and in good order");
 }
 
 /// What programs do with sockets. Each ends with what was heard in `said`.
@@ -205,7 +133,7 @@ const SOCKETS: &[(&str, &str)] = &[
     ),
     (
         "dup2 over another descriptor, and exec",
-        "s = socket.create_connection(at, 20)\n\
+        "s = socket.create_connection(at, 20)\ns.setblocking(True)\n\
          done = subprocess.run(['sh', '-c', 'echo hello; read line; echo $line >&2'], stdin=s, stdout=s, stderr=subprocess.PIPE)\n\
          said = done.stderr.decode().strip()\ns.close()",
     ),
@@ -298,6 +226,30 @@ async fn another_egress_takes_effect_with_its_deployment() {
 }
 
 #[tokio::test]
+async fn secrets_of_destinations_stay_with_the_node() {
+    need_root!();
+    on_a_machine();
+    let folder = tempfile::tempdir().unwrap();
+    let house = House::start_in(folder.path(), &[]).await;
+    let mut spec = runner(folder.path(), "keeps", &format!("{NAMED}:5432 user=shop password=secret:door"));
+    let refused = house.ask(Method::POST, "/system/functions", spec.to_string()).await;
+    assert!(
+        refused.status().is_client_error() && String::from_utf8_lossy(refused.body()).contains("door"),
+        "{refused:?}"
+    );
+    for (name, value) in [("door", "open sesame"), ("own", "mine")] {
+        let secret = json!({ "name": name, "value": value }).to_string();
+        assert!(house.ask(Method::POST, "/system/secrets", secret).await.status().is_success());
+    }
+    spec["secrets"] = json!(["own"]);
+    house.deploy_ready(&spec).await;
+    let seen = run(&house, "keeps", "said = sorted(os.listdir('/var/openfaas/secrets'))").await;
+    assert_eq!(seen, "['own']");
+    let used = house.ask(Method::DELETE, "/system/secrets", json!({ "name": "door" }).to_string()).await;
+    assert!(used.status().is_client_error(), "it is in use: {used:?}");
+}
+
+#[tokio::test]
 async fn what_cannot_be_reached_is_told_in_the_functions_log() {
     need_root!();
     on_a_machine();
@@ -345,4 +297,30 @@ async fn a_killed_house_leaves_no_connection_and_no_route() {
     let again = House::start_in(folder.path(), &[]).await;
     again.until_available("goes", 1).await;
     assert_eq!(run(&again, "goes", &kept).await, "kept", "and a restart brings the way out back");
+}
+
+#[tokio::test]
+async fn the_guides_example_runs() {
+    need_root!();
+    on_a_machine();
+    let port = web("to be or not to be");
+    let house = House::start().await;
+    let stack = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/outside/stack.yml");
+    let mut command = tokio::process::Command::new(nearpath_testkit::program("nearpath"));
+    command.args(["deploy", "-f", stack]).env("OPENFAAS_URL", format!("http://{}", house.addr));
+    command.env("QUOTES", format!("{NAMED}:{port}")).stdin(std::process::Stdio::null()).kill_on_drop(true);
+    let deployed = nearpath_testkit::within(command.output()).await.unwrap();
+    assert!(deployed.status.success(), "{}", String::from_utf8_lossy(&deployed.stderr));
+    for _ in 0..3 {
+        let answer = house.ask(Method::GET, "/function/quotes", "").await;
+        assert_eq!(
+            (answer.status().as_u16(), answer.body().as_ref()),
+            (200, b"to be or not to be".as_ref()),
+            "{}",
+            house.log()
+        );
+    }
+    let denied = house.call("quotes", "192.0.2.1:80").await;
+    assert_eq!(denied.status(), 502);
+    assert!(String::from_utf8_lossy(denied.body()).contains("unreachable"), "{:?}", denied.body());
 }

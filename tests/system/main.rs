@@ -17,6 +17,7 @@ mod http3;
 mod invoke;
 mod load;
 mod mqtt;
+mod outside;
 mod pickup;
 mod placement;
 mod quic;

@@ -16,5 +16,6 @@ pub mod places;
 mod pool;
 pub mod shortcut;
 pub mod stock;
+pub mod tls;
 
 pub use pool::{Admission, Admitted, Pool, Tell};

@@ -122,3 +122,83 @@ impl Places {
         Some(address)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 62, 0, 1);
+
+    fn to(text: &str) -> Egress {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_name_has_one_address_and_an_address_is_its_own() {
+        let mut places = Places::new(GATEWAY);
+        let (db, first) = places.take(&to("db:5432")).unwrap();
+        assert!(first && db != EXIT.0);
+        assert_eq!(places.take(&to("db:6379")).unwrap(), (db, false));
+        assert!(!places.give_back(db) && places.give_back(db) && !places.give_back(db));
+        assert_eq!(places.take(&to("db:5432")).unwrap(), (db, true), "the same as long as the node lives");
+        assert_ne!(places.take(&to("other:5432")).unwrap().0, db);
+        let literal = Ipv4Addr::new(192, 0, 2, 1);
+        assert_eq!(places.take(&to("192.0.2.1:443")).unwrap(), (literal, true));
+    }
+
+    #[test]
+    fn what_instances_cannot_reach_is_told_with_what_to_do() {
+        let mut places = Places::new(GATEWAY);
+        let said = [
+            ("127.0.0.1:5432", "host.nearpath.internal:5432"),
+            ("localhost:80", "host.nearpath.internal:80"),
+            ("10.62.3.4:80", "chains"),
+            ("10.61.0.9:80", "own network"),
+            ("169.254.0.1:80", "own network"),
+            ("0.0.0.0:80", "no machine"),
+            ("255.255.255.255:80", "no machine"),
+            ("224.0.0.1:80", "no machine"),
+            ("[::1]:80", "write a name"),
+            ("*.example.com:443", "write each name"),
+        ];
+        for (text, told) in said {
+            let error = places.take(&to(text)).unwrap_err().to_string();
+            assert!(error.contains(told) && error.contains(text), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn when_all_are_given_out_names_that_nobody_knows_make_room() {
+        let mut places = Places { next: STANDING[1].to_bits(), ..Places::new(GATEWAY) };
+        let (last, _) = places.take(&to("a:1")).unwrap();
+        assert_eq!(last, STANDING[1]);
+        assert!(matches!(places.take(&to("b:1")), Err(NoPlace::Full(..))));
+        places.give_back(last);
+        assert_eq!(places.take(&to("b:1")).unwrap(), (last, true));
+    }
+
+    proptest! {
+        #[test]
+        fn no_address_has_two_names(steps in prop::collection::vec((0u8..6, any::<bool>()), 0..60)) {
+            let mut places = Places { next: STANDING[1].to_bits() - 2, ..Places::new(GATEWAY) }; // three of them
+            let mut held: Vec<(u8, Ipv4Addr)> = Vec::new();
+            for (name, takes) in steps {
+                if !takes {
+                    if let Some(at) = held.iter().position(|(other, _)| *other == name) {
+                        let (_, address) = held.swap_remove(at);
+                        prop_assert_eq!(places.give_back(address), !held.iter().any(|(_, other)| *other == address));
+                    }
+                    continue;
+                }
+                let Ok((address, first)) = places.take(&to(&format!("n{name}.x:1"))) else {
+                    prop_assert!(held.iter().map(|(name, _)| name).collect::<std::collections::BTreeSet<_>>().len() == 3);
+                    continue;
+                };
+                prop_assert!(held.iter().all(|(other, at)| (*other == name) == (*at == address)));
+                prop_assert_eq!(first, !held.iter().any(|(_, at)| *at == address));
+                held.push((name, address));
+            }
+        }
+    }
+}

@@ -9,6 +9,7 @@ use nearpath_types::{Eip, FunctionId, InstanceId};
 use tokio::sync::watch;
 
 use crate::destination::{Caller, Destination};
+use crate::keeper::Backends;
 use crate::pool::Admission;
 
 /// Connections that all instances of a function may have open at a time.
@@ -27,6 +28,7 @@ pub(crate) struct Guests {
 struct Guest {
     caller: Rc<Caller>,
     tally: Rc<Tally>,
+    backends: Rc<dyn Backends>,
     /// Nothing is sent; dropped with the instance.
     here: watch::Sender<()>,
 }
@@ -42,16 +44,19 @@ struct Tally {
 pub(crate) struct Pass {
     pub(crate) caller: Rc<Caller>,
     pub(crate) to: Rc<Destination>,
+    /// Where it gets connections.
+    pub(crate) backends: Rc<dyn Backends>,
     /// Fails when the instance has ended.
     pub(crate) here: watch::Receiver<()>,
     pub(crate) waiting: Counted,
     _open: Counted,
 }
 
-/// One more, until it is dropped.
+/// One more, until it is ended or dropped.
 pub(crate) struct Counted {
     tally: Rc<Tally>,
     of: fn(&Tally) -> &Cell<u32>,
+    counts: Cell<bool>,
 }
 
 /// Why somebody may not go out.
@@ -79,23 +84,22 @@ impl Refusal {
 
 impl Guests {
     /// Lets an instance out, to these destinations. One that has its address from before has ended.
-    pub(crate) fn admit(&mut self, who: Admission, to: Vec<Destination>) -> Rc<Caller> {
+    pub(crate) fn admit(&mut self, who: Admission, to: Vec<Destination>, backends: Rc<dyn Backends>) -> Rc<Caller> {
         let Admission { instance, function, chain, eip, .. } = who;
         self.tallies.retain(|_, tally| Rc::strong_count(tally) > 1);
         let tally = Rc::clone(self.tallies.entry(function.clone()).or_default());
         let destinations = to.into_iter().map(Rc::new).collect();
         let caller = Rc::new(Caller { instance, function, chain, eip, destinations });
-        let guest = Guest { caller: Rc::clone(&caller), tally, here: watch::Sender::new(()) };
+        let guest = Guest { caller: Rc::clone(&caller), tally, backends, here: watch::Sender::new(()) };
         self.by_address.insert(eip.0, guest);
         caller
     }
 
     /// Ends an instance, and what it has open.
-    pub(crate) fn leave(&mut self, instance: InstanceId, eip: Eip) {
+    pub(crate) fn leave(&mut self, instance: InstanceId, eip: Eip) -> Option<Rc<Caller>> {
         let same = self.by_address.get(&eip.0).is_some_and(|guest| guest.caller.instance == instance);
-        if same {
-            self.by_address.remove(&eip.0);
-        }
+        let guest = same.then(|| self.by_address.remove(&eip.0)).flatten();
+        guest.map(|guest| guest.caller)
     }
 
     /// Whether who comes from one address may go to the other.
@@ -112,20 +116,27 @@ impl Guests {
         let [open, waiting] = [(|tally| &tally.open) as fn(&Tally) -> &Cell<u32>, |tally| &tally.waiting];
         let count = |of| Counted::one(&guest.tally, of);
         let (here, waiting) = (guest.here.subscribe(), count(waiting));
-        Ok(Pass { caller, to: destination, here, waiting, _open: count(open) })
+        let backends = Rc::clone(&guest.backends);
+        Ok(Pass { caller, to: destination, backends, here, waiting, _open: count(open) })
     }
 }
 
 impl Counted {
     fn one(tally: &Rc<Tally>, of: fn(&Tally) -> &Cell<u32>) -> Self {
         of(tally).set(of(tally).get() + 1);
-        Self { tally: Rc::clone(tally), of }
+        Self { tally: Rc::clone(tally), of, counts: Cell::new(true) }
+    }
+
+    pub(crate) fn end(&self) {
+        if self.counts.replace(false) {
+            let counter = (self.of)(&self.tally);
+            counter.set(counter.get() - 1);
+        }
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        let counter = (self.of)(&self.tally);
-        counter.set(counter.get() - 1);
+        self.end();
     }
 }

@@ -60,7 +60,7 @@ pub(crate) struct Exit {
 pub(crate) fn start(tell: Tell) -> io::Result<mpsc::UnboundedSender<Order>> {
     let (give, take) = mpsc::unbounded_channel();
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
-    let run = move || LocalSet::new().block_on(&runtime, Exit::new(tell).obey(take));
+    let run = move || LocalSet::new().block_on(&runtime, async { Exit::new(tell).obey(take).await });
     thread::Builder::new().name("pool".into()).spawn(run)?;
     Ok(give)
 }
@@ -68,18 +68,23 @@ pub(crate) fn start(tell: Tell) -> io::Result<mpsc::UnboundedSender<Order>> {
 impl Exit {
     fn new(tell: Tell) -> Rc<Self> {
         let (guests, listeners, notices) = (RefCell::default(), RefCell::default(), RefCell::default());
-        Rc::new(Self { guests, listeners, notices, tell, keeper: Keeper::new() })
+        Rc::new(Self { guests, listeners, notices, tell, keeper: Keeper::start() })
     }
 
     async fn obey(self: Rc<Self>, mut orders: mpsc::UnboundedReceiver<Order>) {
         while let Some(order) = orders.recv().await {
             match order {
                 Order::Admit(who, to, done) => {
-                    let caller = self.guests.borrow_mut().admit(*who, to);
+                    let backends = self.keeper.for_function(&who.function);
+                    let caller = self.guests.borrow_mut().admit(*who, to, backends);
                     caller.destinations.iter().for_each(|to| self.keeper.expect(to));
                     let _ = done.send(()); // the node may have given up
                 }
-                Order::Leave(instance, eip) => self.guests.borrow_mut().leave(instance, eip),
+                Order::Leave(instance, eip) => {
+                    let caller = self.guests.borrow_mut().leave(instance, eip);
+                    let had = caller.iter().flat_map(|caller| &caller.destinations);
+                    had.for_each(|to| self.keeper.expect_no_more(to));
+                }
                 Order::Listen(port, listener) => self.listen(port, listener),
                 Order::Close(port) => {
                     let listener = self.listeners.borrow_mut().remove(&port);

@@ -32,3 +32,19 @@ impl Notices {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_line_a_minute_for_each_destination() {
+        let (mut notices, start) = (Notices::default(), Instant::now());
+        let f: FunctionId = "f".parse().unwrap();
+        let mut at = |seconds, to| notices.is_due(&f, to, start + Duration::from_secs(seconds));
+        assert_eq!(at(0, "db:1"), Some(0));
+        assert_eq!((at(1, "db:1"), at(59, "db:1"), at(59, "db:2")), (None, None, Some(0)));
+        assert_eq!(at(60, "db:1"), Some(2), "and how many were passed over");
+        assert_eq!(at(61, "db:1"), None);
+    }
+}

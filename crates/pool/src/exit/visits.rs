@@ -1,80 +1,106 @@
 //! One connection of a function, from its arrival to its end.
 
+use std::io;
 use std::rc::Rc;
 use std::time::Instant;
 
-use nearpath_types::egress::Tls;
-use tokio::io::Interest;
+use nearpath_types::egress::{Protocol, Tls};
+use tokio::io::{Interest, copy_bidirectional};
 use tokio::net::TcpStream;
 
 use super::Exit;
 use super::carry::{carry, reset_at_close};
 use super::guests::Pass;
-use crate::keeper::{Backends, Lease, NoConnection};
+use crate::adapters::{Visit, http, redis};
+use crate::keeper::{Lease, NoConnection};
 use crate::ledger::Ledger;
+use crate::tls;
 
 impl Exit {
     /// Serves a connection; ends it when its instance has ended.
     pub(super) async fn visit(self: Rc<Self>, client: TcpStream, pass: Pass) {
         let mut here = pass.here.clone();
+        let to = Rc::clone(&pass.to);
         let _ = client.set_nodelay(true); // it is in the same kernel; a failure costs time alone
-        tokio::select! {
+        let served = tokio::select! {
             biased;
-            _ = here.changed() => reset_at_close(&client),
-            () = self.serve(&client, pass) => {}
+            _ = here.changed() => return,
+            served = self.serve(client, pass) => served,
+        };
+        if let Err(error) = served {
+            tracing::debug!(to = to.key.to, %error, "a connection broke");
         }
     }
 
-    /// Protocols without an adapter are carried as they are.
-    async fn serve(&self, client: &TcpStream, pass: Pass) {
-        match pass.to.egress.tls {
-            Tls::Pass => self.raw(client, pass).await,
-            Tls::Originate { .. } => {
+    /// By the protocol's adapter; protocols that have none are carried as they are.
+    async fn serve(&self, client: TcpStream, pass: Pass) -> io::Result<()> {
+        match (pass.to.egress.protocol, &pass.to.egress.tls) {
+            (Protocol::Http, _) => http::serve(client, self.visit_of(&pass)).await,
+            (Protocol::Redis, _) => redis::serve(client, self.visit_of(&pass)).await,
+            (_, Tls::Pass) => self.raw(&client, pass).await,
+            (Protocol::Tcp, Tls::Originate { .. }) => self.encrypted(client, pass).await,
+            (Protocol::Postgres | Protocol::Mysql, Tls::Originate { .. }) => {
+                reset_at_close(&client); // what is to be encrypted never goes out in clear
                 let to = &pass.to.key.to;
-                reset_at_close(client); // what is to be encrypted never goes out in clear
-                self.notice(
-                    &pass.caller,
-                    to,
-                    &format!(
-                        "a connection to {to} was reset: this node does not speak TLS for functions (`tls=originate`)"
-                    ),
-                );
+                let what =
+                    format!("a connection to {to} was reset: this node does not speak TLS with such a database yet");
+                self.notice(&pass.caller, to, &what);
+                Ok(())
             }
         }
     }
 
-    async fn raw(&self, client: &TcpStream, pass: Pass) {
-        let Pass { caller, to, waiting, .. } = &pass;
-        let ledger = self.keeper.ledger(&to.key);
-        let deadline = Instant::now() + to.egress.wait;
+    fn visit_of(&self, pass: &Pass) -> Visit {
+        pass.waiting.end(); // how long it waits each time is up to the adapter
+        Visit {
+            caller: Rc::clone(&pass.caller),
+            destination: Rc::clone(&pass.to),
+            backends: Rc::clone(&pass.backends),
+            rooms: Rc::clone(&self.keeper.rooms),
+            ledger: self.keeper.ledger(&pass.to.key),
+        }
+    }
+
+    async fn raw(&self, client: &TcpStream, pass: Pass) -> io::Result<()> {
+        let ledger = self.keeper.ledger(&pass.to.key);
+        match self.lease(client, &pass).await {
+            Some(Lease { stream, gone: _gone }) => carry(client, &stream, &ledger).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn encrypted(&self, mut client: TcpStream, pass: Pass) -> io::Result<()> {
+        let ledger = self.keeper.ledger(&pass.to.key);
+        let Some(lease) = self.lease(&client, &pass).await else { return Ok(()) };
+        match tls::on(lease, &pass.to, &self.keeper.rooms).await {
+            Ok(mut socket) => {
+                let (sent, received) = copy_bidirectional(&mut client, &mut socket).await?;
+                Ledger::count(&ledger.sent, sent);
+                Ledger::count(&ledger.received, received);
+            }
+            Err(why) => self.turn_away(&client, &pass, &why),
+        }
+        Ok(())
+    }
+
+    /// A connection to the destination, unless there is none or the client has gone.
+    async fn lease(&self, client: &TcpStream, pass: &Pass) -> Option<Lease> {
+        let deadline = Instant::now() + pass.to.egress.wait;
         let found = tokio::select! {
             biased;
-            _ = client.ready(Interest::ERROR) => return,
-            found = self.keeper.connect(to, deadline) => found,
+            _ = client.ready(Interest::ERROR) => return None,
+            found = pass.backends.connect(&pass.to, deadline) => found,
         };
-        let _ = waiting;
-        match found {
-            Ok(lease) => self.carry(client, lease, pass, &ledger).await,
-            Err(why) => {
-                Ledger::count(&ledger.refused, 1);
-                reset_at_close(client);
-                self.notice(caller, &to.key.to, &refused(&why));
-            }
-        }
+        pass.waiting.end();
+        found.inspect_err(|why| self.turn_away(client, pass, why)).ok()
     }
 
-    async fn carry(&self, client: &TcpStream, lease: Lease, pass: Pass, ledger: &Ledger) {
-        let Pass { waiting, caller: _caller, to, .. } = pass;
-        drop(waiting);
-        if let Err(error) = carry(client, &lease.stream, ledger).await {
-            tracing::debug!(to = to.key.to, %error, "a connection was reset");
-        }
-    }
-}
-
-fn refused(why: &NoConnection) -> String {
-    match why {
-        NoConnection::Exhausted { .. } => format!("a connection was reset: {why}"),
-        NoConnection::Refused { .. } => format!("a connection was reset: no connection to {why}"),
+    fn turn_away(&self, client: &TcpStream, pass: &Pass, why: &NoConnection) {
+        reset_at_close(client);
+        let what = match why {
+            NoConnection::Exhausted { .. } => format!("a connection was reset: {why}"),
+            NoConnection::Refused { .. } => format!("a connection was reset: no connection to {why}"),
+        };
+        self.notice(&pass.caller, &pass.to.key.to, &what);
     }
 }

@@ -12,7 +12,7 @@ use tokio::time::{timeout, timeout_at};
 use super::names::Names;
 
 /// Longest time for one connection, all addresses together.
-const LONGEST: Duration = Duration::from_secs(10);
+pub(super) const LONGEST: Duration = Duration::from_secs(10);
 /// Least time for one address, as long as there is any.
 const LEAST: Duration = Duration::from_millis(500);
 /// A destination that has been silent for so long is asked whether it is still there; three questions without an answer end the connection.

@@ -1,21 +1,28 @@
 //! Connections to destinations: opened, kept warm, and given to whom [`crate::stock`] says.
 
-mod dial;
-pub mod names;
+//!
+//! [`Keeper`] is the rim of the state machine: it dials, watches what is open for nobody, hands over, and tells the stock what happened. Everybody who
+//! wants a connection has a [`Backends`].
 
-use std::cell::RefCell;
-use std::collections::BTreeMap;
+mod declared;
+mod dial;
+mod keep;
+mod minder;
+pub mod names;
+mod quiet;
+#[cfg(test)]
+mod tests;
+mod wait;
+
 use std::future::Future;
 use std::pin::Pin;
-use std::rc::Rc;
 use std::time::Instant;
 
 use tokio::net::TcpStream;
 
-use crate::destination::{Destination, Key};
-use crate::ledger::Ledger;
-use dial::dial;
-use names::Names;
+use crate::destination::Destination;
+
+pub(crate) use keep::Keeper;
 
 /// A connection that counts towards its destination's ceiling until this is dropped.
 #[derive(Debug)]
@@ -98,39 +105,4 @@ pub trait Backends {
         to: &'a Destination,
         deadline: Instant,
     ) -> Pin<Box<dyn Future<Output = Result<Lease, NoConnection>> + 'a>>;
-}
-
-/// Keeps connections.
-#[derive(Debug, Default)]
-pub(crate) struct Keeper {
-    names: Names,
-    ledgers: RefCell<BTreeMap<Key, Rc<Ledger>>>,
-}
-
-impl Keeper {
-    pub(crate) fn new() -> Rc<Self> {
-        Rc::default()
-    }
-
-    /// Somebody who will want connections to it starts now.
-    pub(crate) fn expect(&self, _to: &Destination) {}
-
-    /// What is written down of a destination.
-    pub(crate) fn ledger(&self, key: &Key) -> Rc<Ledger> {
-        Rc::clone(self.ledgers.borrow_mut().entry(key.clone()).or_default())
-    }
-}
-
-impl Backends for Keeper {
-    fn connect<'a>(
-        &'a self,
-        to: &'a Destination,
-        deadline: Instant,
-    ) -> Pin<Box<dyn Future<Output = Result<Lease, NoConnection>> + 'a>> {
-        Box::pin(async move {
-            let refused = |error| NoConnection::Refused { to: to.key.to.clone(), error };
-            let stream = dial(&self.names, &to.egress, deadline).await.map_err(refused)?;
-            Ok(Lease { stream, gone: Gone::then(|| {}) })
-        })
-    }
 }
