@@ -3,8 +3,6 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::rc::Rc;
 
-use nearpath_types::egress::{Protocol, Tls};
-
 use crate::destination::Destination;
 
 /// The family of a socket. One of [`Family::V6`] reaches IPv4 addresses by their mapped form: programs in Java have no others.
@@ -75,13 +73,8 @@ pub(super) fn target(address: &[u8]) -> Option<(Family, Ipv4Addr, u16)> {
 /// The destination with warm sockets that an instance means by an address.
 pub(super) fn wanted(address: &[u8], among: &[Rc<Destination>]) -> Option<(Rc<Destination>, Family)> {
     let (family, host, port) = target(address)?;
-    let mut fitting = among.iter().filter(|to| to.stands == host && to.egress.port == port && may_be_given(to));
+    let mut fitting = among.iter().filter(|to| to.stands == host && to.egress.port == port && to.may_be_given());
     Some((fitting.next()?.clone(), family))
-}
-
-/// Whether a destination's connections are given away as they are: nobody speaks for the function there, and some are kept warm.
-pub fn may_be_given(to: &Destination) -> bool {
-    to.egress.protocol == Protocol::Tcp && to.egress.tls == Tls::Pass && to.egress.login.is_none() && to.egress.warm > 0
 }
 
 /// What a socket is, apart from its options.

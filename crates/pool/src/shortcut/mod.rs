@@ -10,6 +10,7 @@
 mod decide;
 mod given;
 mod neighbours;
+mod shelf;
 mod supervisor;
 mod warm;
 
@@ -17,8 +18,9 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::rc::Rc;
 
-pub use decide::{Doubt, Family, may_be_given};
+pub use decide::{Doubt, Family};
 pub use given::Given;
+pub(crate) use shelf::Shelf;
 pub use supervisor::supervise;
 #[doc(hidden)]
 pub use supervisor::supervise_blindly;
