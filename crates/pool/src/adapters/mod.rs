@@ -3,11 +3,16 @@
 //! An adapter is a function `serve(client, visit)`, one future a client: it reads what the client says, has a backend do it, and gives the backend back
 //! only when the protocol itself has shown that nothing of this client is left in it. What it cannot prove it closes.
 
+pub mod bench;
+mod rooms;
+
 use std::rc::Rc;
 
 use crate::destination::{Caller, Destination};
 use crate::keeper::Backends;
 use crate::ledger::Ledger;
+
+pub use rooms::{Room, Rooms};
 
 /// One connection of a function to a destination whose protocol is understood.
 #[derive(Clone)]
@@ -18,6 +23,8 @@ pub struct Visit {
     pub destination: Rc<Destination>,
     /// Opens connections to it.
     pub backends: Rc<dyn Backends>,
+    /// What adapters keep from one client to the next.
+    pub rooms: Rc<Rooms>,
     /// What is written down of it.
     pub ledger: Rc<Ledger>,
 }

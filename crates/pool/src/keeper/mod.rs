@@ -64,8 +64,25 @@ pub enum NoConnection {
     },
 }
 
+/// Who waits for a place below a destination's ceiling.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Need {
+    /// Nobody: there is room, or all are served.
+    Nobody,
+    /// The next in turn is a client of the same key.
+    Own,
+    /// The next in turn is a client of another key: a connection closed now serves it, one kept does not.
+    Others,
+}
+
 /// What opens connections: the keeper, or a test's.
 pub trait Backends {
+    /// Who is next in turn for a place at `to`. Whoever holds an idle connection there asks before keeping it.
+    fn need(&self, to: &Destination) -> Need {
+        let _ = to;
+        Need::Nobody
+    }
+
     /// A connection that nobody has used, warm if there is one, until `deadline` at the latest.
     fn connect<'a>(
         &'a self,

@@ -1,0 +1,67 @@
+//! What adapters keep from one client to the next, by key.
+
+use std::any::{Any, TypeId};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Instant;
+
+use crate::destination::{Destination, Key};
+
+/// What one adapter keeps for one key: its bench of used connections above all.
+pub trait Room: Any {
+    /// An empty one.
+    fn open(to: &Destination) -> Self
+    where
+        Self: Sized;
+
+    /// Since when its longest idle connection waits.
+    fn oldest(&self) -> Option<Instant>;
+
+    /// Closes that one.
+    fn close_oldest(&self);
+
+    /// Closes what is idle now, and later what is given back.
+    fn shut(&self);
+}
+
+/// The rooms of all adapters, on one thread.
+#[derive(Default)]
+pub struct Rooms {
+    rooms: RefCell<BTreeMap<(Key, TypeId), Rc<dyn Room>>>,
+}
+
+impl Rooms {
+    /// The adapter's room for a destination, made at its first use.
+    pub fn of<R: Room>(&self, to: &Destination) -> Rc<R> {
+        let mut rooms = self.rooms.borrow_mut();
+        let room = rooms.entry((to.key.clone(), TypeId::of::<R>())).or_insert_with(|| Rc::new(R::open(to))).clone();
+        (room as Rc<dyn Any>).downcast().expect("the entry's key names its type")
+    }
+
+    /// Closes the connection to `HOST:PORT` that has been idle longest, whoever's it was: somebody whom it cannot serve waits below the ceiling. Whether
+    /// there was one.
+    pub fn reclaim(&self, to: &str) -> bool {
+        let rooms = self.rooms.borrow();
+        let ours = rooms.iter().filter(|((key, _), _)| key.to == to);
+        let oldest = ours.filter_map(|(_, room)| Some((room.oldest()?, room))).min_by_key(|(since, _)| *since);
+        oldest.inspect(|(_, room)| room.close_oldest()).is_some()
+    }
+
+    /// Ends a key's rooms: its policy has changed, or its function is gone.
+    pub fn forget(&self, key: &Key) {
+        self.rooms.borrow_mut().retain(|(other, _), room| {
+            let stays = other != key;
+            if !stays {
+                room.shut();
+            }
+            stays
+        });
+    }
+}
+
+impl std::fmt::Debug for Rooms {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_set().entries(self.rooms.borrow().keys().map(|(key, _)| key)).finish()
+    }
+}
