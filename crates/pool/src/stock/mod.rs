@@ -287,7 +287,7 @@ impl Stock {
         if let Some(ticket) = rack.granted.first().copied() {
             return self.give(now, ticket, socket);
         }
-        if let Some((_, ticket, _)) = self.place(at).line.next_of(key) {
+        if let Some((_, ticket, _)) = self.place(at).line.next(|other| other == key) {
             return self.give(now, ticket, socket);
         }
         let rack = self.rack_mut(key);

@@ -352,7 +352,10 @@ impl World {
                 in_line += waiting - opening;
                 assert!(
                     self.at(place) >= self.keys[key].max,
-                    "who waits with no connection being opened finds no room"
+                    "who waits with no connection being opened finds no room: {key:?} of {:?}, {:?}, {:?}",
+                    self.keys,
+                    self.lines,
+                    self.clients
                 );
                 assert_eq!(self.count(*key, Fate::Kept), 0, "nor one that is warm");
             }
