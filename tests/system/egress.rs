@@ -24,27 +24,27 @@ except Exception as error:
     self.answer(200, repr(error).encode())"#;
 
 /// A function that runs what it is sent, and may go where `egress` says.
-fn runner(folder: &Path, name: &str, egress: &str) -> Value {
+pub(crate) fn runner(folder: &Path, name: &str, egress: &str) -> Value {
     let mut spec = http_function(folder, name, RUN);
     spec["annotations"] = json!({ "nearpath.io/egress": egress });
     spec
 }
 
 /// Runs Python in a function.
-async fn run(house: &House, function: &str, code: &str) -> String {
+pub(crate) async fn run(house: &House, function: &str, code: &str) -> String {
     let answer = house.ask(Method::POST, &format!("/function/{function}"), code.to_owned()).await;
     String::from_utf8_lossy(answer.body()).into_owned()
 }
 
 /// Says a line to a place, and gives what it answers.
-fn hello(to: impl std::fmt::Display, port: u16) -> String {
+pub(crate) fn hello(to: impl std::fmt::Display, port: u16) -> String {
     format!(
         "s = socket.create_connection(('{to}', {port}), 20)\ns.sendall(b'hello\\n')\nsaid = s.recv(99).decode().strip()\ns.close()"
     )
 }
 
 /// What a connection that is reset says, at whichever step.
-fn is_reset(said: &str) -> bool {
+pub(crate) fn is_reset(said: &str) -> bool {
     ["ECONNRESET", "ECONNREFUSED", "EPIPE", "ENOTCONN"].contains(&said)
 }
 
@@ -323,4 +323,25 @@ async fn the_guides_example_runs() {
     let denied = house.call("quotes", "192.0.2.1:80").await;
     assert_eq!(denied.status(), 502);
     assert!(String::from_utf8_lossy(denied.body()).contains("unreachable"), "{:?}", denied.body());
+}
+
+#[tokio::test]
+async fn a_house_that_is_taken_down_lets_what_is_under_way_end() {
+    need_root!();
+    on_a_machine();
+    let slow = TcpListener::bind((MACHINE, 0)).unwrap();
+    let port = slow.local_addr().unwrap().port();
+    let folder = tempfile::tempdir().unwrap();
+    let house = House::start_in(folder.path(), &[]).await;
+    house.deploy_ready(&runner(folder.path(), "goes", &format!("{MACHINE}:{port} warm=0"))).await;
+    let code = hello(MACHINE, port);
+    let call = run(&house, "goes", &code);
+    let order = async {
+        let mut client = tokio::task::spawn_blocking(move || slow.accept().unwrap().0).await.unwrap();
+        kill_process(Pid::from_raw(house.pid() as i32).unwrap(), Signal::TERM).unwrap();
+        eventually("it takes nothing new", async || tokio::net::TcpStream::connect(house.addr).await.is_err()).await;
+        std::io::Write::write_all(&mut client, b"at last\n").unwrap();
+    };
+    let (said, ()) = tokio::join!(call, order);
+    assert_eq!(said, "at last", "{}", house.log());
 }
