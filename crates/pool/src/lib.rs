@@ -13,3 +13,4 @@ pub mod keeper;
 pub mod ledger;
 pub mod shortcut;
 pub mod stock;
+pub mod tls;
