@@ -11,7 +11,11 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 const CHUNK: usize = 16 * 1024;
 
 /// Reads what is there, once. `Ok(0)`: the other end will send no more.
-pub fn poll_fill<S: AsyncRead + Unpin>(from: &mut S, cx: &mut Context<'_>, into: &mut BytesMut) -> Poll<io::Result<usize>> {
+pub fn poll_fill<S: AsyncRead + Unpin>(
+    from: &mut S,
+    cx: &mut Context<'_>,
+    into: &mut BytesMut,
+) -> Poll<io::Result<usize>> {
     let before = into.len();
     into.resize(before + CHUNK, 0);
     let mut part = ReadBuf::new(&mut into[before..]);
@@ -22,7 +26,11 @@ pub fn poll_fill<S: AsyncRead + Unpin>(from: &mut S, cx: &mut Context<'_>, into:
 }
 
 /// Writes until the buffer is empty; how much it was.
-pub fn poll_drain<S: AsyncWrite + Unpin>(to: &mut S, cx: &mut Context<'_>, from: &mut BytesMut) -> Poll<io::Result<usize>> {
+pub fn poll_drain<S: AsyncWrite + Unpin>(
+    to: &mut S,
+    cx: &mut Context<'_>,
+    from: &mut BytesMut,
+) -> Poll<io::Result<usize>> {
     let mut written = 0;
     while !from.is_empty() {
         match Pin::new(&mut *to).poll_write(cx, from)? {

@@ -45,7 +45,9 @@ impl Socket {
         let mut stream = self.stream.borrow_mut();
         match &mut *stream {
             // Costs no system call where the poller has announced nothing.
-            Stream::Plain(stream) => stream.try_read(&mut byte).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock),
+            Stream::Plain(stream) => {
+                stream.try_read(&mut byte).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+            }
             Stream::Tls(stream) => {
                 let mut cx = Context::from_waker(Waker::noop());
                 Pin::new(&mut **stream).poll_read(&mut cx, &mut ReadBuf::new(&mut byte)).is_pending()

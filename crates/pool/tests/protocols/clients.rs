@@ -20,16 +20,21 @@ pub(crate) async fn python() -> Option<&'static Path> {
 async fn made() -> Option<PathBuf> {
     let venv = Path::new(env!("CARGO_TARGET_TMPDIR")).join("clients");
     let python = venv.join("bin/python");
-    let there = async || ran(Command::new(&python).args(["-c", "import redis, hiredis, pymysql, requests, cryptography"])).await;
+    let there = async || {
+        ran(Command::new(&python).args(["-c", "import redis, hiredis, pymysql, requests, cryptography"])).await
+    };
     if there().await {
         return Some(python);
     }
     let made = ran(Command::new("python3").arg("-m").arg("venv").arg(&venv)).await
-        && ran(Command::new(&python).args(["-m", "pip", "install", "-q", "--retries", "1", "--timeout", "20"]).args(PACKAGES)).await;
+        && ran(Command::new(&python)
+            .args(["-m", "pip", "install", "-q", "--retries", "1", "--timeout", "20"])
+            .args(PACKAGES))
+        .await;
     made.then_some(python)
 }
 
-async fn ran(command: &mut Command) -> bool {
+pub(crate) async fn ran(command: &mut Command) -> bool {
     let done = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status().await;
     done.is_ok_and(|status| status.success())
 }

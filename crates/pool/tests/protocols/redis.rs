@@ -254,7 +254,21 @@ fn redis_benchmark_runs_through_it() {
         let stage = stage(&server).await;
         let mut bench = Command::new("redis-benchmark");
         let port = stage.at.port().to_string();
-        bench.args(["-h", &host(), "-p", &port, "-n", "2000", "-c", "30", "-P", "16", "-q", "-t", "get,set,lpush,lrange_100,mset"]);
+        bench.args([
+            "-h",
+            &host(),
+            "-p",
+            &port,
+            "-n",
+            "2000",
+            "-c",
+            "30",
+            "-P",
+            "16",
+            "-q",
+            "-t",
+            "get,set,lpush,lrange_100,mset",
+        ]);
         let done = output(&mut bench, "").await;
         assert!(done.status.success(), "{done:?}");
         assert!(!String::from_utf8_lossy(&done.stdout).contains("rror"), "{done:?}");

@@ -68,7 +68,11 @@ async fn tenant(at: std::net::SocketAddr, dice: &mut Dice) -> Vec<u8> {
 /// What a client that comes next sees of its connection; all of it is the same on a new connection.
 async fn seen(at: std::net::SocketAddr) -> io::Result<String> {
     let mut client = TcpStream::connect(at).await?;
-    client.write_all(b"ECHO mine\r\nCLIENT GETNAME\r\nGET where\r\nEXEC\r\nCLIENT TRACKINGINFO\r\nDISCARD\r\nECHO done\r\n").await?;
+    client
+        .write_all(
+            b"ECHO mine\r\nCLIENT GETNAME\r\nGET where\r\nEXEC\r\nCLIENT TRACKINGINFO\r\nDISCARD\r\nECHO done\r\n",
+        )
+        .await?;
     let (mut said, mut part) = (Vec::new(), [0; 4096]);
     while !said.ends_with(b"done\r\n") {
         match client.read(&mut part).await? {
@@ -122,7 +126,11 @@ fn the_next_client_sees_nothing_of_the_last() {
 }
 
 /// The pool without its adapter: a used connection goes to the next client as it is.
-async fn careless(mut client: TcpStream, visit: Visit, kept: std::rc::Rc<tokio::sync::Mutex<Option<TcpStream>>>) -> io::Result<()> {
+async fn careless(
+    mut client: TcpStream,
+    visit: Visit,
+    kept: std::rc::Rc<tokio::sync::Mutex<Option<TcpStream>>>,
+) -> io::Result<()> {
     let mut kept = kept.lock().await;
     let mut backend = match kept.take() {
         Some(backend) => backend,

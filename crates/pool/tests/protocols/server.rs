@@ -52,7 +52,10 @@ pub(crate) async fn redis(more: &'static [&'static str]) -> Option<Server> {
     Server::start(move |home, at| {
         let mut command = Command::new("redis-server");
         let port = at.port().to_string();
-        command.args(["--port", &port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir"]).arg(home).args(more);
+        command
+            .args(["--port", &port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir"])
+            .arg(home)
+            .args(more);
         command
     })
     .await

@@ -92,7 +92,11 @@ impl Backends for Direct {
         if self.waiting.get() > 0 { Need::Own } else { Need::Nobody }
     }
 
-    fn connect<'a>(&'a self, to: &'a Destination, deadline: Instant) -> Pin<Box<dyn Future<Output = Result<Lease, NoConnection>> + 'a>> {
+    fn connect<'a>(
+        &'a self,
+        to: &'a Destination,
+        deadline: Instant,
+    ) -> Pin<Box<dyn Future<Output = Result<Lease, NoConnection>> + 'a>> {
         Box::pin(async move {
             let opening = tokio::time::timeout_at(deadline.into(), self.open(to));
             opening.await.unwrap_or_else(|_| {
@@ -148,7 +152,8 @@ impl Stage {
 }
 
 fn visit(egress: Egress, secrets: &[(&str, &str)], stage: &Stage) -> Visit {
-    let secrets: BTreeMap<_, _> = secrets.iter().map(|(name, value)| ((*name).into(), value.as_bytes().to_vec())).collect();
+    let secrets: BTreeMap<_, _> =
+        secrets.iter().map(|(name, value)| ((*name).into(), value.as_bytes().to_vec())).collect();
     let to = format!("{}:{}", egress.host, egress.port);
     let key = Key { owner: "test.fn".into(), to, identity: String::new(), epoch: 1 };
     let destination = Rc::new(Destination { egress, stands: Ipv4Addr::new(10, 61, 0, 1), key, secrets });
@@ -171,6 +176,7 @@ fn visit(egress: Egress, secrets: &[(&str, &str)], stage: &Stage) -> Visit {
 /// Runs a test on one thread, as the pool does.
 pub(crate) fn on_stage(test: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let test = async { tokio::time::timeout(Duration::from_secs(120), test).await.expect("the test hung for 2 minutes") };
+    let test =
+        async { tokio::time::timeout(Duration::from_secs(120), test).await.expect("the test hung for 2 minutes") };
     LocalSet::new().block_on(&runtime, test);
 }

@@ -60,6 +60,8 @@ pub(super) struct Facts {
     /// The status of its last ReadyForQuery; 0 when it will not say one any more.
     pub(super) status: u8,
     pub(super) values: Values,
+    /// The settings at its start.
+    pub(super) initial: Rc<Values>,
     /// Process and secret: who has them can cancel.
     pub(super) key: (i32, i32),
     /// The statement without a name.
@@ -90,7 +92,8 @@ impl Facts {
     pub(super) fn learns(&mut self, statement: &Rc<Statement>) -> Option<Rc<Statement>> {
         let stale = self.prepared.remove(&statement.id).map(|prepared| prepared.statement);
         let full = self.prepared.len() >= MOST_PREPARED;
-        let least = full.then(|| self.prepared.values().min_by_key(|it| it.used)).flatten().map(|it| it.statement.clone());
+        let least =
+            full.then(|| self.prepared.values().min_by_key(|it| it.used)).flatten().map(|it| it.statement.clone());
         least.iter().for_each(|least| drop(self.prepared.remove(&least.id)));
         self.uses += 1;
         let prepared = Prepared { statement: statement.clone(), used: self.uses, stale: false };

@@ -14,7 +14,7 @@ const LONGEST: usize = 0x3fff_ffff;
 /// A length that no message has.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a message of {0} bytes")]
-pub struct Malformed(usize);
+pub(super) struct Malformed(usize);
 
 /// What came next.
 #[derive(Debug, PartialEq, Eq)]

@@ -133,9 +133,12 @@ impl<'a> Words<'a> {
             b"RESET" => Meaning::Reset,
             b"AUTH" | b"HELLO" | b"SELECT" => self.change(upper),
             b"CLIENT" => self.client(),
-            b"BLPOP" | b"BRPOP" | b"BRPOPLPUSH" | b"BLMOVE" | b"BLMPOP" | b"BZPOPMIN" | b"BZPOPMAX" | b"BZMPOP" | b"WAIT" | b"WAITAOF" => Meaning::Blocking,
+            b"BLPOP" | b"BRPOP" | b"BRPOPLPUSH" | b"BLMOVE" | b"BLMPOP" | b"BZPOPMIN" | b"BZPOPMAX" | b"BZMPOP"
+            | b"WAIT" | b"WAITAOF" => Meaning::Blocking,
             b"XREAD" | b"XREADGROUP" if (1..WORDS).any(|at| self.is(at, "BLOCK")) => Meaning::Blocking,
-            b"SUBSCRIBE" | b"PSUBSCRIBE" | b"SSUBSCRIBE" | b"UNSUBSCRIBE" | b"PUNSUBSCRIBE" | b"SUNSUBSCRIBE" => Meaning::Opaque("SUBSCRIBE"),
+            b"SUBSCRIBE" | b"PSUBSCRIBE" | b"SSUBSCRIBE" | b"UNSUBSCRIBE" | b"PUNSUBSCRIBE" | b"SUNSUBSCRIBE" => {
+                Meaning::Opaque("SUBSCRIBE")
+            }
             b"MONITOR" => Meaning::Opaque("MONITOR"),
             b"SYNC" | b"PSYNC" | b"REPLCONF" => Meaning::Opaque("replication"),
             b"DEBUG" => Meaning::Opaque("DEBUG"),
@@ -193,7 +196,10 @@ impl<'a> Words<'a> {
             Meaning::Change(Change::LibraryVersion(value(3)))
         } else if self.is(1, "REPLY") {
             Meaning::Opaque("CLIENT REPLY")
-        } else if ["LIST", "INFO", "KILL", "PAUSE", "UNPAUSE", "UNBLOCK", "GETNAME", "HELP"].iter().any(|harmless| self.is(1, harmless)) {
+        } else if ["LIST", "INFO", "KILL", "PAUSE", "UNPAUSE", "UNBLOCK", "GETNAME", "HELP"]
+            .iter()
+            .any(|harmless| self.is(1, harmless))
+        {
             Meaning::Plain
         } else {
             // Among them `ID`: who knows its number wants to keep it.
@@ -222,7 +228,15 @@ mod tests {
 
     #[test]
     fn commands_do_what_the_documentation_says() {
-        let plain = ["GET a", "set a b", "PING", "CLIENT LIST", "xread COUNT 1 STREAMS a 0", "EXEC", "averyveryverylongcommand x"];
+        let plain = [
+            "GET a",
+            "set a b",
+            "PING",
+            "CLIENT LIST",
+            "xread COUNT 1 STREAMS a 0",
+            "EXEC",
+            "averyveryverylongcommand x",
+        ];
         for text in plain {
             assert_eq!(meaning(text), Meaning::Plain, "{text}");
         }

@@ -76,7 +76,10 @@ impl Frames {
         let after = self.skip - taken as u64;
         // The last two bytes, in whatever pieces, have to be the end of a line.
         for (at, expected) in [(2, b'\r'), (1, b'\n')] {
-            if self.skip >= at && after < at && bytes[usize::try_from(self.skip - at).map_err(|_| Malformed)?] != expected {
+            if self.skip >= at
+                && after < at
+                && bytes[usize::try_from(self.skip - at).map_err(|_| Malformed)?] != expected
+            {
                 return Err(Malformed);
             }
         }
@@ -213,7 +216,15 @@ mod tests {
 
     #[test]
     fn what_is_no_resp_is_refused() {
-        for bytes in [&b"HTTP/1.1 200 OK\r\n"[..], b"+OK\n", b"$1\r\nabc\r\n", b"$x\r\n", b"$+1\r\n", b"*99999999999999999999\r\n", b"\r\n"] {
+        for bytes in [
+            &b"HTTP/1.1 200 OK\r\n"[..],
+            b"+OK\n",
+            b"$1\r\nabc\r\n",
+            b"$x\r\n",
+            b"$+1\r\n",
+            b"*99999999999999999999\r\n",
+            b"\r\n",
+        ] {
             for size in 1..=bytes.len() {
                 assert_eq!(ends(bytes, size), Err(Malformed), "{:?}", String::from_utf8_lossy(bytes));
             }

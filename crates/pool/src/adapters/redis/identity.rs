@@ -137,7 +137,8 @@ mod tests {
         let identity = changes.iter().fold(Identity::default(), |identity, change| identity.after(change));
         let bytes = identity.commands(None).concat();
         let text = String::from_utf8(bytes).unwrap();
-        let order: Vec<_> = ["AUTH", "HELLO", "SELECT", "SETNAME", "SETINFO"].iter().map(|word| text.find(word).unwrap()).collect();
+        let order: Vec<_> =
+            ["AUTH", "HELLO", "SELECT", "SETNAME", "SETINFO"].iter().map(|word| text.find(word).unwrap()).collect();
         assert!(order.is_sorted(), "{text:?}");
         assert!(identity.commands(Some(&identity)).concat().windows(7).all(|part| part != b"SETINFO"));
         assert!(Identity::default().commands(Some(&identity)).concat().windows(7).any(|part| part == b"SETINFO"));

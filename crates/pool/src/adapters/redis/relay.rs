@@ -269,7 +269,8 @@ impl Relay {
             Err(error) => return Err(line(&error)),
         };
         let made = async {
-            let mut backend = Backend { socket: crate::tls::on(lease, to, &self.visit.rooms).await.map_err(|error| line(&error))? };
+            let mut backend =
+                Backend { socket: crate::tls::on(lease, to, &self.visit.rooms).await.map_err(|error| line(&error))? };
             match backend.set_up(to, self.session.identity()).await {
                 Ok(()) => Ok(backend),
                 Err(Unfit::Refused(line)) => Err([&line, &b"\r\n"[..]].concat()),
@@ -321,7 +322,9 @@ impl Relay {
         }
         if let Some(backend) = &mut self.backend {
             let socket = &mut backend.item.socket;
-            if !self.to_backend.is_empty() && let Poll::Ready(count) = poll_drain(socket, cx, &mut self.to_backend)? {
+            if !self.to_backend.is_empty()
+                && let Poll::Ready(count) = poll_drain(socket, cx, &mut self.to_backend)?
+            {
                 Ledger::count(&self.visit.ledger.sent, count as u64);
                 moved = true;
             }
@@ -334,7 +337,11 @@ impl Relay {
             }
         }
         let room = !self.ended && !self.over && !self.input.waits;
-        if room && self.input.bytes.len() < 2 * LONG && self.to_backend.len() < FULL && let Poll::Ready(count) = poll_fill(&mut self.client, cx, &mut self.input.bytes)? {
+        if room
+            && self.input.bytes.len() < 2 * LONG
+            && self.to_backend.len() < FULL
+            && let Poll::Ready(count) = poll_fill(&mut self.client, cx, &mut self.input.bytes)?
+        {
             self.ended = count == 0;
             moved = true;
         }

@@ -139,7 +139,13 @@ impl Session {
             Meaning::Opaque(_) => Verdict::Opaque,
             Meaning::Reset => Verdict::Reset,
             Meaning::Quit => Verdict::Quit,
-            Meaning::Change(Change::Auth(..)) if self.login => if self.quiet() { Verdict::Agree } else { Verdict::Wait },
+            Meaning::Change(Change::Auth(..)) if self.login => {
+                if self.quiet() {
+                    Verdict::Agree
+                } else {
+                    Verdict::Wait
+                }
+            }
             Meaning::Change(change) => self.change(change),
             _ => Verdict::Forward,
         }
@@ -147,7 +153,9 @@ impl Session {
 
     fn change(&self, change: Change) -> Verdict {
         match change {
-            Change::Hello { version, auth: Some(_), name } if self.login => Verdict::Change(Change::Hello { version, auth: None, name }),
+            Change::Hello { version, auth: Some(_), name } if self.login => {
+                Verdict::Change(Change::Hello { version, auth: None, name })
+            }
             change => Verdict::Change(change),
         }
     }
@@ -230,7 +238,9 @@ impl Session {
 
 /// Whether a reply proves that no transaction and no watch is left: what `EXEC`, `DISCARD` and `UNWATCH` did, or what they never do half.
 fn ends(value: &Value<'_>) -> bool {
-    matches!(value.line.first(), Some(b'*' | b'_' | b'$')) || value.line == b"+OK" || value.line.starts_with(b"-EXECABORT")
+    matches!(value.line.first(), Some(b'*' | b'_' | b'$'))
+        || value.line == b"+OK"
+        || value.line.starts_with(b"-EXECABORT")
 }
 
 #[cfg(test)]

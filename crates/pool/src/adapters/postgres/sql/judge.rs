@@ -1,7 +1,7 @@
 //! What a text of SQL means for the session that it runs in.
 
 use super::lex::{Token, Tokens};
-use super::names::{COMPUTE, HARMLESS, HARMLESS_TOO, LEAVE_NOTHING, RESTORED, SESSION_FUNCTIONS, SESSION_LOCKS};
+use super::names::{COMPUTE, HARMLESS, LEAVE_NOTHING, RESTORED, SESSION_FUNCTIONS, SESSION_LOCKS};
 
 /// What a text leaves in its session.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -49,7 +49,9 @@ fn begins(statement: &[Token<'_>], reported: impl Fn(&str) -> bool) -> Option<&'
         b"set" => set(&statement[1..], reported),
         b"listen" => Some("LISTEN"),
         b"create" if (1..5).any(|at| is(at, "temp") || is(at, "temporary")) => Some("temporary table"),
-        b"declare" if statement.windows(2).any(|two| two[0].is("with") && two[1].is("hold")) => Some("cursor WITH HOLD"),
+        b"declare" if statement.windows(2).any(|two| two[0].is("with") && two[1].is("hold")) => {
+            Some("cursor WITH HOLD")
+        }
         b"prepare" if is(1, "transaction") => None,
         b"prepare" | b"execute" => Some("PREPARE"),
         b"load" => Some("LOAD"),
@@ -99,7 +101,8 @@ fn anywhere(statement: &[Token<'_>]) -> Option<&'static str> {
         if token.is("set_config") && !is_local(&statement[at + 1..]) {
             return Some("SET");
         }
-        let temporary = token.is("into") && (1..3).any(|by| next(by).is_some_and(|it| it.is("temp") || it.is("temporary")));
+        let temporary =
+            token.is("into") && (1..3).any(|by| next(by).is_some_and(|it| it.is("temp") || it.is("temporary")));
         (temporary || word.get(..7).is_some_and(|start| start.eq_ignore_ascii_case(b"pg_temp")))
             .then_some("temporary table")
     })
@@ -137,7 +140,7 @@ fn leaves(statement: &[Token<'_>]) -> bool {
 fn is_harmless(token: &Token<'_>) -> bool {
     let Token::Word(word) = token else { return false };
     let Ok(word) = std::str::from_utf8(word).map(str::to_ascii_lowercase) else { return false };
-    HARMLESS.binary_search(&word.as_str()).is_ok() || HARMLESS_TOO.binary_search(&word.as_str()).is_ok()
+    HARMLESS.binary_search(&word.as_str()).is_ok()
 }
 
 /// Whether a name after these is that of a table: `INSERT INTO a.b (…)`, `COPY b (…)`, `WITH b (…)`.

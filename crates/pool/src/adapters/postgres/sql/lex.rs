@@ -180,14 +180,11 @@ mod tests {
         let cut = |text| tokens(text).unwrap();
         assert_eq!(cut("a 'it''s; b' \"c\"\"d\""), [Word(b"a"), Text(b"it''s; b"), Quoted(b"c\"\"d")]);
         assert_eq!(cut("/* a /* b */ ; */ x -- y\n;"), [Word(b"x"), Mark(b';')]);
-        assert_eq!(cut(r"E'a\'; b' 'c\' d"), [Text(br"a\'; b"), Text(br"c\"), Word(b"d")]);
-        assert_eq!(cut("$1 $$a;$b$ $$ $t$ $$ $t$ a$b$c"), [
-            Mark(b'$'),
-            Number,
-            Text(b"a;$b$ "),
-            Text(b" $$ "),
-            Word(b"a$b$c")
-        ]);
+        assert_eq!(cut(r"E'a\'; b', 'c\' d"), [Text(br"a\'; b"), Mark(b','), Text(br"c\"), Word(b"d")]);
+        assert_eq!(
+            cut("$1 $$a;$b$ $$ $t$ $$ $t$ a$b$c"),
+            [Mark(b'$'), Number, Text(b"a;$b$ "), Text(b" $$ "), Word(b"a$b$c")]
+        );
         assert_eq!(cut("1e5 1.5_0 x'1f'"), [Number, Number, Text(b"1f")]);
     }
 

@@ -6,3 +6,4 @@ mod lex;
 mod names;
 
 pub(super) use judge::{Judgement, judge};
+pub(super) use names::RESTORED;

@@ -22,6 +22,8 @@ use queue::{Expect, Queue, Undo};
 
 /// Statements that one client may have prepared under names.
 const MOST_NAMES: usize = 4_096;
+/// No text longer than this is looked at only to see whether it is a `DEALLOCATE`.
+const LONGEST_DEALLOCATE: usize = 128;
 /// Encodings in which a byte of ASCII may be part of another character, so that a text cannot be cut into tokens without knowing them.
 const UNSAFE_ENCODINGS: [&str; 7] = ["BIG5", "GB18030", "GBK", "JOHAB", "SHIFT_JIS_2004", "SJIS", "UHC"];
 
@@ -102,7 +104,9 @@ impl Talk {
             // Stray ends of a COPY: the server ignores them, too.
             (b'S' | b'H' | b'd' | b'c' | b'f', _) => false,
             (b'C', [b'S', name @ ..]) => !text(name).is_some_and(|(name, _)| self.names.contains_key(name)),
-            (b'Q', body) => self.freed(&self.judge(body)).is_none(),
+            (b'Q', body) if body.len() <= LONGEST_DEALLOCATE && !self.names.is_empty() => {
+                self.freed(&self.judge(body)).is_none()
+            }
             _ => true,
         }
     }
@@ -127,7 +131,8 @@ impl Talk {
 
     /// Restores the client's settings at a backend that it has just got.
     pub(super) fn arrive(&mut self, facts: &Facts, to_backend: &mut BytesMut) {
-        let differs = |name: &&str| matches!((self.values.get(*name), facts.values.get(*name)), (Some(a), Some(b)) if a != b);
+        let differs =
+            |name: &&str| matches!((self.values.get(*name), facts.values.get(*name)), (Some(a), Some(b)) if a != b);
         let calls: Vec<String> = RESTORED
             .into_iter()
             .filter(differs)

@@ -76,7 +76,8 @@ impl Queue {
 
     /// After an error in a series of messages the server skips all up to the next Sync: what it skips, the error's own first.
     pub(super) fn skip(&mut self) -> Vec<Expect> {
-        let sync = self.expected.iter().position(|expect| matches!(expect, Expect::Sync)).unwrap_or(self.expected.len());
+        let sync =
+            self.expected.iter().position(|expect| matches!(expect, Expect::Sync)).unwrap_or(self.expected.len());
         self.expected.drain(..sync).collect()
     }
 
@@ -88,7 +89,9 @@ impl Queue {
     /// Statements whose Parse is on its way.
     pub(super) fn parsing(&self) -> impl Iterator<Item = &Rc<Statement>> {
         self.expected.iter().filter_map(|expect| match expect {
-            Expect::Parse(Undo::Parsed(_, statement)) | Expect::HiddenParse(Undo::Parsed(_, statement)) => Some(statement),
+            Expect::Parse(Undo::Parsed(_, statement)) | Expect::HiddenParse(Undo::Parsed(_, statement)) => {
+                Some(statement)
+            }
             _ => None,
         })
     }

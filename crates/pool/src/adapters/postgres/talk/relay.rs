@@ -88,7 +88,8 @@ impl Talk {
     }
 
     fn ready(&mut self, body: &[u8], facts: &mut Facts) -> Result<bool, Odd> {
-        let (Some(&status), Some(Expect::Sync | Expect::Query | Expect::Restored)) = (body.first(), self.queue.first()) else {
+        let (Some(&status), Some(Expect::Sync | Expect::Query | Expect::Restored)) = (body.first(), self.queue.first())
+        else {
             return Err(Odd::Server("ReadyForQuery where it was not expected".into()));
         };
         facts.status = status;
@@ -131,6 +132,9 @@ impl Talk {
     }
 
     fn undo(&mut self, skipped: Expect, facts: &mut Facts) {
+        if matches!(skipped, Expect::Parse(Undo::Unnamed)) {
+            self.unnamed = None;
+        }
         let (undo, sent) = match skipped {
             Expect::Parse(undo) | Expect::HiddenParse(undo) => (undo, true),
             Expect::Say(_, undo) => (undo, false),

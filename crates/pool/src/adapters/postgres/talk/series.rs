@@ -91,13 +91,7 @@ impl Talk {
     }
 
     /// `message` may be the beginning only.
-    pub(super) fn bind(
-        &mut self,
-        message: &[u8],
-        body: &[u8],
-        facts: &mut Facts,
-        ways: &mut Ways<'_>,
-    ) -> Option<()> {
+    pub(super) fn bind(&mut self, message: &[u8], body: &[u8], facts: &mut Facts, ways: &mut Ways<'_>) -> Option<()> {
         let (portal, rest) = text(body)?;
         let (name, values) = text(rest)?;
         let statement = self.known(name, facts, ways.to_backend);
