@@ -86,8 +86,10 @@ impl Visitor {
         }
         self.note_pin();
         self.rest();
-        let done = matches!(heard, Course::On) && self.client_ended && self.talk.is_quiet();
-        Ok(if done { Course::Left } else { heard })
+        // Who has said its last word still hears the replies.
+        let stuck = self.talk.is_owed_more() || !self.client.inbox.is_between_messages();
+        let done = self.client_ended && (stuck || self.talk.is_quiet());
+        Ok(if done && matches!(heard, Course::On) { Course::Left } else { heard })
     }
 
     /// Passes on what the client said.

@@ -97,6 +97,11 @@ impl Talk {
         self.queue.is_empty() && !self.series && !self.copying
     }
 
+    /// Whether the server waits for more of the client's before it ends what is under way.
+    pub(super) fn is_owed_more(&self) -> bool {
+        self.series || self.copying
+    }
+
     /// Whether a message needs a backend, for a client that has none.
     pub(super) fn needs_backend(&self, piece: &Piece) -> bool {
         let Piece::Whole(message) = piece else { return true };
