@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::house::{House, http_function};
-use crate::outside::{MACHINE, NAMED, Outside, on_a_machine, web};
+use crate::outside::{MACHINE, NAMED, Outside, Redis, on_a_machine, web};
 
 /// Runs the Python that it is sent; what that leaves in `said` is the answer.
 const RUN: &str = r#"import socket, errno, threading, select, subprocess, signal
@@ -344,4 +344,44 @@ async fn a_house_that_is_taken_down_lets_what_is_under_way_end() {
     };
     let (said, ()) = tokio::join!(call, order);
     assert_eq!(said, "at last", "{}", house.log());
+}
+
+#[tokio::test]
+async fn a_protocol_that_is_known_has_its_connections_used_again_and_the_password_stays_with_the_node() {
+    need_root!();
+    on_a_machine();
+    let folder = tempfile::tempdir().unwrap();
+    let Some(redis) = Redis::start(folder.path(), "sesame").await else { skip!("needs redis-server") };
+    let house = House::start_in(folder.path(), &[]).await;
+    let secret = json!({ "name": "door", "value": "sesame" }).to_string();
+    assert!(house.ask(Method::POST, "/system/secrets", secret).await.status().is_success());
+    let egress = format!("{MACHINE}:{} protocol=redis password=secret:door max=2", redis.port);
+    house.deploy_ready(&runner(folder.path(), "counts", &egress)).await;
+    let count = format!(
+        "s = socket.create_connection(('{MACHINE}', {}), 20)\ns.sendall(b'*2\\r\\n$4\\r\\nINCR\\r\\n$1\\r\\nn\\r\\n')\nsaid = s.recv(99).decode().strip()\ns.close()",
+        redis.port
+    );
+    let before: u32 = redis.info("total_connections_received").unwrap().parse().unwrap();
+    for number in 1..=20 {
+        assert_eq!(run(&house, "counts", &count).await, format!(":{number}"), "{}", house.log());
+    }
+    let after: u32 = redis.info("total_connections_received").unwrap().parse().unwrap();
+    assert!(after - before <= 4, "twenty clients, a few connections: {}", after - before);
+}
+
+#[tokio::test]
+async fn a_destination_at_the_gateways_port_does_not_take_the_gateways_place() {
+    need_root!();
+    on_a_machine();
+    let _outside = Outside::on(TcpListener::bind((MACHINE, 8080)).unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let house = House::start_in(folder.path(), &[]).await;
+    house.deploy_ready(&crate::house::echo(folder.path(), "echo")).await;
+    let mut spec = runner(folder.path(), "goes", &format!("{MACHINE}:8080"));
+    spec["annotations"]["nearpath.io/chain"] = json!("shop");
+    spec["annotations"]["nearpath.io/calls"] = json!("echo");
+    house.deploy_ready(&spec).await;
+    assert_eq!(run(&house, "goes", &hello(MACHINE, 8080)).await, "heard hello", "{}", house.log());
+    let call = "import urllib.request\nsaid = urllib.request.urlopen('http://10.62.0.1:8080/function/echo', data=b'inside').read().decode()";
+    assert_eq!(run(&house, "goes", call).await, "inside");
 }
