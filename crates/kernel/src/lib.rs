@@ -4,7 +4,8 @@
 //! fills in a [`sandbox::Spec`] and launches it. The child's side is [`sandbox::instance_init`]: it builds the sandbox
 //! around itself, drops all power and becomes the watchdog. [`probe`] tells what this machine allows.
 //! [`bpf`] carries descriptors from party to party inside the kernel, for chains that ask for it, and packets from namespace
-//! to namespace, for a gateway that is not in the switch but a [`station`] on it. [`tun`] and [`devices`] are what test labs
+//! to namespace, for a gateway that is not in the switch but a [`station`] on it. At a [`doorway`] the node answers for destinations
+//! outside. [`tun`] and [`devices`] are what test labs
 //! cable namespaces with. [`reuseport`] leads packets to the thread that waits for them.
 //!
 //! Everything made here is held by processes and file descriptors alone, so that a killed node leaves nothing but empty
@@ -15,6 +16,7 @@ pub mod bpf;
 pub mod cgroup;
 pub mod cores;
 pub mod devices;
+pub mod doorway;
 pub mod namespace;
 mod netlink;
 pub mod probe;

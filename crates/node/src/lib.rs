@@ -36,4 +36,5 @@ mod sums;
 pub use config::{Config, NodeError, Settle};
 pub use identities::{Answerer, Identities, Identity, Issuer, Step};
 pub use identity::node_id;
+pub use nearpath_pool::places::EXIT;
 pub use node::Node;

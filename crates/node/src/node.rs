@@ -8,6 +8,7 @@ use std::sync::Arc;
 use nearpath_daemon::metrics::Registry;
 use nearpath_domain::hub::Calls;
 use nearpath_kernel::sandbox::{INIT_ARGUMENT, Isolation, Launcher};
+use nearpath_pool::Pool;
 use nearpath_types::chain::{EdgeStatus, MemoryStatus, NearCalls, PathStatus};
 use nearpath_types::status::Usage;
 use nearpath_types::{Desired, Eip, FunctionId, LogLine, LogQuery, ObservedFunction, Snapshot};
@@ -60,7 +61,14 @@ impl Node {
         if let Some(forwarder) = config.forwarder.clone() {
             machine = machine.forwarded(Forwarding::new(forwarder, Eip(config.gateway_ip), registry));
         }
-        Self::start_on(Arc::new(machine), config, registry).await
+        let logs = Logs::new(config.log_bound);
+        if let Some(doorway) = config.doorway.clone() {
+            let told = logs.clone();
+            let tell = move |function: &_, instance, text| told.push(function, instance, format!("nearpath: {text}"));
+            let pool = Pool::start(doorway, config.gateway_ip, Box::new(tell));
+            machine = machine.going_out_by(pool.map_err(NodeError::Pool)?);
+        }
+        Self::start_with(Arc::new(machine), config, registry, logs).await
     }
 
     /// Like [`Node::start`], on any machine.
@@ -68,10 +76,19 @@ impl Node {
     /// # Errors
     /// See [`NodeError`].
     pub async fn start_on(machine: Arc<dyn Machine>, config: Config, registry: &Registry) -> Result<Node, NodeError> {
+        let logs = Logs::new(config.log_bound);
+        Self::start_with(machine, config, registry, logs).await
+    }
+
+    async fn start_with(
+        machine: Arc<dyn Machine>,
+        config: Config,
+        registry: &Registry,
+        logs: Logs,
+    ) -> Result<Node, NodeError> {
         let opening = (machine.clone(), config.clone());
         let opened = tokio::task::spawn_blocking(move || open(&*opening.0, &opening.1)).await;
         let (ids, artifacts) = opened.expect("opening does not panic")?;
-        let logs = Logs::new(config.log_bound);
         let books = Books::default();
         edge_metrics::register(books.clone(), registry);
         let (events, heard) = mpsc::unbounded_channel();

@@ -24,7 +24,7 @@ pub use init::instance_init;
 pub use launcher::{Launched, Launcher};
 pub use notes::{NOTES_FD, NOTES_FD_VARIABLE, Note};
 pub(crate) use spawn::allowed as namespaces_allowed;
-pub use spec::{Bind, Isolation, Network, Spec};
+pub use spec::{Bind, Destination, Isolation, Network, Spec};
 pub use user::enter_user_namespace;
 
 /// The argument with which the node's program is started to become an instance.

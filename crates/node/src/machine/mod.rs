@@ -18,7 +18,7 @@ use std::time::Duration;
 use std::{fmt, io};
 
 use futures_util::future::BoxFuture;
-use nearpath_types::{Eip, FunctionId, InstanceId};
+use nearpath_types::{Egress, Eip, FunctionId, InstanceId};
 
 /// Where an instance finds the door to its domain; see `contract/dispatch.md`.
 pub const DISPATCH: &str = "/run/nearpath/dispatch";
@@ -46,10 +46,23 @@ pub struct Blueprint {
     pub environment: BTreeMap<String, String>,
     /// Contents by name, to be seen under `/var/openfaas/secrets`.
     pub secrets: BTreeMap<String, Vec<u8>>,
+    /// Where it may go outside.
+    pub outside: Outside,
     /// Limits of its memory, CPU and processes.
     pub limits: Limits,
     /// Whether its root is read-only apart from `/tmp`.
     pub read_only_root: bool,
+}
+
+/// Where an instance may go outside.
+#[derive(Clone, Default)]
+pub struct Outside {
+    /// The chain of its function, whose functions may share connections.
+    pub chain: Option<String>,
+    /// What its function declared.
+    pub egress: Vec<Egress>,
+    /// The secrets that this names, with their contents; the instance does not see them.
+    pub secrets: BTreeMap<String, Vec<u8>>,
 }
 
 /// Secrets never reach a log.
@@ -82,6 +95,8 @@ pub struct Launched {
     pub notes: OwnedFd,
     /// The node's end of the socket at which it hears who it is: `contract/identity.md`.
     pub identity: OwnedFd,
+    /// What it does not get of what its tenant wanted, in words for the tenant.
+    pub remarks: Vec<String>,
     /// Power over it.
     pub process: Arc<dyn Process>,
 }

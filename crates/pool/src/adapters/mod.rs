@@ -4,7 +4,11 @@
 //! only when the protocol itself has shown that nothing of this client is left in it. What it cannot prove it closes.
 
 pub mod bench;
+pub mod http;
+pub mod pump;
+pub mod redis;
 mod rooms;
+pub mod socket;
 
 use std::rc::Rc;
 

@@ -1,1 +1,155 @@
-//! The way out: listeners in the switch, at the addresses of declared destinations.
+//! The way out: listeners at the addresses of declared destinations, and what becomes of who comes.
+//!
+//! Everything here is on one thread, `pool`: the node sends [`Order`]s, connections are tasks. Who calls is known by the address that a connection comes
+//! from, where it wants to go by the one that it was made to, both as the kernel has them. What was not declared is reset, what was is carried, by an
+//! adapter or as it is ([`carry`]). Whatever an instance had open ends with it.
+
+mod carry;
+mod guests;
+mod notices;
+#[cfg(test)]
+mod tests;
+mod visits;
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::io;
+use std::net::{SocketAddr, SocketAddrV4};
+use std::rc::Rc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nearpath_types::{Eip, InstanceId};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime;
+use tokio::sync::mpsc;
+use tokio::task::{AbortHandle, LocalSet, spawn_local};
+
+use crate::destination::{Caller, Destination};
+use crate::keeper::Keeper;
+use crate::pool::{Admission, Done, Tell};
+use carry::reset_at_close;
+use guests::{Guests, Refusal};
+use notices::Notices;
+
+/// How long nobody is let in when there is no descriptor left.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// What the node wants.
+pub(crate) enum Order {
+    /// An instance starts. Answered when it may go out.
+    Admit(Box<Admission>, Vec<Destination>, Done),
+    /// It has ended.
+    Leave(InstanceId, Eip),
+    /// Somebody declared a destination at this port.
+    Listen(u16, std::net::TcpListener),
+    /// Nobody does any more.
+    Close(u16),
+}
+
+/// What the thread has.
+pub(crate) struct Exit {
+    guests: RefCell<Guests>,
+    listeners: RefCell<HashMap<u16, AbortHandle>>,
+    notices: RefCell<Notices>,
+    tell: Tell,
+    keeper: Rc<Keeper>,
+}
+
+/// Starts the thread; it ends with its orders.
+pub(crate) fn start(tell: Tell) -> io::Result<mpsc::UnboundedSender<Order>> {
+    let (give, take) = mpsc::unbounded_channel();
+    let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+    let run = move || LocalSet::new().block_on(&runtime, async { Exit::new(tell).obey(take).await });
+    thread::Builder::new().name("pool".into()).spawn(run)?;
+    Ok(give)
+}
+
+impl Exit {
+    fn new(tell: Tell) -> Rc<Self> {
+        let (guests, listeners, notices) = (RefCell::default(), RefCell::default(), RefCell::default());
+        Rc::new(Self { guests, listeners, notices, tell, keeper: Keeper::start() })
+    }
+
+    async fn obey(self: Rc<Self>, mut orders: mpsc::UnboundedReceiver<Order>) {
+        while let Some(order) = orders.recv().await {
+            match order {
+                Order::Admit(who, to, done) => {
+                    let backends = self.keeper.for_function(&who.function);
+                    let caller = self.guests.borrow_mut().admit(*who, to, backends);
+                    caller.destinations.iter().for_each(|to| self.keeper.expect(to));
+                    let _ = done.send(()); // the node may have given up
+                }
+                Order::Leave(instance, eip) => {
+                    let caller = self.guests.borrow_mut().leave(instance, eip);
+                    let had = caller.iter().flat_map(|caller| &caller.destinations);
+                    had.for_each(|to| self.keeper.expect_no_more(to));
+                }
+                Order::Listen(port, listener) => self.listen(port, listener),
+                Order::Close(port) => {
+                    let listener = self.listeners.borrow_mut().remove(&port);
+                    listener.inspect(AbortHandle::abort);
+                }
+            }
+        }
+    }
+
+    fn listen(self: &Rc<Self>, port: u16, listener: std::net::TcpListener) {
+        match TcpListener::from_std(listener) {
+            Ok(listener) => {
+                let accepting = spawn_local(Rc::clone(self).accept(listener)).abort_handle();
+                self.listeners.borrow_mut().insert(port, accepting);
+            }
+            Err(error) => tracing::error!(port, %error, "no way out at this port"),
+        }
+    }
+
+    async fn accept(self: Rc<Self>, listener: TcpListener) {
+        loop {
+            match listener.accept().await {
+                Ok((client, from)) => self.meet(client, from),
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                Err(error) => {
+                    tracing::warn!(%error, "the way out cannot take a connection");
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// Carries who may go there, resets all others.
+    fn meet(self: &Rc<Self>, client: TcpStream, from: SocketAddr) {
+        let (Some(from), Some(to)) = (v4(Ok(from)), v4(client.local_addr())) else { return reset_at_close(&client) };
+        let judged = self.guests.borrow().judge(*from.ip(), to);
+        match judged {
+            Ok(pass) => drop(spawn_local(Rc::clone(self).visit(client, pass))),
+            Err(refusal) => {
+                reset_at_close(&client);
+                self.note(refusal, to);
+            }
+        }
+    }
+
+    fn note(&self, refusal: Refusal, to: SocketAddrV4) {
+        let Some(caller) = refusal.caller() else {
+            return tracing::warn!(%to, "a connection from nobody who may go out was reset");
+        };
+        self.notice(caller, &to.to_string(), &refusal.to_string());
+    }
+
+    /// Tells a function what became of its connections, once a while.
+    fn notice(&self, caller: &Caller, to: &str, what: &str) {
+        if let Some(more) = self.notices.borrow_mut().is_due(&caller.function, to, Instant::now()) {
+            let more = if more > 0 { format!(" ({more} more since the last such line)") } else { String::new() };
+            tracing::warn!(function = %caller.function, instance = %caller.instance, "{what}{more}");
+            (self.tell)(&caller.function, caller.instance, format!("{what}{more}"));
+        }
+    }
+}
+
+fn v4(address: io::Result<SocketAddr>) -> Option<SocketAddrV4> {
+    match address {
+        Ok(SocketAddr::V4(v4)) => Some(v4),
+        _ => None,
+    }
+}

@@ -1,5 +1,19 @@
 //! Connections to destinations: opened, kept warm, and given to whom [`crate::stock`] says.
 
+//!
+//! [`Keeper`] is the rim of the state machine: it dials, watches what is open for nobody, hands over, and tells the stock what happened. Everybody who
+//! wants a connection has a [`Backends`].
+
+mod declared;
+mod dial;
+mod keep;
+mod minder;
+pub mod names;
+mod quiet;
+#[cfg(test)]
+mod tests;
+mod wait;
+
 use std::future::Future;
 use std::pin::Pin;
 use std::time::Instant;
@@ -7,6 +21,8 @@ use std::time::Instant;
 use tokio::net::TcpStream;
 
 use crate::destination::Destination;
+
+pub(crate) use keep::Keeper;
 
 /// A connection that counts towards its destination's ceiling until this is dropped.
 #[derive(Debug)]

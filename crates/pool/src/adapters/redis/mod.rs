@@ -1,0 +1,62 @@
+//! Redis (and Valkey, KeyDB): a client has a backend only while a reply is outstanding, or something of its own is in the backend: a transaction, a watch,
+//! a mode. Many short-lived functions so share few connections.
+//!
+//! [`frame`] finds where commands and replies end, [`command`] knows what a command leaves on its connection, [`session`] is the state machine of one
+//! client, [`identity`] what of a connection can be made again on another one, [`backend`] makes and cleans them, and [`relay`] moves the bytes.
+
+pub mod backend;
+pub mod command;
+pub mod frame;
+pub mod identity;
+mod relay;
+pub mod session;
+
+use std::cell::RefCell;
+use std::io;
+use std::rc::Rc;
+use std::time::Instant;
+
+use tokio::net::TcpStream;
+
+use super::bench::Bench;
+use super::{Room, Visit};
+use crate::destination::Destination;
+use backend::Backend;
+use identity::{Identity, Known};
+
+/// What is kept from one client to the next.
+struct House {
+    bench: Rc<Bench<Identity, Backend>>,
+    known: RefCell<Known>,
+}
+
+impl Room for House {
+    fn open(to: &Destination) -> Self {
+        Self { bench: Bench::new(to), known: RefCell::default() }
+    }
+
+    fn oldest(&self) -> Option<Instant> {
+        self.bench.oldest()
+    }
+
+    fn close_oldest(&self) {
+        self.bench.close_oldest();
+    }
+
+    fn shut(&self) {
+        self.bench.shut();
+    }
+}
+
+/// Serves one client until it leaves.
+///
+/// # Errors
+/// When its connection breaks, or its backend's while it is in use: the client has lost its connection then, as it would have without the pool.
+pub async fn serve(client: TcpStream, visit: Visit) -> io::Result<()> {
+    client.set_nodelay(true)?;
+    let house = visit.rooms.of::<House>(&visit.destination);
+    let mut relay = relay::Relay::new(client, visit, house);
+    let served = relay.run().await;
+    relay.leave().await;
+    served
+}

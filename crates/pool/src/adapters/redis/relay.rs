@@ -1,0 +1,407 @@
+//! Moves one client's commands to a backend, and its replies back.
+
+use std::future::poll_fn;
+use std::io;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use bytes::BytesMut;
+use tokio::net::TcpStream;
+
+use super::House;
+use super::backend::{Backend, CLEANING, Unfit, no_redis};
+use super::command::{Change, Words};
+use super::frame::Frames;
+use super::identity::{LONGEST, command};
+use super::session::{Changed, Leaves, Session, Verdict};
+use crate::adapters::Visit;
+use crate::adapters::bench::{Got, Kept, Reused};
+use crate::adapters::pump::{poll_drain, poll_fill};
+use crate::keeper::NoConnection;
+use crate::ledger::Ledger;
+
+/// A command longer than this goes on before all of it is here.
+const LONG: usize = 64 * 1024;
+/// As much may wait to be written before no more is read.
+const FULL: usize = 256 * 1024;
+
+pub(super) struct Relay {
+    client: TcpStream,
+    visit: Visit,
+    house: Rc<House>,
+    session: Session,
+    backend: Option<Kept<Backend>>,
+    input: Input,
+    /// Of the replies.
+    frames: Frames,
+    /// A reply that is to be remembered, as far as it is here.
+    learnt: Vec<u8>,
+    to_backend: BytesMut,
+    to_client: BytesMut,
+    /// The client will say no more.
+    ended: bool,
+    /// Whatever it says, it is not heard any more.
+    over: bool,
+}
+
+/// What the client said and nobody has looked at.
+#[derive(Default)]
+struct Input {
+    bytes: BytesMut,
+    frames: Frames,
+    /// So much of `bytes` has gone through `frames`.
+    seen: usize,
+    /// The middle of a long command goes through.
+    streams: bool,
+    /// The client waits for its turn, not for its bytes.
+    waits: bool,
+}
+
+/// A command at the beginning of the input.
+struct Next {
+    length: usize,
+    whole: bool,
+}
+
+impl Input {
+    /// The next command, once all of it, or much of it, is here.
+    fn next(&mut self) -> Result<Option<Next>, super::frame::Malformed> {
+        if self.bytes.first().is_some_and(|first| *first != b'*') && self.seen == 0 {
+            return self.line();
+        }
+        let (used, value) = self.frames.step(&self.bytes[self.seen..])?;
+        let whole = value.is_some();
+        self.seen += used;
+        let next = Next { length: self.seen, whole };
+        Ok((whole || self.seen >= LONG).then_some(next))
+    }
+
+    /// A command as one types it.
+    fn line(&self) -> Result<Option<Next>, super::frame::Malformed> {
+        let end = memchr::memchr(b'\n', &self.bytes);
+        if end.is_none() && self.bytes.len() >= LONG {
+            return Err(super::frame::Malformed);
+        }
+        Ok(end.map(|end| Next { length: end + 1, whole: true }))
+    }
+
+    /// The command was taken; its bytes.
+    fn take(&mut self, next: &Next) -> BytesMut {
+        self.seen = 0;
+        self.streams = !next.whole;
+        self.bytes.split_to(next.length)
+    }
+
+    /// More of a long command.
+    fn more(&mut self) -> Result<BytesMut, super::frame::Malformed> {
+        let (used, value) = self.frames.step(&self.bytes)?;
+        self.streams = value.is_none();
+        Ok(self.bytes.split_to(used))
+    }
+}
+
+impl Relay {
+    pub(super) fn new(client: TcpStream, visit: Visit, house: Rc<House>) -> Self {
+        let session = Session::new(visit.destination.egress.login.is_some());
+        Self {
+            client,
+            visit,
+            house,
+            session,
+            backend: None,
+            input: Input::default(),
+            frames: Frames::default(),
+            learnt: Vec::new(),
+            to_backend: BytesMut::new(),
+            to_client: BytesMut::new(),
+            ended: false,
+            over: false,
+        }
+    }
+
+    /// Until the client leaves, or is sent away.
+    pub(super) async fn run(&mut self) -> io::Result<()> {
+        loop {
+            self.understand().await?;
+            self.release();
+            if self.is_done() {
+                return Ok(());
+            }
+            poll_fn(|cx| self.poll_turn(cx)).await?;
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        if !self.to_client.is_empty() {
+            return false;
+        }
+        // Nobody is there to take what a blocking command takes out of a list.
+        let nothing_comes = self.session.quiet() || self.session.blocks() || self.session.is_opaque();
+        self.over || (self.ended && nothing_comes && !self.input.waits)
+    }
+
+    /// Takes all commands that are here.
+    async fn understand(&mut self) -> io::Result<()> {
+        self.input.waits = false;
+        while !self.over && !self.input.waits && !self.input.bytes.is_empty() && self.to_backend.len() < FULL {
+            if self.session.is_opaque() {
+                self.to_backend.unsplit(self.input.bytes.split());
+            } else if self.input.streams {
+                let Ok(more) = self.input.more() else { return self.refuse("Protocol error") };
+                self.to_backend.unsplit(more);
+            } else {
+                match self.input.next() {
+                    Err(_) => return self.refuse("Protocol error"),
+                    Ok(None) => return Ok(()),
+                    Ok(Some(next)) => self.command(&next).await?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn command(&mut self, next: &Next) -> io::Result<()> {
+        let bytes = self.input.bytes[..next.length].to_vec();
+        let Some(words) = Words::read(&bytes) else { return self.refuse("Protocol error") };
+        if words.all().is_empty() {
+            self.input.take(next);
+            return Ok(());
+        }
+        let verdict = self.session.asked(&words);
+        if verdict == Verdict::Wait {
+            self.input.waits = true;
+            return Ok(());
+        }
+        if !next.whole && verdict != Verdict::Forward {
+            return self.refuse("too long a setting");
+        }
+        self.input.take(next);
+        match verdict {
+            Verdict::Forward | Verdict::Opaque => self.forward(&words, &bytes).await,
+            Verdict::Change(change) => self.change(change, &bytes).await,
+            Verdict::Agree => self.say(b"+OK\r\n"),
+            Verdict::Reset => self.reset().await,
+            Verdict::Quit => {
+                self.over = true;
+                self.say(b"+OK\r\n")
+            }
+            Verdict::Wait => Ok(()),
+        }
+    }
+
+    fn say(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.to_client.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    /// Sends the client away, in words that its library shows.
+    fn refuse(&mut self, why: &str) -> io::Result<()> {
+        self.over = true;
+        self.say(format!("-ERR {why}\r\n").as_bytes())
+    }
+
+    async fn forward(&mut self, words: &Words<'_>, bytes: &[u8]) -> io::Result<()> {
+        if self.attached().await? {
+            let kept = self.session.kept();
+            self.session.sent(words);
+            if let (None, Some(why)) = (kept, self.session.kept()) {
+                self.visit.ledger.pinned(why);
+            }
+            self.to_backend.extend_from_slice(bytes);
+        }
+        Ok(())
+    }
+
+    /// A setting: the answer is known, or the server gives it.
+    async fn change(&mut self, change: Change, bytes: &[u8]) -> io::Result<()> {
+        if self.backend.is_none() {
+            let known = self.house.known.borrow();
+            let (now, age) = (Instant::now(), self.visit.destination.egress.idle);
+            if let Some((reply, identity)) = known.recall(self.session.identity(), &change, now, age) {
+                self.to_client.extend_from_slice(reply);
+                self.session.becomes(identity);
+                return Ok(());
+            }
+        }
+        if self.attached().await? {
+            match (&change, self.visit.destination.egress.login.is_some()) {
+                (Change::Hello { version, name, .. }, true) => self.to_backend.extend(hello(*version, name.as_deref())),
+                _ => self.to_backend.extend_from_slice(bytes),
+            }
+            self.session.sent_change(change);
+        }
+        Ok(())
+    }
+
+    /// The client's own `RESET`: its backend is cleaned for others, and it starts anew.
+    async fn reset(&mut self) -> io::Result<()> {
+        self.detach().await;
+        self.session.reset();
+        self.say(b"+RESET\r\n")
+    }
+
+    /// Sees to it that there is a backend. If not, the client knows why, and is sent away.
+    async fn attached(&mut self) -> io::Result<bool> {
+        if self.backend.is_some() {
+            return Ok(true);
+        }
+        match self.attach().await {
+            Ok(backend) => {
+                self.backend = Some(backend);
+                Ok(true)
+            }
+            Err(line) => {
+                self.over = true;
+                self.house.known.borrow_mut().forget();
+                self.say(&line)?;
+                Ok(false)
+            }
+        }
+    }
+
+    /// A backend that is what the client's connection is; else a line for the client.
+    async fn attach(&mut self) -> Result<Kept<Backend>, Vec<u8>> {
+        let (to, born) = (&self.visit.destination, Instant::now());
+        let deadline = born + to.egress.wait;
+        let lease = match self.house.bench.acquire(&self.visit, self.session.identity(), deadline).await {
+            Ok(Got::Used(kept)) => return Ok(kept),
+            Ok(Got::New(lease)) => lease,
+            Err(error) => return Err(line(&error)),
+        };
+        let made = async {
+            let mut backend =
+                Backend { socket: crate::tls::on(lease, to, &self.visit.rooms).await.map_err(|error| line(&error))? };
+            match backend.set_up(to, self.session.identity()).await {
+                Ok(()) => Ok(backend),
+                Err(Unfit::Refused(line)) => Err([&line, &b"\r\n"[..]].concat()),
+                Err(Unfit::Broken(error)) => Err(line(&NoConnection::Refused { to: to.key.to.clone(), error })),
+            }
+        };
+        let late = || line(&NoConnection::Refused { to: to.key.to.clone(), error: io::ErrorKind::TimedOut.into() });
+        let backend = tokio::time::timeout_at(deadline.into(), made).await.map_err(|_| late())??;
+        Ok(Kept::new(backend, born))
+    }
+
+    /// Gives the backend back as soon as nothing of the client is in it.
+    fn release(&mut self) {
+        let clean = self.session.free() && !self.input.streams && self.to_backend.is_empty() && self.frames.between();
+        if clean && let Some(backend) = self.backend.take() {
+            self.house.bench.give_back(&self.visit, self.session.identity(), backend);
+        }
+    }
+
+    /// The client has left: what it left behind is removed, or goes with its backend.
+    pub(super) async fn leave(mut self) {
+        self.release();
+        // The client need not wait for what happens to its backend.
+        let _ = tokio::io::AsyncWriteExt::shutdown(&mut self.client).await;
+        self.detach().await;
+    }
+
+    async fn detach(&mut self) {
+        let whole = !self.input.streams && self.to_backend.is_empty() && self.frames.between();
+        let Some(mut backend) = self.backend.take() else { return };
+        if self.session.leaves() == Leaves::Unknown || !whole {
+            return backend.item.close();
+        }
+        let cleaning = backend.item.clean(&self.visit.destination, self.session.identity());
+        match tokio::time::timeout(CLEANING, cleaning).await {
+            Ok(Ok(())) => {
+                Ledger::count(&self.visit.ledger.resets, 1);
+                self.house.bench.give_back(&self.visit, self.session.identity(), backend);
+            }
+            _ => backend.item.close(),
+        }
+    }
+
+    /// Moves what can be moved now.
+    fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut moved = false;
+        if !self.to_client.is_empty() {
+            moved |= poll_drain(&mut self.client, cx, &mut self.to_client)?.is_ready();
+        }
+        if let Some(backend) = &mut self.backend {
+            let socket = &mut backend.item.socket;
+            if !self.to_backend.is_empty()
+                && let Poll::Ready(count) = poll_drain(socket, cx, &mut self.to_backend)?
+            {
+                Ledger::count(&self.visit.ledger.sent, count as u64);
+                moved = true;
+            }
+            if self.to_client.len() < FULL && !self.over {
+                let before = self.to_client.len();
+                if let Poll::Ready(count) = poll_fill(socket, cx, &mut self.to_client)? {
+                    self.received(before, count)?;
+                    moved = true;
+                }
+            }
+        }
+        let room = !self.ended && !self.over && !self.input.waits;
+        if room
+            && self.input.bytes.len() < 2 * LONG
+            && self.to_backend.len() < FULL
+            && let Poll::Ready(count) = poll_fill(&mut self.client, cx, &mut self.input.bytes)?
+        {
+            self.ended = count == 0;
+            moved = true;
+        }
+        if moved { Poll::Ready(Ok(())) } else { Poll::Pending }
+    }
+
+    /// The backend said something, which is in the client's buffer already.
+    fn received(&mut self, before: usize, count: usize) -> io::Result<()> {
+        Ledger::count(&self.visit.ledger.received, count as u64);
+        if count == 0 {
+            // What it said before it went is still the client's.
+            self.over = true;
+            self.house.known.borrow_mut().forget();
+            return Ok(());
+        }
+        let mut at = before;
+        while at < self.to_client.len() && !self.session.is_opaque() {
+            let part = &self.to_client[at..];
+            let (used, value) = self.frames.step(part).map_err(no_redis)?;
+            if self.session.learns() && self.learnt.len() <= LONGEST {
+                self.learnt.extend_from_slice(&part[..used]);
+            }
+            at += used;
+            let Some(value) = value else { break };
+            match self.session.answered(&value) {
+                Some(None) => {}
+                Some(Some(changed)) => self.learn(&changed),
+                // Nobody asked for it: it goes on, and the connection ends with it.
+                None => self.over = true,
+            }
+        }
+        Ok(())
+    }
+
+    fn learn(&mut self, changed: &Changed) {
+        let reply = std::mem::take(&mut self.learnt);
+        let Changed { of, change, agreed } = changed;
+        self.house.known.borrow_mut().learn(of, change, &reply, *agreed, Instant::now());
+    }
+}
+
+/// `HELLO` without the client's own password.
+fn hello(version: Option<u8>, name: Option<&[u8]>) -> Vec<u8> {
+    let version = version.map(|version| version.to_string()).unwrap_or_default();
+    let mut words = vec![&b"HELLO"[..]];
+    if !version.is_empty() {
+        words.push(version.as_bytes());
+    }
+    if let Some(name) = name {
+        words.extend([&b"SETNAME"[..], name]);
+    }
+    command(&words)
+}
+
+/// An error in the words of Redis, as far as it has some.
+fn line(error: &NoConnection) -> Vec<u8> {
+    match error {
+        NoConnection::Exhausted { .. } => format!("-ERR max number of clients reached: {error} (egress max=)\r\n"),
+        NoConnection::Refused { .. } => format!("-ERR {error}\r\n").replace('\n', " ").replace("\r ", "\r\n"),
+    }
+    .into_bytes()
+}

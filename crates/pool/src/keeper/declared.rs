@@ -1,0 +1,81 @@
+//! The keys that instances have now, as the keeper and the stock know them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
+
+use nearpath_types::FunctionId;
+
+use crate::destination::{Destination, Key};
+use crate::ledger::Ledger;
+use crate::stock::{Asker, KeyId};
+
+/// Keys without an instance whose ledgers are remembered.
+const REMEMBERED: usize = 1_024;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Declared {
+    entries: BTreeMap<Key, Entry>,
+    destinations: HashMap<KeyId, Rc<Destination>>,
+    ledgers: BTreeMap<Key, Rc<Ledger>>,
+    askers: BTreeMap<FunctionId, u32>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    id: KeyId,
+    users: u32,
+}
+
+impl Declared {
+    /// One more instance has a key; false: it is the first one, and [`begin`](Self::begin) is next.
+    pub(super) fn joins(&mut self, key: &Key) -> bool {
+        let entry = self.entries.get_mut(key);
+        entry.map(|entry| entry.users += 1).is_some()
+    }
+
+    /// A key's first instance.
+    pub(super) fn begin(&mut self, to: &Rc<Destination>, id: KeyId) {
+        self.entries.insert(to.key.clone(), Entry { id, users: 1 });
+        self.destinations.insert(id, Rc::clone(to));
+    }
+
+    /// One instance less has it. What the stock is to forget, if it was the last one.
+    pub(super) fn leaves(&mut self, key: &Key) -> Option<KeyId> {
+        let entry = self.entries.get_mut(key)?;
+        entry.users -= 1;
+        if entry.users > 0 {
+            return None;
+        }
+        let id = self.entries.remove(key)?.id;
+        self.destinations.remove(&id);
+        Some(id)
+    }
+
+    /// The keys that this one takes the place of: of earlier epochs.
+    pub(super) fn before(&self, key: &Key) -> Vec<(Key, KeyId)> {
+        let first = Key { epoch: 0, ..key.clone() };
+        self.entries.range(first..key.clone()).map(|(key, entry)| (key.clone(), entry.id)).collect()
+    }
+
+    pub(super) fn id(&self, key: &Key) -> Option<KeyId> {
+        self.entries.get(key).map(|entry| entry.id)
+    }
+
+    pub(super) fn destination(&self, id: KeyId) -> Option<Rc<Destination>> {
+        self.destinations.get(&id).cloned()
+    }
+
+    /// The number that stands for a function where clients take turns.
+    pub(super) fn asker(&mut self, function: &FunctionId) -> Asker {
+        let next = self.askers.len() as u32;
+        Asker(*self.askers.entry(function.clone()).or_insert(next))
+    }
+
+    pub(super) fn ledger(&mut self, key: &Key) -> Rc<Ledger> {
+        if self.ledgers.len() >= REMEMBERED + self.entries.len() {
+            self.ledgers.retain(|key, _| self.entries.contains_key(key));
+        }
+        Rc::clone(self.ledgers.entry(key.clone()).or_default())
+    }
+}

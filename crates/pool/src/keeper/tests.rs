@@ -1,0 +1,200 @@
+//! The keeper with real connections, on loopback.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use nearpath_testkit::{eventually, within};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{LocalSet, spawn_local};
+
+use super::{Backends, Keeper, Lease, Need, NoConnection};
+use crate::destination::{Destination, Key};
+
+/// A server that keeps what it accepts.
+#[derive(Default, Clone)]
+struct Server(Rc<RefCell<Vec<TcpStream>>>);
+
+impl Server {
+    async fn start() -> (Self, u16) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let (server, port) = (Self::default(), listener.local_addr().unwrap().port());
+        let kept = server.clone();
+        spawn_local(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                kept.0.borrow_mut().push(client);
+            }
+        });
+        (server, port)
+    }
+
+    async fn until(&self, count: usize) {
+        eventually(&format!("{count} connections"), async || self.0.borrow().len() == count).await;
+    }
+
+    /// The end of a client's connection.
+    async fn other_end(&self, client: &TcpStream) -> TcpStream {
+        let client = client.local_addr().unwrap();
+        let find = || self.clients().iter().position(|known| *known == client);
+        eventually("it is accepted", async || find().is_some()).await;
+        let found = find().unwrap();
+        self.0.borrow_mut().remove(found)
+    }
+
+    fn clients(&self) -> Vec<SocketAddr> {
+        self.0.borrow().iter().map(|client| client.peer_addr().unwrap()).collect()
+    }
+}
+
+fn run<F: Future<Output = ()>>(test: F) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    LocalSet::new().block_on(&runtime, within(test));
+}
+
+fn to(port: u16, settings: &str) -> Rc<Destination> {
+    to_at(port, settings, 1)
+}
+
+fn to_at(port: u16, settings: &str, epoch: u64) -> Rc<Destination> {
+    let egress: nearpath_types::Egress = format!("127.0.0.1:{port} {settings}").parse().unwrap();
+    let key = Key { owner: "f.ns".into(), to: egress.to(), identity: String::new(), epoch };
+    Rc::new(Destination { egress, stands: Ipv4Addr::LOCALHOST, key, secrets: BTreeMap::new() })
+}
+
+fn asks(keeper: &Rc<Keeper>, function: &str) -> Rc<dyn Backends> {
+    keeper.for_function(&function.parse().unwrap())
+}
+
+async fn get(backends: &dyn Backends, to: &Destination) -> Result<Lease, NoConnection> {
+    backends.connect(to, Instant::now() + Duration::from_secs(20)).await
+}
+
+#[test]
+fn what_is_expected_is_open_before_it_is_asked_for() {
+    run(async {
+        let (server, port) = Server::start().await;
+        let (keeper, to) = (Keeper::start(), to(port, "warm=1"));
+        keeper.expect(&to);
+        server.until(1).await;
+        let lease = get(&*asks(&keeper, "f"), &to).await.unwrap();
+        assert_eq!(server.clients()[0], lease.stream.local_addr().unwrap(), "that one, and not another");
+    });
+}
+
+#[test]
+fn one_that_its_server_has_closed_or_that_has_words_in_it_is_never_handed_out() {
+    run(async {
+        for says in [false, true] {
+            let (server, port) = Server::start().await;
+            let (keeper, to) = (Keeper::start(), to(port, "warm=1"));
+            keeper.expect(&to);
+            server.until(1).await;
+            let mut first = server.0.borrow_mut().remove(0);
+            if says {
+                first.write_all(b"too early").await.unwrap();
+            } else {
+                drop(first);
+            }
+            let mut lease = get(&*asks(&keeper, "f"), &to).await.unwrap();
+            let mut ours = server.other_end(&lease.stream).await;
+            ours.write_all(b"right").await.unwrap();
+            let mut heard = [0; 5];
+            lease.stream.read_exact(&mut heard).await.unwrap();
+            assert_eq!(&heard, b"right");
+        }
+    });
+}
+
+#[test]
+fn there_are_never_more_than_the_ceiling_and_who_waits_is_told_in_time() {
+    run(async {
+        let (server, port) = Server::start().await;
+        let (keeper, to) = (Keeper::start(), to(port, "max=2 warm=0"));
+        keeper.expect(&to);
+        let backends = asks(&keeper, "f");
+        let (first, _second) = (get(&*backends, &to).await.unwrap(), get(&*backends, &to).await.unwrap());
+        let late = backends.connect(&to, Instant::now()).await.unwrap_err();
+        assert!(matches!(&late, NoConnection::Exhausted { open: 2, .. }), "{late}");
+        assert!(late.to_string().contains("max"), "it names the setting: {late}");
+        let waits = get(&*backends, &to);
+        let frees = async {
+            eventually("somebody waits", async || backends.need(&to) == Need::Own).await;
+            drop(first);
+        };
+        let (third, ()) = tokio::join!(waits, frees);
+        third.unwrap();
+        assert_eq!(server.0.borrow().len(), 3);
+    });
+}
+
+#[test]
+fn who_goes_while_it_waits_takes_nothing_from_others() {
+    run(async {
+        let (_server, port) = Server::start().await;
+        let (keeper, to) = (Keeper::start(), to(port, "max=1 warm=0"));
+        keeper.expect(&to);
+        let backends = asks(&keeper, "f");
+        let first = get(&*backends, &to).await.unwrap();
+        for _ in 0..10 {
+            let given_up = tokio::time::timeout(Duration::ZERO, get(&*backends, &to)).await;
+            assert!(given_up.is_err());
+        }
+        assert_eq!(backends.need(&to), Need::Nobody);
+        drop(first);
+        get(&*backends, &to).await.unwrap();
+    });
+}
+
+#[test]
+fn a_destination_that_is_down_says_so_at_once() {
+    run(async {
+        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap().local_addr().unwrap().port();
+        let (keeper, to) = (Keeper::start(), to(port, ""));
+        keeper.expect(&to);
+        let why = get(&*asks(&keeper, "f"), &to).await.unwrap_err();
+        match &why {
+            NoConnection::Refused { error, .. } => assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused, "{why}"),
+            NoConnection::Exhausted { .. } => panic!("{why}"),
+        }
+        assert!(why.to_string().contains("127.0.0.1"), "{why}");
+    });
+}
+
+#[test]
+fn what_was_open_for_the_old_settings_or_for_nobody_is_closed() {
+    run(async {
+        let (server, port) = Server::start().await;
+        let (keeper, before, after) = (Keeper::start(), to_at(port, "warm=1", 1), to_at(port, "warm=1", 2));
+        keeper.expect(&before);
+        server.until(1).await;
+        keeper.expect(&after);
+        server.until(2).await;
+        let (mut first, mut second) = {
+            let mut both = server.0.borrow_mut();
+            (both.remove(0), both.remove(0))
+        };
+        assert_eq!(first.read(&mut [0]).await.unwrap(), 0, "the old one is closed");
+        assert!(keeper.take(&before).is_none() && keeper.id_of(&before.key), "its instances are there still");
+        keeper.expect_no_more(&before);
+        keeper.expect_no_more(&after);
+        assert_eq!(second.read(&mut [0]).await.unwrap(), 0, "and the new one with its last instance");
+        assert!(get(&*asks(&keeper, "f"), &after).await.is_err(), "nobody may ask any more");
+    });
+}
+
+#[test]
+fn a_warm_one_is_taken_without_waiting_or_not_at_all() {
+    run(async {
+        let (server, port) = Server::start().await;
+        let (keeper, to) = (Keeper::start(), to(port, "warm=1"));
+        keeper.expect(&to);
+        server.until(1).await;
+        eventually("it is known to be open", async || keeper.take(&to).is_some()).await;
+        assert!(keeper.take(&to).is_none());
+    });
+}
