@@ -155,6 +155,42 @@ const SOCKETS: &[(&str, &str)] = &[
     ),
 ];
 
+/// A warm socket of the machine's in the place of its own shows by its peer's address, which is the destination's and not the one that stands for it.
+/// Twice in a row each way, by an IPv4 socket and by an IPv6 one; a socket in doubt goes the other way out.
+#[tokio::test]
+async fn a_warm_socket_takes_the_place_of_its_own() {
+    need_root!();
+    if let Err(why) = nearpath_kernel::probe::shortcut_possible() {
+        skip!("no shortcut here: {why}");
+    }
+    on_a_machine();
+    let (outside, secret) = (Outside::at(Ipv4Addr::LOCALHOST), Outside::at(Ipv4Addr::LOCALHOST));
+    let folder = tempfile::tempdir().unwrap();
+    let house = House::start_in(folder.path(), &[]).await;
+    house.deploy_ready(&runner(folder.path(), "goes", &format!("{NAMED}:{}", outside.port))).await;
+    let at = format!("at = (socket.gethostbyname('{NAMED}'), {})\n", outside.port);
+    let talk = "s.sendall(b'hello\\n')\nheard = s.recv(99).decode().strip()\nsaid = (s.getpeername()[0], heard)\ns.close()";
+    let own = format!("{at}s = socket.socket()\ns.connect(at)\n{talk}");
+    let mapped = format!("{at}s = socket.socket(socket.AF_INET6)\ns.connect(('::ffff:' + at[0], at[1]))\n{talk}");
+    let bound = format!("{at}s = socket.socket()\ns.bind(('0.0.0.0', 0))\ns.connect(at)\n{talk}");
+    for _ in 0..2 {
+        let given = "a warm socket is given";
+        eventually(given, async || run(&house, "goes", &own).await == "('127.0.0.1', 'heard hello')").await;
+        eventually(given, async || run(&house, "goes", &mapped).await == "('::ffff:127.0.0.1', 'heard hello')").await;
+        let carried = run(&house, "goes", &bound).await;
+        assert!(carried.starts_with("('10.61.") && carried.ends_with("'heard hello')"), "{carried}");
+    }
+    let disconnected = format!(
+        "{at}import struct, ctypes\nlibc = ctypes.CDLL(None)\ns = socket.socket()\ns.connect(at)\nfirst = s.getpeername()[0]\n\
+         libc.connect(s.fileno(), struct.pack('H', 0), 2)\ns.settimeout(1)\n\
+         try: s.connect(('127.0.0.1', {})); said = 'reached'\nexcept OSError as error: said = (first, str(error))",
+        secret.port
+    );
+    let reaches = "the machine's socket reaches nothing else when it is disconnected";
+    eventually(reaches, async || run(&house, "goes", &disconnected).await == "('127.0.0.1', 'timed out')").await;
+    assert_eq!(secret.seen().came, 0);
+}
+
 #[tokio::test]
 async fn what_breaks_on_one_side_breaks_on_the_other() {
     need_root!();

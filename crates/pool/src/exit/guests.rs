@@ -102,6 +102,11 @@ impl Guests {
         guest.map(|guest| guest.caller)
     }
 
+    /// Who has an address.
+    pub(crate) fn caller(&self, eip: Eip) -> Option<Rc<Caller>> {
+        self.by_address.get(&eip.0).map(|guest| Rc::clone(&guest.caller))
+    }
+
     /// Whether who comes from one address may go to the other.
     pub(crate) fn judge(&self, from: Ipv4Addr, to: SocketAddrV4) -> Result<Pass, Refusal> {
         let guest = self.by_address.get(&from).ok_or(Refusal::Stranger)?;
