@@ -352,7 +352,7 @@ impl World {
                 in_line += waiting - opening;
                 assert!(
                     self.at(place) >= self.keys[key].max,
-                    "who waits with no connection being opened finds no room"
+                    "who waits with no connection being opened finds no room: {key:?}"
                 );
                 assert_eq!(self.count(*key, Fate::Kept), 0, "nor one that is warm");
             }
@@ -396,8 +396,6 @@ impl World {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
-
     #[test]
     fn any_order_of_events(steps in prop::collection::vec(step(), 1..150)) {
         let mut world = World::new();

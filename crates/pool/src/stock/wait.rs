@@ -32,7 +32,8 @@ impl Stock {
         let rack = self.rack(key);
         let (max, spare, at) = (rack.terms.max, rack.spare() > 0, rack.place);
         let place = self.place(at);
-        let joins = spare && !place.is_failing();
+        let passes = place.line.next(|other| other == key).is_some();
+        let joins = spare && !passes && !place.is_failing();
         let has_room = place.open < max;
         let (open, failing) = (place.open, place.is_failing());
         if !joins && !has_room && deadline <= now {
@@ -66,7 +67,7 @@ impl Stock {
     fn queue(&mut self, now: Instant, at: u64, ticket: Ticket) {
         let Waiter { key, asker, deadline } = self.waiters[&ticket];
         self.rack_mut(key).waits += 1;
-        self.place_mut(at).line.join(asker, ticket, key);
+        self.place_mut(at).line.join((asker, ticket, key));
         self.agenda.put(Due::Waiter(ticket), None, deadline);
         self.settle(now, at);
         self.reclaim(at);
@@ -112,7 +113,7 @@ impl Stock {
         rack.waiting -= 1;
         rack.granted.remove(&ticket);
         let at = rack.place;
-        self.place_mut(at).line.leave(waiter.asker, ticket);
+        self.place_mut(at).line.leave((waiter.asker, ticket, waiter.key));
         Some(waiter)
     }
 }
