@@ -169,7 +169,8 @@ async fn a_warm_socket_takes_the_place_of_its_own() {
     let house = House::start_in(folder.path(), &[]).await;
     house.deploy_ready(&runner(folder.path(), "goes", &format!("{NAMED}:{}", outside.port))).await;
     let at = format!("at = (socket.gethostbyname('{NAMED}'), {})\n", outside.port);
-    let talk = "s.sendall(b'hello\\n')\nheard = s.recv(99).decode().strip()\nsaid = (s.getpeername()[0], heard)\ns.close()";
+    let talk =
+        "s.sendall(b'hello\\n')\nheard = s.recv(99).decode().strip()\nsaid = (s.getpeername()[0], heard)\ns.close()";
     let own = format!("{at}s = socket.socket()\ns.connect(at)\n{talk}");
     let mapped = format!("{at}s = socket.socket(socket.AF_INET6)\ns.connect(('::ffff:' + at[0], at[1]))\n{talk}");
     let bound = format!("{at}s = socket.socket()\ns.bind(('0.0.0.0', 0))\ns.connect(at)\n{talk}");
@@ -187,7 +188,10 @@ async fn a_warm_socket_takes_the_place_of_its_own() {
         secret.port
     );
     let reaches = "the machine's socket reaches nothing else when it is disconnected";
-    eventually(reaches, async || run(&house, "goes", &disconnected).await == "('127.0.0.1', '[Errno 1] Operation not permitted')").await;
+    eventually(reaches, async || {
+        run(&house, "goes", &disconnected).await == "('127.0.0.1', '[Errno 1] Operation not permitted')"
+    })
+    .await;
     assert_eq!(secret.seen().came, 0);
 }
 
