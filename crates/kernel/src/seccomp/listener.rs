@@ -123,9 +123,27 @@ impl Listener {
     /// # Errors
     /// When the descriptor is no listener.
     pub fn next(&self) -> io::Result<Waiting> {
+        self.within(Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))
+    }
+
+    /// Waits for the next call; `None`: there will be none.
+    ///
+    /// # Errors
+    /// As [`next`](Self::next).
+    pub fn wait(&self) -> io::Result<Option<Call>> {
+        loop {
+            match self.within(None)? {
+                Waiting::Call(call) => return Ok(Some(call)),
+                Waiting::Over => return Ok(None),
+                Waiting::Nothing => {}
+            }
+        }
+    }
+
+    fn within(&self, patience: Option<&Timespec>) -> io::Result<Waiting> {
         loop {
             let mut ends = [PollFd::new(&self.0, PollFlags::IN)];
-            rustix::io::retry_on_intr(|| poll(&mut ends, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })))?;
+            rustix::io::retry_on_intr(|| poll(&mut ends, patience))?;
             let found = ends[0].revents();
             if !found.contains(PollFlags::IN) {
                 let over = found.intersects(PollFlags::HUP | PollFlags::ERR);

@@ -108,12 +108,6 @@ impl Keeper {
         self.declared.borrow_mut().ledger(key)
     }
 
-    /// Whether a connection is warm.
-    pub(crate) fn has(&self, to: &Destination) -> bool {
-        let figures = self.id(&to.key).and_then(|id| self.stock.borrow().figures(id));
-        figures.is_some_and(|figures| figures.warm > 0)
-    }
-
     /// A warm connection at once, or none; what is wanted and not there is learnt from.
     pub(crate) fn take(self: &Rc<Self>, to: &Destination) -> Option<Lease> {
         let id = self.id(&to.key)?;

@@ -1,7 +1,6 @@
 //! Whether a warm socket may take the place of the caller's: decisions from facts alone.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
-use std::rc::Rc;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4};
 
 use crate::destination::Destination;
 
@@ -70,11 +69,16 @@ pub(super) fn target(address: &[u8]) -> Option<(Family, Ipv4Addr, u16)> {
     }
 }
 
-/// The destination with warm sockets that an instance means by an address.
-pub(super) fn wanted(address: &[u8], among: &[Rc<Destination>]) -> Option<(Rc<Destination>, Family)> {
+/// Where a destination's warm sockets are for, if it has some that may be given away.
+pub(super) fn place(to: &Destination) -> Option<SocketAddrV4> {
+    to.may_be_given().then(|| SocketAddrV4::new(to.stands, to.egress.port))
+}
+
+/// The number of the place that an address means.
+pub(super) fn wanted(address: &[u8], places: &[Option<SocketAddrV4>]) -> Option<(usize, Family)> {
     let (family, host, port) = target(address)?;
-    let mut fitting = among.iter().filter(|to| to.stands == host && to.egress.port == port && to.may_be_given());
-    Some((fitting.next()?.clone(), family))
+    let meant = Some(SocketAddrV4::new(host, port));
+    places.iter().position(|place| *place == meant).map(|number| (number, family))
 }
 
 /// What a socket is, apart from its options.
@@ -128,6 +132,16 @@ mod tests {
         fn no_octets_make_it_fail(address in prop::collection::vec(any::<u8>(), 0..40)) {
             let _ = target(&address);
         }
+    }
+
+    #[test]
+    fn what_nothing_is_kept_warm_for_is_not_wanted() {
+        let (host, port) = (Ipv4Addr::new(10, 61, 0, 2), 80);
+        let places = [None, Some(SocketAddrV4::new(host, port))];
+        assert_eq!(wanted(&v4(host, port), &places), Some((1, Family::V4)));
+        assert_eq!(wanted(&mapped(host, port), &places), Some((1, Family::V6)));
+        assert_eq!(wanted(&v4(host, 81), &places), None);
+        assert_eq!(wanted(&v4(Ipv4Addr::LOCALHOST, port), &places), None);
     }
 
     #[test]

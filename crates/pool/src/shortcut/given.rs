@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 use nearpath_kernel::sockets::{Diag, Ends, Identity};
@@ -39,11 +40,12 @@ impl Given {
         Ok(given)
     }
 
-    /// Counts a socket as open until the kernel has freed it; its last descriptor here is closed.
-    pub(super) fn note(&self, warm: Warm) {
+    /// Counts a socket as open until the kernel has freed it, from before it is given away.
+    pub(super) fn note(&self, warm: Warm) -> OwnedFd {
         let identity = warm.identity();
-        let (_, gone) = warm.into_parts();
+        let (socket, gone) = warm.into_parts();
         self.open.borrow_mut().insert(identity.cookie(), (identity, gone));
+        socket
     }
 
     /// How many are open.
@@ -88,8 +90,7 @@ mod tests {
         let all = Given::start().unwrap();
         let (warm, held, peer) = given(&server, &closed);
         let (other, still_held, _peer) = given(&server, &closed);
-        all.note(warm);
-        all.note(other);
+        drop((all.note(warm), all.note(other)));
         assert_eq!((all.open(), closed.get()), (2, 0));
         drop((held, peer));
         while closed.get() == 0 {

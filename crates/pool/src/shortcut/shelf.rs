@@ -45,10 +45,6 @@ impl Drop for Shelf {
 }
 
 impl Stock for Shelf {
-    fn has(&self, to: &Rc<Destination>, family: Family) -> bool {
-        self.keeper.has(&self.destination(to, family))
-    }
-
     fn take(&self, to: &Rc<Destination>, family: Family) -> Option<Warm> {
         let lease = self.keeper.take(&self.destination(to, family))?;
         warm(lease, family).inspect_err(|error| tracing::debug!(to = to.key.to, %error, "not to be given")).ok()

@@ -1,9 +1,9 @@
 //! A connection that may be given away.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
-use nearpath_kernel::sockets::{Change, Identity, is_locked, lock_to_peer};
+use nearpath_kernel::sockets::{Identity, is_locked, lock_to_peer};
 
 use crate::keeper::Gone;
 
@@ -36,17 +36,5 @@ impl Warm {
     /// The socket, for whoever carries bytes over it instead of giving it away.
     pub fn into_parts(self) -> (OwnedFd, Gone) {
         (self.socket, self.gone)
-    }
-
-    /// Makes it like the one whose place it takes.
-    pub(super) fn dress(&self, changes: &[Change], blocking: bool) -> io::Result<()> {
-        rustix::io::ioctl_fionbio(&self.socket, !blocking)?;
-        changes.iter().try_for_each(|change| change.apply(&self.socket))
-    }
-}
-
-impl AsFd for Warm {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
     }
 }

@@ -37,3 +37,28 @@ fn cost() {
         println!("{what:10} {who:24} {:6.1} µs ({:.1} to {:.1})", micros[RUNS / 2], micros[0], micros[RUNS - 1]);
     }
 }
+
+/// What a neighbour costs that hardly ever runs: as [`cost`], beside a program that connects for ever with a hundredth of a processor.
+#[test]
+#[ignore = "a measurement"]
+fn beside_a_throttled_neighbour() {
+    use std::io::{BufRead, BufReader};
+    let server = Server::start();
+    let mut command = client_or_skip!("cost", &server);
+    let pool = Pool::to(server.address);
+    let mut neighbour = pool.start(&mut client_or_skip!("forever", &server));
+    let mut line = String::new();
+    BufReader::with_capacity(1, neighbour.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let left = pool.run(&mut command);
+    println!("beside one that runs:\n{}{}", left.out, left.err);
+    let group = std::path::Path::new("/sys/fs/cgroup/cpu/nearpath-throttled");
+    std::fs::create_dir_all(group).unwrap();
+    std::fs::write(group.join("cpu.cfs_quota_us"), "1000").unwrap();
+    std::fs::write(group.join("cgroup.procs"), neighbour.id().to_string()).unwrap();
+    let left = pool.run(&mut command);
+    println!("beside one that hardly ever does:\n{}{}", left.out, left.err);
+    println!("{}", std::fs::read_to_string(group.join("cpu.stat")).unwrap());
+    neighbour.kill().unwrap();
+    neighbour.wait().unwrap();
+    std::fs::remove_dir(group).unwrap();
+}

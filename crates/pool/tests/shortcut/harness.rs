@@ -261,10 +261,6 @@ impl Shelf {
 }
 
 impl Stock for Shelf {
-    fn has(&self, _: &Rc<Destination>, family: Family) -> bool {
-        !self.shelf(family).borrow().is_empty()
-    }
-
     fn take(&self, _: &Rc<Destination>, family: Family) -> Option<Warm> {
         let warm = self.shelf(family).borrow_mut().pop()?;
         if self.refill {
