@@ -160,8 +160,9 @@ impl Keeper {
             };
             self.act();
             let (socket, stream) = told.map_err(|why| refused(to, begun, why))?;
-            set_up(&stream).map_err(|error| refused(to, begun, Refused::Failed(error)))?;
-            return Ok(self.lease(socket, stream));
+            let lease = self.lease(socket, stream);
+            set_up(&lease.stream).map_err(|error| refused(to, begun, Refused::Failed(error)))?;
+            return Ok(lease);
         }
     }
 
