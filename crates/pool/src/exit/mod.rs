@@ -113,12 +113,18 @@ impl Exit {
     }
 
     async fn accept(self: Rc<Self>, listener: TcpListener) {
+        let mut failed = false;
         loop {
             match listener.accept().await {
-                Ok((client, from)) => self.meet(client, from),
+                Ok((client, from)) => {
+                    failed = false;
+                    self.meet(client, from);
+                }
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
-                    tracing::warn!(%error, "the way out cannot take a connection");
+                    if !std::mem::replace(&mut failed, true) {
+                        tracing::warn!(%error, "the way out cannot take a connection; it goes on when it can");
+                    }
                     tokio::time::sleep(PAUSE).await;
                 }
             }
