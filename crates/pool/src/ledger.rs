@@ -3,6 +3,8 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
+use crate::stock::Figures;
+
 /// Of one [`Key`](crate::destination::Key).
 #[derive(Debug, Default)]
 pub struct Ledger {
@@ -14,6 +16,10 @@ pub struct Ledger {
     pub waits: Cell<u64>,
     /// Clients that got no connection.
     pub refused: Cell<u64>,
+    /// Connections that the destination did not take.
+    pub failed: Cell<u64>,
+    /// Warm connections found dead when they were to be handed out.
+    pub stale: Cell<u64>,
     /// Connections cleaned for their next client.
     pub resets: Cell<u64>,
     /// Bytes to the destination.
@@ -28,6 +34,16 @@ impl Ledger {
     /// One more.
     pub fn count(counter: &Cell<u64>, more: u64) {
         counter.set(counter.get() + more);
+    }
+
+    /// What the stock counted of a key that it forgets.
+    pub(crate) fn keep(&self, figures: &Figures) {
+        let Figures { hits, misses, waits, refused, failed, stale, .. } = *figures;
+        let cells = [&self.hits, &self.misses, &self.waits, &self.refused, &self.failed, &self.stale];
+        cells
+            .into_iter()
+            .zip([hits, misses, waits, refused, failed, stale])
+            .for_each(|(cell, more)| Self::count(cell, more));
     }
 
     /// A client keeps its connection until it leaves.
