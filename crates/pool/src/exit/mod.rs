@@ -18,9 +18,11 @@ use std::io;
 use std::net::{SocketAddr, SocketAddrV4};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::sync::mpsc::SyncSender;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nearpath_types::pool::PoolStatus;
 use nearpath_types::{Eip, InstanceId};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime;
@@ -50,6 +52,8 @@ pub(crate) enum Order {
     Listen(u16, std::net::TcpListener),
     /// Nobody does any more.
     Close(u16),
+    /// Somebody wants to know how things stand.
+    Report(SyncSender<Vec<PoolStatus>>),
 }
 
 /// What the thread has.
@@ -93,6 +97,7 @@ impl Exit {
                     let had = caller.iter().flat_map(|caller| &caller.destinations);
                     had.for_each(|to| self.keeper.expect_no_more(to));
                 }
+                Order::Report(to) => drop(to.send(self.keeper.report(Instant::now()))), // who asked may have gone
                 Order::Listen(port, listener) => self.listen(port, listener),
                 Order::Close(port) => {
                     let listener = self.listeners.borrow_mut().remove(&port);

@@ -58,12 +58,12 @@ impl Exit {
             destination: Rc::clone(&pass.to),
             backends: Rc::clone(&pass.backends),
             rooms: Rc::clone(&self.keeper.rooms),
-            ledger: self.keeper.ledger(&pass.to.key),
+            ledger: self.keeper.ledger(&pass.to),
         }
     }
 
     async fn raw(&self, client: &TcpStream, pass: Pass) -> io::Result<()> {
-        let ledger = self.keeper.ledger(&pass.to.key);
+        let ledger = self.keeper.ledger(&pass.to);
         match self.lease(client, &pass).await {
             Some(Lease { stream, gone: _gone }) => carry(client, &stream, &ledger).await,
             None => Ok(()),
@@ -71,7 +71,7 @@ impl Exit {
     }
 
     async fn encrypted(&self, mut client: TcpStream, pass: Pass) -> io::Result<()> {
-        let ledger = self.keeper.ledger(&pass.to.key);
+        let ledger = self.keeper.ledger(&pass.to);
         let Some(lease) = self.lease(&client, &pass).await else { return Ok(()) };
         match tls::on(lease, &pass.to, &self.keeper.rooms).await {
             Ok(mut socket) => {
