@@ -1,11 +1,16 @@
 //! The adapters against real servers: programs of the field, unmodified, through a listener on loopback; no node is needed.
 
+#![allow(clippy::unwrap_used)] // a test that panics has failed, which is what it is for
+
 mod clients;
 mod postgres;
 mod postgres_faults;
 mod postgres_isolation;
+mod postgres_measure;
 mod postgres_raw;
 mod postgres_server;
+mod postgres_statements;
+mod postgres_tls;
 mod redis;
 mod redis_isolation;
 mod server;

@@ -80,8 +80,11 @@ fn a_server_that_is_full_says_so_itself() {
 #[test]
 fn the_ceiling_holds_and_waiting_ends() {
     on_postgres!(&[], |server| {
-        let wait = Duration::from_millis(300);
-        let stage = stage(Egress { max: 3, ..as_function(server.at, Mode::Transaction) }).await;
+        server.sql("CREATE ROLE plain LOGIN").await;
+        server.ask_for("trust").await;
+        let mut egress = as_function(server.at, Mode::Transaction);
+        egress.login.as_mut().unwrap().user = "plain".into();
+        let stage = stage(Egress { max: 3, wait: Duration::from_secs(60), ..egress.clone() }).await;
         let clients: Vec<_> = (0..30)
             .map(|n| {
                 let at = stage.at;
@@ -101,7 +104,7 @@ fn the_ceiling_holds_and_waiting_ends() {
             client.await.unwrap();
         }
         assert!(stage.backends.most() <= 3);
-        let stage = crate::postgres::stage(Egress { max: 1, wait, ..as_function(server.at, Mode::Transaction) }).await;
+        let stage = crate::postgres::stage(Egress { max: 1, wait: Duration::from_secs(3), ..egress }).await;
         let (mut one, mut two) = (Raw::new(stage.at).await, Raw::new(stage.at).await);
         one.ask("BEGIN; SELECT 1").await.unwrap();
         let said = two.ask("SELECT 1").await.unwrap_err();

@@ -10,6 +10,8 @@ use super::sql::Judgement;
 
 /// Statements prepared at one backend at most; PgBouncer's `max_prepared_statements` is 200, too.
 pub(super) const MOST_PREPARED: usize = 200;
+/// What statements are called at backends begins so.
+pub(super) const PREFIX: &str = "nearpath_";
 /// Nothing is asked of it, no transaction is open.
 pub(super) const IDLE: u8 = b'I';
 
@@ -47,11 +49,27 @@ impl Statements {
             self.purge_at.set(2 * known.len() + 64);
         }
         let (id, body) = (self.next.replace(self.next.get() + 1), Bytes::copy_from_slice(body));
-        let name = format!("nearpath_{id}");
+        let name = format!("{PREFIX}{id}");
         let statement = Rc::new(Statement { id, name, body: body.clone(), judgement: judge() });
         known.insert(body, Rc::downgrade(&statement));
         statement
     }
+}
+
+/// Where a backend has a statement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Slot {
+    /// Under the name that the statement has at all backends.
+    Named(u64),
+    /// As the one without a name, which each one that is prepared so replaces.
+    Unnamed,
+}
+
+/// A Parse that was sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Sent {
+    slot: Slot,
+    token: u64,
 }
 
 /// Of one backend.
@@ -64,57 +82,102 @@ pub(super) struct Facts {
     pub(super) initial: Rc<Values>,
     /// Process and secret: who has them can cancel.
     pub(super) key: (i32, i32),
-    /// The statement without a name.
-    pub(super) unnamed: Option<Rc<Statement>>,
     /// Something may be left that only the server knows of.
     pub(super) leaves: bool,
-    prepared: HashMap<u64, Prepared>,
-    uses: u64,
+    prepared: HashMap<Slot, Prepared>,
+    /// Counts uses and Parses.
+    count: u64,
+    series: u64,
 }
 
 #[derive(Debug)]
 struct Prepared {
     statement: Rc<Statement>,
     used: u64,
-    /// The server cannot run it any more as it is.
-    stale: bool,
+    token: u64,
+    standing: Standing,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    Sure,
+    /// In this series of messages. If an earlier message of it fails, it was skipped, and so is all that relies on it; after the series' end it is not
+    /// known until the reply comes.
+    Sent(u64),
+    /// Perhaps it is there, perhaps the server cannot run it any more as it is: it is closed before it is prepared.
+    Doubtful,
+}
+
+impl Statement {
+    /// Where it is prepared for clients that call it `name`.
+    pub(super) fn slot(&self, name: &[u8]) -> Slot {
+        if name.is_empty() { Slot::Unnamed } else { Slot::Named(self.id) }
+    }
 }
 
 impl Facts {
-    /// Whether `statement` is prepared here; if so, that counts as a use.
-    pub(super) fn knows(&mut self, statement: &Statement) -> bool {
-        self.uses += 1;
-        let uses = self.uses;
-        self.prepared.get_mut(&statement.id).filter(|prepared| !prepared.stale).map(|it| it.used = uses).is_some()
+    /// Whether a Bind that is sent now finds `statement` there; if so, that counts as a use.
+    pub(super) fn knows(&mut self, slot: Slot, statement: &Statement) -> bool {
+        self.count += 1;
+        let (count, series) = (self.count, self.series);
+        let known = self.prepared.get_mut(&slot).filter(|prepared| {
+            prepared.statement.id == statement.id
+                && [Standing::Sure, Standing::Sent(series)].contains(&prepared.standing)
+        });
+        known.map(|prepared| prepared.used = count).is_some()
     }
 
-    /// Notes it as prepared. What has to be closed before: its stale self, or the one that was not used for longest.
-    pub(super) fn learns(&mut self, statement: &Rc<Statement>) -> Option<Rc<Statement>> {
-        let stale = self.prepared.remove(&statement.id).map(|prepared| prepared.statement);
-        let full = self.prepared.len() >= MOST_PREPARED;
-        let least =
-            full.then(|| self.prepared.values().min_by_key(|it| it.used)).flatten().map(|it| it.statement.clone());
-        least.iter().for_each(|least| drop(self.prepared.remove(&least.id)));
-        self.uses += 1;
-        let prepared = Prepared { statement: statement.clone(), used: self.uses, stale: false };
-        self.prepared.insert(statement.id, prepared);
-        stale.or(least)
+    /// Notes that a Parse is sent for it. Besides, what has to be closed before: itself, if that may be there, or the one that was not used for longest.
+    pub(super) fn learns(&mut self, slot: Slot, statement: &Rc<Statement>) -> (Sent, Option<Rc<Statement>>) {
+        self.count += 1;
+        let (token, standing) = (self.count, Standing::Sent(self.series));
+        let before = self.prepared.remove(&slot).map(|prepared| prepared.statement);
+        let closed = if slot == Slot::Unnamed { None } else { before.or_else(|| self.make_room()) };
+        let prepared = Prepared { statement: statement.clone(), used: token, token, standing };
+        self.prepared.insert(slot, prepared);
+        (Sent { slot, token }, closed)
     }
 
-    /// The server did not prepare it after all.
-    pub(super) fn forgets(&mut self, statement: &Statement) {
-        self.prepared.remove(&statement.id);
+    fn make_room(&mut self) -> Option<Rc<Statement>> {
+        if self.prepared.len() < MOST_PREPARED {
+            return None;
+        }
+        let named = self.prepared.iter().filter(|(slot, _)| **slot != Slot::Unnamed);
+        let least = named.min_by_key(|(_, prepared)| prepared.used).map(|(slot, _)| *slot)?;
+        self.prepared.remove(&least).map(|prepared| prepared.statement)
+    }
+
+    /// The server has prepared it.
+    pub(super) fn is_sure(&mut self, sent: Sent) {
+        let same = self.prepared.get_mut(&sent.slot).filter(|prepared| prepared.token == sent.token);
+        same.into_iter().for_each(|prepared| prepared.standing = Standing::Sure);
+    }
+
+    /// The server did not prepare it, or not then: an earlier Parse may have.
+    pub(super) fn forgets(&mut self, sent: Sent) {
+        let same = self.prepared.get_mut(&sent.slot).filter(|prepared| prepared.token == sent.token);
+        same.into_iter().for_each(|prepared| prepared.standing = Standing::Doubtful);
     }
 
     /// It has to be prepared again: a table that it names has changed.
     pub(super) fn outlives(&mut self, statement: &Statement) {
-        self.prepared.get_mut(&statement.id).into_iter().for_each(|prepared| prepared.stale = true);
+        let prepared = self.prepared.get_mut(&Slot::Named(statement.id));
+        prepared.into_iter().for_each(|prepared| prepared.standing = Standing::Doubtful);
     }
 
-    /// All statements are gone.
-    pub(super) fn forgets_all(&mut self) {
-        self.prepared.clear();
-        self.unnamed = None;
+    /// All that have names are gone, those apart that are on their way.
+    pub(super) fn forgets_named(&mut self) {
+        self.prepared.retain(|slot, prepared| *slot == Slot::Unnamed || matches!(prepared.standing, Standing::Sent(_)));
+    }
+
+    /// The one without a name is gone.
+    pub(super) fn forgets_unnamed(&mut self) {
+        self.prepared.remove(&Slot::Unnamed);
+    }
+
+    /// A series of messages ends: what follows is not skipped with it.
+    pub(super) fn ends_series(&mut self) {
+        self.series += 1;
     }
 }
 
@@ -140,12 +203,35 @@ mod tests {
         let (statements, mut facts) = (Statements::default(), Facts::default());
         let all: Vec<_> =
             (0..=MOST_PREPARED).map(|n| statements.of(format!("{n}").as_bytes(), Judgement::default)).collect();
-        assert!(all[..MOST_PREPARED].iter().all(|statement| facts.learns(statement).is_none()));
-        assert!(facts.knows(&all[0]));
-        let closed = facts.learns(&all[MOST_PREPARED]).unwrap();
-        assert!(Rc::ptr_eq(&closed, &all[1]) && !facts.knows(&all[1]) && facts.knows(&all[0]));
+        let slot = |n: usize| all[n].slot(b"a");
+        for (n, statement) in all[..MOST_PREPARED].iter().enumerate() {
+            assert!(facts.learns(slot(n), statement).1.is_none());
+        }
+        assert!(facts.knows(slot(0), &all[0]));
+        let closed = facts.learns(slot(MOST_PREPARED), &all[MOST_PREPARED]).1.unwrap();
+        assert!(Rc::ptr_eq(&closed, &all[1]) && !facts.knows(slot(1), &all[1]) && facts.knows(slot(0), &all[0]));
         facts.outlives(&all[0]);
-        assert!(!facts.knows(&all[0]));
-        assert!(Rc::ptr_eq(&facts.learns(&all[0]).unwrap(), &all[0]), "closed before it is prepared again");
+        assert!(!facts.knows(slot(0), &all[0]));
+        let closed = facts.learns(slot(0), &all[0]).1.unwrap();
+        assert!(Rc::ptr_eq(&closed, &all[0]), "closed before it is prepared again");
+    }
+
+    #[test]
+    fn after_a_series_only_a_reply_makes_sure() {
+        let (statements, mut facts) = (Statements::default(), Facts::default());
+        let statement = statements.of(b"a", Judgement::default);
+        let slot = statement.slot(b"a");
+        let (first, _) = facts.learns(slot, &statement);
+        assert!(facts.knows(slot, &statement));
+        facts.ends_series();
+        assert!(!facts.knows(slot, &statement));
+        let (second, closed) = facts.learns(slot, &statement);
+        assert!(closed.is_some(), "it may be there");
+        facts.ends_series();
+        facts.forgets(first);
+        facts.is_sure(second);
+        assert!(facts.knows(slot, &statement), "the fate of the first says nothing of the second");
+        facts.forgets_named();
+        assert!(!facts.knows(slot, &statement));
     }
 }

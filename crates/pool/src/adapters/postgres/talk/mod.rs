@@ -2,11 +2,13 @@
 //! the backend's means for the client ([`Talk::relay`]), and when nothing binds the two ([`Talk::is_at_rest`]).
 //!
 //! Statements keep the client's names on its side only. A backend that lacks one is told it before it is used, and the reply is kept from the client; a
-//! Parse of what the backend knows already is answered here. So each message that was sent has its place in a queue of expected replies.
+//! Close frees a name here, and nothing there. So each message that was sent has its place in a queue of expected replies.
 
 mod queue;
 mod relay;
 mod series;
+#[cfg(test)]
+mod simulation;
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -41,8 +43,8 @@ pub(super) enum Odd {
 /// One client's side.
 #[derive(Debug)]
 pub(super) struct Talk {
+    /// Prepared statements by the client's names; the one without a name is among them.
     names: HashMap<Bytes, Rc<Statement>>,
-    unnamed: Option<Rc<Statement>>,
     /// The settings that the client knows of.
     pub(super) values: Values,
     queue: Queue,
@@ -67,7 +69,6 @@ impl Talk {
         let whole_session = mode == Mode::Session;
         Self {
             names: HashMap::new(),
-            unnamed: None,
             values,
             queue: Queue::default(),
             pin: whole_session.then_some("session mode"),
@@ -175,6 +176,7 @@ impl Talk {
             }
             b'S' => {
                 self.series = false;
+                facts.ends_series();
                 if !self.copying {
                     self.queue.push(Expect::Sync);
                 }
@@ -182,6 +184,7 @@ impl Talk {
             }
             b'F' => {
                 facts.leaves = true;
+                facts.ends_series();
                 self.queue.push(Expect::Query);
                 ways.to_backend.extend_from_slice(message);
             }
@@ -200,16 +203,22 @@ impl Talk {
         let judgement = self.judge(&message[HEAD..]);
         if let Some(name) = self.freed(&judgement).filter(|_| facts.status != b'E') {
             let statement = self.names.remove(&name);
-            let undo = statement.map_or(Undo::Nothing, |statement| Undo::Name(name, statement));
+            let undo = Undo::Freed((name, statement));
             let mut tag = BytesMut::new();
             words::tag(&mut tag, "DEALLOCATE");
             self.queue.push(Expect::Say(tag.freeze(), undo));
             return self.queue.push(Expect::SayReady);
         }
-        (self.unnamed, facts.unnamed) = (None, None);
+        self.end_unnamed(facts);
         self.apply(&judgement, facts);
+        facts.ends_series();
         self.queue.push(Expect::Query);
         ways.to_backend.extend_from_slice(message);
+    }
+
+    fn end_unnamed(&mut self, facts: &mut Facts) {
+        self.names.remove(&b""[..]);
+        facts.forgets_unnamed();
     }
 
     /// The beginning of a message that is too long to be read.
@@ -218,7 +227,8 @@ impl Talk {
             b'd' => {}
             b'Q' | b'F' => {
                 self.stay("long statement");
-                (self.unnamed, facts.unnamed) = (None, None);
+                self.end_unnamed(facts);
+                facts.ends_series();
                 self.queue.push(Expect::Query);
             }
             b'P' => {
@@ -226,7 +236,7 @@ impl Talk {
                 self.series = true;
                 let (name, _) = text(&start[HEAD..]).ok_or_else(|| Odd::Client("a name without end".into()))?;
                 if name.is_empty() {
-                    (self.unnamed, facts.unnamed) = (None, None);
+                    self.end_unnamed(facts);
                 }
                 self.queue.push(Expect::Parse(Undo::Nothing));
             }
