@@ -11,6 +11,8 @@ mod cancel;
 mod door;
 mod facts;
 mod frame;
+#[doc(hidden)]
+pub mod fuzz;
 mod line;
 mod login;
 mod proof;

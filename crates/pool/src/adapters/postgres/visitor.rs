@@ -94,7 +94,7 @@ impl Visitor {
 
     /// Passes on what the client said.
     async fn hear(&mut self) -> Result<Course, Odd> {
-        while !self.guest.backend.as_ref().is_some_and(|kept| kept.item.line.is_full()) && !self.client.is_full() {
+        while !self.talk.is_crowded() && !self.is_full() {
             let Some(piece) = self.client.inbox.next()? else { break };
             if matches!(&piece, Piece::Whole(message) if message[0] == b'X') {
                 return Ok(Course::Left);
@@ -111,11 +111,15 @@ impl Visitor {
             }
             let kept = self.guest.backend.as_mut().expect("it has just been attached");
             let Backend { line, facts, .. } = &mut kept.item;
-            let statements = &self.room.statements;
-            let ways = &mut Ways { to_backend: &mut line.out, to_client: &mut self.client.out, statements };
+            let names = &self.room.names;
+            let ways = &mut Ways { to_backend: &mut line.out, to_client: &mut self.client.out, names };
             self.talk.hear(piece, facts, ways)?;
         }
         Ok(Course::On)
+    }
+
+    fn is_full(&self) -> bool {
+        self.client.is_full() || self.guest.backend.as_ref().is_some_and(|kept| kept.item.line.is_full())
     }
 
     /// Gets a backend. A client that hangs up meanwhile waits no longer.

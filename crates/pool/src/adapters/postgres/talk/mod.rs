@@ -16,7 +16,7 @@ use std::rc::Rc;
 use bytes::{Bytes, BytesMut};
 use nearpath_types::egress::Mode;
 
-use super::facts::{Facts, IDLE, Statement, Statements, Values};
+use super::facts::{Facts, IDLE, Names, Statement, Values};
 use super::frame::{HEAD, Malformed, Piece, text};
 use super::sql::{self, Judgement, RESTORED};
 use super::words;
@@ -24,6 +24,10 @@ use queue::{Expect, Queue, Undo};
 
 /// Statements that one client may have prepared under names.
 const MOST_NAMES: usize = 4_096;
+/// Bytes of their texts, or nearly.
+const MOST_TEXT: usize = 16 << 20;
+/// Replies that may be expected before more is heard. The server keeps replies back until it has 8 KB of them, which are fewer than this.
+const MOST_EXPECTED: usize = 16_384;
 /// No text longer than this is looked at only to see whether it is a `DEALLOCATE`.
 const LONGEST_DEALLOCATE: usize = 128;
 /// Encodings in which a byte of ASCII may be part of another character, so that a text cannot be cut into tokens without knowing them.
@@ -45,6 +49,8 @@ pub(super) enum Odd {
 pub(super) struct Talk {
     /// Prepared statements by the client's names; the one without a name is among them.
     names: HashMap<Bytes, Rc<Statement>>,
+    /// Bytes of their texts at most.
+    text_kept: usize,
     /// The settings that the client knows of.
     pub(super) values: Values,
     queue: Queue,
@@ -61,7 +67,7 @@ pub(super) struct Talk {
 pub(super) struct Ways<'a> {
     pub(super) to_backend: &'a mut BytesMut,
     pub(super) to_client: &'a mut BytesMut,
-    pub(super) statements: &'a Statements,
+    pub(super) names: &'a Names,
 }
 
 impl Talk {
@@ -69,6 +75,7 @@ impl Talk {
         let whole_session = mode == Mode::Session;
         Self {
             names: HashMap::new(),
+            text_kept: 0,
             values,
             queue: Queue::default(),
             pin: whole_session.then_some("session mode"),
@@ -96,6 +103,11 @@ impl Talk {
     /// All that was sent has been answered.
     pub(super) fn is_quiet(&self) -> bool {
         self.queue.is_empty() && !self.series && !self.copying
+    }
+
+    /// So much is under way that replies have to come first.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.queue.len() >= MOST_EXPECTED
     }
 
     /// Whether the server waits for more of the client's before it ends what is under way.

@@ -57,6 +57,10 @@ impl Queue {
         self.expected.is_empty()
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.expected.len()
+    }
+
     pub(super) fn first(&self) -> Option<&Expect> {
         self.expected.front()
     }

@@ -8,7 +8,7 @@ use super::super::facts::{Facts, PREFIX, Sent, Statement};
 use super::super::frame::{HEAD, text};
 use super::super::words;
 use super::queue::{Expect, Undo};
-use super::{MOST_NAMES, Talk, Ways};
+use super::{MOST_NAMES, MOST_TEXT, Talk, Ways};
 
 /// A name that clients must not use.
 struct NotYours;
@@ -37,21 +37,34 @@ impl Talk {
 
     fn parse(&mut self, message: &[u8], body: &[u8], facts: &mut Facts, ways: &mut Ways<'_>) -> Option<()> {
         let (name, rest) = text(body)?;
-        let untracked = self.whole_session || (self.names.len() >= MOST_NAMES && !name.is_empty());
+        let untracked = self.whole_session || (!name.is_empty() && self.is_full_of_names());
         if untracked {
             self.stay("many statements");
             self.queue.push(Expect::Parse(Undo::Nothing));
             ways.to_backend.extend_from_slice(message);
             return Some(());
         }
-        let statement = ways.statements.of(rest, || self.judge(rest));
+        let (body, judgement) = (Bytes::copy_from_slice(rest), self.judge(rest));
+        let statement = Rc::new(Statement { name: ways.names.of(rest), body, judgement });
         self.apply(&statement.judgement, facts);
+        self.text_kept += rest.len();
         let name = Bytes::copy_from_slice(name);
         let renamed = Some((name.clone(), self.names.insert(name.clone(), statement.clone())));
         // Also where the backend knows it: what a text means may have changed, and this client is to hear what it means now.
         let sent = self.prepare(&name, &statement, facts, ways.to_backend);
         self.queue.push(Expect::Parse(Undo::Parsed(Some(sent), renamed)));
         Some(())
+    }
+
+    /// Whether the client has as many statements as are kept for one.
+    fn is_full_of_names(&mut self) -> bool {
+        if self.names.len() >= MOST_NAMES {
+            return true;
+        }
+        if self.text_kept > MOST_TEXT {
+            self.text_kept = self.names.values().map(|statement| statement.body.len()).sum();
+        }
+        self.text_kept > MOST_TEXT
     }
 
     /// Writes a Parse, under the name that the statement has at backends, or none.
@@ -64,10 +77,10 @@ impl Talk {
     ) -> Sent {
         let (sent, old) = facts.learns(statement.slot(name), statement);
         if let Some(old) = old {
-            self.close_hidden(old.name.as_bytes(), to_backend);
+            self.close_hidden(old.text.as_bytes(), to_backend);
         }
         words::message(to_backend, b'P', |out| {
-            words::text(out, if name.is_empty() { b"" } else { statement.name.as_bytes() });
+            words::text(out, if name.is_empty() { b"" } else { statement.name.text.as_bytes() });
             out.extend_from_slice(&statement.body);
         });
         sent
@@ -115,11 +128,11 @@ impl Talk {
         match &statement {
             Some(statement) if !name.is_empty() => {
                 let whole = u32::from_be_bytes(message[1..HEAD].try_into().expect("four bytes")) as usize;
-                let length = u32::try_from(whole - name.len() + statement.name.len()).ok()?;
+                let length = u32::try_from(whole - name.len() + statement.name.text.len()).ok()?;
                 ways.to_backend.put_u8(b'B');
                 ways.to_backend.put_u32(length);
                 words::text(ways.to_backend, portal);
-                words::text(ways.to_backend, statement.name.as_bytes());
+                words::text(ways.to_backend, statement.name.text.as_bytes());
                 ways.to_backend.extend_from_slice(values);
             }
             _ => ways.to_backend.extend_from_slice(message),
@@ -135,7 +148,7 @@ impl Talk {
         match statement.filter(|_| !name.is_empty()) {
             Some(statement) => words::message(ways.to_backend, b'D', |out| {
                 out.put_u8(b'S');
-                words::text(out, statement.name.as_bytes());
+                words::text(out, statement.name.text.as_bytes());
             }),
             None => ways.to_backend.extend_from_slice(message),
         }

@@ -6,7 +6,7 @@ use bytes::{BufMut, BytesMut};
 use nearpath_types::egress::Mode;
 use proptest::prelude::*;
 
-use super::super::facts::{Facts, Statements, Values};
+use super::super::facts::{Facts, Names, Values};
 use super::super::frame::{HEAD, Inbox, Piece, text};
 use super::super::words;
 use super::{Talk, Ways};
@@ -260,7 +260,7 @@ struct Client {
 /// Few backends, and what they have in common.
 struct Pool {
     free: Vec<Backend>,
-    statements: Statements,
+    names: Names,
     /// Replies come in parts of so many bytes.
     part: usize,
 }
@@ -273,7 +273,7 @@ impl Pool {
             (facts.status, facts.values) = (b'I', values.clone());
             Backend { session: Session::new(false), facts, inbox: Inbox::default() }
         };
-        Self { free: (0..backends).map(backend).collect(), statements: Statements::default(), part }
+        Self { free: (0..backends).map(backend).collect(), names: Names::default(), part }
     }
 
     /// Has a client say something.
@@ -292,8 +292,8 @@ impl Pool {
                 client.backend = Some(backend);
             }
             let backend = client.backend.as_mut().unwrap();
-            let (to_client, statements) = (&mut client.heard, &self.statements);
-            let ways = &mut Ways { to_backend: &mut to_backend, to_client, statements };
+            let (to_client, names) = (&mut client.heard, &self.names);
+            let ways = &mut Ways { to_backend: &mut to_backend, to_client, names };
             client.talk.hear(piece, &mut backend.facts, ways).unwrap();
         }
         self.answer(client, &to_backend);
