@@ -57,12 +57,7 @@ async fn receive(mut client: Line<TcpStream>, startup: Startup, visit: Visit) ->
     let room = room::of(&visit);
     let seat = room.seats.take();
     match door::enter(&mut client, startup, &visit, &room, &seat).await {
-        Ok(guest) => {
-            let mut visitor = Visitor::new(client, guest, seat, room, visit);
-            let stayed = visitor.stay().await;
-            visitor.leave();
-            stayed
-        }
+        Ok(guest) => Visitor::new(client, guest, seat, room, visit).stay().await,
         Err(turned) => turn_away(client, turned, &visit).await,
     }
 }

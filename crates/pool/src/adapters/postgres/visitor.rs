@@ -267,8 +267,8 @@ impl Visitor {
         tokio::time::timeout(FAREWELL, last_words).await.unwrap_or(Ok(()))
     }
 
-    /// The client has gone. A backend that is in order is cleaned for the next one, any other is closed.
-    pub(super) fn leave(mut self) {
+    /// Ends the client's hold on its backend. One that is in order is cleaned for the next client, any other is closed.
+    fn leave(&mut self) {
         let Some(kept) = self.guest.backend.take() else { return };
         self.seat.serves(None);
         let in_order = self.talk.is_quiet() && kept.item.facts.status != 0 && kept.item.has_said_all();
@@ -277,5 +277,12 @@ impl Visitor {
             (_, true) => kept.item.close(),
             (_, false) => kept.item.hang_up(),
         }
+    }
+}
+
+/// Also when its task is ended from outside, because its instance has ended.
+impl Drop for Visitor {
+    fn drop(&mut self) {
+        self.leave();
     }
 }
