@@ -56,7 +56,9 @@ pub async fn serve(client: TcpStream, visit: Visit) -> io::Result<()> {
 async fn receive(mut client: Line<TcpStream>, startup: Startup, visit: Visit) -> io::Result<()> {
     let room = room::of(&visit);
     let seat = room.seats.take();
-    match door::enter(&mut client, startup, &visit, &room, &seat).await {
+    let entering = door::enter(&mut client, startup, &visit, &room, &seat);
+    let late = |_| Err(Turned::Away(io::ErrorKind::TimedOut.into()));
+    match tokio::time::timeout(door::PATIENCE + visit.destination.egress.wait, entering).await.unwrap_or_else(late) {
         Ok(guest) => Visitor::new(client, guest, seat, room, visit).stay().await,
         Err(turned) => turn_away(client, turned, &visit).await,
     }
