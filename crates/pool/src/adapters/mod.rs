@@ -5,6 +5,7 @@
 
 pub mod bench;
 pub mod http;
+pub mod mysql;
 pub mod pump;
 pub mod redis;
 mod rooms;

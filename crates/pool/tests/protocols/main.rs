@@ -7,6 +7,8 @@ mod clients;
 mod dice;
 mod http;
 mod http_isolation;
+mod mysql;
+mod mysql_isolation;
 mod odd;
 mod redis;
 mod redis_isolation;

@@ -50,6 +50,22 @@ pub(crate) struct Direct {
     freed: Rc<tokio::sync::Notify>,
 }
 
+/// One that waits, whatever its end.
+struct Waits<'a>(&'a Cell<u32>);
+
+impl<'a> Waits<'a> {
+    fn new(count: &'a Cell<u32>) -> Self {
+        count.set(count.get() + 1);
+        Self(count)
+    }
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
 impl Direct {
     /// Connections opened so far.
     pub(crate) fn opened(&self) -> u32 {
@@ -62,11 +78,11 @@ impl Direct {
     }
 
     async fn place(&self, max: u32) {
-        self.waiting.set(self.waiting.get() + 1);
+        let waits = Waits::new(&self.waiting);
         while self.open.get() >= max {
             self.freed.notified().await;
         }
-        self.waiting.set(self.waiting.get() - 1);
+        drop(waits);
         self.open.set(self.open.get() + 1);
         self.most.set(self.most.get().max(self.open.get()));
     }
@@ -99,10 +115,8 @@ impl Backends for Direct {
     ) -> Pin<Box<dyn Future<Output = Result<Lease, NoConnection>> + 'a>> {
         Box::pin(async move {
             let opening = tokio::time::timeout_at(deadline.into(), self.open(to));
-            opening.await.unwrap_or_else(|_| {
-                self.waiting.set(self.waiting.get() - 1);
-                Err(NoConnection::Exhausted { to: to.key.to.clone(), open: to.egress.max, waited: to.egress.wait })
-            })
+            let full = || NoConnection::Exhausted { to: to.key.to.clone(), open: to.egress.max, waited: to.egress.wait };
+            opening.await.unwrap_or_else(|_| Err(full()))
         })
     }
 }
