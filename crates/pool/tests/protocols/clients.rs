@@ -10,7 +10,8 @@ use tokio::sync::OnceCell;
 /// Python with redis-py, hiredis, PyMySQL, Oracle's connector and requests.
 static PYTHON: OnceCell<Option<PathBuf>> = OnceCell::const_new();
 
-const PACKAGES: &[&str] = &["redis==5.2.1", "hiredis==3.1.0", "PyMySQL==1.1.1", "requests==2.32.3", "mysql-connector-python==9.1.0"];
+const PACKAGES: &[&str] =
+    &["redis==5.2.1", "hiredis==3.1.0", "PyMySQL==1.1.1", "requests==2.32.3", "mysql-connector-python==9.1.0"];
 
 /// Its interpreter; `None`: no Python, or no package index.
 pub(crate) async fn python() -> Option<&'static Path> {

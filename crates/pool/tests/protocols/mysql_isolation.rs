@@ -17,10 +17,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Mutex;
 
-/// Fifty tenants that leave in bad moments; after each, a client that says what it sees. Prints what leaked.
-const SEEDS: &str = r#"
+/// Tenants that leave in bad moments; after each, a client that says what it sees. Prints what leaked.
+const TENANTS: &str = r#"
 import sys, random, socket, struct, time, pymysql
-host, port, careless = sys.argv[1], int(sys.argv[2]), len(sys.argv) > 3
+host, port = sys.argv[1], int(sys.argv[2])
 def connect(): return pymysql.connect(host=host, port=port, user="fn", password="pw", database="shop", connect_timeout=5, read_timeout=5)
 def raw(c, command, text): c._sock.sendall(struct.pack("<I", len(text) + 1)[:3] + b"\0" + bytes([command]) + text)
 mischief = [
@@ -43,37 +43,37 @@ mischief = [
     lambda c, k: (raw(c, 3, b"SELECT 'leaked'"), raw(c, 3, b"SELECT 'leaked'")),
 ]
 see = """SELECT @@sql_mode = @@GLOBAL.sql_mode, @@time_zone = @@GLOBAL.time_zone, @leaked IS NULL, @@character_set_client, DATABASE(), @@autocommit,
-  @@in_transaction, IS_FREE_LOCK('leaked'), @@tx_read_only, (SELECT COUNT(*) FROM visits WHERE who = 'leaked')"""
-clean = (1, 1, 1, "utf8mb4", "shop", 0, 0, 1, 0, 0)
+  IS_FREE_LOCK('leaked'), @@tx_read_only, (SELECT COUNT(*) FROM visits WHERE who = 'leaked')"""
+clean = (0, 1, 1, 1, "utf8mb4", "shop", 0, 1, 0, 0)
 leaks = 0
-for seed in range(50):
+for seed in range(SEEDS):
     dice = random.Random(seed)
-    done, began = None, time.time()
+    done = None
     try:
-        c = connect(); k = c.cursor()
+        c = connect(); k = c.cursor(); sock = c._sock
         done = dice.sample(range(len(mischief)), dice.randint(1, 3))
         try:
             for what in done: mischief[what](c, k)
         except pymysql.err.Error: pass
-        if dice.random() < 0.5: c._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        if dice.random() < 0.5 and c._sock: sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         if dice.random() < 0.5:
-            try: c._sock.recv(dice.randint(1, 5000), socket.MSG_DONTWAIT)
+            try: sock.settimeout(0); sock.recv(dice.randint(1, 5000))
             except OSError: pass
-        c._sock.close()
+        if c._rfile: c._rfile.close()
+        sock.close()
         time.sleep(0.01)
-        c = connect(); k = c.cursor(); k.execute(see); seen = k.fetchone(); c.close()
+        c = connect(); k = c.cursor(); k.execute("SELECT @@in_transaction"); seen = k.fetchone(); k.execute(see); seen += k.fetchone(); c.close()
         try: c = connect(); c.cursor().execute("EXECUTE leaked"); seen = "a prepared statement"
         except pymysql.err.OperationalError as e:
             if e.args[0] != 1243: seen = e
         c.close()
     except (pymysql.err.Error, OSError, AttributeError, struct.error, IndexError) as e: seen = e
-    if True: print("slow", seed, done, time.time() - began, file=open('/tmp/w/p5.seeds','a'))
     if seen != clean: leaks += 1; print(f"seed {seed}: after {done} the next one saw {seen!r}")
 print("leaks:", leaks)
 "#;
 
-async fn leaks(python: &Path, stage: &Stage) -> String {
-    script(python, SEEDS, stage.at).await
+async fn leaks(python: &Path, stage: &Stage, seeds: u32) -> String {
+    script(python, &TENANTS.replace("SEEDS", &seeds.to_string()), stage.at).await
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn the_next_client_sees_nothing_of_the_last() {
         let python = need!(python().await, "Python with PyMySQL");
         let one = |it| Egress { max: 1, ..it };
         for stage in [passing(&server, one).await, logging_in(&server, one).await] {
-            assert_eq!(leaks(python, &stage).await, "leaks: 0\n");
+            assert_eq!(leaks(python, &stage, 50).await, "leaks: 0\n");
             assert!(stage.ledger.resets.get() > 50, "nothing was cleaned: the test proves nothing");
             assert!(stage.backends.opened() < 75, "hardly anything was used again: the test proves nothing");
         }
@@ -149,7 +149,8 @@ fn without_cleaning_the_check_goes_red() {
         let only = Rc::default();
         let adapter = move |client, visit| careless(client, visit, Rc::clone(&only));
         let stage = Stage::open(egress(Protocol::Mysql, server.at), &[], adapter).await;
-        let said = leaks(python, &stage).await;
+        // A few: a client that gets another's bytes waits long for its own.
+        let said = leaks(python, &stage, 5).await;
         assert!(!said.contains("leaks: 0\n"), "{said}");
     });
 }

@@ -115,7 +115,8 @@ impl Backends for Direct {
     ) -> Pin<Box<dyn Future<Output = Result<Lease, NoConnection>> + 'a>> {
         Box::pin(async move {
             let opening = tokio::time::timeout_at(deadline.into(), self.open(to));
-            let full = || NoConnection::Exhausted { to: to.key.to.clone(), open: to.egress.max, waited: to.egress.wait };
+            let full =
+                || NoConnection::Exhausted { to: to.key.to.clone(), open: to.egress.max, waited: to.egress.wait };
             opening.await.unwrap_or_else(|_| Err(full()))
         })
     }

@@ -86,7 +86,12 @@ impl Greeted {
     }
 
     /// Logs in as `answer` says; the server's OK.
-    pub(super) async fn log_in(mut self, visit: &Visit, answer: &Answer, prover: &mut Prover<'_, '_>) -> Result<(Backend, Vec<u8>), Unfit> {
+    pub(super) async fn log_in(
+        mut self,
+        visit: &Visit,
+        answer: &Answer,
+        prover: &mut Prover<'_, '_>,
+    ) -> Result<(Backend, Vec<u8>), Unfit> {
         let tls = visit.destination.egress.tls != Tls::Pass;
         let answer = proved(answer, prover, &self.greeting);
         let mut number = 1;
@@ -171,7 +176,11 @@ impl Prover<'_, '_> {
 fn node(said: &[u8], password: &[u8], salt: &[u8], tls: bool) -> Result<Vec<u8>, Unfit> {
     if said == [1, 4] {
         // The server has to see the password itself.
-        return if tls { Ok([password, &[0]].concat()) } else { Err(Unfit::Unproved("the server wants the password itself, which needs `tls=originate`".into())) };
+        return if tls {
+            Ok([password, &[0]].concat())
+        } else {
+            Err(Unfit::Unproved("the server wants the password itself, which needs `tls=originate`".into()))
+        };
     }
     let mut reader = super::packet::Reader(said.get(1..).unwrap_or_default());
     let plugin = reader.text().unwrap_or_default();

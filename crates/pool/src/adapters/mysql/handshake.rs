@@ -228,7 +228,13 @@ mod tests {
 
     #[test]
     fn a_greeting_is_read_as_it_is_written() {
-        let greeting = Greeting { version: b"8".to_vec(), can: can::UNDERSTOOD | can::SSL | can::COMPRESS, charset: 45, salt: vec![7; 20], plugin: b"p".to_vec() };
+        let greeting = Greeting {
+            version: b"8".to_vec(),
+            can: can::UNDERSTOOD | can::SSL | can::COMPRESS,
+            charset: 45,
+            salt: vec![7; 20],
+            plugin: b"p".to_vec(),
+        };
         let read = Greeting::read(&greeting.write(&[7; 20])).unwrap();
         assert_eq!(read, Greeting { can: can::UNDERSTOOD | 1, ..greeting });
         assert_eq!(Greeting::read(b"\x09old"), None);
@@ -237,7 +243,14 @@ mod tests {
     #[test]
     fn an_answer_is_read_as_it_is_written() {
         let can = can::UNDERSTOOD & !can::LONG_PROOF;
-        let answer = Answer { can, charset: 45, user: b"me".to_vec(), proof: vec![1; 20], db: b"d".to_vec(), plugin: b"p".to_vec() };
+        let answer = Answer {
+            can,
+            charset: 45,
+            user: b"me".to_vec(),
+            proof: vec![1; 20],
+            db: b"d".to_vec(),
+            plugin: b"p".to_vec(),
+        };
         assert_eq!(Answer::read(&answer.write(false)).unwrap(), answer);
         let none = Answer { db: Vec::new(), can: can & !can::DB, ..answer };
         assert_eq!(Answer::read(&none.write(false)).unwrap(), none);

@@ -52,7 +52,12 @@ struct House {
 
 impl Room for House {
     fn open(to: &Destination) -> Self {
-        Self { bench: Bench::new(to), greeting: RefCell::default(), first: tokio::sync::Mutex::default(), proven: RefCell::default() }
+        Self {
+            bench: Bench::new(to),
+            greeting: RefCell::default(),
+            first: tokio::sync::Mutex::default(),
+            proven: RefCell::default(),
+        }
     }
 
     fn oldest(&self) -> Option<Instant> {

@@ -169,7 +169,10 @@ mod tests {
         bytes.extend(packet(1, b"yy"));
         bytes.extend(packet(7, b"z"));
         let found = all(&bytes, 1_000_000);
-        assert_eq!(found.iter().map(|(length, _, number)| (*length, *number)).collect::<Vec<_>>(), [(0, 0), (FULL as u64 + 2, 1), (1, 7)]);
+        assert_eq!(
+            found.iter().map(|(length, _, number)| (*length, *number)).collect::<Vec<_>>(),
+            [(0, 0), (FULL as u64 + 2, 1), (1, 7)]
+        );
         let mut exact = [0xff, 0xff, 0xff, 0].to_vec();
         exact.extend(vec![b'x'; FULL]);
         exact.extend(packet(1, b""));

@@ -165,7 +165,9 @@ impl Relay {
         }
         if let Some(backend) = &mut self.guest.backend {
             let socket = &mut backend.item.socket;
-            if !self.to_backend.is_empty() && let Poll::Ready(count) = poll_drain(socket, cx, &mut self.to_backend)? {
+            if !self.to_backend.is_empty()
+                && let Poll::Ready(count) = poll_drain(socket, cx, &mut self.to_backend)?
+            {
                 Ledger::count(&self.visit.ledger.sent, count as u64);
                 moved = true;
             }

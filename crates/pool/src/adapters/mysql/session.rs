@@ -281,7 +281,9 @@ mod tests {
     fn a_file_is_asked_for_and_answered() {
         let mut session = Session::new(0);
         session.sent(0x03);
-        let say = |session: &mut Session, head: &[u8]| session.answered(&Packet { head, length: head.len() as u64, number: 0 });
+        let say = |session: &mut Session, head: &[u8]| {
+            session.answered(&Packet { head, length: head.len() as u64, number: 0 })
+        };
         say(&mut session, b"\xfbname").unwrap();
         assert!(session.takes_file());
         assert_eq!(say(&mut session, OK), Err(Unexpected));

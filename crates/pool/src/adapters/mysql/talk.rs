@@ -50,5 +50,8 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Talk<'a, S> {
 
 /// What the other end says is not this protocol.
 pub(super) fn no_mysql() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "what it says is not MySQL's protocol: is it MySQL or MariaDB? `protocol=tcp` carries anything")
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        "what it says is not MySQL's protocol: is it MySQL or MariaDB? `protocol=tcp` carries anything",
+    )
 }

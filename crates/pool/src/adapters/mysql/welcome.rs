@@ -76,7 +76,12 @@ async fn content(talk: &mut Talk<'_, TcpStream>, answer: &Answer, ok: &[u8], own
 }
 
 /// Tells a client why it cannot stay.
-async fn refuse(talk: &mut Talk<'_, TcpStream>, house: &House, unfit: &Unfit, state: Option<&str>) -> io::Result<Option<Guest>> {
+async fn refuse(
+    talk: &mut Talk<'_, TcpStream>,
+    house: &House,
+    unfit: &Unfit,
+    state: Option<&str>,
+) -> io::Result<Option<Guest>> {
     house.forget();
     match unfit {
         Unfit::Left(left) => return Err(io::Error::new(left.kind(), left.to_string())),
@@ -89,7 +94,9 @@ async fn refuse(talk: &mut Talk<'_, TcpStream>, house: &House, unfit: &Unfit, st
 pub(super) fn line(unfit: &Unfit, state: Option<&str>) -> Vec<u8> {
     match unfit {
         Unfit::Refused(said) => said.clone(),
-        Unfit::NoConnection(full @ NoConnection::Exhausted { .. }) => error(1040, state, &format!("Too many connections: {full} (egress max=)")),
+        Unfit::NoConnection(full @ NoConnection::Exhausted { .. }) => {
+            error(1040, state, &format!("Too many connections: {full} (egress max=)"))
+        }
         Unfit::Unproved(why) => error(1045, state, why),
         // As of a table that is elsewhere: clients refuse numbers of their own, such as 2003, from a server.
         other => error(1429, state, &format!("Unable to connect to foreign data source: {other}")),
@@ -109,7 +116,13 @@ async fn greeted(visit: &Visit, house: &House) -> Result<Option<Greeted>, Unfit>
 }
 
 /// The node logs in, unless it has done so before.
-async fn own(answer: &mut Answer, login: &Login, visit: &Visit, house: &House, first: Option<Greeted>) -> Result<(Option<Kept<Backend>>, Vec<u8>), Unfit> {
+async fn own(
+    answer: &mut Answer,
+    login: &Login,
+    visit: &Visit,
+    house: &House,
+    first: Option<Greeted>,
+) -> Result<(Option<Kept<Backend>>, Vec<u8>), Unfit> {
     answer.user = login.user.clone().into_bytes();
     if let (true, Some(db)) = (answer.db.is_empty(), &login.database) {
         answer.db = db.clone().into_bytes();
@@ -123,7 +136,12 @@ async fn own(answer: &mut Answer, login: &Login, visit: &Visit, house: &House, f
 }
 
 /// A backend on which the node has logged in.
-pub(super) async fn attach(guest: &Guest, visit: &Visit, house: &House, first: Option<Greeted>) -> Result<Kept<Backend>, Unfit> {
+pub(super) async fn attach(
+    guest: &Guest,
+    visit: &Visit,
+    house: &House,
+    first: Option<Greeted>,
+) -> Result<Kept<Backend>, Unfit> {
     let (born, fingerprint) = (Instant::now(), guest.fingerprint(visit));
     let deadline = born + visit.destination.egress.wait;
     let greeted = match first {
@@ -141,7 +159,13 @@ pub(super) async fn attach(guest: &Guest, visit: &Visit, house: &House, first: O
 }
 
 /// The server asks the client.
-async fn theirs(talk: &mut Talk<'_, TcpStream>, answer: &Answer, visit: &Visit, house: &House, first: Option<Greeted>) -> Result<(Option<Kept<Backend>>, Vec<u8>), Unfit> {
+async fn theirs(
+    talk: &mut Talk<'_, TcpStream>,
+    answer: &Answer,
+    visit: &Visit,
+    house: &House,
+    first: Option<Greeted>,
+) -> Result<(Option<Kept<Backend>>, Vec<u8>), Unfit> {
     let (born, fingerprint) = (Instant::now(), Guest { answer: answer.clone(), backend: None }.fingerprint(visit));
     let deadline = born + visit.destination.egress.wait;
     let mut prover = Prover::Client(talk);
@@ -165,7 +189,11 @@ async fn theirs(talk: &mut Talk<'_, TcpStream>, answer: &Answer, visit: &Visit, 
     Ok((Some(Kept::new(backend, born)), ok))
 }
 
-async fn in_time<T>(visit: &Visit, deadline: Instant, what: impl Future<Output = Result<T, Unfit>>) -> Result<T, Unfit> {
+async fn in_time<T>(
+    visit: &Visit,
+    deadline: Instant,
+    what: impl Future<Output = Result<T, Unfit>>,
+) -> Result<T, Unfit> {
     let late = || NoConnection::Refused { to: visit.destination.key.to.clone(), error: io::ErrorKind::TimedOut.into() };
     tokio::time::timeout_at(deadline.into(), what).await.unwrap_or_else(|_| Err(late().into()))
 }
