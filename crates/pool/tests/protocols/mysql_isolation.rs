@@ -104,25 +104,27 @@ async fn read(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// A connection that is logged in, which the client takes for its own.
+async fn begun(client: &mut TcpStream, visit: &Visit, used: Option<Used>) -> io::Result<Used> {
+    if let Some(used) = used {
+        client.write_all(&used.greeting).await?;
+        read(client).await?;
+        client.write_all(&used.welcome).await?;
+        return Ok(used);
+    }
+    let mut stream = TcpStream::connect(("127.0.0.1", visit.destination.egress.port)).await?;
+    let greeting = read(&mut stream).await?;
+    client.write_all(&greeting).await?;
+    stream.write_all(&read(client).await?).await?;
+    let welcome = read(&mut stream).await?;
+    client.write_all(&welcome).await?;
+    Ok(Used { stream, greeting, welcome })
+}
+
 /// The adapter without its cleaning: the next client goes on where the last one stopped.
 async fn careless(mut client: TcpStream, visit: Visit, only: Rc<Mutex<Option<Used>>>) -> io::Result<()> {
     let mut only = only.lock().await;
-    let mut used = match only.take() {
-        Some(used) => {
-            client.write_all(&used.greeting).await?;
-            read(&mut client).await?;
-            used
-        }
-        None => {
-            let mut stream = TcpStream::connect(("127.0.0.1", visit.destination.egress.port)).await?;
-            let greeting = read(&mut stream).await?;
-            client.write_all(&greeting).await?;
-            stream.write_all(&read(&mut client).await?).await?;
-            let welcome = read(&mut stream).await?;
-            Used { stream, greeting, welcome }
-        }
-    };
-    client.write_all(&used.welcome).await?;
+    let mut used = begun(&mut client, &visit, only.take()).await?;
     loop {
         let (mut ours, mut theirs) = ([0; 4096], [0; 4096]);
         tokio::select! {
@@ -130,10 +132,12 @@ async fn careless(mut client: TcpStream, visit: Visit, only: Rc<Mutex<Option<Use
                 Ok(read) if read > 0 && ours[..read] != [1, 0, 0, 0, 1] => used.stream.write_all(&ours[..read]).await?,
                 _ => break,
             },
-            read = used.stream.read(&mut theirs) => match read {
-                Ok(read) if read > 0 => if client.write_all(&theirs[..read]).await.is_err() { break },
-                _ => return Ok(()),
-            },
+            read = used.stream.read(&mut theirs) => {
+                let read = read?;
+                if read == 0 || client.write_all(&theirs[..read]).await.is_err() {
+                    break;
+                }
+            }
             () = tokio::time::sleep(Duration::from_millis(200)) => break,
         }
     }

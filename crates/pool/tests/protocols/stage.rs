@@ -44,26 +44,10 @@ pub(crate) fn login(user: &str) -> Option<Login> {
 #[derive(Default)]
 pub(crate) struct Direct {
     open: Rc<Cell<u32>>,
-    waiting: Cell<u32>,
+    waiting: Rc<Cell<u32>>,
     most: Cell<u32>,
     opened: Cell<u32>,
     freed: Rc<tokio::sync::Notify>,
-}
-
-/// One that waits, whatever its end.
-struct Waits<'a>(&'a Cell<u32>);
-
-impl<'a> Waits<'a> {
-    fn new(count: &'a Cell<u32>) -> Self {
-        count.set(count.get() + 1);
-        Self(count)
-    }
-}
-
-impl Drop for Waits<'_> {
-    fn drop(&mut self) {
-        self.0.set(self.0.get() - 1);
-    }
 }
 
 impl Direct {
@@ -78,11 +62,15 @@ impl Direct {
     }
 
     async fn place(&self, max: u32) {
-        let waits = Waits::new(&self.waiting);
+        self.waiting.set(self.waiting.get() + 1);
+        // Also when its client has got another connection meanwhile, or has left.
+        let _place = Gone::then({
+            let waiting = self.waiting.clone();
+            move || waiting.set(waiting.get() - 1)
+        });
         while self.open.get() >= max {
             self.freed.notified().await;
         }
-        drop(waits);
         self.open.set(self.open.get() + 1);
         self.most.set(self.most.get().max(self.open.get()));
     }
@@ -115,9 +103,9 @@ impl Backends for Direct {
     ) -> Pin<Box<dyn Future<Output = Result<Lease, NoConnection>> + 'a>> {
         Box::pin(async move {
             let opening = tokio::time::timeout_at(deadline.into(), self.open(to));
-            let full =
-                || NoConnection::Exhausted { to: to.key.to.clone(), open: to.egress.max, waited: to.egress.wait };
-            opening.await.unwrap_or_else(|_| Err(full()))
+            opening.await.unwrap_or_else(|_| {
+                Err(NoConnection::Exhausted { to: to.key.to.clone(), open: to.egress.max, waited: to.egress.wait })
+            })
         })
     }
 }
