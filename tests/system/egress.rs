@@ -425,3 +425,27 @@ async fn a_destination_at_the_gateways_port_does_not_take_the_gateways_place() {
     let call = "import urllib.request\nsaid = urllib.request.urlopen('http://10.62.0.1:8080/function/echo', data=b'inside').read().decode()";
     assert_eq!(run(&house, "goes", call).await, "inside");
 }
+
+#[tokio::test]
+async fn a_ceiling_holds_over_all_replicas_and_everybody_is_served() {
+    need_root!();
+    on_a_machine();
+    let outside = Outside::at(MACHINE);
+    let folder = tempfile::tempdir().unwrap();
+    let house = House::start_in(folder.path(), &[]).await;
+    house
+        .deploy_ready(&runner(folder.path(), "goes", &format!("{MACHINE}:{} max=4 warm=2 wait=30s", outside.port)))
+        .await;
+    house.scale("goes", 2).await;
+    house.until_available("goes", 2).await;
+    // A bound socket is one that the node carries; it hears of the server's end before it opens the next.
+    let code = format!(
+        "s = socket.socket()\ns.bind(('', 0))\ns.connect(('{MACHINE}', {}))\ns.sendall(b'hello\\n')\nsaid = s.recv(99).decode().strip()\ns.shutdown(socket.SHUT_WR)\n\
+         while s.recv(99): pass\ns.close()",
+        outside.port
+    );
+    let calls = futures_util::future::join_all((0..60).map(|_| run(&house, "goes", &code))).await;
+    assert!(calls.iter().all(|said| said == "heard hello"), "{calls:?}");
+    let seen = outside.seen();
+    assert!(seen.came >= 60 && seen.broken == 0 && seen.most <= 4, "{seen:?}");
+}

@@ -26,6 +26,15 @@ pub(crate) struct Seen {
     pub(crate) came: u32,
     pub(crate) ended: u32,
     pub(crate) broken: u32,
+    /// Most that were there at a time.
+    pub(crate) most: u32,
+}
+
+impl Seen {
+    fn comes(&mut self) {
+        self.came += 1;
+        self.most = self.most.max(self.came - self.ended - self.broken);
+    }
 }
 
 impl Outside {
@@ -39,12 +48,13 @@ impl Outside {
         let all = Arc::clone(&seen);
         thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
-                all.lock().unwrap().came += 1;
+                all.lock().unwrap().comes();
                 let seen = Arc::clone(&all);
                 thread::spawn(move || {
-                    let whole = serve(client).is_ok();
+                    let whole = serve(&client).is_ok();
                     let mut seen = seen.lock().unwrap();
                     *(if whole { &mut seen.ended } else { &mut seen.broken }) += 1;
+                    drop(client); // after it was counted: whoever hears of its end may open the next one
                 });
             }
         });
@@ -56,7 +66,7 @@ impl Outside {
     }
 }
 
-fn serve(mut client: TcpStream) -> std::io::Result<()> {
+fn serve(mut client: &TcpStream) -> std::io::Result<()> {
     let (mut lines, mut count) = (BufReader::new(client.try_clone()?), 0);
     let mut line = String::new();
     while lines.read_line(&mut line)? > 0 {

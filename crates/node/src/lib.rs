@@ -30,6 +30,7 @@ mod node;
 mod pages;
 mod paths;
 pub mod placement;
+mod pool_metrics;
 pub mod reconcile;
 mod sums;
 

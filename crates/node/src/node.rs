@@ -10,6 +10,7 @@ use nearpath_domain::hub::Calls;
 use nearpath_kernel::sandbox::{INIT_ARGUMENT, Isolation, Launcher};
 use nearpath_pool::Pool;
 use nearpath_types::chain::{EdgeStatus, MemoryStatus, NearCalls, PathStatus};
+use nearpath_types::pool::PoolStatus;
 use nearpath_types::status::Usage;
 use nearpath_types::{Desired, Eip, FunctionId, LogLine, LogQuery, ObservedFunction, Snapshot};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -28,6 +29,7 @@ use crate::logs::Logs;
 use crate::machine::Machine;
 use crate::machine::kernel::KernelMachine;
 use crate::metrics::Metrics;
+use crate::pool_metrics::PoolReport;
 use crate::{edge_metrics, paths};
 
 /// A running node. Dropping it without [`Node::stop`] kills its instances.
@@ -39,6 +41,7 @@ pub struct Node {
     observed: watch::Receiver<Arc<Vec<ObservedFunction>>>,
     logs: Logs,
     books: Books,
+    pool: PoolReport,
 }
 
 impl Node {
@@ -91,6 +94,7 @@ impl Node {
         let (ids, artifacts) = opened.expect("opening does not panic")?;
         let books = Books::default();
         edge_metrics::register(books.clone(), registry);
+        let pool = PoolReport::register(machine.clone(), registry);
         let (events, heard) = mpsc::unbounded_channel();
         let gateway = (config.gateway_ip, config.gateway_port()).into();
         let premises = Premises { gateway_url: config.gateway_url, gateway, tmp: config.data_dir.join("tmp") };
@@ -105,7 +109,7 @@ impl Node {
         let (desired, wishes) = watch::channel(Desired::default());
         let agent = Agent::new(workshop, publisher, config.settle, Metrics::new(registry));
         tokio::spawn(agent.run(Inbox { desired: wishes, commands: obeyed, events: heard }));
-        Ok(Node { desired, commands, snapshots, observed, logs, books })
+        Ok(Node { desired, commands, snapshots, observed, logs, books, pool })
     }
 
     /// Says what should run: the whole truth, each time. Returns at once; the last call counts.
@@ -165,6 +169,11 @@ impl Node {
     pub fn paths(&self) -> Vec<PathStatus> {
         let snapshot = self.snapshots.borrow().clone();
         paths::matrix(&snapshot, &self.books.rolls(), self.books.ways())
+    }
+
+    /// How connections to destinations outside stand.
+    pub fn pool(&self) -> Vec<PoolStatus> {
+        self.pool.ask()
     }
 
     /// What the instances of a function use together; zero where nobody counts.

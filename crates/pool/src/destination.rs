@@ -73,3 +73,41 @@ pub struct Key {
     /// Grows with every change of the function's policy: what was opened before is not handed out after.
     pub epoch: u64,
 }
+
+impl Key {
+    /// As whom connections are made, whatever the family of their sockets.
+    pub(crate) fn as_whom(&self) -> &str {
+        self.identity.strip_suffix(V6).unwrap_or(&self.identity)
+    }
+
+    /// The namespace whose connections these are.
+    pub fn namespace(&self) -> &str {
+        match self.owner.split_once('/') {
+            Some((namespace, _)) => namespace,
+            None => self.owner.rsplit_once('.').map_or("", |(_, namespace)| namespace),
+        }
+    }
+
+    /// What counts below one ceiling: all connections of a namespace to one `HOST:PORT`. Tenants do not take each other's room.
+    pub fn place(&self) -> String {
+        format!("{} {}", self.namespace(), self.to)
+    }
+
+    /// Whether connections of both keys count below one ceiling.
+    pub fn is_beside(&self, other: &Self) -> bool {
+        self.to == other.to && self.namespace() == other.namespace()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Key;
+
+    #[test]
+    fn a_namespace_has_a_ceiling_of_its_own() {
+        let key = |owner: &str| Key { owner: owner.into(), to: "db:5432".into(), identity: String::new(), epoch: 1 };
+        assert_eq!(key("cart.dev").place(), "dev db:5432");
+        assert!(key("cart.dev").is_beside(&key("dev/shop")), "a chain is in the namespace of its functions");
+        assert!(!key("cart.dev").is_beside(&key("cart.prod")));
+    }
+}

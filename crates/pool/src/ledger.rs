@@ -3,6 +3,8 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
+use crate::stock::Figures;
+
 /// Of one [`Key`](crate::destination::Key).
 #[derive(Debug, Default)]
 pub struct Ledger {
@@ -14,6 +16,10 @@ pub struct Ledger {
     pub waits: Cell<u64>,
     /// Clients that got no connection.
     pub refused: Cell<u64>,
+    /// Connections that the destination did not take.
+    pub failed: Cell<u64>,
+    /// Warm connections found dead when they were to be handed out.
+    pub stale: Cell<u64>,
     /// Connections cleaned for their next client.
     pub resets: Cell<u64>,
     /// Bytes to the destination.
@@ -22,6 +28,8 @@ pub struct Ledger {
     pub received: Cell<u64>,
     /// Calls for which no warm socket took the place of the function's own, by the reason: the way out carried them.
     pub passed: RefCell<BTreeMap<&'static str, u64>>,
+    /// Of the connections given, those that took the place of a function's own.
+    pub given: Cell<u64>,
     /// Clients that had to keep a connection, by the reason.
     pub pins: RefCell<BTreeMap<&'static str, u64>>,
 }
@@ -34,12 +42,22 @@ impl Ledger {
 
     /// A warm socket took the place of a function's own.
     pub fn gave(&self) {
-        Self::count(&self.hits, 1);
+        Self::count(&self.given, 1); // what it hit the stock has counted
     }
 
     /// None did.
     pub fn passed(&self, why: &'static str) {
         *self.passed.borrow_mut().entry(why).or_default() += 1;
+    }
+
+    /// What the stock counted of a key that it forgets.
+    pub(crate) fn keep(&self, figures: &Figures) {
+        let Figures { hits, misses, waits, refused, failed, stale, .. } = *figures;
+        let cells = [&self.hits, &self.misses, &self.waits, &self.refused, &self.failed, &self.stale];
+        cells
+            .into_iter()
+            .zip([hits, misses, waits, refused, failed, stale])
+            .for_each(|(cell, more)| Self::count(cell, more));
     }
 
     /// A client keeps its connection until it leaves.

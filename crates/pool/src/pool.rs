@@ -10,11 +10,13 @@ use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use nearpath_kernel::doorway::Doorway;
 use nearpath_kernel::probe::shortcut_possible;
 use nearpath_kernel::sandbox::Destination as Known;
 use nearpath_types::egress::{Egress, Host};
+use nearpath_types::pool::PoolStatus;
 use nearpath_types::{Eip, FunctionId, InstanceId};
 use tokio::sync::mpsc;
 
@@ -22,6 +24,9 @@ use crate::destination::{Destination, Key};
 use crate::exit::{self, Order};
 use crate::keys::{Keys, Secrets};
 use crate::places::{NoPlace, Places};
+
+/// How long a report is waited for: who asks holds others up.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// How a function's log is written to: what happened to its connections, in words for the tenant.
 pub type Tell = Box<dyn Fn(&FunctionId, InstanceId, String) + Send>;
@@ -117,6 +122,14 @@ impl Pool {
         self.order(Order::Admit(Box::new(who.clone()), destinations, done))?;
         wait.recv().map_err(|_| ended())?;
         Ok(admitted)
+    }
+
+    /// How things stand, owner by owner and destination by destination. Waits for the thread, which is busy for milliseconds at most; nothing, once it has
+    /// ended.
+    pub fn report(&self) -> Vec<PoolStatus> {
+        let (tell, told) = std::sync::mpsc::sync_channel(1);
+        let asked = self.order(Order::Report(tell));
+        asked.ok().and_then(|()| told.recv_timeout(PATIENCE).ok()).unwrap_or_default()
     }
 
     fn place(&self, who: &Admission, egress: &Egress, admitted: &mut Admitted) -> io::Result<Option<Destination>> {

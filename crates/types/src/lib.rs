@@ -13,6 +13,7 @@ mod grpc;
 pub mod head;
 pub mod name;
 pub mod policy;
+pub mod pool;
 pub mod quantity;
 pub mod reason;
 pub mod snapshot;

@@ -10,6 +10,7 @@ use nearpath_controller::{Controller, Fleet};
 use nearpath_gateway::{Control, Gateway};
 use nearpath_node::{Node, Settle};
 use nearpath_types::chain::{EdgeStatus, MemoryStatus, NearCalls, PathStatus};
+use nearpath_types::pool::PoolStatus;
 use nearpath_types::status::Usage;
 use nearpath_types::{Desired, FunctionId, LogLine, LogQuery, ObservedFunction};
 use tokio::runtime::Handle;
@@ -122,5 +123,9 @@ impl Fleet for Machine {
 
     fn paths(&self) -> Vec<PathStatus> {
         self.node.paths()
+    }
+
+    fn pool(&self) -> Vec<PoolStatus> {
+        self.node.pool()
     }
 }

@@ -14,6 +14,7 @@ use nearpath_kernel::sandbox::{self, Bind, Isolation, Launcher, Network, Spec};
 use nearpath_kernel::switch::Switch;
 use nearpath_pool::{Admission, Admitted, Pool};
 use nearpath_types::Eip;
+use nearpath_types::pool::PoolStatus;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 use tokio::io::unix::AsyncFd;
 
@@ -132,6 +133,10 @@ impl Machine for KernelMachine {
             tracing::info!(cgroups = swept.removed, killed = swept.killed, "removed what an earlier run left behind");
         }
         Ok(())
+    }
+
+    fn pool(&self) -> Vec<PoolStatus> {
+        self.pool.as_ref().map(Pool::report).unwrap_or_default()
     }
 
     fn has_network(&self) -> bool {

@@ -18,6 +18,7 @@ use std::time::Duration;
 use std::{fmt, io};
 
 use futures_util::future::BoxFuture;
+use nearpath_types::pool::PoolStatus;
 use nearpath_types::{Egress, Eip, FunctionId, InstanceId};
 
 /// Where an instance finds the door to its domain; see `contract/dispatch.md`.
@@ -171,6 +172,11 @@ pub trait Machine: Send + Sync + 'static {
     /// `None`: instances of this machine do not reach each other. Blocks.
     fn way(&self, _one: Eip, _other: Eip) -> Option<Way> {
         None
+    }
+
+    /// How the connections of this machine's instances to destinations outside stand.
+    fn pool(&self) -> Vec<PoolStatus> {
+        Vec::new()
     }
 
     /// Whether instances get a network of their own, hence an eIP.

@@ -18,6 +18,11 @@ pub trait Room: Any {
     /// Since when its longest idle connection waits.
     fn oldest(&self) -> Option<Instant>;
 
+    /// How many wait.
+    fn idle(&self) -> usize {
+        usize::from(self.oldest().is_some())
+    }
+
     /// Closes that one.
     fn close_oldest(&self);
 
@@ -39,13 +44,29 @@ impl Rooms {
         (room as Rc<dyn Any>).downcast().expect("the entry's key names its type")
     }
 
-    /// Closes the connection to `HOST:PORT` that has been idle longest, whoever's it was: somebody whom it cannot serve waits below the ceiling. Whether
+    /// Closes the connection below the same ceiling that has been idle longest, whoever's it was: somebody whom it cannot serve waits below the ceiling. Whether
     /// there was one.
-    pub fn reclaim(&self, to: &str) -> bool {
+    pub fn reclaim(&self, beside: &Key) -> bool {
         let rooms = self.rooms.borrow();
-        let ours = rooms.iter().filter(|((key, _), _)| key.to == to);
+        let ours = rooms.iter().filter(|((key, _), _)| key.is_beside(beside));
         let oldest = ours.filter_map(|(_, room)| Some((room.oldest()?, room))).min_by_key(|(since, _)| *since);
         oldest.inspect(|(_, room)| room.close_oldest()).is_some()
+    }
+
+    /// How many used connections of a key wait for their next client.
+    pub(crate) fn idle(&self, key: &Key) -> usize {
+        self.of_key(key).map(|room| room.idle()).sum()
+    }
+
+    /// Since when the one waits that waits longest.
+    pub(crate) fn oldest(&self, key: &Key) -> Option<Instant> {
+        self.of_key(key).filter_map(|room| room.oldest()).min()
+    }
+
+    fn of_key(&self, key: &Key) -> impl Iterator<Item = Rc<dyn Room>> {
+        let rooms = self.rooms.borrow();
+        let own = rooms.iter().filter(|((other, _), _)| other == key).map(|(_, room)| Rc::clone(room));
+        own.collect::<Vec<_>>().into_iter()
     }
 
     /// Ends a key's rooms: its policy has changed, or its function is gone.

@@ -18,10 +18,12 @@ use std::io;
 use std::net::{SocketAddr, SocketAddrV4};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::sync::mpsc::SyncSender;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use nearpath_kernel::bpf::Fence;
+use nearpath_types::pool::PoolStatus;
 use nearpath_types::{Eip, InstanceId};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime;
@@ -51,6 +53,8 @@ pub(crate) enum Order {
     Listen(u16, std::net::TcpListener),
     /// Nobody does any more.
     Close(u16),
+    /// Somebody wants to know how things stand.
+    Report(SyncSender<Vec<PoolStatus>>),
 }
 
 /// What the thread has.
@@ -101,6 +105,7 @@ impl Exit {
                     let had = caller.iter().flat_map(|caller| &caller.destinations);
                     had.for_each(|to| self.keeper.expect_no_more(to));
                 }
+                Order::Report(to) => drop(to.send(self.keeper.report(Instant::now()))), // who asked may have gone
                 Order::Listen(port, listener) => self.listen(port, listener),
                 Order::Close(port) => {
                     let listener = self.listeners.borrow_mut().remove(&port);
@@ -121,12 +126,18 @@ impl Exit {
     }
 
     async fn accept(self: Rc<Self>, listener: TcpListener) {
+        let mut failed = false;
         loop {
             match listener.accept().await {
-                Ok((client, from)) => self.meet(client, from),
+                Ok((client, from)) => {
+                    failed = false;
+                    self.meet(client, from);
+                }
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
-                    tracing::warn!(%error, "the way out cannot take a connection");
+                    if !std::mem::replace(&mut failed, true) {
+                        tracing::warn!(%error, "the way out cannot take a connection; it goes on when it can");
+                    }
                     tokio::time::sleep(PAUSE).await;
                 }
             }

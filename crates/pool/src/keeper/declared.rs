@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
 use nearpath_types::FunctionId;
+use nearpath_types::egress::Protocol;
 
 use crate::destination::{Destination, Key};
 use crate::ledger::Ledger;
@@ -17,9 +18,19 @@ const REMEMBERED: usize = 1_024;
 pub(super) struct Declared {
     entries: BTreeMap<Key, Entry>,
     destinations: HashMap<KeyId, Rc<Destination>>,
-    ledgers: BTreeMap<Key, Rc<Ledger>>,
+    accounts: BTreeMap<Key, Account>,
     askers: BTreeMap<FunctionId, u32>,
 }
+
+/// What is told of a key, also when no instance has it any more.
+#[derive(Debug)]
+struct Account {
+    ledger: Rc<Ledger>,
+    terms: (Protocol, u32),
+}
+
+/// What one key has to tell: whether the stock knows it, what was written down of it, its protocol and its ceiling.
+pub(super) type Told<'a> = (&'a Key, Option<KeyId>, &'a Ledger, (Protocol, u32));
 
 #[derive(Debug)]
 struct Entry {
@@ -37,6 +48,7 @@ impl Declared {
     /// A key's first instance.
     pub(super) fn begin(&mut self, to: &Rc<Destination>, id: KeyId) {
         self.entries.insert(to.key.clone(), Entry { id, users: 1 });
+        self.account(to);
         self.destinations.insert(id, Rc::clone(to));
     }
 
@@ -72,10 +84,21 @@ impl Declared {
         Asker(*self.askers.entry(function.clone()).or_insert(next))
     }
 
-    pub(super) fn ledger(&mut self, key: &Key) -> Rc<Ledger> {
-        if self.ledgers.len() >= REMEMBERED + self.entries.len() {
-            self.ledgers.retain(|key, _| self.entries.contains_key(key));
+    /// What is written down of a destination.
+    pub(super) fn ledger(&mut self, to: &Destination) -> Rc<Ledger> {
+        Rc::clone(&self.account(to).ledger)
+    }
+
+    /// All keys that are remembered, by owner and destination, epoch after epoch.
+    pub(super) fn told(&self) -> impl Iterator<Item = Told<'_>> {
+        self.accounts.iter().map(|(key, account)| (key, self.id(key), &*account.ledger, account.terms))
+    }
+
+    fn account(&mut self, to: &Destination) -> &mut Account {
+        if self.accounts.len() >= REMEMBERED + self.entries.len() {
+            self.accounts.retain(|key, _| self.entries.contains_key(key));
         }
-        Rc::clone(self.ledgers.entry(key.clone()).or_default())
+        let terms = (to.egress.protocol, to.egress.max);
+        self.accounts.entry(to.key.clone()).or_insert_with(|| Account { ledger: Rc::default(), terms })
     }
 }

@@ -38,7 +38,7 @@ pub(crate) struct Keeper {
     pub(super) changed: Notify,
     pub(super) minded: Cell<Option<Instant>>,
     pub(crate) rooms: Rc<Rooms>,
-    declared: RefCell<Declared>,
+    pub(super) declared: RefCell<Declared>,
     waiting: RefCell<HashMap<Ticket, oneshot::Sender<Told>>>,
     names: Names,
     /// Why the connection was not taken that is being reported to the stock.
@@ -78,7 +78,7 @@ impl Keeper {
                 self.stock.borrow_mut().retire(now, id);
                 self.rooms.forget(&key);
             }
-            let id = self.stock.borrow_mut().declare(now, &to.key.to, Terms::of(&to.egress));
+            let id = self.stock.borrow_mut().declare(now, &to.key.place(), Terms::of(&to.egress));
             self.declared.borrow_mut().begin(to, id);
         }
         if let Some(id) = self.id(&to.key) {
@@ -92,6 +92,9 @@ impl Keeper {
         let last = self.declared.borrow_mut().leaves(&to.key);
         if let Some(id) = last {
             self.rooms.forget(&to.key);
+            if let Some(figures) = self.stock.borrow().figures(id) {
+                self.ledger(to).keep(&figures);
+            }
             self.stock.borrow_mut().forget(Instant::now(), id);
             self.act();
         }
@@ -104,8 +107,8 @@ impl Keeper {
     }
 
     /// What is written down of a destination.
-    pub(crate) fn ledger(&self, key: &Key) -> Rc<Ledger> {
-        self.declared.borrow_mut().ledger(key)
+    pub(crate) fn ledger(&self, to: &Destination) -> Rc<Ledger> {
+        self.declared.borrow_mut().ledger(to)
     }
 
     /// A warm connection at once, or none; what is wanted and not there is learnt from.
@@ -154,8 +157,9 @@ impl Keeper {
             };
             self.act();
             let (socket, stream) = told.map_err(|why| refused(to, begun, why))?;
-            set_up(&stream).map_err(|error| refused(to, begun, Refused::Failed(error)))?;
-            return Ok(self.lease(socket, stream));
+            let lease = self.lease(socket, stream);
+            set_up(&lease.stream).map_err(|error| refused(to, begun, Refused::Failed(error)))?;
+            return Ok(lease);
         }
     }
 
@@ -291,7 +295,7 @@ impl Keeper {
 
     fn reclaim(&self, key: KeyId) {
         let to = self.declared.borrow().destination(key);
-        to.map(|to| self.rooms.reclaim(&to.key.to));
+        to.map(|to| self.rooms.reclaim(&to.key));
     }
 
     fn why(&self, why: Why) -> Refused {

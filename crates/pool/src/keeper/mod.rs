@@ -10,6 +10,7 @@ mod keep;
 mod minder;
 pub mod names;
 mod quiet;
+mod report;
 #[cfg(test)]
 mod tests;
 mod wait;

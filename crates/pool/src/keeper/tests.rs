@@ -198,3 +198,35 @@ fn a_warm_one_is_taken_without_waiting_or_not_at_all() {
         assert!(keeper.take(&to).is_none());
     });
 }
+
+#[test]
+fn what_was_counted_stays_when_settings_change_and_instances_go() {
+    run(async {
+        let (server, port) = Server::start().await;
+        let (keeper, before, after) = (Keeper::start(), to_at(port, "warm=1", 1), to_at(port, "warm=1 max=7", 2));
+        keeper.expect(&before);
+        server.until(1).await;
+        let backends = asks(&keeper, "f");
+        let held = get(&*backends, &before).await.unwrap();
+        keeper.ledger(&before).pinned("LISTEN");
+        let report = |keeper: &Keeper| {
+            let all = keeper.report(Instant::now());
+            assert_eq!(all.len(), 1, "one line for all epochs: {all:?}");
+            all.into_iter().next().unwrap()
+        };
+        let one = report(&keeper);
+        assert_eq!((one.owner.as_str(), one.namespace.as_str(), one.hits, one.max), ("f.ns", "ns", 1, 100));
+        assert_eq!((one.pins["LISTEN"], one.open >= 1, one.open_there), (1, true, one.open));
+        keeper.expect(&after);
+        assert_eq!(
+            (report(&keeper).hits, report(&keeper).max),
+            (1, 7),
+            "the newest settings, and what was counted before"
+        );
+        drop(held);
+        keeper.expect_no_more(&before);
+        keeper.expect_no_more(&after);
+        let one = report(&keeper);
+        assert_eq!((one.hits, one.open, one.warm), (1, 0, 0));
+    });
+}

@@ -51,7 +51,7 @@ impl Stock for Shelf {
     }
 
     fn ledger(&self, to: &Rc<Destination>) -> Rc<Ledger> {
-        self.keeper.ledger(&to.key)
+        self.keeper.ledger(to)
     }
 }
 

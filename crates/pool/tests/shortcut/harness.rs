@@ -150,7 +150,7 @@ async fn work(server: SocketAddr, setup: Setup, mut orders: mpsc::UnboundedRecei
                 });
             }
             Job::Tell(tell) => {
-                let (hits, passed) = (stock.ledger.hits.get(), stock.ledger.passed.borrow().clone());
+                let (hits, passed) = (stock.ledger.given.get(), stock.ledger.passed.borrow().clone());
                 let _ = tell.send(Tally { given: hits, open: given.open(), passed });
             }
         }

@@ -7,6 +7,8 @@
 
 mod line;
 mod shelf;
+#[cfg(test)]
+mod tests;
 
 use std::cell::{Cell, RefCell};
 use std::fmt::Debug;
@@ -104,7 +106,7 @@ impl<F: Clone + PartialEq + 'static, T: Reused> Bench<F, T> {
             }
             // Idle connections that cannot serve this client may be what stands in its way.
             if !std::mem::replace(&mut asked, true) && visit.backends.need(&visit.destination) != Need::Nobody {
-                visit.rooms.reclaim(&visit.destination.key.to);
+                visit.rooms.reclaim(&visit.destination.key);
             }
             Poll::Pending
         })

@@ -38,6 +38,10 @@ impl Room for House {
         self.0.oldest()
     }
 
+    fn idle(&self) -> usize {
+        self.0.idle()
+    }
+
     fn close_oldest(&self) {
         self.0.close_oldest();
     }

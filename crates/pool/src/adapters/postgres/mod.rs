@@ -11,6 +11,8 @@ mod cancel;
 mod door;
 mod facts;
 mod frame;
+#[doc(hidden)]
+pub mod fuzz;
 mod line;
 mod login;
 mod proof;
@@ -54,13 +56,10 @@ pub async fn serve(client: TcpStream, visit: Visit) -> io::Result<()> {
 async fn receive(mut client: Line<TcpStream>, startup: Startup, visit: Visit) -> io::Result<()> {
     let room = room::of(&visit);
     let seat = room.seats.take();
-    match door::enter(&mut client, startup, &visit, &room, &seat).await {
-        Ok(guest) => {
-            let mut visitor = Visitor::new(client, guest, seat, room, visit);
-            let stayed = visitor.stay().await;
-            visitor.leave();
-            stayed
-        }
+    let entering = door::enter(&mut client, startup, &visit, &room, &seat);
+    let late = |_| Err(Turned::Away(io::ErrorKind::TimedOut.into()));
+    match tokio::time::timeout(door::PATIENCE + visit.destination.egress.wait, entering).await.unwrap_or_else(late) {
+        Ok(guest) => Visitor::new(client, guest, seat, room, visit).stay().await,
         Err(turned) => turn_away(client, turned, &visit).await,
     }
 }
