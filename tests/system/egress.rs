@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::house::{House, http_function};
-use crate::outside::{MACHINE, NAMED, Outside, on_a_machine, web};
+use crate::outside::{MACHINE, NAMED, Outside, Redis, on_a_machine, web};
 
 /// Runs the Python that it is sent; what that leaves in `said` is the answer.
 const RUN: &str = r#"import socket, errno, threading, select, subprocess, signal
@@ -24,27 +24,27 @@ except Exception as error:
     self.answer(200, repr(error).encode())"#;
 
 /// A function that runs what it is sent, and may go where `egress` says.
-fn runner(folder: &Path, name: &str, egress: &str) -> Value {
+pub(crate) fn runner(folder: &Path, name: &str, egress: &str) -> Value {
     let mut spec = http_function(folder, name, RUN);
     spec["annotations"] = json!({ "nearpath.io/egress": egress });
     spec
 }
 
 /// Runs Python in a function.
-async fn run(house: &House, function: &str, code: &str) -> String {
+pub(crate) async fn run(house: &House, function: &str, code: &str) -> String {
     let answer = house.ask(Method::POST, &format!("/function/{function}"), code.to_owned()).await;
     String::from_utf8_lossy(answer.body()).into_owned()
 }
 
 /// Says a line to a place, and gives what it answers.
-fn hello(to: impl std::fmt::Display, port: u16) -> String {
+pub(crate) fn hello(to: impl std::fmt::Display, port: u16) -> String {
     format!(
         "s = socket.create_connection(('{to}', {port}), 20)\ns.sendall(b'hello\\n')\nsaid = s.recv(99).decode().strip()\ns.close()"
     )
 }
 
 /// What a connection that is reset says, at whichever step.
-fn is_reset(said: &str) -> bool {
+pub(crate) fn is_reset(said: &str) -> bool {
     ["ECONNRESET", "ECONNREFUSED", "EPIPE", "ENOTCONN"].contains(&said)
 }
 
@@ -154,6 +154,43 @@ const SOCKETS: &[(&str, &str)] = &[
         "s = socket.socket(socket.AF_INET6)\ns.connect(('::ffff:' + socket.gethostbyname(at[0]), at[1]))\ns.sendall(b'hello\\n')\nsaid = s.recv(99).decode().strip()\ns.close()",
     ),
 ];
+
+/// A warm socket of the machine's in the place of its own shows by its peer's address, which is the destination's and not the one that stands for it.
+/// Twice in a row each way, by an IPv4 socket and by an IPv6 one; a socket in doubt goes the other way out.
+#[tokio::test]
+async fn a_warm_socket_takes_the_place_of_its_own() {
+    need_root!();
+    if let Err(why) = nearpath_kernel::probe::shortcut_possible() {
+        skip!("no shortcut here: {why}");
+    }
+    on_a_machine();
+    let (outside, secret) = (Outside::at(Ipv4Addr::LOCALHOST), Outside::at(Ipv4Addr::LOCALHOST));
+    let folder = tempfile::tempdir().unwrap();
+    let house = House::start_in(folder.path(), &[]).await;
+    house.deploy_ready(&runner(folder.path(), "goes", &format!("{NAMED}:{}", outside.port))).await;
+    let at = format!("at = (socket.gethostbyname('{NAMED}'), {})\n", outside.port);
+    let talk =
+        "s.sendall(b'hello\\n')\nheard = s.recv(99).decode().strip()\nsaid = (s.getpeername()[0], heard)\ns.close()";
+    let own = format!("{at}s = socket.socket()\ns.connect(at)\n{talk}");
+    let mapped = format!("{at}s = socket.socket(socket.AF_INET6)\ns.connect(('::ffff:' + at[0], at[1]))\n{talk}");
+    let bound = format!("{at}s = socket.socket()\ns.bind(('0.0.0.0', 0))\ns.connect(at)\n{talk}");
+    for _ in 0..2 {
+        let given = "a warm socket is given";
+        eventually(given, async || run(&house, "goes", &own).await == "('127.0.0.1', 'heard hello')").await;
+        eventually(given, async || run(&house, "goes", &mapped).await == "('::ffff:127.0.0.1', 'heard hello')").await;
+        let carried = run(&house, "goes", &bound).await;
+        assert!(carried.starts_with("('10.61.") && carried.ends_with("'heard hello')"), "{carried}");
+    }
+    let disconnected = format!(
+        "{at}import struct, ctypes\nlibc = ctypes.CDLL(None)\ns = socket.socket()\ns.connect(at)\nfirst = s.getpeername()[0]\n\
+         libc.connect(s.fileno(), struct.pack('H', 0), 2)\ns.settimeout(1)\n\
+         try: s.connect(('127.0.0.1', {})); said = 'reached'\nexcept OSError as error: said = (first, str(error))",
+        secret.port
+    );
+    let reaches = "the machine's socket reaches nothing else when it is disconnected";
+    eventually(reaches, async || run(&house, "goes", &disconnected).await == "('127.0.0.1', 'timed out')").await;
+    assert_eq!(secret.seen().came, 0);
+}
 
 #[tokio::test]
 async fn what_breaks_on_one_side_breaks_on_the_other() {
@@ -323,4 +360,89 @@ async fn the_guides_example_runs() {
     let denied = house.call("quotes", "192.0.2.1:80").await;
     assert_eq!(denied.status(), 502);
     assert!(String::from_utf8_lossy(denied.body()).contains("unreachable"), "{:?}", denied.body());
+}
+
+#[tokio::test]
+async fn a_house_that_is_taken_down_lets_what_is_under_way_end() {
+    need_root!();
+    on_a_machine();
+    let slow = TcpListener::bind((MACHINE, 0)).unwrap();
+    let port = slow.local_addr().unwrap().port();
+    let folder = tempfile::tempdir().unwrap();
+    let house = House::start_in(folder.path(), &[]).await;
+    house.deploy_ready(&runner(folder.path(), "goes", &format!("{MACHINE}:{port} warm=0"))).await;
+    let code = hello(MACHINE, port);
+    let call = run(&house, "goes", &code);
+    let order = async {
+        let mut client = tokio::task::spawn_blocking(move || slow.accept().unwrap().0).await.unwrap();
+        kill_process(Pid::from_raw(house.pid() as i32).unwrap(), Signal::TERM).unwrap();
+        eventually("it takes nothing new", async || tokio::net::TcpStream::connect(house.addr).await.is_err()).await;
+        std::io::Write::write_all(&mut client, b"at last\n").unwrap();
+    };
+    let (said, ()) = tokio::join!(call, order);
+    assert_eq!(said, "at last", "{}", house.log());
+}
+
+#[tokio::test]
+async fn a_protocol_that_is_known_has_its_connections_used_again_and_the_password_stays_with_the_node() {
+    need_root!();
+    on_a_machine();
+    let folder = tempfile::tempdir().unwrap();
+    let Some(redis) = Redis::start(folder.path(), "sesame").await else { skip!("needs redis-server") };
+    let house = House::start_in(folder.path(), &[]).await;
+    let secret = json!({ "name": "door", "value": "sesame" }).to_string();
+    assert!(house.ask(Method::POST, "/system/secrets", secret).await.status().is_success());
+    let egress = format!("{MACHINE}:{} protocol=redis password=secret:door max=2", redis.port);
+    house.deploy_ready(&runner(folder.path(), "counts", &egress)).await;
+    let count = format!(
+        "s = socket.create_connection(('{MACHINE}', {}), 20)\ns.sendall(b'*2\\r\\n$4\\r\\nINCR\\r\\n$1\\r\\nn\\r\\n')\nsaid = s.recv(99).decode().strip()\ns.close()",
+        redis.port
+    );
+    let before: u32 = redis.info("total_connections_received").unwrap().parse().unwrap();
+    for number in 1..=20 {
+        assert_eq!(run(&house, "counts", &count).await, format!(":{number}"), "{}", house.log());
+    }
+    let after: u32 = redis.info("total_connections_received").unwrap().parse().unwrap();
+    assert!(after - before <= 4, "twenty clients, a few connections: {}", after - before);
+}
+
+#[tokio::test]
+async fn a_destination_at_the_gateways_port_does_not_take_the_gateways_place() {
+    need_root!();
+    on_a_machine();
+    let _outside = Outside::on(TcpListener::bind((MACHINE, 8080)).unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let house = House::start_in(folder.path(), &[]).await;
+    house.deploy_ready(&crate::house::echo(folder.path(), "echo")).await;
+    let mut spec = runner(folder.path(), "goes", &format!("{MACHINE}:8080"));
+    spec["annotations"]["nearpath.io/chain"] = json!("shop");
+    spec["annotations"]["nearpath.io/calls"] = json!("echo");
+    house.deploy_ready(&spec).await;
+    assert_eq!(run(&house, "goes", &hello(MACHINE, 8080)).await, "heard hello", "{}", house.log());
+    let call = "import urllib.request\nsaid = urllib.request.urlopen('http://10.62.0.1:8080/function/echo', data=b'inside').read().decode()";
+    assert_eq!(run(&house, "goes", call).await, "inside");
+}
+
+#[tokio::test]
+async fn a_ceiling_holds_over_all_replicas_and_everybody_is_served() {
+    need_root!();
+    on_a_machine();
+    let outside = Outside::at(MACHINE);
+    let folder = tempfile::tempdir().unwrap();
+    let house = House::start_in(folder.path(), &[]).await;
+    house
+        .deploy_ready(&runner(folder.path(), "goes", &format!("{MACHINE}:{} max=4 warm=2 wait=30s", outside.port)))
+        .await;
+    house.scale("goes", 2).await;
+    house.until_available("goes", 2).await;
+    // A bound socket is one that the node carries; it hears of the server's end before it opens the next.
+    let code = format!(
+        "s = socket.socket()\ns.bind(('', 0))\ns.connect(('{MACHINE}', {}))\ns.sendall(b'hello\\n')\nsaid = s.recv(99).decode().strip()\ns.shutdown(socket.SHUT_WR)\n\
+         while s.recv(99): pass\ns.close()",
+        outside.port
+    );
+    let calls = futures_util::future::join_all((0..60).map(|_| run(&house, "goes", &code))).await;
+    assert!(calls.iter().all(|said| said == "heard hello"), "{calls:?}");
+    let seen = outside.seen();
+    assert!(seen.came >= 60 && seen.broken == 0 && seen.most <= 4, "{seen:?}");
 }

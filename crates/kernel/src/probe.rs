@@ -40,7 +40,7 @@ pub fn probe() -> Capabilities {
     let (as_root, as_user) = namespaces();
     let isolation = best(&as_root, &as_user);
     let mut findings = vec![root(&as_root), user_namespaces(&as_user)];
-    findings.extend([seccomp(), usr(), sockmap(), forwarding()]);
+    findings.extend([seccomp(), usr(), sockmap(), forwarding(), shortcut()]);
     findings.extend(cgroups());
     Capabilities { isolation, findings }
 }
@@ -155,6 +155,26 @@ fn forwarding() -> Finding {
         lost: "`nearpath up --forward tc`",
         remedy: "run as root with CAP_BPF and CAP_NET_ADMIN, on Linux 6.6 or later, on a nearpath built where clang is",
     }
+}
+
+fn shortcut() -> Finding {
+    Finding {
+        name: "warm sockets in the place of a function's own",
+        trouble: said(&shortcut_possible()),
+        optional: true,
+        lost: "the shortcut to destinations that `egress` declares in plain TCP: the node carries them, warm, but with a hop more",
+        remedy: "use Linux 6.9 or later; in a container, allow seccomp listeners and CAP_SYS_PTRACE",
+    }
+}
+
+/// Whether a warm socket can take the place of a function's own here: its connects can be asked about, and its sockets looked at.
+///
+/// # Errors
+/// What is missing.
+pub fn shortcut_possible() -> io::Result<()> {
+    crate::seccomp::listener::possible()
+        .map_err(|error| io::Error::new(error.kind(), format!("a seccomp listener: {error}")))?;
+    crate::foreign::possible()
 }
 
 fn usr() -> Finding {

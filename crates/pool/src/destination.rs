@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::rc::Rc;
 
-use nearpath_types::egress::Egress;
+use nearpath_types::egress::{Egress, Protocol, Tls};
 use nearpath_types::{Eip, FunctionId, InstanceId};
 
 /// An instance that may go out.
@@ -33,6 +33,32 @@ pub struct Destination {
     pub key: Key,
     /// The secrets that it names, with their contents.
     pub secrets: BTreeMap<String, Vec<u8>>,
+}
+
+/// Ends the identity of a key whose sockets are of the family `AF_INET6`.
+const V6: &str = " AF_INET6";
+
+impl Destination {
+    /// Whether its connections may be given away as they are: nobody speaks for the function there, and some are kept warm.
+    pub fn may_be_given(&self) -> bool {
+        may_be_given(&self.egress)
+    }
+
+    /// The same destination, reached through sockets of the family `AF_INET6`, by mapped addresses where it has IPv4 ones.
+    pub(crate) fn by_v6_sockets(&self) -> Self {
+        let key = Key { identity: format!("{}{V6}", self.key.identity), ..self.key.clone() };
+        Self { key, ..self.clone() }
+    }
+
+    /// Whether it is such a one.
+    pub(crate) fn is_by_v6_sockets(&self) -> bool {
+        self.key.identity.ends_with(V6)
+    }
+}
+
+/// As [`Destination::may_be_given`].
+pub(crate) fn may_be_given(to: &Egress) -> bool {
+    to.protocol == Protocol::Tcp && to.tls == Tls::Pass && to.login.is_none() && to.warm > 0
 }
 
 /// Connections with equal keys serve each other's functions.

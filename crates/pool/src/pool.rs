@@ -7,11 +7,13 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::net::Ipv4Addr;
+use std::os::fd::OwnedFd;
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nearpath_kernel::doorway::Doorway;
+use nearpath_kernel::probe::shortcut_possible;
 use nearpath_kernel::sandbox::Destination as Known;
 use nearpath_types::egress::{Egress, Host};
 use nearpath_types::pool::PoolStatus;
@@ -55,6 +57,8 @@ pub struct Admitted {
     held: Vec<Held>,
     /// What the instance has to know to get there.
     pub known: Vec<Known>,
+    /// Whether its connects are to be asked about: then [`supervise`](Self::supervise) takes the listener.
+    pub listened: bool,
     /// Destinations that were declared and that it cannot reach, in words for the tenant.
     pub troubles: Vec<NoPlace>,
 }
@@ -73,6 +77,8 @@ pub struct Pool(Arc<Shared>);
 
 struct Shared {
     doorway: Arc<Doorway>,
+    /// Whether a warm socket can take the place of a function's own on this machine.
+    shortcut: bool,
     desk: Mutex<Desk>,
     orders: mpsc::UnboundedSender<Order>,
 }
@@ -90,9 +96,12 @@ impl Pool {
     /// # Errors
     /// When there is no thread or no descriptor to be had.
     pub fn start(doorway: Arc<Doorway>, gateway: Ipv4Addr, tell: Tell) -> io::Result<Self> {
+        let shortcut = shortcut_possible()
+            .inspect_err(|why| tracing::info!(%why, "the node carries all connections itself"))
+            .is_ok();
         let orders = exit::start(tell)?;
         let desk = Desk { places: Places::new(gateway), keys: Keys::default(), ports: BTreeMap::new() };
-        Ok(Self(Arc::new(Shared { doorway, desk: Mutex::new(desk), orders })))
+        Ok(Self(Arc::new(Shared { doorway, shortcut, desk: Mutex::new(desk), orders })))
     }
 
     /// Lets an instance out, before it starts. Blocks for about a tenth of a millisecond.
@@ -102,11 +111,13 @@ impl Pool {
     pub fn admit(&self, who: &Admission) -> io::Result<Admitted> {
         let Admission { instance, eip, .. } = *who;
         let (known, troubles) = (Vec::new(), Vec::new());
-        let mut admitted = Admitted { pool: self.clone(), instance, eip, held: Vec::new(), known, troubles };
+        let (pool, held, listened) = (self.clone(), Vec::new(), false);
+        let mut admitted = Admitted { pool, instance, eip, held, known, listened, troubles };
         let mut destinations = Vec::new();
         for egress in &who.egress {
             destinations.extend(self.place(who, egress, &mut admitted)?);
         }
+        admitted.listened = self.0.shortcut && destinations.iter().any(Destination::may_be_given);
         let (done, wait) = std::sync::mpsc::sync_channel(1);
         self.order(Order::Admit(Box::new(who.clone()), destinations, done))?;
         wait.recv().map_err(|_| ended())?;
@@ -185,6 +196,14 @@ impl Desk {
 }
 
 impl Admitted {
+    /// Takes the socket at which the instance's listener arrives ([`nearpath_kernel::sandbox::Launched::listener`]).
+    ///
+    /// # Errors
+    /// When the pool's thread has ended; the instance's connects fail then, too.
+    pub fn supervise(&self, listener: OwnedFd) -> io::Result<()> {
+        self.pool.order(Order::Supervise(self.eip, listener))
+    }
+
     /// A name and its address are written down once, whatever ports are declared.
     fn know(&mut self, address: Ipv4Addr, host: &Host) {
         let name = match host {

@@ -116,6 +116,8 @@ pub struct Spec {
     pub arguments: Vec<String>,
     /// Its whole environment; `NEARPATH_NOTES_FD` is added.
     pub environment: BTreeMap<String, String>,
+    /// Whether its connects are asked about, so that a warm socket can take the place of its own.
+    pub listened: bool,
     /// Where it starts, as a path inside.
     pub workdir: PathBuf,
 }
@@ -149,6 +151,7 @@ impl Spec {
             program,
             arguments: Vec::new(),
             environment: BTreeMap::new(),
+            listened: false,
             workdir: PathBuf::from("/"),
         }
     }

@@ -85,6 +85,7 @@ impl KernelMachine {
         let destinations = admitted.map(|admitted| admitted.known.clone()).unwrap_or_default();
         let network = |eip| Network { forwarder, destinations, ..Network::new(eip, self.gateway, self.switch.clone()) };
         spec.network = from.eip.map(network);
+        spec.listened = admitted.is_some_and(|admitted| admitted.listened);
         spec.pickup = from.pickup;
         spec.cgroup = cgroup.join_files();
         (spec.uid, spec.gid) = (from.uid, from.uid);
@@ -110,7 +111,10 @@ impl Machine for KernelMachine {
         let passage = passage.map(|(all, eip)| all.admit(eip, &blueprint.function)).transpose()?;
         let (admitted, remarks) = self.admit(blueprint)?;
         let launched = self.launcher.launch(&self.spec(blueprint, &cgroup, admitted.as_ref()))?;
-        let sandbox::Launched { pid, pidfd, stdout, stderr, notes, identity } = launched;
+        let sandbox::Launched { pid, pidfd, stdout, stderr, notes, identity, listener } = launched;
+        if let Some((admitted, listener)) = admitted.as_ref().zip(listener) {
+            admitted.supervise(listener)?;
+        }
         let process = KernelProcess {
             pidfd,
             session: Pid::from_raw(pid as i32).filter(|_| self.isolation == Isolation::None),

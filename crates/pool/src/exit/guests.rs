@@ -67,7 +67,7 @@ pub(crate) enum Refusal {
     Stranger,
     /// It may, but not there.
     #[error("a connection to {1} was reset: {of} did not declare it; add it to its `egress`", of = .0.function)]
-    Undeclared(Rc<Caller>, SocketAddrV4),
+    Undeclared(Rc<Caller>, String),
     /// It has too many.
     #[error("a connection to {1} was reset: {of} has {OPEN} open, or {WAITING} that wait for their destination", of = .0.function)]
     Crowded(Rc<Caller>, String),
@@ -102,13 +102,20 @@ impl Guests {
         guest.map(|guest| guest.caller)
     }
 
+    /// Who has an address.
+    pub(crate) fn caller(&self, eip: Eip) -> Option<Rc<Caller>> {
+        self.by_address.get(&eip.0).map(|guest| Rc::clone(&guest.caller))
+    }
+
     /// Whether who comes from one address may go to the other.
     pub(crate) fn judge(&self, from: Ipv4Addr, to: SocketAddrV4) -> Result<Pass, Refusal> {
         let guest = self.by_address.get(&from).ok_or(Refusal::Stranger)?;
         let caller = Rc::clone(&guest.caller);
         let declared = |one: &&Rc<Destination>| one.stands == *to.ip() && one.egress.port == to.port();
         let Some(destination) = caller.destinations.iter().find(declared).cloned() else {
-            return Err(Refusal::Undeclared(caller, to));
+            let name = caller.destinations.iter().find(|one| one.stands == *to.ip()).map(|one| &one.egress.host);
+            let called = name.map_or_else(|| to.to_string(), |name| format!("{name}:{}", to.port()));
+            return Err(Refusal::Undeclared(caller, called));
         };
         if guest.tally.open.get() >= OPEN || guest.tally.waiting.get() >= WAITING {
             return Err(Refusal::Crowded(caller, destination.key.to.clone()));

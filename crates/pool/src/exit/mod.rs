@@ -7,6 +7,7 @@
 mod carry;
 mod guests;
 mod notices;
+mod supervised;
 #[cfg(test)]
 mod tests;
 mod visits;
@@ -15,6 +16,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
 use std::net::{SocketAddr, SocketAddrV4};
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::mpsc::SyncSender;
 use std::thread;
@@ -30,6 +32,7 @@ use tokio::task::{AbortHandle, LocalSet, spawn_local};
 use crate::destination::{Caller, Destination};
 use crate::keeper::Keeper;
 use crate::pool::{Admission, Done, Tell};
+use crate::shortcut::Given;
 use carry::reset_at_close;
 use guests::{Guests, Refusal};
 use notices::Notices;
@@ -41,6 +44,8 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub(crate) enum Order {
     /// An instance starts. Answered when it may go out.
     Admit(Box<Admission>, Vec<Destination>, Done),
+    /// Its connects are asked about; the listener comes from here.
+    Supervise(Eip, OwnedFd),
     /// It has ended.
     Leave(InstanceId, Eip),
     /// Somebody declared a destination at this port.
@@ -58,6 +63,8 @@ pub(crate) struct Exit {
     notices: RefCell<Notices>,
     tell: Tell,
     keeper: Rc<Keeper>,
+    /// What was given away; `None` until something is, or where the kernel does not tell.
+    given: RefCell<Option<Rc<Given>>>,
 }
 
 /// Starts the thread; it ends with its orders.
@@ -72,7 +79,7 @@ pub(crate) fn start(tell: Tell) -> io::Result<mpsc::UnboundedSender<Order>> {
 impl Exit {
     fn new(tell: Tell) -> Rc<Self> {
         let (guests, listeners, notices) = (RefCell::default(), RefCell::default(), RefCell::default());
-        Rc::new(Self { guests, listeners, notices, tell, keeper: Keeper::start() })
+        Rc::new(Self { guests, listeners, notices, tell, keeper: Keeper::start(), given: RefCell::default() })
     }
 
     async fn obey(self: Rc<Self>, mut orders: mpsc::UnboundedReceiver<Order>) {
@@ -84,6 +91,7 @@ impl Exit {
                     caller.destinations.iter().for_each(|to| self.keeper.expect(to));
                     let _ = done.send(()); // the node may have given up
                 }
+                Order::Supervise(eip, listener) => self.supervise(eip, listener),
                 Order::Leave(instance, eip) => {
                     let caller = self.guests.borrow_mut().leave(instance, eip);
                     let had = caller.iter().flat_map(|caller| &caller.destinations);
@@ -110,12 +118,18 @@ impl Exit {
     }
 
     async fn accept(self: Rc<Self>, listener: TcpListener) {
+        let mut failed = false;
         loop {
             match listener.accept().await {
-                Ok((client, from)) => self.meet(client, from),
+                Ok((client, from)) => {
+                    failed = false;
+                    self.meet(client, from);
+                }
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
-                    tracing::warn!(%error, "the way out cannot take a connection");
+                    if !std::mem::replace(&mut failed, true) {
+                        tracing::warn!(%error, "the way out cannot take a connection; it goes on when it can");
+                    }
                     tokio::time::sleep(PAUSE).await;
                 }
             }

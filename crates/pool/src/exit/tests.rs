@@ -63,6 +63,8 @@ fn everybody_gets_where_they_declared_and_nowhere_else() {
         assert!(matches!(may(last, to, port), Err(Refusal::Undeclared(..))), "{last} {to}:{port}");
     }
     assert!(matches!(may(4, STANDS, 5432), Err(Refusal::Stranger)));
+    let told = may(2, STANDS, 6379).unwrap_err().to_string();
+    assert!(told.contains("db:6379") && told.contains("a.openfaas-fn"), "by the name that it knows: {told}");
 }
 
 #[test]

@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use super::Exit;
 use super::carry::{carry, reset_at_close};
 use super::guests::Pass;
-use crate::adapters::{Visit, http, redis};
+use crate::adapters::{Visit, http, postgres, redis};
 use crate::keeper::{Lease, NoConnection};
 use crate::ledger::Ledger;
 use crate::tls;
@@ -37,9 +37,10 @@ impl Exit {
         match (pass.to.egress.protocol, &pass.to.egress.tls) {
             (Protocol::Http, _) => http::serve(client, self.visit_of(&pass)).await,
             (Protocol::Redis, _) => redis::serve(client, self.visit_of(&pass)).await,
+            (Protocol::Postgres, _) => postgres::serve(client, self.visit_of(&pass)).await,
             (_, Tls::Pass) => self.raw(&client, pass).await,
             (Protocol::Tcp, Tls::Originate { .. }) => self.encrypted(client, pass).await,
-            (Protocol::Postgres | Protocol::Mysql, Tls::Originate { .. }) => {
+            (Protocol::Mysql, Tls::Originate { .. }) => {
                 reset_at_close(&client); // what is to be encrypted never goes out in clear
                 let to = &pass.to.key.to;
                 let what =

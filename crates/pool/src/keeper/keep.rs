@@ -17,7 +17,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::task::{AbortHandle, spawn_local};
 
 use super::declared::Declared;
-use super::dial::{LONGEST, dial};
+use super::dial::{LONGEST, dial, set_up};
 use super::names::Names;
 use super::quiet::is_quiet;
 use super::wait::{Refused, Told, Waiting};
@@ -111,6 +111,12 @@ impl Keeper {
         self.declared.borrow_mut().ledger(to)
     }
 
+    /// Whether a connection is warm.
+    pub(crate) fn has(&self, to: &Destination) -> bool {
+        let figures = self.id(&to.key).and_then(|id| self.stock.borrow().figures(id));
+        figures.is_some_and(|figures| figures.warm > 0)
+    }
+
     /// A warm connection at once, or none; what is wanted and not there is learnt from.
     pub(crate) fn take(self: &Rc<Self>, to: &Destination) -> Option<Lease> {
         let id = self.id(&to.key)?;
@@ -157,7 +163,9 @@ impl Keeper {
             };
             self.act();
             let (socket, stream) = told.map_err(|why| refused(to, begun, why))?;
-            return Ok(self.lease(socket, stream));
+            let lease = self.lease(socket, stream);
+            set_up(&lease.stream).map_err(|error| refused(to, begun, Refused::Failed(error)))?;
+            return Ok(lease);
         }
     }
 
@@ -237,7 +245,7 @@ impl Keeper {
         };
         let keeper = Rc::clone(self);
         let opening = spawn_local(async move {
-            let dialled = dial(&keeper.names, &to.egress, Instant::now() + LONGEST).await;
+            let dialled = dial(&keeper.names, &to, Instant::now() + LONGEST).await;
             keeper.dialled(socket, dialled);
         });
         self.sockets.borrow_mut().insert(socket, Held::Opening(opening.abort_handle()));

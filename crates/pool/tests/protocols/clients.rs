@@ -34,7 +34,7 @@ async fn made() -> Option<PathBuf> {
     made.then_some(python)
 }
 
-async fn ran(command: &mut Command) -> bool {
+pub(crate) async fn ran(command: &mut Command) -> bool {
     let done = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status().await;
     done.is_ok_and(|status| status.success())
 }

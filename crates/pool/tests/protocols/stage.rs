@@ -44,7 +44,7 @@ pub(crate) fn login(user: &str) -> Option<Login> {
 #[derive(Default)]
 pub(crate) struct Direct {
     open: Rc<Cell<u32>>,
-    waiting: Cell<u32>,
+    waiting: Rc<Cell<u32>>,
     most: Cell<u32>,
     opened: Cell<u32>,
     freed: Rc<tokio::sync::Notify>,
@@ -63,10 +63,14 @@ impl Direct {
 
     async fn place(&self, max: u32) {
         self.waiting.set(self.waiting.get() + 1);
+        // Also when its client has got another connection meanwhile, or has left.
+        let _place = Gone::then({
+            let waiting = self.waiting.clone();
+            move || waiting.set(waiting.get() - 1)
+        });
         while self.open.get() >= max {
             self.freed.notified().await;
         }
-        self.waiting.set(self.waiting.get() - 1);
         self.open.set(self.open.get() + 1);
         self.most.set(self.most.get().max(self.open.get()));
     }
@@ -100,7 +104,6 @@ impl Backends for Direct {
         Box::pin(async move {
             let opening = tokio::time::timeout_at(deadline.into(), self.open(to));
             opening.await.unwrap_or_else(|_| {
-                self.waiting.set(self.waiting.get() - 1);
                 Err(NoConnection::Exhausted { to: to.key.to.clone(), open: to.egress.max, waited: to.egress.wait })
             })
         })

@@ -15,6 +15,11 @@ impl<T> Kept<T> {
     pub fn new(item: T, born: Instant) -> Self {
         Self { item, born }
     }
+
+    /// The connection, and when it was opened.
+    pub fn apart(self) -> (T, Instant) {
+        (self.item, self.born)
+    }
 }
 
 /// How long connections stay.

@@ -1,0 +1,52 @@
+//! A connection that may be given away.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use nearpath_kernel::sockets::{Change, Identity, is_locked, lock_to_peer};
+
+use crate::keeper::Gone;
+
+/// A connected socket that nobody has used. Dropped, it is closed.
+#[derive(Debug)]
+pub struct Warm {
+    socket: OwnedFd,
+    identity: Identity,
+    gone: Gone,
+}
+
+impl Warm {
+    /// Prepares a connected socket for being given: from now on it hears its peer alone. To be done when the connection is made, not when it is given:
+    /// it costs some microseconds. It must not be registered with a runtime any more when it is given.
+    ///
+    /// # Errors
+    /// When the socket is not connected.
+    pub fn new(socket: OwnedFd, gone: Gone) -> io::Result<Self> {
+        if !is_locked(&socket) {
+            lock_to_peer(&socket)?;
+        }
+        Ok(Self { identity: Identity::of(&socket)?, socket, gone })
+    }
+
+    /// Names it towards the kernel.
+    pub fn identity(&self) -> Identity {
+        self.identity
+    }
+
+    /// The socket, for whoever carries bytes over it instead of giving it away.
+    pub fn into_parts(self) -> (OwnedFd, Gone) {
+        (self.socket, self.gone)
+    }
+
+    /// Makes it like the one whose place it takes.
+    pub(super) fn dress(&self, changes: &[Change], blocking: bool) -> io::Result<()> {
+        rustix::io::ioctl_fionbio(&self.socket, !blocking)?;
+        changes.iter().try_for_each(|change| change.apply(&self.socket))
+    }
+}
+
+impl AsFd for Warm {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
