@@ -163,18 +163,27 @@ fn shortcut() -> Finding {
         trouble: said(&shortcut_possible()),
         optional: true,
         lost: "the shortcut to destinations that `egress` declares in plain TCP: the node carries them, warm, but with a hop more",
-        remedy: "use Linux 6.9 or later; in a container, allow seccomp listeners and CAP_SYS_PTRACE",
+        remedy: "run as root with CAP_BPF, CAP_NET_ADMIN and CAP_SYS_PTRACE, on Linux 6.9 or later with cgroup v2, on a nearpath built where clang is; \
+                 in a container, allow seccomp listeners",
     }
 }
 
-/// Whether a warm socket can take the place of a function's own here: its connects can be asked about, and its sockets looked at.
+/// Whether a warm socket can take the place of a function's own here: its connects can be asked about, its sockets looked at, and what it is given is kept
+/// where it was connected to ([`Fence`](crate::bpf::Fence)). Tried, by a thread that ends with its filter.
 ///
 /// # Errors
 /// What is missing.
 pub fn shortcut_possible() -> io::Result<()> {
-    crate::seccomp::listener::possible()
-        .map_err(|error| io::Error::new(error.kind(), format!("a seccomp listener: {error}")))?;
+    let tried = std::thread::Builder::new().name("probe".into()).spawn(|| {
+        crate::bpf::Fence::around_this_thread().map(drop)?;
+        crate::seccomp::listener::install().map(drop).map_err(|error| said_of("a seccomp listener", &error))
+    })?;
+    tried.join().unwrap_or_else(|_| Err(io::Error::other("the probing thread panicked")))?;
     crate::foreign::possible()
+}
+
+fn said_of(what: &str, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{what}: {error}"))
 }
 
 fn usr() -> Finding {

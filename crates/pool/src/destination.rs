@@ -75,6 +75,11 @@ pub struct Key {
 }
 
 impl Key {
+    /// As whom connections are made, whatever the family of their sockets.
+    pub(crate) fn as_whom(&self) -> &str {
+        self.identity.strip_suffix(V6).unwrap_or(&self.identity)
+    }
+
     /// The namespace whose connections these are.
     pub fn namespace(&self) -> &str {
         match self.owner.split_once('/') {

@@ -26,10 +26,10 @@ pub struct Ledger {
     pub sent: Cell<u64>,
     /// Bytes from it.
     pub received: Cell<u64>,
-    /// Warm sockets that took the place of a function's own; they are hits, too.
-    pub given: Cell<u64>,
     /// Calls for which no warm socket took the place of the function's own, by the reason: the way out carried them.
     pub passed: RefCell<BTreeMap<&'static str, u64>>,
+    /// Of the connections given, those that took the place of a function's own.
+    pub given: Cell<u64>,
     /// Clients that had to keep a connection, by the reason.
     pub pins: RefCell<BTreeMap<&'static str, u64>>,
 }
@@ -40,6 +40,16 @@ impl Ledger {
         counter.set(counter.get() + more);
     }
 
+    /// A warm socket took the place of a function's own.
+    pub fn gave(&self) {
+        Self::count(&self.given, 1); // what it hit the stock has counted
+    }
+
+    /// None did.
+    pub fn passed(&self, why: &'static str) {
+        *self.passed.borrow_mut().entry(why).or_default() += 1;
+    }
+
     /// What the stock counted of a key that it forgets.
     pub(crate) fn keep(&self, figures: &Figures) {
         let Figures { hits, misses, waits, refused, failed, stale, .. } = *figures;
@@ -48,16 +58,6 @@ impl Ledger {
             .into_iter()
             .zip([hits, misses, waits, refused, failed, stale])
             .for_each(|(cell, more)| Self::count(cell, more));
-    }
-
-    /// A warm socket took the place of a function's own.
-    pub fn gave(&self) {
-        Self::count(&self.given, 1);
-    }
-
-    /// None did.
-    pub fn passed(&self, why: &'static str) {
-        *self.passed.borrow_mut().entry(why).or_default() += 1;
     }
 
     /// A client keeps its connection until it leaves.

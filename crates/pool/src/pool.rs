@@ -96,10 +96,10 @@ impl Pool {
     /// # Errors
     /// When there is no thread or no descriptor to be had.
     pub fn start(doorway: Arc<Doorway>, gateway: Ipv4Addr, tell: Tell) -> io::Result<Self> {
-        let shortcut = shortcut_possible()
-            .inspect_err(|why| tracing::info!(%why, "the node carries all connections itself"))
-            .is_ok();
-        let orders = exit::start(tell)?;
+        let (orders, fenced) = exit::start(tell)?;
+        let shortcut = fenced.and_then(|()| shortcut_possible());
+        let shortcut =
+            shortcut.inspect_err(|why| tracing::info!(%why, "the node carries all connections itself")).is_ok();
         let desk = Desk { places: Places::new(gateway), keys: Keys::default(), ports: BTreeMap::new() };
         Ok(Self(Arc::new(Shared { doorway, shortcut, desk: Mutex::new(desk), orders })))
     }

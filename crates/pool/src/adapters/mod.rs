@@ -5,6 +5,7 @@
 
 pub mod bench;
 pub mod http;
+pub mod mysql;
 pub mod postgres;
 pub mod pump;
 pub mod redis;

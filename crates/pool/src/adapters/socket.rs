@@ -68,7 +68,7 @@ impl Socket {
         let bye = async {
             self.write_all(words).await?;
             self.shutdown().await?;
-            let mut rest = [0; 512];
+            let mut rest = vec![0; 64 * 1024];
             while self.read(&mut rest).await? > 0 {}
             io::Result::Ok(())
         };

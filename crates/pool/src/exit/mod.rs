@@ -22,6 +22,7 @@ use std::sync::mpsc::SyncSender;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nearpath_kernel::bpf::Fence;
 use nearpath_types::pool::PoolStatus;
 use nearpath_types::{Eip, InstanceId};
 use tokio::net::{TcpListener, TcpStream};
@@ -67,13 +68,20 @@ pub(crate) struct Exit {
     given: RefCell<Option<Rc<Given>>>,
 }
 
-/// Starts the thread; it ends with its orders.
-pub(crate) fn start(tell: Tell) -> io::Result<mpsc::UnboundedSender<Order>> {
-    let (give, take) = mpsc::unbounded_channel();
+/// Starts the thread; it ends with its orders. Whether its connections may be given away is known then, or why not: not without a fence that keeps them
+/// where they were connected to.
+pub(crate) fn start(tell: Tell) -> io::Result<(mpsc::UnboundedSender<Order>, io::Result<()>)> {
+    let ((give, take), (began, begun)) = (mpsc::unbounded_channel(), std::sync::mpsc::sync_channel(1));
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
-    let run = move || LocalSet::new().block_on(&runtime, async { Exit::new(tell).obey(take).await });
+    let run = move || {
+        let (_fence, fenced) =
+            Fence::around_this_thread().map_or_else(|why| (None, Err(why)), |fence| (Some(fence), Ok(())));
+        let _ = began.send(fenced); // the node may have given up
+        LocalSet::new().block_on(&runtime, async { Exit::new(tell).obey(take).await });
+    };
     thread::Builder::new().name("pool".into()).spawn(run)?;
-    Ok(give)
+    let fenced = begun.recv().map_err(|_| io::Error::other("the pool's thread did not start"))?;
+    Ok((give, fenced))
 }
 
 impl Exit {

@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use super::Exit;
 use super::carry::{carry, reset_at_close};
 use super::guests::Pass;
-use crate::adapters::{Visit, http, postgres, redis};
+use crate::adapters::{Visit, http, mysql, postgres, redis};
 use crate::keeper::{Lease, NoConnection};
 use crate::ledger::Ledger;
 use crate::tls;
@@ -32,22 +32,15 @@ impl Exit {
         }
     }
 
-    /// By the protocol's adapter; protocols that have none are carried as they are.
+    /// By the protocol's adapter. A protocol that nobody here speaks is carried as it is, or through TLS.
     async fn serve(&self, client: TcpStream, pass: Pass) -> io::Result<()> {
         match (pass.to.egress.protocol, &pass.to.egress.tls) {
             (Protocol::Http, _) => http::serve(client, self.visit_of(&pass)).await,
             (Protocol::Redis, _) => redis::serve(client, self.visit_of(&pass)).await,
             (Protocol::Postgres, _) => postgres::serve(client, self.visit_of(&pass)).await,
-            (_, Tls::Pass) => self.raw(&client, pass).await,
+            (Protocol::Mysql, _) => mysql::serve(client, self.visit_of(&pass)).await,
+            (Protocol::Tcp, Tls::Pass) => self.raw(&client, pass).await,
             (Protocol::Tcp, Tls::Originate { .. }) => self.encrypted(client, pass).await,
-            (Protocol::Mysql, Tls::Originate { .. }) => {
-                reset_at_close(&client); // what is to be encrypted never goes out in clear
-                let to = &pass.to.key.to;
-                let what =
-                    format!("a connection to {to} was reset: this node does not speak TLS with such a database yet");
-                self.notice(&pass.caller, to, &what);
-                Ok(())
-            }
         }
     }
 

@@ -37,7 +37,7 @@ impl Keeper {
             namespace: key.namespace().to_owned(),
             destination: key.to.clone(),
             protocol: protocol.to_string(),
-            identity: key.identity.clone(),
+            identity: key.as_whom().to_owned(),
             max,
             open_there: stands.at_place,
             open: stands.open,

@@ -7,10 +7,11 @@ use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 use tokio::sync::OnceCell;
 
-/// Python with redis-py, hiredis, PyMySQL and requests.
+/// Python with redis-py, hiredis, PyMySQL, Oracle's connector and requests.
 static PYTHON: OnceCell<Option<PathBuf>> = OnceCell::const_new();
 
-const PACKAGES: &[&str] = &["redis==5.2.1", "hiredis==3.1.0", "PyMySQL==1.1.1", "requests==2.32.3", "cryptography"];
+const PACKAGES: &[&str] =
+    &["redis==5.2.1", "hiredis==3.1.0", "PyMySQL==1.1.1", "requests==2.32.3", "mysql-connector-python==9.1.0"];
 
 /// Its interpreter; `None`: no Python, or no package index.
 pub(crate) async fn python() -> Option<&'static Path> {
@@ -21,7 +22,7 @@ async fn made() -> Option<PathBuf> {
     let venv = Path::new(env!("CARGO_TARGET_TMPDIR")).join("clients");
     let python = venv.join("bin/python");
     let there = async || {
-        ran(Command::new(&python).args(["-c", "import redis, hiredis, pymysql, requests, cryptography"])).await
+        ran(Command::new(&python).args(["-c", "import redis, hiredis, pymysql, requests, mysql.connector"])).await
     };
     if there().await {
         return Some(python);

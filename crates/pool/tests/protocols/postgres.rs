@@ -24,16 +24,24 @@ pub(crate) async fn stage(egress: Egress) -> Stage {
 /// Runs the test on a server; skips it where there is none.
 macro_rules! on_postgres {
     ($settings:expr, |$server:ident| $test:block) => {
+        crate::postgres::on_postgres_with!($settings, &[], |$server| $test)
+    };
+}
+pub(crate) use on_postgres;
+
+/// The same, on a server with files of its own.
+macro_rules! on_postgres_with {
+    ($settings:expr, $files:expr, |$server:ident| $test:block) => {
         on_stage(async {
             #[allow(unused_mut)]
-            let Some(mut $server) = Postgres::start($settings).await else {
+            let Some(mut $server) = Postgres::start_with($settings, $files).await else {
                 nearpath_testkit::skip!("PostgreSQL is missing: apt-get install postgresql")
             };
             $test
         })
     };
 }
-pub(crate) use on_postgres;
+pub(crate) use on_postgres_with;
 
 #[test]
 fn psql_runs_in_both_modes() {
@@ -53,7 +61,7 @@ fn psql_runs_in_both_modes() {
 }
 
 /// Python with the drivers of the field; `None`: no Python, or no package index.
-async fn drivers() -> Option<&'static Path> {
+pub(crate) async fn drivers() -> Option<&'static Path> {
     static PYTHON: OnceCell<Option<PathBuf>> = OnceCell::const_new();
     const PACKAGES: &[&str] = &["psycopg[binary]==3.2.10", "asyncpg==0.30.0", "pg8000==1.31.5"];
     let made = async || {

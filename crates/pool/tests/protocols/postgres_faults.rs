@@ -1,14 +1,16 @@
 //! Servers that restart or are full, clients that cancel, and a ceiling that holds.
 
+use std::rc::Rc;
 use std::time::Duration;
 
+use nearpath_pool::adapters::postgres::serve;
 use nearpath_types::egress::{Egress, Mode};
 use rustix::process::Signal;
 
 use crate::postgres::{as_function, on_postgres, stage};
 use crate::postgres_raw::Raw;
-use crate::postgres_server::Postgres;
-use crate::stage::on_stage;
+use crate::postgres_server::{PASSWORD, Postgres};
+use crate::stage::{Stage, on_stage};
 
 #[test]
 fn a_server_that_restarts_between_two_statements_is_not_noticed() {
@@ -80,8 +82,11 @@ fn a_server_that_is_full_says_so_itself() {
 #[test]
 fn the_ceiling_holds_and_waiting_ends() {
     on_postgres!(&[], |server| {
-        let wait = Duration::from_millis(300);
-        let stage = stage(Egress { max: 3, ..as_function(server.at, Mode::Transaction) }).await;
+        server.sql("CREATE ROLE plain LOGIN").await;
+        server.ask_for("trust").await;
+        let mut egress = as_function(server.at, Mode::Transaction);
+        egress.login.as_mut().unwrap().user = "plain".into();
+        let stage = stage(Egress { max: 3, wait: Duration::from_secs(60), ..egress.clone() }).await;
         let clients: Vec<_> = (0..30)
             .map(|n| {
                 let at = stage.at;
@@ -101,7 +106,7 @@ fn the_ceiling_holds_and_waiting_ends() {
             client.await.unwrap();
         }
         assert!(stage.backends.most() <= 3);
-        let stage = crate::postgres::stage(Egress { max: 1, wait, ..as_function(server.at, Mode::Transaction) }).await;
+        let stage = crate::postgres::stage(Egress { max: 1, wait: Duration::from_secs(3), ..egress }).await;
         let (mut one, mut two) = (Raw::new(stage.at).await, Raw::new(stage.at).await);
         one.ask("BEGIN; SELECT 1").await.unwrap();
         let said = two.ask("SELECT 1").await.unwrap_err();
@@ -166,5 +171,38 @@ fn a_cancel_reaches_its_own_client_only() {
             cancel.await.unwrap();
         }
         assert_eq!(stage.backends.most(), 1);
+    });
+}
+
+/// The exit drops a visit when its instance has ended, in the middle of whatever it did.
+#[test]
+fn what_an_instance_had_open_ends_with_it() {
+    on_postgres!(&[], |server| {
+        server.sql("CREATE TABLE ledger (a int)").await;
+        let ended = Rc::new(tokio::sync::Notify::new());
+        let end = ended.clone();
+        let until_it_ends = move |client, visit| {
+            let end = end.clone();
+            async move {
+                tokio::select! {
+                    served = serve(client, visit) => served,
+                    () = end.notified() => Ok(()),
+                }
+            }
+        };
+        let egress = Egress { max: 1, ..as_function(server.at, Mode::Transaction) };
+        let stage = Stage::open(egress, &[("password", PASSWORD)], until_it_ends).await;
+        for orders in ["BEGIN; INSERT INTO ledger VALUES (1)", "SELECT pg_advisory_lock(1)", "SELECT 1"] {
+            let mut client = Raw::new(stage.at).await;
+            client.ask(orders).await.unwrap();
+            ended.notify_waiters();
+            assert!(client.message().await.is_none(), "it hears no more");
+            let mut next = Raw::new(stage.at).await;
+            assert_eq!(next.ask("SELECT count(*) FROM ledger").await.unwrap(), ["0"]);
+            let locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'";
+            assert_eq!(next.ask(locks).await.unwrap(), ["0"]);
+            next.leave(true).await;
+        }
+        assert_eq!(stage.backends.opened(), 1, "each time it was cleaned, and served again");
     });
 }

@@ -15,7 +15,7 @@ pub(crate) const PASSWORD: &str = "a'secret\\";
 /// A server that ends with this.
 pub(crate) struct Postgres {
     pub(crate) at: SocketAddr,
-    home: tempfile::TempDir,
+    pub(crate) home: tempfile::TempDir,
     settings: Vec<String>,
     child: Option<Child>,
 }
@@ -28,8 +28,8 @@ pub(crate) fn programs() -> Option<PathBuf> {
 }
 
 impl Postgres {
-    /// Starts one with these settings besides; `None`: it is not installed.
-    pub(crate) async fn start(settings: &[&str]) -> Option<Self> {
+    /// Starts one with these settings besides, that finds these files beside its data; it alone can read them. `None`: it is not installed.
+    pub(crate) async fn start_with(settings: &[&str], files: &[(&str, &str)]) -> Option<Self> {
         let bin = programs()?;
         let home = tempfile::tempdir().unwrap();
         if nearpath_testkit::is_root() {
@@ -42,6 +42,10 @@ impl Postgres {
         initdb.arg("-D").arg(home.path().join("data")).arg("--pwfile").arg(&password);
         initdb.args(["-U", "postgres", "--auth=scram-sha-256", "-E", "UTF8", "--locale=C.UTF-8", "--no-sync"]);
         clients::run(&mut initdb, "").await;
+        for (name, text) in files {
+            let path = home.path().join("data").join(name);
+            clients::run(as_owner(Path::new("sh")).args(["-c", "umask 077 && cat > \"$0\""]).arg(path), text).await;
+        }
         let settings = settings.iter().map(|&setting| setting.to_owned()).collect();
         let mut server = Self { at: nearpath_testkit::free_addr(), home, settings, child: None };
         server.again().await;
@@ -73,10 +77,15 @@ impl Postgres {
         child.wait().await.unwrap();
     }
 
-    /// Lets in who comes by another method.
+    /// Lets others than the administrator in by another method.
     pub(crate) async fn ask_for(&self, method: &str) {
+        self.rule(&format!("host all all all {method}")).await;
+    }
+
+    /// Lets others than the administrator in by this line of `pg_hba.conf`.
+    pub(crate) async fn rule(&self, method: &str) {
         let rules = self.home.path().join("data/pg_hba.conf");
-        std::fs::write(rules, format!("host all postgres all scram-sha-256\nhost all all all {method}\n")).unwrap();
+        std::fs::write(rules, format!("host all postgres all scram-sha-256\n{method}\n")).unwrap();
         self.sql("SELECT pg_reload_conf()").await;
     }
 
@@ -111,7 +120,7 @@ pub(crate) fn psql(at: SocketAddr, user: &str, password: &str, arguments: &[&str
     command
 }
 
-fn as_owner(program: &Path) -> Command {
+pub(crate) fn as_owner(program: &Path) -> Command {
     if !nearpath_testkit::is_root() {
         return Command::new(program);
     }

@@ -89,6 +89,67 @@ pub(crate) async fn nginx(keepalive: u32) -> Option<Server> {
     .await
 }
 
+/// MariaDB with an account `fn`, password `pw`, and databases `shop` and `other`. `more` goes on its command line.
+pub(crate) async fn mariadb(more: &'static [&'static str]) -> Option<Server> {
+    let template = FURNISHED.get_or_init(furnished).await.as_deref()?;
+    Server::start(move |home, at| {
+        let data = home.join("data");
+        if !data.exists() {
+            let copied = std::process::Command::new("cp").arg("-r").arg(template).arg(&data).status().unwrap();
+            assert!(copied.success());
+        }
+        let mut command = Command::new("mariadbd");
+        command
+            .args(MARIADB)
+            .arg(format!("--datadir={}", data.display()))
+            .arg(format!("--socket={}/socket", home.display()));
+        command.arg(format!("--port={}", at.port())).args(more);
+        command
+    })
+    .await
+}
+
+const MARIADB: &[&str] = &[
+    "--no-defaults",
+    "--user=root",
+    "--bind-address=127.0.0.1",
+    "--innodb-log-file-size=8M",
+    "--innodb-buffer-pool-size=16M",
+    "--skip-name-resolve",
+    "--innodb-flush-log-at-trx-commit=0",
+    "--local-infile=1",
+];
+
+/// A folder of MariaDB's as it is after its installation; `None`: it is not installed.
+static FURNISHED: tokio::sync::OnceCell<Option<std::path::PathBuf>> = tokio::sync::OnceCell::const_new();
+
+async fn furnished() -> Option<std::path::PathBuf> {
+    let home = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("mariadb");
+    // Half of one may have been left by a test that was killed.
+    let _ = std::fs::remove_dir_all(&home);
+    let mut install = Command::new("mariadb-install-db");
+    install.args([
+        "--no-defaults",
+        "--user=root",
+        "--skip-test-db",
+        "--auth-root-authentication-method=normal",
+        "--innodb-log-file-size=8M",
+    ]);
+    install
+        .arg(format!("--datadir={}", home.display()))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    if !install.status().await.ok()?.success() {
+        return None;
+    }
+    let sql = "CREATE DATABASE shop;\nCREATE DATABASE other;\nFLUSH PRIVILEGES;\nCREATE USER fn IDENTIFIED BY 'pw';\nGRANT ALL ON *.* TO fn;\nCREATE TABLE shop.visits (id INT AUTO_INCREMENT PRIMARY KEY, who TEXT);\n";
+    let mut boot = Command::new("mariadbd");
+    boot.args(MARIADB).arg("--bootstrap").arg(format!("--datadir={}", home.display()));
+    crate::clients::run(&mut boot, sql).await;
+    Some(home)
+}
+
 /// A loopback address, as programs want it.
 pub(crate) fn host() -> String {
     Ipv4Addr::LOCALHOST.to_string()

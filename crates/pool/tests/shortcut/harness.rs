@@ -150,8 +150,8 @@ async fn work(server: SocketAddr, setup: Setup, mut orders: mpsc::UnboundedRecei
                 });
             }
             Job::Tell(tell) => {
-                let (count, passed) = (stock.ledger.given.get(), stock.ledger.passed.borrow().clone());
-                let _ = tell.send(Tally { given: count, open: given.open(), passed });
+                let (hits, passed) = (stock.ledger.given.get(), stock.ledger.passed.borrow().clone());
+                let _ = tell.send(Tally { given: hits, open: given.open(), passed });
             }
         }
     }

@@ -7,6 +7,8 @@
 
 mod line;
 mod shelf;
+#[cfg(test)]
+mod tests;
 
 use std::cell::{Cell, RefCell};
 use std::fmt::Debug;

@@ -63,7 +63,8 @@ impl Backend {
         for _ in orders {
             self.until_ready().await?;
         }
-        self.facts.forgets_all();
+        self.facts.forgets_named();
+        self.facts.forgets_unnamed();
         self.facts.leaves = false;
         if self.facts.status == IDLE { Ok(()) } else { Err(io::Error::other("a transaction is still open")) }
     }

@@ -79,7 +79,8 @@ impl Seats {
             .borrow()
             .get(&key)
             .and_then(|served| served.as_ref().map(|served| (served.at, served.key, served.cancels.clone())));
-        let Some((at, key, cancels)) = served else { return };
+        // One that is on its way already does for both.
+        let Some((at, key, cancels)) = served.filter(|(_, _, cancels)| !cancels.are_under_way()) else { return };
         let under_way = UnderWay::begin(cancels);
         send(at, key).await;
         drop(under_way);

@@ -21,8 +21,8 @@ use super::{proof, startup::opening};
 use crate::adapters::Visit;
 use crate::adapters::bench::{Got, Kept};
 
-/// Longest that a client may take to say who it is; PostgreSQL's `authentication_timeout` is a minute, too.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Longest that a client may take to say who it is, and to show it; PostgreSQL's `authentication_timeout` is a minute, too.
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 /// What a client wishes to be called. It is no part of a fingerprint, but restored as a setting.
 const NAME: &str = "application_name";
 const LONGEST_NAME: usize = 63;

@@ -11,6 +11,8 @@ mod cancel;
 mod door;
 mod facts;
 mod frame;
+#[doc(hidden)]
+pub mod fuzz;
 mod line;
 mod login;
 mod proof;
@@ -26,7 +28,6 @@ use std::io;
 use tokio::net::TcpStream;
 
 use super::Visit;
-use crate::ledger::Ledger;
 use door::Turned;
 use line::Line;
 use startup::{Opening, Startup};
@@ -54,13 +55,10 @@ pub async fn serve(client: TcpStream, visit: Visit) -> io::Result<()> {
 async fn receive(mut client: Line<TcpStream>, startup: Startup, visit: Visit) -> io::Result<()> {
     let room = room::of(&visit);
     let seat = room.seats.take();
-    match door::enter(&mut client, startup, &visit, &room, &seat).await {
-        Ok(guest) => {
-            let mut visitor = Visitor::new(client, guest, seat, room, visit);
-            let stayed = visitor.stay().await;
-            visitor.leave();
-            stayed
-        }
+    let entering = door::enter(&mut client, startup, &visit, &room, &seat);
+    let late = |_| Err(Turned::Away(io::ErrorKind::TimedOut.into()));
+    match tokio::time::timeout(door::PATIENCE + visit.destination.egress.wait, entering).await.unwrap_or_else(late) {
+        Ok(guest) => Visitor::new(client, guest, seat, room, visit).stay().await,
         Err(turned) => turn_away(client, turned, &visit).await,
     }
 }
@@ -71,7 +69,7 @@ async fn turn_away(mut client: Line<TcpStream>, turned: Turned, visit: &Visit) -
         Turned::Away(error) => return Err(error),
         Turned::Down(unfit) => {
             tracing::debug!(function = %visit.caller.function, to = visit.destination.key.to, %unfit, "not let in");
-            Ledger::count(&visit.ledger.refused, 1);
+            unfit.write_down(&visit.ledger);
             unfit.words(&visit.destination.key.to)
         }
         Turned::Wrong(state, what) => words::fatal(state, &format!("nearpath: {what}"), ""),

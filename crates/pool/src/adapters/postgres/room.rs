@@ -9,7 +9,7 @@ use ring::hmac;
 
 use super::backend::Backend;
 use super::cancel::Seats;
-use super::facts::{Statements, Values};
+use super::facts::{Names, Values};
 use super::startup::Startup;
 use crate::adapters::bench::Bench;
 use crate::destination::Destination;
@@ -53,7 +53,7 @@ pub(super) enum Asks {
 /// The adapter's room for one key.
 pub(super) struct Room {
     pub(super) bench: Rc<Bench<Fingerprint, Backend>>,
-    pub(super) statements: Statements,
+    pub(super) names: Names,
     pub(super) seats: Rc<Seats>,
     welcomes: RefCell<HashMap<Fingerprint, Rc<Values>>>,
     asks: RefCell<HashMap<(String, String), Asks>>,
@@ -119,7 +119,7 @@ impl crate::adapters::Room for Room {
         let secret = hmac::Key::generate(hmac::HMAC_SHA256, &ring::rand::SystemRandom::new());
         Self {
             bench: Bench::new(to),
-            statements: Statements::default(),
+            names: Names::default(),
             seats: Rc::default(),
             welcomes: RefCell::default(),
             asks: RefCell::default(),
@@ -129,6 +129,10 @@ impl crate::adapters::Room for Room {
 
     fn oldest(&self) -> Option<Instant> {
         self.bench.oldest()
+    }
+
+    fn idle(&self) -> usize {
+        self.bench.idle()
     }
 
     fn close_oldest(&self) {

@@ -94,7 +94,7 @@ impl Visitor {
 
     /// Passes on what the client said.
     async fn hear(&mut self) -> Result<Course, Odd> {
-        while !self.guest.backend.as_ref().is_some_and(|kept| kept.item.line.is_full()) && !self.client.is_full() {
+        while !self.talk.is_crowded() && !self.is_full() {
             let Some(piece) = self.client.inbox.next()? else { break };
             if matches!(&piece, Piece::Whole(message) if message[0] == b'X') {
                 return Ok(Course::Left);
@@ -111,11 +111,15 @@ impl Visitor {
             }
             let kept = self.guest.backend.as_mut().expect("it has just been attached");
             let Backend { line, facts, .. } = &mut kept.item;
-            let statements = &self.room.statements;
-            let ways = &mut Ways { to_backend: &mut line.out, to_client: &mut self.client.out, statements };
+            let names = &self.room.names;
+            let ways = &mut Ways { to_backend: &mut line.out, to_client: &mut self.client.out, names };
             self.talk.hear(piece, facts, ways)?;
         }
         Ok(Course::On)
+    }
+
+    fn is_full(&self) -> bool {
+        self.client.is_full() || self.guest.backend.as_ref().is_some_and(|kept| kept.item.line.is_full())
     }
 
     /// Gets a backend. A client that hangs up meanwhile waits no longer.
@@ -144,7 +148,7 @@ impl Visitor {
             None => Course::Left,
             Some(Err(unfit)) => {
                 tracing::debug!(function = %self.visit.caller.function, to = self.visit.destination.key.to, %unfit, "no backend");
-                Ledger::count(&self.visit.ledger.refused, 1);
+                unfit.write_down(&self.visit.ledger);
                 self.client.out.extend_from_slice(&unfit.words(&self.visit.destination.key.to));
                 Course::Lost
             }
@@ -263,8 +267,8 @@ impl Visitor {
         tokio::time::timeout(FAREWELL, last_words).await.unwrap_or(Ok(()))
     }
 
-    /// The client has gone. A backend that is in order is cleaned for the next one, any other is closed.
-    pub(super) fn leave(mut self) {
+    /// Ends the client's hold on its backend. One that is in order is cleaned for the next client, any other is closed.
+    fn leave(&mut self) {
         let Some(kept) = self.guest.backend.take() else { return };
         self.seat.serves(None);
         let in_order = self.talk.is_quiet() && kept.item.facts.status != 0 && kept.item.has_said_all();
@@ -273,5 +277,12 @@ impl Visitor {
             (_, true) => kept.item.close(),
             (_, false) => kept.item.hang_up(),
         }
+    }
+}
+
+/// Also when its task is ended from outside, because its instance has ended.
+impl Drop for Visitor {
+    fn drop(&mut self) {
+        self.leave();
     }
 }

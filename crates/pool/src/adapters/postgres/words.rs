@@ -15,7 +15,6 @@ pub(super) mod state {
 /// The password is right, or not asked for.
 pub(super) const AUTHENTICATED: &[u8] = b"R\0\0\0\x08\0\0\0\0";
 pub(super) const ASK_CLEARTEXT: &[u8] = b"R\0\0\0\x08\0\0\0\x03";
-pub(super) const PARSED: &[u8] = b"1\0\0\0\x04";
 pub(super) const CLOSED: &[u8] = b"3\0\0\0\x04";
 
 /// Begins a message, lets `body` write, and fills in the length.

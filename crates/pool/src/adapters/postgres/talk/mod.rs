@@ -2,11 +2,13 @@
 //! the backend's means for the client ([`Talk::relay`]), and when nothing binds the two ([`Talk::is_at_rest`]).
 //!
 //! Statements keep the client's names on its side only. A backend that lacks one is told it before it is used, and the reply is kept from the client; a
-//! Parse of what the backend knows already is answered here. So each message that was sent has its place in a queue of expected replies.
+//! Close frees a name here, and nothing there. So each message that was sent has its place in a queue of expected replies.
 
 mod queue;
 mod relay;
 mod series;
+#[cfg(test)]
+mod simulation;
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -14,7 +16,7 @@ use std::rc::Rc;
 use bytes::{Bytes, BytesMut};
 use nearpath_types::egress::Mode;
 
-use super::facts::{Facts, IDLE, Statement, Statements, Values};
+use super::facts::{Facts, IDLE, Names, Statement, Values};
 use super::frame::{HEAD, Malformed, Piece, text};
 use super::sql::{self, Judgement, RESTORED};
 use super::words;
@@ -22,6 +24,10 @@ use queue::{Expect, Queue, Undo};
 
 /// Statements that one client may have prepared under names.
 const MOST_NAMES: usize = 4_096;
+/// Bytes of their texts, or nearly.
+const MOST_TEXT: usize = 16 << 20;
+/// Replies that may be expected before more is heard. The server keeps replies back until it has 8 KB of them, which are fewer than this.
+const MOST_EXPECTED: usize = 16_384;
 /// No text longer than this is looked at only to see whether it is a `DEALLOCATE`.
 const LONGEST_DEALLOCATE: usize = 128;
 /// Encodings in which a byte of ASCII may be part of another character, so that a text cannot be cut into tokens without knowing them.
@@ -41,8 +47,10 @@ pub(super) enum Odd {
 /// One client's side.
 #[derive(Debug)]
 pub(super) struct Talk {
+    /// Prepared statements by the client's names; the one without a name is among them.
     names: HashMap<Bytes, Rc<Statement>>,
-    unnamed: Option<Rc<Statement>>,
+    /// Bytes of their texts at most.
+    text_kept: usize,
     /// The settings that the client knows of.
     pub(super) values: Values,
     queue: Queue,
@@ -59,7 +67,7 @@ pub(super) struct Talk {
 pub(super) struct Ways<'a> {
     pub(super) to_backend: &'a mut BytesMut,
     pub(super) to_client: &'a mut BytesMut,
-    pub(super) statements: &'a Statements,
+    pub(super) names: &'a Names,
 }
 
 impl Talk {
@@ -67,7 +75,7 @@ impl Talk {
         let whole_session = mode == Mode::Session;
         Self {
             names: HashMap::new(),
-            unnamed: None,
+            text_kept: 0,
             values,
             queue: Queue::default(),
             pin: whole_session.then_some("session mode"),
@@ -95,6 +103,11 @@ impl Talk {
     /// All that was sent has been answered.
     pub(super) fn is_quiet(&self) -> bool {
         self.queue.is_empty() && !self.series && !self.copying
+    }
+
+    /// So much is under way that replies have to come first.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.queue.len() >= MOST_EXPECTED
     }
 
     /// Whether the server waits for more of the client's before it ends what is under way.
@@ -175,6 +188,7 @@ impl Talk {
             }
             b'S' => {
                 self.series = false;
+                facts.ends_series();
                 if !self.copying {
                     self.queue.push(Expect::Sync);
                 }
@@ -182,6 +196,7 @@ impl Talk {
             }
             b'F' => {
                 facts.leaves = true;
+                facts.ends_series();
                 self.queue.push(Expect::Query);
                 ways.to_backend.extend_from_slice(message);
             }
@@ -200,16 +215,22 @@ impl Talk {
         let judgement = self.judge(&message[HEAD..]);
         if let Some(name) = self.freed(&judgement).filter(|_| facts.status != b'E') {
             let statement = self.names.remove(&name);
-            let undo = statement.map_or(Undo::Nothing, |statement| Undo::Name(name, statement));
+            let undo = Undo::Freed((name, statement));
             let mut tag = BytesMut::new();
             words::tag(&mut tag, "DEALLOCATE");
             self.queue.push(Expect::Say(tag.freeze(), undo));
             return self.queue.push(Expect::SayReady);
         }
-        (self.unnamed, facts.unnamed) = (None, None);
+        self.end_unnamed(facts);
         self.apply(&judgement, facts);
+        facts.ends_series();
         self.queue.push(Expect::Query);
         ways.to_backend.extend_from_slice(message);
+    }
+
+    fn end_unnamed(&mut self, facts: &mut Facts) {
+        self.names.remove(&b""[..]);
+        facts.forgets_unnamed();
     }
 
     /// The beginning of a message that is too long to be read.
@@ -218,7 +239,8 @@ impl Talk {
             b'd' => {}
             b'Q' | b'F' => {
                 self.stay("long statement");
-                (self.unnamed, facts.unnamed) = (None, None);
+                self.end_unnamed(facts);
+                facts.ends_series();
                 self.queue.push(Expect::Query);
             }
             b'P' => {
@@ -226,7 +248,7 @@ impl Talk {
                 self.series = true;
                 let (name, _) = text(&start[HEAD..]).ok_or_else(|| Odd::Client("a name without end".into()))?;
                 if name.is_empty() {
-                    (self.unnamed, facts.unnamed) = (None, None);
+                    self.end_unnamed(facts);
                 }
                 self.queue.push(Expect::Parse(Undo::Nothing));
             }

@@ -5,20 +5,21 @@ use std::rc::Rc;
 
 use bytes::{Bytes, BytesMut};
 
-use super::super::facts::Statement;
+use super::super::facts::{Sent, Statement};
 use super::super::words;
 
 /// What has to be taken back when the server skips a message, because one before it failed.
 #[derive(Debug, Clone)]
 pub(super) enum Undo {
     Nothing,
-    /// It was not prepared: neither under the client's name nor at the backend.
-    Parsed(Option<Bytes>, Rc<Statement>),
-    /// The statement without a name was not prepared.
-    Unnamed,
+    /// A Parse that was sent, if it was: the backend did not prepare it, and the client's name, if it was the client's, means what it meant before.
+    Parsed(Option<Sent>, Option<Renamed>),
     /// The client's name was not freed.
-    Name(Bytes, Rc<Statement>),
+    Freed(Renamed),
 }
+
+/// A client's name, and what it meant before.
+pub(super) type Renamed = (Bytes, Option<Rc<Statement>>);
 
 /// One reply.
 #[derive(Debug)]
@@ -33,7 +34,7 @@ pub(super) enum Expect {
     Bind(Option<Rc<Statement>>),
     Describe,
     Execute,
-    Close,
+    Close(Undo),
     /// A Close of our own.
     HiddenClose,
     /// No reply of the server's: this is said when it is its turn.
@@ -54,6 +55,10 @@ impl Queue {
 
     pub(super) fn is_empty(&self) -> bool {
         self.expected.is_empty()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.expected.len()
     }
 
     pub(super) fn first(&self) -> Option<&Expect> {
@@ -86,13 +91,23 @@ impl Queue {
         self.expected.retain(|expect| !matches!(expect, Expect::Sync));
     }
 
-    /// Statements whose Parse is on its way.
-    pub(super) fn parsing(&self) -> impl Iterator<Item = &Rc<Statement>> {
-        self.expected.iter().filter_map(|expect| match expect {
-            Expect::Parse(Undo::Parsed(_, statement)) | Expect::HiddenParse(Undo::Parsed(_, statement)) => {
-                Some(statement)
-            }
+    /// Takes a renaming back, unless the name was given another meaning since: then that one has come after what was before. Whether it was.
+    pub(super) fn rebase(&mut self, (name, before): &Renamed) -> bool {
+        let later = self.expected.iter_mut().find_map(|expect| match expect {
+            Expect::Parse(Undo::Parsed(_, Some(later)) | Undo::Freed(later)) if later.0 == name => Some(Some(later)),
+            Expect::Close(Undo::Freed(later)) if later.0 == name => Some(Some(later)),
+            Expect::Say(_, Undo::Parsed(_, Some(later)) | Undo::Freed(later)) if later.0 == name => Some(Some(later)),
+            // A simple query ends the statement without a name in any case.
+            Expect::Query if name.is_empty() => Some(None),
             _ => None,
-        })
+        });
+        match later {
+            Some(Some(later)) => {
+                later.1.clone_from(before);
+                true
+            }
+            Some(None) => true,
+            None => false,
+        }
     }
 }

@@ -63,9 +63,16 @@ impl Talk {
             }
             b'I' | b's' => self.answered(|expect| matches!(expect, Expect::Execute)),
             b'T' | b'n' => self.answered(|expect| matches!(expect, Expect::Describe)),
-            b'1' => return self.owed(message[0], |it| matches!(it, Expect::Parse(_) | Expect::HiddenParse(_))),
+            b'1' => {
+                if let Some(Expect::Parse(undo) | Expect::HiddenParse(undo)) = self.queue.first()
+                    && let Undo::Parsed(Some(sent), _) = undo
+                {
+                    facts.is_sure(*sent);
+                }
+                return self.owed(message[0], |it| matches!(it, Expect::Parse(_) | Expect::HiddenParse(_)));
+            }
             b'2' => return self.owed(message[0], |it| matches!(it, Expect::Bind(_))),
-            b'3' => return self.owed(message[0], |it| matches!(it, Expect::Close | Expect::HiddenClose)),
+            b'3' => return self.owed(message[0], |it| matches!(it, Expect::Close(_) | Expect::HiddenClose)),
             b'D' | b'd' | b't' | b'A' | b'N' | b'V' | b'H' | b'c' => {}
             other => return Err(Odd::Server(format!("a message of type {other:#x}"))),
         }
@@ -121,35 +128,38 @@ impl Talk {
         }
         // 0A000: a table has changed, and the plan would give other columns. 26000: it is not prepared there.
         let gone = matches!(words::field(body, b'C'), Some(b"0A000" | b"26000"));
-        if let Some(Expect::Bind(Some(statement)) | Expect::Say(_, Undo::Parsed(_, statement))) = self.queue.first()
+        if let Some(Expect::Bind(Some(statement))) = self.queue.first()
             && gone
         {
-            facts.outlives(&statement.clone());
+            facts.outlives(statement);
         }
-        for skipped in self.queue.skip() {
-            self.undo(skipped, facts);
+        let mut skipped = self.queue.skip();
+        if let Some(Expect::Parse(Undo::Parsed(_, Some((name, before))))) = skipped.first_mut()
+            && name.is_empty()
+        {
+            // One that fails ends the one before it, too; one that is skipped does not.
+            *before = None;
         }
+        skipped.into_iter().rev().for_each(|skipped| self.undo(skipped, facts));
     }
 
     fn undo(&mut self, skipped: Expect, facts: &mut Facts) {
-        if matches!(skipped, Expect::Parse(Undo::Unnamed)) {
-            self.unnamed = None;
-        }
-        let (undo, sent) = match skipped {
-            Expect::Parse(undo) | Expect::HiddenParse(undo) => (undo, true),
-            Expect::Say(_, undo) => (undo, false),
-            _ => return,
+        let (Expect::Parse(undo) | Expect::HiddenParse(undo) | Expect::Close(undo) | Expect::Say(_, undo)) = skipped
+        else {
+            return;
         };
-        match undo {
-            Undo::Nothing => {}
-            Undo::Unnamed => facts.unnamed = None,
-            Undo::Name(name, statement) => drop(self.names.insert(name, statement)),
-            Undo::Parsed(name, statement) => {
-                name.into_iter().for_each(|name| drop(self.names.remove(&name)));
-                if sent {
-                    facts.forgets(&statement);
-                }
+        let renamed = match undo {
+            Undo::Nothing => return,
+            Undo::Freed(renamed) => Some(renamed),
+            Undo::Parsed(sent, renamed) => {
+                sent.into_iter().for_each(|sent| facts.forgets(sent));
+                renamed
             }
+        };
+        match renamed.filter(|renamed| !self.queue.rebase(renamed)) {
+            Some((name, Some(before))) => drop(self.names.insert(name, before)),
+            Some((name, None)) => drop(self.names.remove(&name)),
+            None => {}
         }
     }
 
@@ -160,9 +170,8 @@ impl Talk {
             self.stay("unclear text");
         }
         if tag == b"DEALLOCATE ALL" || tag == b"DISCARD ALL" {
-            facts.forgets_all();
-            self.queue.parsing().for_each(|statement| drop(facts.learns(statement)));
-            self.names.clear();
+            facts.forgets_named();
+            self.names.retain(|name, _| name.is_empty());
         }
     }
 }
