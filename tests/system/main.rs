@@ -20,6 +20,7 @@ mod mqtt;
 mod outside;
 mod pickup;
 mod placement;
+mod pool;
 mod quic;
 mod restart;
 mod rootless;

@@ -2,6 +2,7 @@
 //!
 //! There is a series for each function (or chain that shares) and destination that instances have, and for some that they had.
 
+use std::collections::BTreeMap;
 use std::fmt::Error;
 use std::sync::Arc;
 
@@ -48,7 +49,7 @@ impl Collector for PoolReport {
         oldest(&mut to, &all)?;
         counters(&mut to, &all)?;
         bytes(&mut to, &all)?;
-        pins(&mut to, &all)
+        reasons(&mut to, &all)
     }
 }
 
@@ -94,8 +95,9 @@ fn oldest(to: &mut DescriptorEncoder, all: &[PoolStatus]) -> Result<(), Error> {
 
 fn counters(to: &mut DescriptorEncoder, all: &[PoolStatus]) -> Result<(), Error> {
     type Value = fn(&PoolStatus) -> u64;
-    let counters: [(&str, &str, Value); 7] = [
+    let counters: [(&str, &str, Value); 8] = [
         ("nearpath_pool_hits", "Clients that got a connection that was open already", |one| one.hits),
+        ("nearpath_pool_given", "Of these, warm sockets that took the place of a function's own", |one| one.given),
         ("nearpath_pool_misses", "Clients whose connection had to be opened", |one| one.misses),
         ("nearpath_pool_waits", "Clients that waited for a place below the ceiling", |one| one.waits),
         ("nearpath_pool_refused", "Clients that got no connection", |one| one.refused),
@@ -125,21 +127,27 @@ fn bytes(to: &mut DescriptorEncoder, all: &[PoolStatus]) -> Result<(), Error> {
     Ok(())
 }
 
-fn pins(to: &mut DescriptorEncoder, all: &[PoolStatus]) -> Result<(), Error> {
-    let help = "Clients that had to keep a connection until they left";
-    let mut metric = to.encode_descriptor("nearpath_pool_pins", help, None, MetricType::Counter)?;
-    for (one, (why, count)) in all.iter().flat_map(|one| one.pins.iter().map(move |pin| (one, pin))) {
-        let [owner, namespace, destination, protocol] = labels(one);
-        let labels = [owner, namespace, destination, protocol, ("reason", why.as_str())];
-        metric.encode_family(&labels)?.encode_counter(count, None as NoExemplar)?;
+fn reasons(to: &mut DescriptorEncoder, all: &[PoolStatus]) -> Result<(), Error> {
+    type Value = fn(&PoolStatus) -> &BTreeMap<String, u64>;
+    let counters: [(&str, &str, Value); 2] = [
+        ("nearpath_pool_pins", "Clients that had to keep a connection until they left", |one| &one.pins),
+        ("nearpath_pool_passed", "Calls for which no warm socket took the place of a function's own", |one| {
+            &one.passed
+        }),
+    ];
+    for (name, help, value) in counters {
+        let mut metric = to.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for (one, (why, count)) in all.iter().flat_map(|one| value(one).iter().map(move |counted| (one, counted))) {
+            let [owner, namespace, destination, protocol] = labels(one);
+            let labels = [owner, namespace, destination, protocol, ("reason", why.as_str())];
+            metric.encode_family(&labels)?.encode_counter(count, None as NoExemplar)?;
+        }
     }
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
 
     #[derive(Debug)]
@@ -152,7 +160,7 @@ mod tests {
             oldest(&mut to, &all)?;
             counters(&mut to, &all)?;
             bytes(&mut to, &all)?;
-            pins(&mut to, &all)
+            reasons(&mut to, &all)
         }
     }
 

@@ -46,6 +46,12 @@ pub struct PoolStatus {
     pub stale: u64,
     /// Used connections cleaned for their next client.
     pub resets: u64,
+    /// Warm sockets that took the place of a function's own at connect(); they are hits, too.
+    #[serde(default)]
+    pub given: u64,
+    /// Calls of connect() for which none did, by the reason: they went by the node's way out.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub passed: BTreeMap<String, u64>,
     /// Bytes to the destination. Those of connections that took the place of a function's own are in neither number.
     pub sent_bytes: u64,
     /// Bytes from it.
@@ -75,10 +81,16 @@ impl PoolStatus {
         self.resets += other.resets;
         self.sent_bytes += other.sent_bytes;
         self.received_bytes += other.received_bytes;
-        for (why, count) in &other.pins {
-            *self.pins.entry(why.clone()).or_default() += count;
-        }
+        self.given += other.given;
+        add_up(&mut self.pins, &other.pins);
+        add_up(&mut self.passed, &other.passed);
         self.oldest_seconds = [self.oldest_seconds, other.oldest_seconds].into_iter().flatten().reduce(f64::max);
+    }
+}
+
+fn add_up(sums: &mut BTreeMap<String, u64>, more: &BTreeMap<String, u64>) {
+    for (why, count) in more {
+        *sums.entry(why.clone()).or_default() += count;
     }
 }
 

@@ -1,5 +1,6 @@
 //! What the keeper has to tell of its connections.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use nearpath_types::pool::PoolStatus;
@@ -28,7 +29,9 @@ impl Keeper {
         let stock = self.stock.borrow();
         let stands = id.and_then(|id| stock.figures(id)).unwrap_or_default();
         let oldest = id.and_then(|id| stock.oldest(id)).into_iter().chain(self.rooms.oldest(key)).min();
-        let pins = ledger.pins.borrow();
+        let by_reason = |counts: &BTreeMap<&'static str, u64>| {
+            counts.iter().map(|(why, count)| ((*why).to_owned(), *count)).collect::<BTreeMap<_, _>>()
+        };
         PoolStatus {
             owner: key.owner.clone(),
             namespace: key.namespace().to_owned(),
@@ -50,7 +53,9 @@ impl Keeper {
             resets: ledger.resets.get(),
             sent_bytes: ledger.sent.get(),
             received_bytes: ledger.received.get(),
-            pins: pins.iter().map(|(why, count)| ((*why).to_owned(), *count)).collect(),
+            given: ledger.given.get(),
+            passed: by_reason(&ledger.passed.borrow()),
+            pins: by_reason(&ledger.pins.borrow()),
             oldest_seconds: oldest.map(|since| now.saturating_duration_since(since).as_secs_f64()),
         }
     }

@@ -124,7 +124,7 @@ impl Stock {
     /// Its time has come: what is too old goes, what is wanted comes.
     pub(super) fn review(&mut self, now: Instant, key: KeyId) {
         let Some(rack) = self.racks.get_mut(key.0) else { return };
-        rack.due = None;
+        self.agenda.take(Due::Key(key), rack.due.take());
         while let Some(first) = self.rack(key).warm.front().copied() {
             if now < self.rack(key).expiry(self.since(first)) {
                 break;

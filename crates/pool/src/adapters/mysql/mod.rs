@@ -64,6 +64,10 @@ impl Room for House {
         self.bench.oldest()
     }
 
+    fn idle(&self) -> usize {
+        self.bench.idle()
+    }
+
     fn close_oldest(&self) {
         self.bench.close_oldest();
     }

@@ -20,6 +20,7 @@ use super::words::{self, state};
 use crate::adapters::Visit;
 use crate::adapters::socket::Socket;
 use crate::keeper::{Lease, NoConnection};
+use crate::ledger::Ledger;
 use crate::tls;
 
 /// Why there is no backend.
@@ -37,6 +38,13 @@ pub(super) enum Unfit {
 }
 
 impl Unfit {
+    /// One more client that got no connection; whom the keeper refused it has counted itself.
+    pub(super) fn write_down(&self, ledger: &Ledger) {
+        if !matches!(self, Self::None(_)) {
+            Ledger::count(&ledger.refused, 1);
+        }
+    }
+
     /// What the client hears.
     pub(super) fn words(&self, to: &str) -> Bytes {
         match self {

@@ -28,7 +28,6 @@ use std::io;
 use tokio::net::TcpStream;
 
 use super::Visit;
-use crate::ledger::Ledger;
 use door::Turned;
 use line::Line;
 use startup::{Opening, Startup};
@@ -70,7 +69,7 @@ async fn turn_away(mut client: Line<TcpStream>, turned: Turned, visit: &Visit) -
         Turned::Away(error) => return Err(error),
         Turned::Down(unfit) => {
             tracing::debug!(function = %visit.caller.function, to = visit.destination.key.to, %unfit, "not let in");
-            Ledger::count(&visit.ledger.refused, 1);
+            unfit.write_down(&visit.ledger);
             unfit.words(&visit.destination.key.to)
         }
         Turned::Wrong(state, what) => words::fatal(state, &format!("nearpath: {what}"), ""),

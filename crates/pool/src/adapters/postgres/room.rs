@@ -131,6 +131,10 @@ impl crate::adapters::Room for Room {
         self.bench.oldest()
     }
 
+    fn idle(&self) -> usize {
+        self.bench.idle()
+    }
+
     fn close_oldest(&self) {
         self.bench.close_oldest();
     }

@@ -148,7 +148,7 @@ impl Visitor {
             None => Course::Left,
             Some(Err(unfit)) => {
                 tracing::debug!(function = %self.visit.caller.function, to = self.visit.destination.key.to, %unfit, "no backend");
-                Ledger::count(&self.visit.ledger.refused, 1);
+                unfit.write_down(&self.visit.ledger);
                 self.client.out.extend_from_slice(&unfit.words(&self.visit.destination.key.to));
                 Course::Lost
             }
