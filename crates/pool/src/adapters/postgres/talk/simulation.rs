@@ -313,7 +313,6 @@ impl Pool {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(512))]
     #[test]
     fn each_client_hears_what_its_own_server_would_say(
         deeds in prop::collection::vec((0_usize..4, breath()), 1..25),
