@@ -171,6 +171,7 @@ impl Session {
             }
             b'D' => {
                 let sql = self.statements.get(text(&body[1..]).unwrap().0).ok_or("no statement")?;
+                self.is_fit_for(sql)?;
                 words::message(out, b't', |out| out.put_slice(sql.as_bytes()));
                 words::message(out, b'n', |_| ());
             }
