@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::BytesMut;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 
 /// Read at a time.
 const CHUNK: usize = 16 * 1024;
@@ -16,13 +16,9 @@ pub fn poll_fill<S: AsyncRead + Unpin>(
     cx: &mut Context<'_>,
     into: &mut BytesMut,
 ) -> Poll<io::Result<usize>> {
-    let before = into.len();
-    into.resize(before + CHUNK, 0);
-    let mut part = ReadBuf::new(&mut into[before..]);
-    let read = Pin::new(from).poll_read(cx, &mut part);
-    let filled = part.filled().len();
-    into.truncate(before + filled);
-    read.map_ok(|()| filled)
+    into.reserve(CHUNK);
+    // Made anew for each poll: it holds nothing, and nothing is cleared that is then written over.
+    std::pin::pin!(from.read_buf(into)).poll(cx)
 }
 
 /// Writes until the buffer is empty; how much it was.

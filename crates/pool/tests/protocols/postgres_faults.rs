@@ -6,6 +6,7 @@ use std::time::Duration;
 use nearpath_pool::adapters::postgres::serve;
 use nearpath_types::egress::{Egress, Mode};
 use rustix::process::Signal;
+use tokio::io::AsyncWriteExt;
 
 use crate::postgres::{as_function, on_postgres, stage};
 use crate::postgres_raw::Raw;
@@ -171,6 +172,21 @@ fn a_cancel_reaches_its_own_client_only() {
             cancel.await.unwrap();
         }
         assert_eq!(stage.backends.most(), 1);
+    });
+}
+
+#[test]
+fn who_has_said_its_last_word_still_hears_the_reply() {
+    on_postgres!(&[], |server| {
+        for mode in [Mode::Transaction, Mode::Session] {
+            let stage = stage(as_function(server.at, mode)).await;
+            let mut client = Raw::new(stage.at).await;
+            let sql = "SELECT repeat('x', 100000) FROM generate_series(1, 20)";
+            client.say(|out| postgres_protocol::message::frontend::query(sql, out).unwrap()).await;
+            client.stream.shutdown().await.unwrap();
+            assert_eq!(client.rows().await.unwrap().len(), 20, "{mode:?}");
+            assert!(client.message().await.is_none());
+        }
     });
 }
 

@@ -92,6 +92,7 @@ async fn authenticate(line: &mut Line<Socket>, user: &str, password: Option<&[u8
     loop {
         match said(line).await? {
             Message::AuthenticationOk => return Ok(()),
+            Message::NoticeResponse(_) => continue,
             Message::AuthenticationCleartextPassword => {
                 frontend::password_message(password.ok_or_else(missing)?, &mut line.out)?;
             }

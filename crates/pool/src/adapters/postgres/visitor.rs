@@ -88,7 +88,7 @@ impl Visitor {
         self.rest();
         // Who has said its last word still hears the replies.
         let stuck = self.talk.is_owed_more() || !self.client.inbox.is_between_messages();
-        let done = self.client_ended && (stuck || self.talk.is_quiet());
+        let done = self.client_ended && (stuck || (self.talk.is_quiet() && self.client.out.is_empty()));
         Ok(if done && matches!(heard, Course::On) { Course::Left } else { heard })
     }
 

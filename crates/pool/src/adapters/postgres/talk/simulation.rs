@@ -171,6 +171,7 @@ impl Session {
             }
             b'D' => {
                 let sql = self.statements.get(text(&body[1..]).unwrap().0).ok_or("no statement")?;
+                self.is_fit_for(sql)?;
                 words::message(out, b't', |out| out.put_slice(sql.as_bytes()));
                 words::message(out, b'n', |_| ());
             }
@@ -313,7 +314,6 @@ impl Pool {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(512))]
     #[test]
     fn each_client_hears_what_its_own_server_would_say(
         deeds in prop::collection::vec((0_usize..4, breath()), 1..25),
