@@ -235,7 +235,7 @@ fn a_client_that_is_killed_takes_nothing_out_of_a_list() {
         let server = need!(server::redis(&[]).await, "redis-server");
         let stage = stage(&server).await;
         let mut client = TcpStream::connect(stage.at).await.unwrap();
-        client.write_all(b"BLPOP list 0\r\n").await.unwrap();
+        client.write_all(b"BLPOP list 0\r\nSUBSCRIBE later\r\n").await.unwrap();
         let mut admin = TcpStream::connect(server.at).await.unwrap();
         let blocked = async |count: &str, admin: &mut TcpStream| {
             admin.write_all(b"INFO clients\r\n").await.unwrap();
