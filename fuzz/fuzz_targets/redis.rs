@@ -33,11 +33,12 @@ fn converse(asked: &[u8], said: &[u8]) {
             _ => continue,
         }
         outstanding += 1;
-        while let Ok((used, Some(value))) = frames.step(said) {
-            outstanding -= usize::from(!value.is_push() && outstanding > 0);
-            let expected = session.answered(&value).is_some();
+        loop {
+            let Ok((used, value)) = frames.step(said) else { return };
             said = &said[used..];
-            if !expected {
+            let Some(value) = value else { break };
+            outstanding -= usize::from(!value.is_push() && outstanding > 0);
+            if session.answered(&value).is_none() {
                 return;
             }
         }

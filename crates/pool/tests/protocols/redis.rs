@@ -221,11 +221,11 @@ fn what_is_no_redis_is_said_and_closed() {
         }
         assert_eq!(stage.backends.opened(), 0);
         let mut half = TcpStream::connect(stage.at).await.unwrap();
-        half.write_all(b"PING\r\nPING\r\n").await.unwrap();
+        half.write_all(b"PING\r\n*1\r\n$4\r\nPING\r\n*1\r\n$4\r\nQUIT\r\n").await.unwrap();
         half.shutdown().await.unwrap();
         let mut said = String::new();
         half.read_to_string(&mut said).await.unwrap();
-        assert_eq!(said, "+PONG\r\n+PONG\r\n", "a client that has said all hears all");
+        assert_eq!(said, "+PONG\r\n+PONG\r\n+OK\r\n", "a client that has said all hears all");
     });
 }
 

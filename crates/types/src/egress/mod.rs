@@ -1,14 +1,22 @@
 //! Destinations outside that a function may reach, and how the node carries it there.
 
+mod defaults;
+mod flaw;
+mod host;
 mod read;
+mod settings;
+#[cfg(test)]
+mod tests;
+mod write;
 
-use std::fmt;
-use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub use read::{InvalidEgress, list};
+pub use flaw::{Flaw, InvalidEgress};
+pub use host::Host;
+pub use read::{Declared, MOST, list};
+pub use settings::SETTINGS;
 
 /// One declared destination. Its text form, one item of the annotation [`EGRESS`](crate::policy::EGRESS), is `HOST:PORT` and settings `KEY=VALUE`
 /// after blanks.
@@ -38,19 +46,6 @@ pub struct Egress {
     pub tls: Tls,
     /// Who shares connections.
     pub shared: Shared,
-}
-
-/// A host as it was declared.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Host {
-    /// A name, in small letters, without a dot at its end.
-    Name(String),
-    /// Every name below this one: `*.example.com` is `example.com` here.
-    Below(String),
-    /// An IPv4 address.
-    V4(Ipv4Addr),
-    /// An IPv6 address.
-    V6(Ipv6Addr),
 }
 
 /// What is spoken with a destination. The default goes by the port: 5432, 3306 and 6379 are what they are known for, all others are [`Protocol::Tcp`].
@@ -111,15 +106,4 @@ pub enum Shared {
     Function,
     /// All functions of its chain that declare the same destination with the same settings.
     Chain,
-}
-
-impl fmt::Display for Host {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Name(name) => f.write_str(name),
-            Self::Below(name) => write!(f, "*.{name}"),
-            Self::V4(address) => write!(f, "{address}"),
-            Self::V6(address) => write!(f, "[{address}]"),
-        }
-    }
 }

@@ -1,0 +1,162 @@
+//! What is written is read, and what is wrong is told.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn one(text: &str) -> Egress {
+    text.parse().unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn refused(text: &str) -> String {
+    text.parse::<Egress>().unwrap_err().flaw.to_string()
+}
+
+#[test]
+fn a_port_says_what_is_spoken_there() {
+    let known = |text| {
+        let egress = one(text);
+        (egress.protocol, egress.mode, egress.max, egress.warm)
+    };
+    assert_eq!(known("db:5432"), (Protocol::Postgres, Mode::Transaction, 20, 8));
+    assert_eq!(known("db:3306"), (Protocol::Mysql, Mode::Session, 20, 8));
+    assert_eq!(known("db:6379"), (Protocol::Redis, Mode::Session, 20, 8));
+    assert_eq!(known("db:80"), (Protocol::Tcp, Mode::Session, 100, 8));
+    assert_eq!(known("db:80 protocol=http"), (Protocol::Http, Mode::Session, 100, 8));
+    assert_eq!(known("db:3306 protocol=tcp"), (Protocol::Tcp, Mode::Session, 100, 0), "the server speaks first");
+    assert_eq!(known("db:5432 max=3"), (Protocol::Postgres, Mode::Transaction, 3, 3));
+}
+
+#[test]
+fn every_setting_is_read() {
+    let text = "db.x:6432 protocol=postgres mode=session max=5 warm=2 idle=10s age=1m wait=250ms \
+                user=shop password=secret:db-password database=orders tls=originate ca=secret:ca.pem shared=chain";
+    let login = Login { user: "shop".into(), password: Some("db-password".into()), database: Some("orders".into()) };
+    let wanted = Egress {
+        host: Host::Name("db.x".into()),
+        port: 6432,
+        protocol: Protocol::Postgres,
+        mode: Mode::Session,
+        max: 5,
+        warm: 2,
+        idle: Duration::from_secs(10),
+        age: Duration::from_secs(60),
+        wait: Duration::from_millis(250),
+        login: Some(login),
+        tls: Tls::Originate { ca: Some("ca.pem".into()) },
+        shared: Shared::Chain,
+    };
+    assert_eq!(one(text), wanted);
+    assert_eq!(wanted.secrets().collect::<Vec<_>>(), ["db-password", "ca.pem"]);
+}
+
+#[test]
+fn what_is_wrong_is_told() {
+    for (text, why) in [
+        ("db", "write HOST:PORT, for example `db.example.com:5432`"),
+        ("db:1 max", "`max` is not a setting: write KEY=VALUE"),
+        ("db:1 max = 3", "`max` is not a setting"),
+        ("db:1 mac=3", "unknown setting `mac`: there are protocol, mode, max, "),
+        ("db:1 max=3 max=3", "`max` is written twice"),
+        ("db:1 protocol=pg", "protocol: `pg` is none of tcp, http, postgres, mysql, redis"),
+        ("db:1 max=0", "max: `0` is no number from 1 to 10000"),
+        ("db:1 max=3 warm=4", "warm: more than `max`, 3, cannot be open"),
+        ("db:1 idle=soon", "idle: invalid duration \"soon\""),
+        ("db:1 age=0", "age: 0 is no time to keep a connection"),
+        ("db:1 mode=session", "mode: only protocols postgres and mysql have one"),
+        ("db:80 user=x", "user: only protocols postgres, mysql and redis have one"),
+        ("db:5432 password=secret:x", "password: it needs `user` beside it"),
+        ("db:5432 user=x password=hunter2", "password: write secret:NAME, "),
+        ("db:5432 user=x password=secret:../x", "password: `../x` is not the name of a secret"),
+        ("db:5432 user=", "user: it is empty"),
+        ("db:6379 database=x", "database: those of Redis are numbers"),
+        ("db:1 ca=secret:x", "ca: it needs `tls=originate` beside it"),
+    ] {
+        assert!(refused(text).starts_with(why), "{text}: {}", refused(text));
+    }
+    let error = "db:1 mac=3".parse::<Egress>().unwrap_err();
+    assert_eq!(error.flaw.mistyped(), Some(("mac", SETTINGS)));
+    assert!(!"db:5432 user=x password=hunter2".parse::<Egress>().unwrap_err().to_string().contains("hunter2"));
+}
+
+#[test]
+fn a_list_names_a_place_once() {
+    assert_eq!(list(" db:5432 , ,DB:5432, x.org:443,").unwrap().len(), 2);
+    let error = list("db:1, db:1 max=3").unwrap_err();
+    assert_eq!(error.to_string(), "invalid egress `db:1`: it is declared twice, with different settings");
+    let many: Vec<_> = (1..=MOST + 1).map(|port| format!("db:{port}")).collect();
+    assert_eq!(list(&many[1..].join(",")).unwrap().len(), MOST);
+    assert_eq!(list(&many.join(",")).unwrap_err().flaw, Flaw::TooMany(MOST));
+}
+
+fn a_host() -> impl Strategy<Value = Host> {
+    let name = "[a-z_][a-z0-9_]{0,8}(\\.[a-z][a-z0-9-]{0,8}[a-z]){0,3}";
+    prop_oneof![
+        name.prop_map(Host::Name),
+        name.prop_map(Host::Below),
+        any::<u32>().prop_map(|bits| Host::V4(bits.into())),
+        any::<u128>().prop_map(|bits| Host::V6(bits.into())),
+        any::<u32>().prop_map(|bits| Host::V6(std::net::Ipv4Addr::from(bits).to_ipv6_mapped())),
+    ]
+}
+
+/// Any login that a protocol may have.
+fn a_login(protocol: Protocol) -> impl Strategy<Value = Option<Login>> {
+    let redis = protocol == Protocol::Redis;
+    let user = prop_oneof!["[a-zA-Z0-9_=:@é]{1,9}", Just("default".to_owned())];
+    let database = if redis { "[0-9]{1,4}" } else { "[a-zA-Z_=]{1,9}" };
+    let parts = (user, prop::option::of("[a-z0-9]{1,9}"), prop::option::of(database));
+    let login = parts.prop_map(|(user, password, database)| Login { user, password, database });
+    prop::option::of(login).prop_map(move |login| login.filter(|_| protocol.has_login()))
+}
+
+fn an_egress() -> impl Strategy<Value = Egress> {
+    let protocols = [Protocol::Tcp, Protocol::Http, Protocol::Postgres, Protocol::Mysql, Protocol::Redis];
+    let ports = prop_oneof![Just(5432u16), Just(3306), Just(6379), Just(25), 1u16..];
+    let place = (a_host(), ports, prop::sample::select(protocols.to_vec()));
+    let times = (1u64..1 << 60, 1u64..1 << 60, 0u64..1 << 60);
+    let rest = (any::<bool>(), 1u32..=10_000, any::<prop::sample::Index>(), any::<bool>(), any::<[bool; 2]>());
+    (place, times, rest).prop_flat_map(|((host, port, protocol), (idle, age, wait), rest)| {
+        let (mode, max, warm, defaults, [chain, tls]) = rest;
+        let ca = prop::option::of("[a-z][a-z0-9-]{0,5}[a-z]");
+        (a_login(protocol), ca).prop_map(move |(login, ca)| {
+            let default = Egress::of(host.clone(), port, protocol);
+            let tls = if tls { Tls::Originate { ca } } else { Tls::Pass };
+            let shared = if chain { Shared::Chain } else { Shared::Function };
+            let egress = Egress { login, tls, shared, ..default };
+            if defaults {
+                return egress;
+            }
+            let mode = if mode && protocol.is_sql() { Mode::Transaction } else { Mode::Session };
+            let [idle, age, wait] = [idle, age, wait].map(Duration::from_nanos);
+            Egress { mode, max, warm: warm.index(max as usize + 1) as u32, idle, age, wait, ..egress }
+        })
+    })
+}
+
+proptest! {
+    #[test]
+    fn what_is_written_is_read(egress in an_egress()) {
+        prop_assert_eq!(egress.to_string().parse::<Egress>(), Ok(egress));
+    }
+
+    #[test]
+    fn lists_are_written_and_read(all in prop::collection::vec(an_egress(), 0..5)) {
+        let mut distinct: Vec<Egress> = Vec::new();
+        for egress in all {
+            if !distinct.iter().any(|other| other.is_at(&egress)) {
+                distinct.push(egress);
+            }
+        }
+        let text = distinct.iter().map(Egress::to_string).collect::<Vec<_>>().join(",");
+        prop_assert_eq!(list(&text), Ok(distinct));
+    }
+
+    #[test]
+    fn any_text_is_answered_and_what_it_says_is_kept(text in "[a-c0-9.:=, *\\[\\]]{0,20}( (max|warm|user|mode|tls)=[a-z0-9]{0,4}){0,3}") {
+        if let Ok(read) = list(&text) {
+            let again = read.iter().map(Egress::to_string).collect::<Vec<_>>().join(",");
+            prop_assert_eq!(list(&again), Ok(read));
+        }
+    }
+}
