@@ -18,7 +18,7 @@ help: ## list what can be made
 
 setup:
 	@command -v $(CARGO) >/dev/null || { echo "cargo is missing: install Rust 1.90 or newer (https://rustup.rs)" >&2; exit 1; }
-	@tools/need cc=gcc clang=clang python3=python3 ip=iproute2 mosquitto_pub=mosquitto-clients coap-client-notls=libcoap3-bin pg_createcluster=postgresql || echo "going on with what is there"
+	@tools/need cc=gcc clang=clang python3=python3 ip=iproute2 mosquitto_pub=mosquitto-clients coap-client-notls=libcoap3-bin pg_createcluster=postgresql redis-server=redis-server mariadbd=mariadb-server mariadb=mariadb-client nginx=nginx curl=curl || echo "going on with what is there"
 
 build: setup ## nearpath and its static watchdog, optimised
 	$(CARGO) build --release --locked -p nearpath-cli -p nearpath-bench -p boutique-currency -p boutique-native -p sensing

@@ -118,10 +118,7 @@ async fn take(visit: &Visit) -> Result<Socket, NoConnection> {
     let deadline = Instant::now() + visit.destination.egress.wait;
     match room.0.acquire(visit, &(), deadline).await? {
         Got::Used(kept) => Ok(kept.item.0),
-        Got::New(lease) => {
-            Ledger::count(&visit.ledger.misses, 1);
-            in_time(visit, deadline, on(lease, &visit.destination, &visit.rooms)).await
-        }
+        Got::New(lease) => in_time(visit, deadline, on(lease, &visit.destination, &visit.rooms)).await,
     }
 }
 

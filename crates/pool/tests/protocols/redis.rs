@@ -221,11 +221,11 @@ fn what_is_no_redis_is_said_and_closed() {
         }
         assert_eq!(stage.backends.opened(), 0);
         let mut half = TcpStream::connect(stage.at).await.unwrap();
-        half.write_all(b"PING\r\nPING\r\n").await.unwrap();
+        half.write_all(b"PING\r\n*1\r\n$4\r\nPING\r\n*1\r\n$4\r\nQUIT\r\n").await.unwrap();
         half.shutdown().await.unwrap();
         let mut said = String::new();
         half.read_to_string(&mut said).await.unwrap();
-        assert_eq!(said, "+PONG\r\n+PONG\r\n", "a client that has said all hears all");
+        assert_eq!(said, "+PONG\r\n+PONG\r\n+OK\r\n", "a client that has said all hears all");
     });
 }
 
@@ -235,7 +235,7 @@ fn a_client_that_is_killed_takes_nothing_out_of_a_list() {
         let server = need!(server::redis(&[]).await, "redis-server");
         let stage = stage(&server).await;
         let mut client = TcpStream::connect(stage.at).await.unwrap();
-        client.write_all(b"BLPOP list 0\r\n").await.unwrap();
+        client.write_all(b"BLPOP list 0\r\nSUBSCRIBE later\r\n").await.unwrap();
         let mut admin = TcpStream::connect(server.at).await.unwrap();
         let blocked = async |count: &str, admin: &mut TcpStream| {
             admin.write_all(b"INFO clients\r\n").await.unwrap();

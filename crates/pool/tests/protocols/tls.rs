@@ -44,6 +44,7 @@ async fn nginx(certificate: &Certificate) -> Option<Server> {
             "daemon off; master_process off; pid {folder}/pid; error_log {folder}/error.log; events {{}}
              http {{ access_log off; client_body_temp_path {folder}; proxy_temp_path {folder}; fastcgi_temp_path {folder};
              uwsgi_temp_path {folder}; scgi_temp_path {folder}; ssl_session_cache shared:S:1m;
+             ssl_protocols TLSv1.2 TLSv1.3;
              server {{ listen {at} ssl; ssl_certificate {cert}; ssl_certificate_key {key};
                location / {{ return 200 \"$ssl_protocol $ssl_session_reused $connection $request_uri\\n\"; }} }} }}"
         );
@@ -95,18 +96,15 @@ fn a_warm_tls_session_carries_a_function_of_any_protocol() {
         let server = need!(nginx(&certificate).await, "nginx");
         let stage = Stage::open(originate(Protocol::Tcp, server.at), &[("ca", &certificate.pem)], tls::serve).await;
         let mut connections = std::collections::BTreeSet::new();
-        for turn in 1..=4 {
+        let mut clients = 0;
+        while stage.ledger.hits.get() < 3 {
             let said = get(stage.at, "/warm").await;
             assert!(said.ends_with("/warm\n"), "{said}");
             connections.insert(said.split_whitespace().rev().nth(1).unwrap().to_owned());
-            stage.served(turn).await;
-            nearpath_testkit::eventually("another one is ready", async || stage.backends.opened() as usize > turn)
-                .await;
-            // Its handshake ends without a sign that can be awaited from here.
-            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            clients += 1;
+            stage.served(clients).await;
         }
-        assert_eq!(connections.len(), 4, "no connection serves two: {connections:?}");
-        assert!(stage.ledger.hits.get() >= 2, "{:?}", stage.ledger);
+        assert_eq!(connections.len(), clients, "no connection serves two: {connections:?}");
     });
 }
 
@@ -120,8 +118,8 @@ fn another_name_or_authority_is_refused() {
         let no_secret = Egress { tls: Tls::Originate { ca: Some("none".into()) }, ..wrong_ca.clone() };
         let systems = Egress { tls: Tls::Originate { ca: None }, ..wrong_ca.clone() };
         for (egress, ca, why) in [
-            (wrong_ca.clone(), &other, "UnknownIssuer"),
-            (systems, &certificate, "UnknownIssuer"),
+            (wrong_ca.clone(), &other, "invalid peer certificate"),
+            (systems, &certificate, "invalid peer certificate"),
             (wrong_name, &certificate, "not valid for name"),
             (no_secret, &certificate, "secret:none"),
         ] {
@@ -210,7 +208,7 @@ fn mariadb_goes_over_tls_and_may_insist_on_it() {
             assert_eq!(stage.backends.opened(), 1);
             let plain = Stage::open(Egress { tls: Tls::Pass, ..egress }, &secrets, mysql::serve).await;
             let refused = crate::clients::output(&mut client(&plain), "SELECT 1;").await;
-            assert!(String::from_utf8_lossy(&refused.stderr).contains("3159"), "{refused:?}");
+            assert!(String::from_utf8_lossy(&refused.stderr).contains("1045"), "{refused:?}");
         }
     });
 }

@@ -8,6 +8,7 @@ pub mod backend;
 pub mod command;
 pub mod frame;
 pub mod identity;
+mod input;
 mod relay;
 pub mod session;
 

@@ -14,6 +14,7 @@ use super::backend::{Backend, CLEANING, Unfit, no_redis};
 use super::command::{Change, Words};
 use super::frame::Frames;
 use super::identity::{LONGEST, command};
+use super::input::{Input, Next};
 use super::session::{Changed, Leaves, Session, Verdict};
 use crate::adapters::Visit;
 use crate::adapters::bench::{Got, Kept, Reused};
@@ -21,8 +22,6 @@ use crate::adapters::pump::{poll_drain, poll_fill};
 use crate::keeper::NoConnection;
 use crate::ledger::Ledger;
 
-/// A command longer than this goes on before all of it is here.
-const LONG: usize = 64 * 1024;
 /// As much may wait to be written before no more is read.
 const FULL: usize = 256 * 1024;
 
@@ -43,62 +42,6 @@ pub(super) struct Relay {
     ended: bool,
     /// Whatever it says, it is not heard any more.
     over: bool,
-}
-
-/// What the client said and nobody has looked at.
-#[derive(Default)]
-struct Input {
-    bytes: BytesMut,
-    frames: Frames,
-    /// So much of `bytes` has gone through `frames`.
-    seen: usize,
-    /// The middle of a long command goes through.
-    streams: bool,
-    /// The client waits for its turn, not for its bytes.
-    waits: bool,
-}
-
-/// A command at the beginning of the input.
-struct Next {
-    length: usize,
-    whole: bool,
-}
-
-impl Input {
-    /// The next command, once all of it, or much of it, is here.
-    fn next(&mut self) -> Result<Option<Next>, super::frame::Malformed> {
-        if self.bytes.first().is_some_and(|first| *first != b'*') && self.seen == 0 {
-            return self.line();
-        }
-        let (used, value) = self.frames.step(&self.bytes[self.seen..])?;
-        let whole = value.is_some();
-        self.seen += used;
-        let next = Next { length: self.seen, whole };
-        Ok((whole || self.seen >= LONG).then_some(next))
-    }
-
-    /// A command as one types it.
-    fn line(&self) -> Result<Option<Next>, super::frame::Malformed> {
-        let end = memchr::memchr(b'\n', &self.bytes);
-        if end.is_none() && self.bytes.len() >= LONG {
-            return Err(super::frame::Malformed);
-        }
-        Ok(end.map(|end| Next { length: end + 1, whole: true }))
-    }
-
-    /// The command was taken; its bytes.
-    fn take(&mut self, next: &Next) -> BytesMut {
-        self.seen = 0;
-        self.streams = !next.whole;
-        self.bytes.split_to(next.length)
-    }
-
-    /// More of a long command.
-    fn more(&mut self) -> Result<BytesMut, super::frame::Malformed> {
-        let (used, value) = self.frames.step(&self.bytes)?;
-        self.streams = value.is_none();
-        Ok(self.bytes.split_to(used))
-    }
 }
 
 impl Relay {
@@ -137,8 +80,9 @@ impl Relay {
             return false;
         }
         // Nobody is there to take what a blocking command takes out of a list.
-        let nothing_comes = self.session.quiet() || self.session.blocks() || self.session.is_opaque();
-        self.over || (self.ended && nothing_comes && !self.input.waits)
+        let nothing_comes =
+            self.session.blocks() || self.session.is_opaque() || (self.session.quiet() && !self.input.waits);
+        self.over || (self.ended && nothing_comes)
     }
 
     /// Takes all commands that are here.
@@ -337,9 +281,9 @@ impl Relay {
                 }
             }
         }
-        let room = !self.ended && !self.over && !self.input.waits;
+        let room = !self.ended && !self.over;
         if room
-            && self.input.bytes.len() < 2 * LONG
+            && self.input.bytes.len() < FULL
             && self.to_backend.len() < FULL
             && let Poll::Ready(count) = poll_fill(&mut self.client, cx, &mut self.input.bytes)?
         {
