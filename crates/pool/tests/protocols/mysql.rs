@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use nearpath_pool::adapters::mysql::serve;
-use nearpath_types::egress::{Egress, Protocol};
+use nearpath_types::egress::{Egress, Mode, Protocol};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::process::Command;
@@ -209,5 +209,56 @@ fn a_full_servers_own_words_reach_the_client() {
         let tried = output(&mut cli(&stage, "pw"), "SELECT 1;").await;
         let said = String::from_utf8_lossy(&tried.stderr).into_owned();
         assert!(said.contains("1040") && said.contains("Too many connections") && !said.contains("max="), "{said}");
+    });
+}
+
+const TURNS: &str = r#"
+import sys, pymysql
+host, port = sys.argv[1], int(sys.argv[2])
+def connect(**more): return pymysql.connect(host=host, port=port, user="x", password="x", database="shop", connect_timeout=5, read_timeout=5, **more)
+all = [connect(charset="utf8mb4"), connect(autocommit=True), connect()]
+for turn in range(5):
+    for at, c in enumerate(all):
+        k = c.cursor()
+        k.execute("UPDATE visits SET who = 'x' WHERE id = 0"); k.execute("SELECT @@autocommit, %s", (at,))
+        assert k.fetchone() == (int(at == 1), at), "another's settings"
+        c.commit()
+    c = connect(); c.cursor().execute("SELECT 1"); c.close()
+# An open transaction is its client's: nobody else gets in.
+k = all[0].cursor(); k.execute("SELECT COUNT(*) FROM visits")
+try: all[1].cursor().execute("SELECT 1"); raise SystemExit("got in")
+except pymysql.err.OperationalError as e: assert e.args[0] == 1040, e
+all[0].rollback()
+# So is what a client leaves that cannot follow it.
+k.execute("SET @a = 5"); all[0].commit(); k.execute("SELECT @a"); assert k.fetchone() == (5,); all[0].close()
+c = connect(); k = c.cursor(); k.execute("SELECT @a, @@autocommit"); assert k.fetchone() == (None, 0); c.close()
+print("good")
+"#;
+
+#[test]
+fn in_mode_transaction_clients_take_turns_on_one_connection() {
+    on_stage(async {
+        let server = need!(server::mariadb(&[]).await, "mariadbd");
+        let python = need!(python().await, "Python with PyMySQL");
+        let wait = Duration::from_secs(2);
+        let stage = logging_in(&server, |it| Egress { mode: Mode::Transaction, max: 1, wait, ..it }).await;
+        assert_eq!(script(python, TURNS, stage.at).await, "good\n");
+        assert_eq!(stage.pins(), ["SET", "a variable"]);
+    });
+}
+
+#[test]
+fn settings_that_the_server_agreed_to_cost_the_next_client_nothing() {
+    on_stage(async {
+        let server = need!(server::mariadb(&[]).await, "mariadbd");
+        let python = need!(python().await, "Python with PyMySQL");
+        let stage = logging_in(&server, |it| it).await;
+        let connect = "import sys, pymysql\npymysql.connect(host=sys.argv[1], port=int(sys.argv[2]), user='x', password='x', database='shop').close()\nprint('good')";
+        for turn in 1..=3 {
+            let before = stage.ledger.sent.get();
+            assert_eq!(script(python, connect, stage.at).await, "good\n");
+            stage.served(turn).await;
+            assert_eq!(stage.ledger.sent.get() == before, turn > 1, "turn {turn}");
+        }
     });
 }

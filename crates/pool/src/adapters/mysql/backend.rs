@@ -20,6 +20,7 @@ pub(super) const CLEANING: Duration = Duration::from_secs(5);
 const NO_PLUGIN: &[u8] = b"nearpath";
 const QUIT: &[u8] = &[1, 0, 0, 0, 1];
 const RESET: &[u8] = &[0x1f];
+const QUERY: &[u8] = &[3];
 
 /// See the module.
 #[derive(Debug)]
@@ -133,6 +134,19 @@ impl Backend {
         talk.write(RESET).await?;
         let said = talk.read().await?;
         if said.first() == Some(&0) { Ok(()) } else { Err(Unfit::Refused(said)) }
+    }
+
+    /// Makes settings anew.
+    pub(super) async fn apply(&mut self, settings: &[Vec<u8>]) -> Result<(), Unfit> {
+        for setting in settings {
+            let mut talk = Talk::new(&mut self.socket, 0);
+            talk.write(&[QUERY, setting].concat()).await?;
+            let said = talk.read().await?;
+            if said.first() != Some(&0) {
+                return Err(Unfit::Refused(said));
+            }
+        }
+        Ok(())
     }
 
     /// Says who asks, and proves it until the server is content.

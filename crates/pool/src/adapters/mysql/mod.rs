@@ -1,4 +1,5 @@
-//! MySQL and MariaDB. A client keeps its backend until it leaves; then the backend is cleaned, and serves the next one.
+//! MySQL and MariaDB. A client keeps its backend until it leaves; then the backend is cleaned, and serves the next one. In mode `transaction` it is
+//! given on as soon as the server says that none is open, while [`sql`] knows that nothing of the client is in it.
 //!
 //! Where the node logs in (`user=`), a client is welcomed at once, by the greeting that the server gave before, and gets a backend at its first command.
 //! Otherwise the server itself asks each client for its password: over a connection that is there already, by `COM_CHANGE_USER`.
@@ -11,6 +12,7 @@ pub mod handshake;
 pub mod packet;
 mod relay;
 pub mod session;
+pub mod sql;
 mod talk;
 mod welcome;
 
@@ -37,6 +39,8 @@ struct Fingerprint {
     user: Vec<u8>,
     db: Vec<u8>,
     charset: u8,
+    /// Statements that made it what it is.
+    settings: Vec<Vec<u8>>,
 }
 
 /// What is kept from one client to the next.
@@ -48,6 +52,8 @@ struct House {
     first: tokio::sync::Mutex<()>,
     /// What the server let the node log in with.
     proven: RefCell<Vec<Fingerprint>>,
+    /// What it answered to the settings of connections that the node logged in on: by what they were before, and the statement.
+    known: RefCell<Vec<(Fingerprint, Vec<u8>, Vec<u8>)>>,
 }
 
 impl Room for House {
@@ -85,8 +91,23 @@ impl House {
         }
     }
 
+    fn learn_setting(&self, of: Fingerprint, setting: Vec<u8>, reply: Vec<u8>) {
+        let mut known = self.known.borrow_mut();
+        if known.len() < REMEMBERED {
+            known.push((of, setting, reply));
+        }
+    }
+
+    /// What the server answered to a setting before.
+    fn recall(&self, of: &Fingerprint, setting: &[u8]) -> Option<Vec<u8>> {
+        let known = self.known.borrow();
+        let found = known.iter().find(|(other, text, _)| other == of && text == setting);
+        found.map(|(_, _, reply)| reply.clone())
+    }
+
     /// The server is not what it was, or was away: what it agreed to is asked for again.
     fn forget(&self) {
+        self.known.take();
         self.proven.take();
     }
 }

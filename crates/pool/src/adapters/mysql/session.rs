@@ -47,6 +47,11 @@ pub struct Session {
     no_eof: bool,
     expects: VecDeque<Expect>,
     status: u16,
+    /// An error says nothing of transactions.
+    unsure: bool,
+    /// The next statement may ask for warnings.
+    warned: bool,
+    left: Option<&'static str>,
     opaque: Option<&'static str>,
 }
 
@@ -65,9 +70,14 @@ impl Session {
         self.expects.is_empty() && self.opaque.is_none()
     }
 
-    /// Whether the server said last that a transaction is open.
-    pub fn in_transaction(&self) -> bool {
-        self.status & IN_TRANSACTION != 0
+    /// Whether no transaction is open, as far as the server tells, and nothing is left that the next statement could ask for.
+    pub fn is_free(&self) -> bool {
+        self.quiet() && self.status & IN_TRANSACTION == 0 && !self.unsure && !self.warned
+    }
+
+    /// What replies said that stays on the connection.
+    pub fn left(&self) -> Option<&'static str> {
+        self.left
     }
 
     /// Why what goes over the connection is not understood any more.
@@ -113,9 +123,14 @@ impl Session {
         let next = match (*expect, packet.head.first()) {
             (Expect::File, _) => return Err(Unexpected),
             // Even where more results were announced, nothing comes after an error.
-            (_, Some(0xff)) => None,
+            (_, Some(0xff)) => {
+                self.unsure = true;
+                None
+            }
             (Expect::One, _) => {
-                self.status = ok(packet).unwrap_or(self.status);
+                if let Some(end) = ok(packet) {
+                    self.ended(end);
+                }
                 None
             }
             (Expect::Results, _) => self.result(packet)?,
@@ -132,10 +147,17 @@ impl Session {
         Ok(())
     }
 
+    fn ended(&mut self, end: Ended) {
+        (self.status, self.unsure, self.warned) = (end.status, false, end.warnings > 0);
+        if end.insert_id != 0 {
+            self.left = Some("an insert id");
+        }
+    }
+
     fn result(&mut self, packet: &Packet<'_>) -> Result<Option<Expect>, Unexpected> {
         match packet.head.first() {
             Some(0) => {
-                self.status = ok(packet).ok_or(Unexpected)?;
+                self.ended(ok(packet).ok_or(Unexpected)?);
                 Ok((self.status & MORE_RESULTS != 0).then_some(Expect::Results))
             }
             Some(0xfb) => Ok(Some(Expect::File)),
@@ -171,10 +193,10 @@ impl Session {
     }
 
     fn columns_end(&mut self, packet: &Packet<'_>, then: After) -> Result<Option<Expect>, Unexpected> {
-        let status = eof(packet).ok_or(Unexpected)?;
+        let end = eof(packet).ok_or(Unexpected)?;
         match then {
-            After::Rows if status & CURSOR != 0 => {
-                self.status = status;
+            After::Rows if end.status & CURSOR != 0 => {
+                self.ended(end);
                 Ok(None)
             }
             After::Rows => Ok(Some(Expect::Rows)),
@@ -188,31 +210,41 @@ impl Session {
     }
 
     fn next_result(&mut self, packet: &Packet<'_>) -> Option<Expect> {
-        let status = if self.no_eof { ok(packet) } else { eof(packet) };
-        self.status = status.unwrap_or(self.status);
+        if let Some(end) = if self.no_eof { ok(packet) } else { eof(packet) } {
+            self.ended(end);
+        }
         (self.status & MORE_RESULTS != 0).then_some(Expect::Results)
     }
 }
 
-/// The status that an OK packet tells.
-fn ok(packet: &Packet<'_>) -> Option<u16> {
+/// What the end of a result tells.
+struct Ended {
+    status: u16,
+    warnings: u64,
+    insert_id: u64,
+}
+
+/// What an OK packet tells.
+fn ok(packet: &Packet<'_>) -> Option<Ended> {
     let mut reader = Reader(packet.head);
     if !matches!(reader.byte()?, 0 | 0xfe) {
         return None;
     }
     reader.length()?;
-    reader.length()?;
-    u16::try_from(reader.number(2)?).ok()
+    let insert_id = reader.length()?;
+    let status = u16::try_from(reader.number(2)?).ok()?;
+    Some(Ended { status, warnings: reader.number(2)?, insert_id })
 }
 
-/// The status that an EOF packet tells.
-fn eof(packet: &Packet<'_>) -> Option<u16> {
+/// What an EOF packet tells.
+fn eof(packet: &Packet<'_>) -> Option<Ended> {
     let mut reader = Reader(packet.head);
     if reader.byte()? != 0xfe || packet.length >= 9 {
         return None;
     }
-    reader.bytes(2)?;
-    u16::try_from(reader.number(2)?).ok()
+    let warnings = reader.number(2)?;
+    let status = u16::try_from(reader.number(2)?).ok()?;
+    Some(Ended { status, warnings, insert_id: 0 })
 }
 
 #[cfg(test)]
@@ -298,7 +330,16 @@ mod tests {
         let mut session = Session::new(0);
         session.sent(0x03);
         session.answered(&Packet { head: &[0, 0, 0, 3, 0, 0, 0], length: 7, number: 1 }).unwrap();
-        assert!(session.in_transaction() && session.quiet());
+        assert!(!session.is_free() && session.quiet());
+        let mut fresh = Session::new(0);
+        for (reply, free) in [(OK, true), (ERR, false), (&[0, 0, 0, 2, 0, 1, 0], false), (OK, true)] {
+            fresh.sent(0x03);
+            fresh.answered(&Packet { head: reply, length: reply.len() as u64, number: 1 }).unwrap();
+            assert_eq!(fresh.is_free(), free, "{reply:?}");
+        }
+        fresh.sent(0x03);
+        fresh.answered(&Packet { head: &[0, 1, 7, 2, 0, 0, 0], length: 7, number: 1 }).unwrap();
+        assert_eq!(fresh.left(), Some("an insert id"));
         session.sent(0x12);
         assert!(!session.quiet());
     }

@@ -24,6 +24,8 @@ pub(super) struct Guest {
     /// Who it is, to the server.
     pub(super) answer: Answer,
     pub(super) backend: Option<Kept<Backend>>,
+    /// What it has set since, as far as it can be set again.
+    pub(super) settings: Vec<Vec<u8>>,
 }
 
 impl Guest {
@@ -32,8 +34,8 @@ impl Guest {
         let Answer { can, charset, user, db, .. } = self.answer.clone();
         let can = can & can::UNDERSTOOD & !can::DB;
         match visit.destination.egress.login {
-            Some(_) => Fingerprint { can, user, db, charset },
-            None => Fingerprint { can, user, db: Vec::new(), charset: 0 },
+            Some(_) => Fingerprint { can, user, db, charset, settings: self.settings.clone() },
+            None => Fingerprint { can, user, db: Vec::new(), charset: 0, settings: Vec::new() },
         }
     }
 }
@@ -60,7 +62,7 @@ pub(super) async fn welcome(client: &mut TcpStream, visit: &Visit, house: &House
     match entered {
         Ok((backend, ok)) => {
             content(&mut talk, &answer, &ok, visit.destination.egress.login.is_some()).await?;
-            Ok(Some(Guest { answer, backend }))
+            Ok(Some(Guest { answer, backend, settings: Vec::new() }))
         }
         Err(unfit) => refuse(&mut talk, house, &unfit, Some("08S01")).await,
     }
@@ -127,7 +129,7 @@ async fn own(
     if let (true, Some(db)) = (answer.db.is_empty(), &login.database) {
         answer.db = db.clone().into_bytes();
     }
-    let guest = Guest { answer: answer.clone(), backend: None };
+    let guest = Guest { answer: answer.clone(), backend: None, settings: Vec::new() };
     if first.is_none() && house.proven.borrow().contains(&guest.fingerprint(visit)) {
         return Ok((None, OK.to_vec()));
     }
@@ -153,8 +155,11 @@ pub(super) async fn attach(
     };
     let password = password(visit);
     let mut prover = Prover::Node(&password);
-    let (backend, _) = in_time(visit, deadline, greeted.log_in(visit, &guest.answer, &mut prover)).await?;
-    house.learn(&fingerprint);
+    let (mut backend, _) = in_time(visit, deadline, greeted.log_in(visit, &guest.answer, &mut prover)).await?;
+    in_time(visit, deadline, backend.apply(&guest.settings)).await?;
+    if guest.settings.is_empty() {
+        house.learn(&fingerprint);
+    }
     Ok(Kept::new(backend, born))
 }
 
@@ -166,7 +171,8 @@ async fn theirs(
     house: &House,
     first: Option<Greeted>,
 ) -> Result<(Option<Kept<Backend>>, Vec<u8>), Unfit> {
-    let (born, fingerprint) = (Instant::now(), Guest { answer: answer.clone(), backend: None }.fingerprint(visit));
+    let (born, fingerprint) =
+        (Instant::now(), Guest { answer: answer.clone(), backend: None, settings: Vec::new() }.fingerprint(visit));
     let deadline = born + visit.destination.egress.wait;
     let mut prover = Prover::Client(talk);
     let greeted = match first {
