@@ -1,0 +1,62 @@
+//! `pool`: connections of short-lived functions to servers elsewhere, by who opens them.
+//!
+//! In the tables of connections a "request" is one connection: from socket() to the answer's first byte, or to its last one. `direct` is the same program
+//! without nearpath, on the same machine.
+
+mod connections;
+mod database;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use tokio::task::LocalSet;
+
+use super::{Outcome, seconds};
+use crate::apart::Error;
+use crate::compare::{Comparison, ROUNDS};
+
+/// Options of `pool`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// How often each variant is measured in each case
+    #[arg(long, default_value_t = ROUNDS)]
+    rounds: usize,
+
+    /// Connections of a measurement
+    #[arg(long, default_value_t = 200)]
+    count: usize,
+
+    /// Delays of the link one way, in milliseconds: half of the round trip; `loopback` for no link at all
+    #[arg(long, value_delimiter = ',', default_value = "loopback,0.25,1")]
+    delays: Vec<super::quic::Place>,
+
+    /// Between two connections, in seconds
+    #[arg(long, default_value = "0.002", value_parser = seconds)]
+    pause: Duration,
+
+    /// Only cases whose name begins so
+    #[arg(long, default_value = "")]
+    case: String,
+}
+
+impl Args {
+    fn wants(&self, case: &str) -> bool {
+        case.starts_with(&self.case)
+    }
+}
+
+/// Exit code 1 when a goal is missed.
+pub(crate) fn run(args: &Args) -> Outcome {
+    let mut comparison = Comparison::new("pool", args.rounds);
+    for &place in &args.delays {
+        connections::measure(args, place, &mut comparison)?;
+        database::measure(args, place, &mut comparison)?;
+    }
+    Ok(if comparison.finish()? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// On this thread, whose namespace the sockets are in.
+fn here<T>(what: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    LocalSet::new().block_on(&runtime, what)
+}
