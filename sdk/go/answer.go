@@ -57,6 +57,7 @@ func (a *answerer) Write(piece []byte) (int, error) {
 	if a.body.Len()+len(piece) <= buffered {
 		return a.body.Write(piece)
 	}
+	a.sniff(piece)
 	if a.err = a.FlushError(); a.err == nil {
 		a.err = a.in.Write(piece)
 	}
@@ -90,13 +91,25 @@ func (a *answerer) FlushError() error {
 
 // fill makes an answer of what was written so far.
 func (a *answerer) fill(reply *party.Reply) (err error) {
-	if len(a.sent["Content-Type"]) == 0 && a.body.Len() > 0 {
-		a.sent.Set("Content-Type", http.DetectContentType(a.body.Bytes()))
-	}
+	a.sniff(nil)
 	reply.Status, reply.BodyBytes = uint16(a.status), a.body.Bytes()
 	reply.HeadBytes, err = appendHeader(nil, a.sent, 0)
 	return err
 }
+
+// sniff sets the type of a body that has none, as net/http does: by what is buffered, or else by the next piece.
+func (a *answerer) sniff(piece []byte) {
+	if a.body.Len() > 0 {
+		piece = a.body.Bytes()
+	}
+	_, typed := a.sent["Content-Type"]
+	if !typed && len(piece) > 0 && a.sent.Get("Content-Encoding") == "" && !a.in.HasBegun() {
+		a.sent.Set("Content-Type", http.DetectContentType(piece))
+	}
+}
+
+// EnableFullDuplex does nothing: reading goes on while an answer is written. http.ResponseController finds it.
+func (a *answerer) EnableFullDuplex() error { return nil }
 
 // end gives what is left of the answer; whole is false when the handler broke it off.
 func (a *answerer) end(whole bool) error {
@@ -108,6 +121,9 @@ func (a *answerer) end(whole bool) error {
 	}
 	return a.in.End(whole && a.err == nil)
 }
+
+// nobody is the address of a caller that has none, in a form that can be taken apart.
+const nobody = "127.0.0.1:0"
 
 // httpRequest is the request that an http.Handler gets for a call that did not come over HTTP.
 func httpRequest(ctx context.Context, req *Request, body io.ReadCloser, length int64) (*http.Request, error) {
@@ -128,7 +144,7 @@ func httpRequest(ctx context.Context, req *Request, body io.ReadCloser, length i
 	}
 	out := &http.Request{
 		Method: method, URL: u, RequestURI: path, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-		Header: header, Host: header.Get("Host"), Body: body, ContentLength: length,
+		Header: header, Host: header.Get("Host"), RemoteAddr: nobody, Body: body, ContentLength: length,
 	}
 	return out.WithContext(ctx), nil
 }

@@ -70,7 +70,7 @@ func (c *Client) Do(ctx context.Context, name string, req *Request) (*Response, 
 }
 
 func (c *Client) attempt(ctx context.Context, name string, req *Request) (*Response, error) {
-	if err := checkName(name); err != nil {
+	if err := mayCall(ctx, name); err != nil {
 		return nil, failed(name, "", err)
 	}
 	p := home.forCalls(ctx)
@@ -176,6 +176,14 @@ func checkName(name string) error {
 		return errName
 	}
 	return nil
+}
+
+// mayCall is why a call is not even begun.
+func mayCall(ctx context.Context, name string) error {
+	if err := checkName(name); err != nil {
+		return err
+	}
+	return ctx.Err()
 }
 
 // exchange is what one call needs.

@@ -66,6 +66,9 @@ func (e *Error) Error() string {
 // Unwrap is what it is made of.
 func (e *Error) Unwrap() error { return e.Err }
 
+// Timeout says whether it came too late; url.Error and net.Error ask for it.
+func (e *Error) Timeout() bool { return e.Kind == KindTimeout }
+
 // RetryIsSafe says whether the call provably did not run, so that making it again cannot run it twice.
 func (e *Error) RetryIsSafe() bool {
 	if fault := new(PlatformError); errors.As(e.Err, &fault) {

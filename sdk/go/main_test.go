@@ -37,7 +37,7 @@ func run(m *testing.M) int {
 		panic(err)
 	}
 	defer os.RemoveAll(dir)
-	edges := [][2]string{{"shop.fn", "echo.fn"}, {"shop.fn", "mortal.fn"}, {"shop.fn", "web.fn"}, {"shop.fn", "chain.fn"}, {"chain.fn", "echo.fn"}, {"shop.fn", "flow.fn"}, {"shop.fn", "busy.fn"}}
+	edges := [][2]string{{"shop.fn", "echo.fn"}, {"shop.fn", "mortal.fn"}, {"shop.fn", "web.fn"}, {"shop.fn", "chain.fn"}, {"chain.fn", "echo.fn"}, {"shop.fn", "flow.fn"}, {"shop.fn", "busy.fn"}, {"shop.fn", "alike.fn"}}
 	node, err = fakenode.Start(fakenode.Config{Dir: dir, Edges: edges, Terms: map[[2]string]party.Peer{{"shop.fn", "flow.fn"}: {Topics: []string{"news/#"}}}})
 	if err != nil {
 		panic(err)
@@ -84,6 +84,8 @@ func play(role string) {
 		}))
 	case "busy":
 		err = playBusy()
+	case "alike":
+		err = nearpath.ServeHTTP(http.HandlerFunc(alike))
 	case "flow":
 		err = nearpath.ServeHTTP(http.HandlerFunc(flow))
 	}

@@ -19,6 +19,8 @@ type Stream struct {
 	Status int
 	// Header holds the fields; nil when there are none.
 	Header http.Header
+	// Length is the bytes of the whole body, as its sender said; -1 when it did not know.
+	Length int64
 	// Body ends with io.EOF, or with an *Error when the answer was broken off.
 	Body io.ReadCloser
 	// Path is the way that the call took.
@@ -37,7 +39,7 @@ func CallStream(ctx context.Context, name string, req *Request, body io.Reader) 
 
 // Stream is CallStream.
 func (c *Client) Stream(ctx context.Context, name string, req *Request, body io.Reader) (*Stream, error) {
-	if err := checkName(name); err != nil {
+	if err := mayCall(ctx, name); err != nil {
 		return nil, failed(name, "", err)
 	}
 	if req == nil {
@@ -111,9 +113,12 @@ func feed(x *party.Exchange, body io.Reader) {
 }
 
 func streamOf(name string, x *party.Exchange, answer *party.Answer, rest *party.Inflow) (*Stream, error) {
-	body := &streamBody{name: name, exchange: x}
+	body, length := &streamBody{name: name, exchange: x}, int64(len(answer.BodyBytes))
 	if body.Reader = io.Reader(strings.NewReader(string(answer.BodyBytes))); rest != nil {
-		body.Reader = rest
+		body.Reader, length = rest, -1
+		if rest.Total != memory.TotalUnknown {
+			length = int64(rest.Total)
+		}
 	}
 	if answer.Has(memory.FlagPlatform) {
 		text, _ := io.ReadAll(io.LimitReader(body, longestText))
@@ -129,7 +134,7 @@ func streamOf(name string, x *party.Exchange, answer *party.Answer, rest *party.
 	if status == 0 {
 		status = http.StatusOK
 	}
-	return &Stream{Status: status, Header: header, Body: body, Path: PathShm, Instance: answer.Instance}, nil
+	return &Stream{Status: status, Header: header, Length: length, Body: body, Path: PathShm, Instance: answer.Instance}, nil
 }
 
 // longestText is the most of a platform's answer that is kept for people.
@@ -177,5 +182,7 @@ func (c *Client) streamOverHTTP(ctx context.Context, p *party.Party, name string
 		return nil, &PlatformError{answer.StatusCode, reason, string(text)}
 	}
 	path, obstacle := told(answer.Header, p, name)
-	return &Stream{Status: answer.StatusCode, Header: answer.Header, Body: answer.Body, Path: path, NotNearer: obstacle}, nil
+	return &Stream{
+		Status: answer.StatusCode, Header: answer.Header, Length: answer.ContentLength, Body: answer.Body, Path: path, NotNearer: obstacle,
+	}, nil
 }

@@ -89,7 +89,16 @@ func portOf(u *url.URL) string {
 	return "80"
 }
 
-// wantsConnection says whether a request needs what memory cannot carry: an upgrade, or trailers.
+// wantsConnection says whether a request needs what memory cannot carry, an upgrade or trailers, or is none, as http.Transport will say.
 func wantsConnection(r *http.Request) bool {
+	if strings.ContainsFunc(r.Method, isNoToken) {
+		return true
+	}
 	return r.Header.Get("Upgrade") != "" || len(r.Trailer) > 0 || strings.Contains(strings.ToLower(r.Header.Get("Te")), "trailers")
+}
+
+// isNoToken says whether a method can not have that character (RFC 9110, 5.6.2).
+func isNoToken(c rune) bool {
+	letter := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
+	return !letter && !strings.ContainsRune("!#$%&'*+-.^_`|~", c)
 }

@@ -1,13 +1,11 @@
 package nearpath
 
 import (
-	"bytes"
 	"errors"
 	"io"
 	"net"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
 
 	"nearpath.io/nearpath/internal/party"
@@ -51,7 +49,16 @@ func PostForm(url string, data url.Values) (*http.Response, error) {
 
 // RoundTrip implements http.RoundTripper.
 func (t Transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL == nil {
+		return t.others().RoundTrip(r) // which says so
+	}
 	wanted, ok := targetOf(r.URL, t.gateway())
+	if !ok && r.URL.Scheme == "nearpath" {
+		if r.Body != nil {
+			r.Body.Close()
+		}
+		return nil, failed(r.URL.Host, "", errName)
+	}
 	if !ok {
 		return t.others().RoundTrip(r)
 	}
@@ -71,57 +78,6 @@ func (t Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		r = again
 	}
 	return t.far(r, wanted, p)
-}
-
-// near takes a request through memory. One that provably did not run comes back, to be sent another way.
-func (t Transport) near(r *http.Request, wanted target) (*http.Response, *http.Request, error) {
-	req, body, err := requestOf(r, wanted.path)
-	if err != nil {
-		return nil, nil, err
-	}
-	near := Client{ShmOnly: true}
-	stream, err := near.Stream(r.Context(), wanted.name, req, body)
-	if err == nil {
-		return stream.response(r), nil, nil
-	}
-	if again := sendAgain(r, req, body, err); again != nil {
-		return nil, again, nil
-	}
-	if platform := new(PlatformError); errors.As(err, &platform) {
-		return platform.response(r), nil, nil
-	}
-	return nil, nil, err
-}
-
-// sendAgain is a request that was not sent, or did not run, with its body from the beginning; nil when it may have run, or when its body
-// was read.
-func sendAgain(r *http.Request, req *Request, body io.Reader, err error) *http.Request {
-	again := r.Clone(r.Context())
-	switch {
-	case KindOf(err) == KindUnsent && body != nil: // and so unread
-		return again
-	case KindOf(err) != KindUnsent && !didNotRun(err):
-		return nil
-	case body == nil && r.Body == nil:
-		return again
-	case body == nil:
-		again.Body = io.NopCloser(bytes.NewReader(req.Body))
-		return again
-	}
-	return withBody(again, r)
-}
-
-// withBody has a request's body begin anew, if it can.
-func withBody(again, r *http.Request) *http.Request {
-	if r.GetBody == nil {
-		return nil
-	}
-	body, err := r.GetBody()
-	if err != nil {
-		return nil
-	}
-	again.Body = body
-	return again
 }
 
 // elsewhere sends a request to the host that has the name. When there is none it comes back.
@@ -177,21 +133,6 @@ func (t Transport) far(r *http.Request, wanted target, p *party.Party) (*http.Re
 	return response, nil
 }
 
-// requestOf reads a body that is short enough to go along with the call; a longer one goes as it comes.
-func requestOf(r *http.Request, path string) (*Request, io.Reader, error) {
-	req := &Request{Method: r.Method, Path: path, Header: r.Header}
-	switch {
-	case r.Body == nil || r.Body == http.NoBody:
-		return req, nil, nil
-	case r.ContentLength <= 0 || r.ContentLength > pieceSize:
-		return req, r.Body, nil
-	}
-	defer r.Body.Close()
-	req.Body = make([]byte, r.ContentLength)
-	_, err := io.ReadFull(r.Body, req.Body)
-	return req, nil, err
-}
-
 // CloseIdleConnections closes connections that no call uses; http.Client finds it.
 func (t Transport) CloseIdleConnections() {
 	for _, each := range []http.RoundTripper{t.others(), t.functions()} {
@@ -220,24 +161,4 @@ func (t Transport) gateway() string {
 		return strings.TrimRight(t.Gateway, "/")
 	}
 	return GatewayURL()
-}
-
-func (s *Stream) response(r *http.Request) *http.Response {
-	if s.Header == nil {
-		s.Header = http.Header{}
-	}
-	s.Header.Set(pathField, string(PathShm))
-	return madeResponse(r, s.Status, s.Header, s.Body, -1)
-}
-
-func (e *PlatformError) response(r *http.Request) *http.Response {
-	header := http.Header{"X-Nearpath-Reason": {e.Reason}, "Content-Type": {"text/plain"}, "X-Nearpath-Path": {string(PathShm)}}
-	return madeResponse(r, e.Status, header, io.NopCloser(strings.NewReader(e.Text)), int64(len(e.Text)))
-}
-
-func madeResponse(r *http.Request, status int, header http.Header, body io.ReadCloser, length int64) *http.Response {
-	return &http.Response{
-		Status: strconv.Itoa(status) + " " + http.StatusText(status), StatusCode: status,
-		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: header, Body: body, ContentLength: length, Request: r,
-	}
 }

@@ -39,6 +39,8 @@ export interface Response {
   /** What stood against a nearer path: a name that `nearpath paths` explains; null: there is no nearer one. */
   readonly notNearer: string | null;
   readonly instance: number | null;
+  /** Bytes of the whole body, as its sender said; null: it did not know. */
+  readonly length: number | null;
 }
 
 export interface Answer {

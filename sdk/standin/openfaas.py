@@ -8,12 +8,20 @@ Every answer has X-Call-Id, X-Start-Time and X-Duration-Seconds. It prints its U
 `/seen` is the tests' own: how many connections were made to it.
 
 Functions: `mirror` tells what it was asked, as JSON; `slow` waits for ever; `ticks` streams; `teapot` answers 418; `cookies` sets two; `moved` redirects;
-`packed` is gzip; `currency` is that of the guide's examples; `cut` breaks its answer off.
+`packed` is gzip; `currency` is that of the guide's examples; `cut` breaks its answer off; `flaky` is busy twice; `long` answers 300,000 bytes;
+`kept` redirects with the body; `badly-packed` only says that it is gzip.
+
+With `--tls FOLDER` it speaks TLS as `localhost`; the certificate to trust is FOLDER/authority.pem, which openssl makes.
 """
 
+import argparse
+import collections
 import gzip
 import http.server
 import json
+import pathlib
+import ssl
+import subprocess
 import sys
 import threading
 import time
@@ -23,6 +31,7 @@ import uuid
 
 NAMESPACE = "openfaas-fn"
 stopped = threading.Event()
+times = collections.Counter()
 
 
 class Connection(http.server.BaseHTTPRequestHandler):
@@ -110,6 +119,13 @@ def ticks(connection, asked):
     connection.wfile.write(b"0\r\n\r\n")
 
 
+def flaky(connection, asked):
+    """Two calls of one query fail."""
+    times[asked["query"]] += 1
+    busy = times[asked["query"]] < 3
+    connection.reply(503 if busy else 200, b"busy" if busy else b"%d times" % times[asked["query"]], {})
+
+
 def cut(connection, asked):
     connection.begin(200, [("Content-Length", "100")])
     connection.end_headers()
@@ -127,15 +143,46 @@ FUNCTIONS = {
     "slow": slow,
     "ticks": ticks,
     "cut": cut,
+    "flaky": flaky,
+    "kept": lambda connection, asked: connection.reply(307, b"", {"Location": "/function/mirror"}),
+    "badly-packed": lambda connection, asked: connection.reply(200, b"not packed", {"Content-Encoding": "gzip"}),
+    "long": lambda connection, asked: connection.reply(200, bytes(300_000), {}),
 }
 
 
+class Server(http.server.ThreadingHTTPServer):
+    request_queue_size, daemon_threads = 128, True
+
+    def handle_error(self, request, client_address):
+        """A caller who leaves, or does not trust us, is no error of ours."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
+
+
+def secure(folder):
+    """TLS as `localhost`, with a certificate of an authority of its own."""
+
+    def certificate(name, words):
+        both = f"-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -keyout {name}.key -out {name}.pem {words}"
+        subprocess.run(["openssl", "req", "-x509", *both.split()], cwd=folder, check=True, stderr=subprocess.DEVNULL)
+
+    certificate("authority", "-subj /CN=authority")
+    own = "-addext basicConstraints=critical,CA:FALSE -addext subjectAltName=DNS:localhost"
+    certificate("localhost", f"-subj /CN=localhost -CA authority.pem -CAkey authority.key {own}")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pathlib.Path(folder) / "localhost.pem", pathlib.Path(folder) / "localhost.key")
+    return context
+
+
 def main():
-    http.server.ThreadingHTTPServer.request_queue_size = 128
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Connection)
-    server.daemon_threads = True
+    words = argparse.ArgumentParser(description="A gateway like OpenFaaS's.")
+    words.add_argument("--tls", metavar="FOLDER")
+    folder = words.parse_args().tls
+    server = Server(("127.0.0.1", 0), Connection)
+    if folder:
+        server.socket = secure(folder).wrap_socket(server.socket, server_side=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    print(f"http://127.0.0.1:{server.server_port}", flush=True)
+    print(f"https://localhost:{server.server_port}" if folder else f"http://127.0.0.1:{server.server_port}", flush=True)
     sys.stdin.read()
 
 

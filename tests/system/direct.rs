@@ -3,11 +3,11 @@
 use std::path::Path;
 
 use http::StatusCode;
-use nearpath_testkit::{eventually, need_root, skip};
+use nearpath_testkit::{eventually, need_root};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::house::{House, http_function};
+use crate::house::{House, http_function, need_forwarding};
 
 /// Calls what it is told; answers with the path that the call took, and what came back.
 const RELAY: &str = r#"request = urllib.request.Request("http://gateway:8080/function/" + body.decode(), data=b"from inside", headers={"X-Nearpath-Path": "tell"})
@@ -33,21 +33,6 @@ try:
 except OSError:
     pass
 self.answer(200, b"open: " + " ".join(said).encode())"#;
-
-macro_rules! need_forwarding {
-    () => {
-        need_root!();
-        // Only what is not there is passed over: a program that the kernel refuses is a fault.
-        match nearpath_kernel::bpf::forwarding_possible() {
-            Err(why)
-                if matches!(why.kind(), std::io::ErrorKind::Unsupported | std::io::ErrorKind::PermissionDenied) =>
-            {
-                skip!("no forwarding here: {why}")
-            }
-            _ => {}
-        }
-    };
-}
 
 fn over_quic(folder: &Path, name: &str, body: &str, calls: &str) -> Value {
     let mut function = http_function(folder, name, body);

@@ -6,14 +6,14 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::process::Command;
 
 use aya::programs::loaded_links;
-use http::{Request, StatusCode};
-use http_body_util::Full;
+use http::StatusCode;
 use nearpath_kernel::namespace::within;
-use nearpath_testkit::{eventually, need_root, skip};
+use nearpath_testkit::{eventually, skip};
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::house::{House, echo, http_function, send};
+use crate::house::{House, echo, http_function, need_forwarding};
+use crate::quic::metric;
 
 /// Calls another function through the gateway and hands on what came back.
 const RELAY: &str = r#"try:
@@ -31,31 +31,6 @@ except OSError as error:
     self.answer(200, b"closed: " + str(error).encode())"#;
 
 const FORWARD: &[&str] = &["--forward", "tc"];
-
-macro_rules! need_forwarding {
-    () => {
-        need_root!();
-        // Only what is not there is passed over: a program that the kernel refuses is a fault.
-        match nearpath_kernel::bpf::forwarding_possible() {
-            Err(why)
-                if matches!(why.kind(), std::io::ErrorKind::Unsupported | std::io::ErrorKind::PermissionDenied) =>
-            {
-                skip!("no forwarding here: {why}")
-            }
-            _ => {}
-        }
-    };
-}
-
-/// The sum of a metric over the series that hold `labels`.
-async fn metric(house: &House, name: &str, labels: &str) -> u64 {
-    let request = Request::builder().uri("/metrics").header("host", "localhost").body(Full::default()).unwrap();
-    let page = nearpath_testkit::within(send(house.admin, request)).await.unwrap();
-    let page = String::from_utf8(page.body().to_vec()).unwrap();
-    let of =
-        |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' '])) && line.contains(labels);
-    page.lines().filter(of).map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()).sum()
-}
 
 async fn carried(house: &House, function: &str, direction: &str) -> u64 {
     let labels = format!("function=\"{function}.openfaas-fn\",direction=\"{direction}\"");

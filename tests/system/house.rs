@@ -12,12 +12,29 @@ use hyper_util::rt::TokioIo;
 use nearpath_testkit::{eventually, free_addr, program, within};
 use serde_json::{Value, json};
 
+/// Skips a test where BPF programs cannot move packets. Only what is not there is passed over: a program that the kernel refuses is a fault.
+macro_rules! need_forwarding {
+    () => {
+        nearpath_testkit::need_root!();
+        match nearpath_kernel::bpf::forwarding_possible() {
+            Err(why)
+                if matches!(why.kind(), std::io::ErrorKind::Unsupported | std::io::ErrorKind::PermissionDenied) =>
+            {
+                nearpath_testkit::skip!("no forwarding here: {why}")
+            }
+            _ => {}
+        }
+    };
+}
+pub(crate) use need_forwarding;
+
 /// A running `nearpath up`. Dropping it ends it in good order, so that nothing of its node stays, or kills it if that
 /// takes too long.
 pub(crate) struct House {
     pub(crate) addr: SocketAddr,
     pub(crate) admin: SocketAddr,
     pub(crate) data_dir: PathBuf,
+    arguments: Vec<std::ffi::OsString>,
     child: Child,
     log: Arc<Mutex<String>>,
     _own: Option<tempfile::TempDir>,
@@ -47,11 +64,47 @@ impl House {
         let (addr, admin) = (free_addr(), free_addr());
         command.arg("up").arg("--data-dir").arg(data_dir).arg("--insecure");
         command.args(["--listen", &addr.to_string(), "--admin-listen", &admin.to_string()]).args(options);
+        Self::run(command, addr, admin, data_dir)
+    }
+
+    fn run(mut command: Command, addr: SocketAddr, admin: SocketAddr, data_dir: &Path) -> Self {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let log = Arc::new(Mutex::new(String::new()));
         collect(child.stderr.take().unwrap(), Arc::clone(&log));
-        Self { addr, admin, data_dir: data_dir.to_owned(), child, log, _own: None }
+        let arguments = command.get_args().map(ToOwned::to_owned).collect();
+        Self { addr, admin, data_dir: data_dir.to_owned(), arguments, child, log, _own: None }
+    }
+
+    /// Starts a process that takes over from this one, with some options and their values changed, and does not wait.
+    pub(crate) fn heir(&self, options: &[&str]) -> Self {
+        let mut command = Command::new(program("nearpath"));
+        let mut known = self.arguments.clone();
+        known.retain(|one| one != "--take-over");
+        for option in options.chunks(2) {
+            match known.iter().position(|one| one == option[0]) {
+                Some(at) => known[at + 1] = option[1].into(),
+                None => known.extend(option.iter().map(Into::into)),
+            }
+        }
+        command.args(known).arg("--take-over");
+        Self::run(command, self.addr, self.admin, &self.data_dir)
+    }
+
+    /// Starts a process that takes over from this one, and waits until it has.
+    pub(crate) async fn succeeded(&self) -> Self {
+        self.succeeded_with(&[]).await
+    }
+
+    /// The same, with some options and their values changed.
+    pub(crate) async fn succeeded_with(&self, options: &[&str]) -> Self {
+        let mut heir = self.heir(options);
+        eventually("it has taken over", async || {
+            assert!(heir.child.try_wait().unwrap().is_none(), "{}", heir.log());
+            heir.log().contains("is up")
+        })
+        .await;
+        heir
     }
 
     pub(crate) async fn until_ready(&mut self) {

@@ -27,7 +27,7 @@ post again: 200 early=0 POST 4
 ";
 
 /// A house with TLS, and the file with the authority that its clients trust.
-async fn house(folder: &Path, options: &[&str]) -> (House, SocketAddr, PathBuf) {
+pub(crate) async fn house(folder: &Path, options: &[&str]) -> (House, SocketAddr, PathBuf) {
     let at = |name: &str| folder.join(name);
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     params.distinguished_name.push(DnType::CommonName, "an authority of tests"); // OpenSSL tells it from the other by its name
@@ -49,7 +49,7 @@ async fn house(folder: &Path, options: &[&str]) -> (House, SocketAddr, PathBuf) 
 }
 
 /// A way that takes time. On loopback a handshake may be complete before a client has sent what it means to send early.
-mod distance {
+pub(crate) mod distance {
     use std::collections::HashMap;
     use std::collections::hash_map::Entry;
     use std::net::{Ipv4Addr, SocketAddr};
@@ -68,7 +68,7 @@ mod distance {
     }
 
     /// Where datagrams for `to` may be sent instead.
-    pub(super) async fn before(to: SocketAddr) -> SocketAddr {
+    pub(crate) async fn before(to: SocketAddr) -> SocketAddr {
         let near = socket().await;
         let at = near.local_addr().unwrap();
         tokio::spawn(async move {

@@ -31,3 +31,5 @@ mod sensors;
 mod shm;
 mod strict;
 mod tls;
+mod transports;
+mod upgrade;

@@ -10,12 +10,12 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full, StreamBody};
-use hyper::body::{Frame, Incoming};
+use hyper::body::Frame;
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
 use nearpath_kernel::namespace;
 use nearpath_testkit::{eventually, need_root, skip, within};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::house::{Answer, House, http_function, send};
@@ -26,12 +26,6 @@ pub(crate) const MIRROR: &str = r#"if self.path.startswith("/size/"):
     self.answer(200, b"x" * int(self.path[6:]))
 else:
     self.answer(200, f"{self.command} {self.path} ".encode() + body)"#;
-
-/// Waits until a file is there, and says in another that it was reached, or that its caller left.
-pub(crate) const SLOW: &str = r#"open("/tmp/reached", "w").close()
-while not os.path.exists("/tmp/go"):
-    time.sleep(0.005)
-self.answer(200, b"at last")"#;
 
 fn over_quic(folder: &Path, name: &str, body: &str) -> Value {
     let mut function = http_function(folder, name, body);
@@ -167,41 +161,10 @@ pub(crate) fn whole(body: &'static str) -> TestBody {
     Full::new(Bytes::from_static(body.as_bytes())).boxed_unsync()
 }
 
-pub(crate) async fn next(body: &mut Incoming) -> Bytes {
-    within(body.frame()).await.unwrap().unwrap().into_data().unwrap()
-}
-
-/// Sends events; each waits for its turn.
-pub(crate) const LINES: &str = r#"self.send_response(200)
-self.send_header("Content-Type", "text/event-stream")
-self.end_headers()
-self.close_connection = True
-for number in range(3):
-    self.wfile.write(f"data: {number}\n\n".encode())
-    self.wfile.flush()
-    while not os.path.exists(f"/tmp/go{number}"):
-        time.sleep(0.005)"#;
-
 /// What an instance has in its `/tmp`, seen from outside.
 pub(crate) async fn inside(house: &House, name: &str, file: &str) -> std::path::PathBuf {
     let pid = house.instance_pids(name).await[0];
     format!("/proc/{pid}/root/tmp/{file}").into()
-}
-
-#[tokio::test]
-async fn events_come_as_they_are_sent() {
-    need_root!();
-    let house = House::start().await;
-    house.deploy_ready(&over_quic(&house.data_dir, "events", LINES)).await;
-    let mut sender = connect(&house).await;
-    let request = Request::post("/function/events").header("host", "x").header("x-nearpath-path", "").body(whole(""));
-    let mut answer = within(sender.send_request(request.unwrap())).await.unwrap();
-    assert_eq!(answer.headers()["x-nearpath-path"], "quic; not_nearer=no_domain");
-    for number in 0..3 {
-        assert_eq!(next(answer.body_mut()).await, format!("data: {number}\n\n"));
-        std::fs::write(inside(&house, "events", &format!("go{number}")).await, "").unwrap();
-    }
-    assert!(within(answer.body_mut().frame()).await.is_none());
 }
 
 #[tokio::test]
@@ -225,46 +188,6 @@ async fn a_body_that_comes_in_pieces_arrives_whole() {
     let answer = within(answer).await.unwrap();
     assert_eq!(within(answer.into_body().collect()).await.unwrap().to_bytes(), "one two three");
     assert_eq!(metric(&house, "nearpath_quic_calls_total", "").await, 1, "{}", house.log());
-}
-
-#[tokio::test]
-async fn a_caller_that_goes_away_ends_the_handlers_work() {
-    need_root!();
-    let house = House::start().await;
-    let mut script = crate::house::script(&house.data_dir, "slow", "touch /tmp/reached; sleep 1000\n");
-    script["annotations"] = json!({ "nearpath.io/transport": "quic" });
-    house.deploy_ready(&script).await;
-    let mut sender = connect(&house).await;
-    let call =
-        tokio::spawn(sender.send_request(Request::post("/function/slow").header("host", "x").body(whole("")).unwrap()));
-    let reached = inside(&house, "slow", "reached").await;
-    eventually("the handler is reached", async || reached.exists()).await;
-    assert!(house.processes("slow").await.len() > 1);
-    call.abort();
-    drop(sender);
-    eventually("only the watchdog is left", async || house.processes("slow").await.len() == 1).await;
-}
-
-#[tokio::test]
-async fn an_instance_that_is_killed_answers_as_over_http() {
-    need_root!();
-    let house = House::start().await;
-    house.deploy_ready(&over_quic(&house.data_dir, "quic", SLOW)).await;
-    house.deploy_ready(&http_function(&house.data_dir, "http", SLOW)).await;
-    let mut told = Vec::new();
-    for name in ["quic", "http"] {
-        let mut sender = connect(&house).await;
-        let call = Request::post(format!("/function/{name}")).header("host", "x").body(whole("")).unwrap();
-        let call = tokio::spawn(sender.send_request(call));
-        let reached = inside(&house, name, "reached").await;
-        eventually("the handler is reached", async || reached.exists()).await;
-        let pid = house.instance_pids(name).await[0];
-        kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
-        let answer = within(call).await.unwrap().unwrap();
-        told.push((answer.status(), answer.headers()["x-nearpath-reason"].clone()));
-    }
-    assert_eq!(told[0], told[1], "{}", house.log());
-    assert_eq!(told[0], (StatusCode::BAD_GATEWAY, "instance_died".parse().unwrap()));
 }
 
 #[tokio::test]

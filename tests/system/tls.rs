@@ -7,17 +7,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, Request, StatusCode};
-use http_body_util::BodyExt;
 use hyper_util::rt::TokioIo;
 use nearpath_kernel::namespace;
 use nearpath_testkit::{eventually, need_root, within};
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::house::{House, http_function};
 use crate::load::open_loop;
-use crate::quic::{LINES, MIRROR, SLOW, ask, connect, inside, instances_namespace, next, path, whole};
+use crate::quic::{MIRROR, ask, instances_namespace, path, whole};
 
 const OVER_TLS: &str = "tls; not_nearer=no_domain";
 
@@ -82,22 +80,6 @@ async fn who_asks_for_encryption_is_not_called_without_it() {
     assert!(in_clear(&house, "auto", "/").await.starts_with("HTTP/1.1 200"), "the control: others are");
 }
 
-#[tokio::test]
-async fn events_come_as_they_are_sent() {
-    need_root!();
-    let house = House::start().await;
-    house.deploy_ready(&over("tls13", &house.data_dir, "events", LINES)).await;
-    let mut sender = connect(&house).await;
-    let request = Request::post("/function/events").header("host", "x").header("x-nearpath-path", "").body(whole(""));
-    let mut answer = within(sender.send_request(request.unwrap())).await.unwrap();
-    assert_eq!(answer.headers()["x-nearpath-path"], OVER_TLS);
-    for number in 0..3 {
-        assert_eq!(next(answer.body_mut()).await, format!("data: {number}\n\n"));
-        std::fs::write(inside(&house, "events", &format!("go{number}")).await, "").unwrap();
-    }
-    assert!(within(answer.body_mut().frame()).await.is_none());
-}
-
 /// Agrees to any upgrade and sends back what comes.
 const UPGRADE: &str = r#"self.send_response(101)
 self.send_header("Connection", "upgrade")
@@ -130,45 +112,6 @@ async fn an_upgraded_connection_goes_over_tls_also_where_the_function_asks_for_q
             assert_eq!(&echo, word);
         }
     }
-}
-
-#[tokio::test]
-async fn a_caller_that_goes_away_ends_the_handlers_work() {
-    need_root!();
-    let house = House::start().await;
-    let script = crate::house::script(&house.data_dir, "slow", "touch /tmp/reached; sleep 1000\n");
-    house.deploy_ready(&with(script, "tls13")).await;
-    let mut sender = connect(&house).await;
-    let call = Request::post("/function/slow").header("host", "x").body(whole("")).unwrap();
-    let call = tokio::spawn(sender.send_request(call));
-    let reached = inside(&house, "slow", "reached").await;
-    eventually("the handler is reached", async || reached.exists()).await;
-    assert!(house.processes("slow").await.len() > 1);
-    call.abort();
-    drop(sender);
-    eventually("only the watchdog is left", async || house.processes("slow").await.len() == 1).await;
-}
-
-#[tokio::test]
-async fn an_instance_that_is_killed_answers_as_in_clear() {
-    need_root!();
-    let house = House::start().await;
-    house.deploy_ready(&over("tls13", &house.data_dir, "tls", SLOW)).await;
-    house.deploy_ready(&http_function(&house.data_dir, "clear", SLOW)).await;
-    let mut told = Vec::new();
-    for name in ["tls", "clear"] {
-        let mut sender = connect(&house).await;
-        let call = Request::post(format!("/function/{name}")).header("host", "x").body(whole("")).unwrap();
-        let call = tokio::spawn(sender.send_request(call));
-        let reached = inside(&house, name, "reached").await;
-        eventually("the handler is reached", async || reached.exists()).await;
-        let pid = house.instance_pids(name).await[0];
-        kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
-        let answer = within(call).await.unwrap().unwrap();
-        told.push((answer.status(), answer.headers()["x-nearpath-reason"].clone()));
-    }
-    assert_eq!(told[0], told[1], "{}", house.log());
-    assert_eq!(told[0], (StatusCode::BAD_GATEWAY, "instance_died".parse().unwrap()));
 }
 
 #[tokio::test]

@@ -73,7 +73,7 @@ pub struct Listener {
     /// With TLS, if set.
     pub tls: Option<Arc<rustls::ServerConfig>>,
     /// One socket a thread, see `nearpath_wire::bind`, which also sets what their connections inherit. With fewer, threads
-    /// share them.
+    /// share them; with more, each serves several.
     pub sockets: Vec<TcpListener>,
     /// With HTTP/3 on the same port, if set.
     pub http3: Option<Http3>,
@@ -230,13 +230,12 @@ impl Gateway {
             alt_svc: listener.http3.as_ref().and_then(http3::advertised),
             limits: self.settings.limits,
             tls_timeout: self.settings.tls_timeout,
-            connections: self.settings.max_connections.div_ceil(threads),
+            connections: self.settings.max_connections.div_ceil(threads.max(listener.sockets.len())),
             drain: drain.clone(),
         };
-        let served = all.iter().filter(|listener| !listener.sockets.is_empty());
-        let ports = served.map(|listener| {
-            let socket = listener.sockets[number % listener.sockets.len()].try_clone()?;
-            Ok((port(listener), socket))
+        let ports = all.iter().flat_map(|listener| {
+            let mine = part(listener.sockets.len(), number, threads).into_iter();
+            mine.map(move |at| Ok((port(listener), listener.sockets[at].try_clone()?)))
         });
         let ports = ports.collect::<io::Result<_>>()?;
         let http3 = all.iter().filter_map(|listener| listener.http3.as_ref().filter(|one| number < one.sockets.len()));
@@ -260,5 +259,31 @@ impl Gateway {
             retry_above: settings.retry_above.div_ceil(threads),
             drain: drain.clone(),
         })
+    }
+}
+
+/// Which of a port's sockets a thread serves. Where there are fewer than threads, they share them; where there are more, because another process
+/// with more threads has opened them, each serves several.
+fn part(sockets: usize, number: usize, threads: usize) -> Vec<usize> {
+    match sockets {
+        0 => Vec::new(),
+        few if few < threads => vec![number % few],
+        many => (number..many).step_by(threads).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_socket_is_left_alone_and_no_thread_without_one() {
+        for (sockets, threads) in (1..9).flat_map(|sockets| (1..9).map(move |threads| (sockets, threads))) {
+            let parts: Vec<_> = (0..threads).map(|number| part(sockets, number, threads)).collect();
+            let served: std::collections::BTreeSet<_> = parts.iter().flatten().copied().collect();
+            assert_eq!(served, (0..sockets).collect(), "{sockets} sockets, {threads} threads");
+            assert!(parts.iter().all(|part| !part.is_empty()));
+        }
+        assert!(part(0, 1, 2).is_empty());
     }
 }

@@ -16,6 +16,7 @@ use nearpath_kernel::switch::Switch;
 use crate::artifact::Limit;
 use crate::identities::Identities;
 use crate::logs::ring::Bound;
+use crate::run::named;
 
 /// How the node learns that nobody sends new requests to the instances that a snapshot withdrew.
 ///
@@ -55,6 +56,8 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// Names the node's cgroups; unique on the machine.
     pub node: String,
+    /// The number of this process's [`crate::Run`] on the data directory.
+    pub run: usize,
     /// The `nearpath-watchdog` program.
     pub watchdog: PathBuf,
     /// How far instances are kept apart.
@@ -88,6 +91,7 @@ impl Config {
         Self {
             data_dir,
             node: "local".to_owned(),
+            run: 0,
             watchdog,
             isolation: Isolation::None,
             gateway_ip: Ipv4Addr::new(10, 62, 0, 1),
@@ -101,6 +105,11 @@ impl Config {
             log_bound: Bound::default(),
             init: None,
         }
+    }
+
+    /// A folder that belongs to this process's life alone.
+    pub(crate) fn own(&self, folder: &str) -> PathBuf {
+        self.data_dir.join(named(folder, self.run))
     }
 
     /// The port in `gateway_url`; that of HTTP without one.

@@ -32,6 +32,7 @@ mod paths;
 pub mod placement;
 mod pool_metrics;
 pub mod reconcile;
+pub mod run;
 mod sums;
 
 pub use config::{Config, NodeError, Settle};
@@ -39,3 +40,4 @@ pub use identities::{Answerer, Identities, Identity, Issuer, Step};
 pub use identity::node_id;
 pub use nearpath_pool::places::EXIT;
 pub use node::Node;
+pub use run::Run;

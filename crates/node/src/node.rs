@@ -30,6 +30,7 @@ use crate::machine::Machine;
 use crate::machine::kernel::KernelMachine;
 use crate::metrics::Metrics;
 use crate::pool_metrics::PoolReport;
+use crate::run::named;
 use crate::{edge_metrics, paths};
 
 /// A running node. Dropping it without [`Node::stop`] kills its instances.
@@ -60,7 +61,8 @@ impl Node {
         };
         let launcher = launcher.map_err(NodeError::Launcher)?;
         let network = (config.gateway_ip, config.switch.clone());
-        let mut machine = KernelMachine::new(launcher, &config.node, config.isolation, &config.watchdog, network);
+        let mut machine =
+            KernelMachine::new(launcher, &named(&config.node, config.run), config.isolation, &config.watchdog, network);
         if let Some(forwarder) = config.forwarder.clone() {
             machine = machine.forwarded(Forwarding::new(forwarder, Eip(config.gateway_ip), registry));
         }
@@ -97,13 +99,14 @@ impl Node {
         let pool = PoolReport::register(machine.clone(), registry);
         let (events, heard) = mpsc::unbounded_channel();
         let gateway = (config.gateway_ip, config.gateway_port()).into();
-        let premises = Premises { gateway_url: config.gateway_url, gateway, tmp: config.data_dir.join("tmp") };
+        let (tmp, doors) = (config.own("tmp"), config.own("dispatch"));
+        let premises = Premises { gateway_url: config.gateway_url, gateway, tmp };
         let (artifacts, identities) = (Arc::new(artifacts), config.identities);
         let publisher = Publisher::new();
         let (snapshots, observed) = (publisher.snapshots(), publisher.observed());
         let around = Surroundings { snapshots: snapshots.clone(), machine: machine.clone(), direct: books.direct() };
         let tools = Tools { machine, artifacts, identities, around, logs: logs.clone(), events };
-        let domains = Domains::new(config.data_dir.join("dispatch"), books.clone(), Exchanges::new(registry));
+        let domains = Domains::new(doors, books.clone(), Exchanges::new(registry));
         let workshop = Workshop::new(tools, premises, Lots::new(ids, Eips::around(config.gateway_ip)), domains);
         let (commands, obeyed) = mpsc::unbounded_channel();
         let (desired, wishes) = watch::channel(Desired::default());
@@ -199,11 +202,11 @@ fn open(machine: &dyn Machine, config: &Config) -> Result<(Ids, Artifacts), Node
         move |error| NodeError::DataDir { path, error }
     };
     let (ids, artifacts, tmp) =
-        (config.data_dir.join("instance-ids"), config.data_dir.join("artifacts"), config.data_dir.join("tmp"));
+        (config.data_dir.join("instance-ids"), config.data_dir.join("artifacts"), config.own("tmp"));
     fs::create_dir_all(&tmp).map_err(failed(&tmp))?;
     machine.sweep().map_err(NodeError::Sweep)?;
     fs::remove_dir_all(&tmp).map_err(failed(&tmp))?;
-    let _ = fs::remove_dir_all(config.data_dir.join("dispatch")); // doors into a run that is over
+    let _ = fs::remove_dir_all(config.own("dispatch")); // doors into a run that is over
     let artifacts = Artifacts::open(artifacts.clone(), config.artifact_limit).map_err(failed(&artifacts))?;
     Ok((Ids::open(ids.clone()).map_err(failed(&ids))?, artifacts))
 }

@@ -28,7 +28,7 @@ pub struct Choice {
 /// tells why.
 pub fn choose(facts: &Facts) -> Choice {
     let Some(far) = shared_memory(facts) else { return Choice { path: Path::Shm, obstacle: None } };
-    let tried = carriers(facts.carrier.transport, facts.edge.same_node);
+    let tried = carriers(facts);
     let wanted = against(tried[0], facts);
     let open = tried.iter().find(|path| against(**path, facts).is_none());
     match open.unwrap_or(&tried[tried.len() - 1]) {
@@ -37,14 +37,17 @@ pub fn choose(facts: &Facts) -> Choice {
     }
 }
 
-/// What may carry a call, in order. Nothing is unencrypted between machines, unless the function asks for that.
-fn carriers(transport: Transport, same_node: bool) -> &'static [Path] {
-    match (transport, same_node) {
-        (Transport::Tcp, _) | (Transport::Auto, true) => &[Path::Http],
-        (Transport::Quic, true) => &[Path::Quic, Path::Tls, Path::Http],
-        (Transport::Auto | Transport::Quic, false) => &[Path::Quic, Path::Tls],
-        (Transport::Tls13 | Transport::Tls12, true) => &[Path::Tls, Path::Http],
-        (Transport::Tls13 | Transport::Tls12, false) => &[Path::Tls],
+/// What may carry a call, in order. Nothing is unencrypted between machines, unless the function asks for that. Within one, a function that asks for
+/// encryption is called in clear only by who has no certificate, as where nobody issues any; it then knows of none itself.
+fn carriers(facts: &Facts) -> &'static [Path] {
+    let (same_node, may_be_clear) = (facts.edge.same_node, facts.edge.same_node && !facts.carrier.caller_named);
+    match facts.carrier.transport {
+        Transport::Tcp => &[Path::Http],
+        Transport::Auto if same_node => &[Path::Http],
+        Transport::Quic if may_be_clear => &[Path::Quic, Path::Tls, Path::Http],
+        Transport::Auto | Transport::Quic => &[Path::Quic, Path::Tls],
+        Transport::Tls13 | Transport::Tls12 if may_be_clear => &[Path::Tls, Path::Http],
+        Transport::Tls13 | Transport::Tls12 => &[Path::Tls],
     }
 }
 

@@ -51,18 +51,19 @@ fn each_transport_has_its_stand_ins_and_what_they_stand_in_for_is_told() {
         (|of: Carrier| Carrier { udp_blocked: true, ..of }, |of: Carrier| Carrier { callee_named: false, ..of });
     let no_tls = |of: Carrier| Carrier { tls: false, ..of };
     let mute = |of: Carrier| Carrier { caller_named: false, ..of };
-    use Obstacle::{CallerNoIdentity, NoDomain, NoIdentity, NoTls, OtherNode, UdpBlocked, Upgrade};
+    use Obstacle::{CallerNoIdentity, NoDomain, NoIdentity, OtherNode, UdpBlocked, Upgrade};
     let table = [
         (APART, of(quic), PLAIN, choice(Path::Quic, NoDomain)),
         (APART, of(quic), Call { grpc: true, ..PLAIN }, choice(Path::Quic, NoDomain)),
         (APART, of(quic), UPGRADE, choice(Path::Tls, Upgrade)),
         (APART, no_udp(of(quic)), PLAIN, choice(Path::Tls, UdpBlocked)),
-        (APART, no_tls(no_udp(of(quic))), PLAIN, choice(Path::Http, UdpBlocked)),
-        (APART, nameless(of(quic)), PLAIN, choice(Path::Http, NoIdentity)),
+        (APART, no_tls(no_udp(of(quic))), PLAIN, choice(Path::Tls, UdpBlocked)),
+        (APART, nameless(of(quic)), PLAIN, choice(Path::Tls, NoIdentity)),
         (APART, mute(of(quic)), PLAIN, choice(Path::Http, CallerNoIdentity)),
         (APART, of(tls13), PLAIN, choice(Path::Tls, NoDomain)),
         (APART, of(tls12), UPGRADE, choice(Path::Tls, NoDomain)),
-        (APART, no_tls(of(tls12)), PLAIN, choice(Path::Http, NoTls)),
+        (APART, mute(of(tls13)), PLAIN, choice(Path::Http, CallerNoIdentity)),
+        (APART, nameless(of(tls13)), PLAIN, choice(Path::Tls, NoDomain)),
         (APART, of(tcp), PLAIN, choice(Path::Http, NoDomain)),
         (FAR, of(Transport::Auto), PLAIN, choice(Path::Quic, OtherNode)),
         (FAR, no_udp(of(Transport::Auto)), PLAIN, choice(Path::Tls, UdpBlocked)),
@@ -84,6 +85,20 @@ fn nothing_leaves_the_machine_unencrypted_by_itself() {
             let carrier =
                 Carrier { transport, caller_named: bit(0), callee_named: bit(1), udp_blocked: bit(2), tls: bit(3) };
             assert_ne!(chosen(FAR, carrier, Call { upgrade: bit(4), grpc: false }).path, Path::Http);
+        }
+    }
+}
+
+/// Who shows a certificate to others never speaks in clear to who asks for one: an instance without one is waited for.
+#[test]
+fn who_asks_for_encryption_gets_it_from_every_caller_that_can() {
+    for transport in [Transport::Quic, Transport::Tls13, Transport::Tls12] {
+        for bits in 0..32u8 {
+            let bit = |n: u8| bits & (1 << n) != 0;
+            let carrier =
+                Carrier { transport, callee_named: bit(0), udp_blocked: bit(1), tls: bit(2), caller_named: true };
+            let path = chosen(APART, carrier, Call { upgrade: bit(3), grpc: bit(4) }).path;
+            assert!(path == Path::Quic || path == Path::Tls, "{carrier:?}");
         }
     }
 }

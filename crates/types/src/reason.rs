@@ -72,6 +72,14 @@ reasons! {
     TooEarly = 29, "too_early", 425, true;
 }
 
+impl Reason {
+    /// Whether an instance's platform that says so has not handed the call to its code at all. A body that did not arrive whole may have been
+    /// handed on in part, though to send it again is safe where the caller knows that it was not.
+    pub const fn did_not_run(self) -> bool {
+        self.retry_is_safe() && !matches!(self, Self::SlowRequest)
+    }
+}
+
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())

@@ -13,6 +13,7 @@ use nearpath_types::policy::Transport;
 use nearpath_types::{PlatformError, Reason};
 use nearpath_wire::identity::Refusal;
 use nearpath_wire::mutual::Guest;
+use nearpath_wire::unseen;
 
 use crate::body::Body;
 use crate::mode;
@@ -58,6 +59,7 @@ fn unencrypted(transport: Transport) -> PlatformError {
 /// The answer to a request that is not looked at; its connection ends with it.
 pub(crate) fn turn_away<B>(request: &Request<B>, fault: &PlatformError) -> Response<Body> {
     let mut response = refusal::answer(fault);
+    unseen::mark(response.headers_mut(), Some(fault.reason));
     match request.version() {
         Version::HTTP_2 if mode::is_grpc(request.headers()) => refusal::in_grpc(response, fault),
         Version::HTTP_2 => response,

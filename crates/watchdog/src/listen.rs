@@ -6,18 +6,21 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::Request;
+use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
+use nearpath_types::Reason;
 use nearpath_wire::identity::Refusal;
 use nearpath_wire::mutual::{Begun, Guest, Opening};
+use nearpath_wire::unseen;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::timeout;
 
 use crate::arrival::Arrival;
+use crate::body::Body;
 use crate::caller::{Caller, turn_away};
 use crate::patience::{Busy, Patient};
 use crate::serve::{App, answer, show_metrics};
@@ -175,9 +178,9 @@ async fn secured(
 
 /// Returns when the connection is to be cut.
 async fn shut_out(guest: &mut Guest, expired: &Notify) {
-    if let Refusal::Expired(_) = guest.refused().await {
-        expired.notify_one();
-        std::future::pending().await // calls that are under way go on
+    while let Refusal::Expired(_) = guest.refused().await {
+        expired.notify_one(); // calls that are under way go on
+        guest.ruled_anew().await;
     }
 }
 
@@ -199,7 +202,7 @@ async fn serve(
         let (app, busy, open) = (Arc::clone(&app), busy.enter(), open.clone());
         async move {
             Ok::<_, Infallible>(match refusal {
-                None => answer(app, request.map(Arrival::Wire), busy, open).await,
+                None => said(answer(app, request.map(Arrival::Wire), busy, open).await),
                 Some(fault) => turn_away(&request, &fault),
             })
         }
@@ -216,6 +219,13 @@ async fn serve(
     }
     connection.as_mut().graceful_shutdown();
     let _ = connection.await;
+}
+
+/// Marks an answer of the watchdog's own after which the call may go to another instance, and no other.
+fn said(mut response: Response<Body>) -> Response<Body> {
+    let own = response.extensions().get().copied().filter(|reason: &Reason| reason.did_not_run());
+    unseen::mark(response.headers_mut(), own);
+    response
 }
 
 /// A while after connections are to finish.

@@ -29,6 +29,15 @@ pub fn datagrams(addr: SocketAddr, n: usize) -> io::Result<Vec<UdpSocket>> {
     all(addr, n, open_datagrams).map_err(|error| named(addr, " (UDP)", error))
 }
 
+/// Further sockets for datagrams on a port that this user's processes share already, behind those that there are.
+///
+/// # Errors
+/// When the port is somebody else's.
+pub fn more_datagrams(addr: SocketAddr, n: usize) -> io::Result<Vec<UdpSocket>> {
+    let opened = (0..n).map(|_| open_datagrams(addr, true)).collect::<io::Result<_>>();
+    opened.map_err(|error| named(addr, " (UDP)", error))
+}
+
 fn named(addr: SocketAddr, kind: &str, error: io::Error) -> io::Error {
     let text = match error.kind() {
         io::ErrorKind::AddrInUse => format!("{addr}{kind} is in use by another program"),

@@ -18,6 +18,7 @@ pub mod quic;
 pub mod replay;
 pub mod server;
 pub mod tls;
+pub mod unseen;
 
 pub use bind::bind;
 pub use body::{Body, BoxError};

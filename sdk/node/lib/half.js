@@ -36,12 +36,12 @@ class Half {
     const done = () => signal?.removeEventListener('abort', giveUp);
     signal?.addEventListener('abort', giveUp, { once: true });
     if (pieces) this.#bodies.write(id, false, pieces).catch((error) => this.#calls.get(id)?.reject(error));
-    const { status, headers, body: whole, path, notNearer, instance } = await response.catch((error) => {
+    const { status, headers, body: whole, path, notNearer, instance, length } = await response.catch((error) => {
       done();
       throw error;
     });
     const told = { status, headers: object(headers), fields: inPairs(headers), body: whole, path: path ?? null };
-    Object.assign(told, { notNearer: notNearer ?? null, instance: instance ?? null });
+    Object.assign(told, { notNearer: notNearer ?? null, instance: instance ?? null, length: length ?? null });
     if (stream) return { ...told, stream: this.#bodies.read(id, false, signal, done) };
     done();
     return told;

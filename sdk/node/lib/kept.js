@@ -8,6 +8,7 @@ class Kept {
   #source;
   #taken = [];
   #bytes = 0;
+  #ended = false;
   #next = null;
 
   constructor(stream) {
@@ -28,6 +29,11 @@ class Kept {
     return this.#taken !== null;
   }
 
+  /** All of it, when it has come to its end and was kept; else nothing. */
+  get all() {
+    return this.#ended && this.#taken !== null ? Buffer.concat(this.#taken) : undefined;
+  }
+
   next() {
     this.#next = this.#step();
     return this.#next;
@@ -35,6 +41,7 @@ class Kept {
 
   async #step() {
     const step = await this.#source.next();
+    this.#ended = step.done;
     if (this.#taken === null || step.done) return step;
     this.#bytes += step.value.length;
     if (this.#bytes > MOST) this.#taken = null;

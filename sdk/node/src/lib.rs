@@ -9,7 +9,7 @@ mod bodies;
 mod desk;
 mod words;
 
-use std::sync::Mutex;
+use std::cell::RefCell;
 
 use bytes::Bytes;
 use napi::bindgen_prelude::Function;
@@ -18,12 +18,13 @@ use napi_derive::napi;
 use desk::{Desk, Kind, Order};
 use words::{AskOfJs, Message, ResponseOfJs};
 
-/// The process's, from its first call on.
-static DESK: Mutex<Option<Desk>> = Mutex::new(None);
+thread_local! {
+    /// That of this thread of JavaScript, the main one or a Worker's, from its first call on.
+    static DESK: RefCell<Option<Desk>> = const { RefCell::new(None) };
+}
 
 fn order(order: Order) -> bool {
-    let desk = DESK.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    desk.as_ref().is_some_and(|desk| desk.order(order))
+    DESK.with_borrow(|desk| desk.as_ref().is_some_and(|desk| desk.order(order)))
 }
 
 /// Begins; `tell` is called with everything that comes. `streams`: handlers are called when a request begins.
@@ -35,7 +36,7 @@ pub fn open(tell: Function<'_, Message, ()>, serves: bool, streams: bool) -> nap
     let tell = tell.build_threadsafe_function().callee_handled::<false>().weak::<true>().build()?;
     let desk =
         Desk::start(tell, serves, streams).map_err(|error| napi::Error::from_reason(format!("no thread: {error}")))?;
-    *DESK.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(desk);
+    DESK.set(Some(desk));
     Ok(())
 }
 

@@ -58,6 +58,8 @@ pub struct ResponseOfJs {
     pub not_nearer: Option<String>,
     /// Who answered.
     pub instance: Option<f64>,
+    /// Bytes of the whole body, as its sender said.
+    pub length: Option<f64>,
 }
 
 impl std::fmt::Debug for ResponseOfJs {
@@ -75,6 +77,7 @@ impl ResponseOfJs {
             path: response.path().map(|path| path.name().to_owned()),
             not_nearer: response.not_nearer().map(str::to_owned),
             instance: response.instance().map(|instance| instance as f64),
+            length: response.length().map(|length| length as f64),
         }
     }
 

@@ -67,8 +67,39 @@ function scenes({ at, way, names }) {
     await assert.rejects(fetch(at('mirror'), { signal: AbortSignal.abort() }), { name: 'AbortError' });
   });
 
-  test('an answer that breaks off is an error', async () => {
-    await assert.rejects((await fetch(at(names.cut))).text());
+  test('an answer that breaks off, and a body that does, are TypeErrors', async () => {
+    await assert.rejects((await fetch(at(names.cut))).text(), TypeError);
+    await assert.rejects((await fetch(at('badly-packed'))).text(), TypeError);
+    const breaks = async function* breaks() {
+      yield Buffer.from('one');
+      throw new RangeError('mine');
+    };
+    await assert.rejects(fetch(at('mirror'), { method: 'POST', body: breaks(), duplex: 'half' }), TypeError);
+  });
+
+  test('a Request keeps its body at a redirect that keeps it', async () => {
+    const told = await (await fetch(new Request(at('kept'), { method: 'POST', body: 'once more' }))).json();
+    assert.deepEqual([told.method, told.body], ['POST', 'once more']);
+    await assert.rejects(fetch(at('kept'), { method: 'POST', body: new Blob(['gone']).stream(), duplex: 'half' }), TypeError);
+  });
+
+  test('the length, a copy, and a reader with a buffer of its own', async () => {
+    const answer = await fetch(`${at('long')}#fragment`);
+    assert.deepEqual([answer.headers.get('content-length'), answer.type, answer.url], ['300000', 'basic', at('long')]);
+    const copy = answer.clone();
+    assert.deepEqual([copy.url, copy.type, (await copy.arrayBuffer()).byteLength], [at('long'), 'basic', 300_000]);
+    const reader = answer.body.getReader();
+    assert.ok((await reader.read()).value instanceof Uint8Array);
+    await reader.cancel();
+    const own = (await fetch(at('long'))).body.getReader({ mode: 'byob' });
+    assert.equal((await own.read(new Uint8Array(10))).value.length, 10);
+    await own.cancel();
+    assert.equal((await fetch(at('long'), { method: 'HEAD' })).headers.get('content-length'), '300000');
+  });
+
+  test('what fetch says of itself', async () => {
+    const { headers } = await (await fetch(at('mirror'), { headers: { accept: 'text/x' } })).json();
+    assert.deepEqual([new Headers(headers).get('accept'), new Headers(headers).get('user-agent')], ['text/x', 'node']);
   });
 }
 

@@ -6,6 +6,7 @@ const { spawn } = require('node:child_process');
 const { once } = require('node:events');
 const path = require('node:path');
 const { after, before, test } = require('node:test');
+const { Worker } = require('node:worker_threads');
 
 const { freePort, gateway } = require('./surroundings');
 
@@ -59,6 +60,19 @@ test('errors say which function, which path and why', async () => {
   assert.deepEqual(await caught('No Name'), ['name', null, false, null, null]);
   assert.deepEqual(await caught('far', { nearOnly: true }), ['unsent', null, true, null, null]);
   assert.deepEqual(await caught('slow', { deadline: 50 }), ['timeout', 'http', false, null, null]);
+});
+
+test('a Worker has calls of its own', async () => {
+  const code = `
+    const { parentPort } = require('node:worker_threads');
+    require(${JSON.stringify(path.join(__dirname, '..'))}).call('price', 'worker').then(({ body }) => parentPort.postMessage(String(body)));
+  `;
+  await nearpath.call('price', 'main');
+  const workers = [1, 2].map(() => new Worker(code, { eval: true }));
+  const told = await Promise.all(workers.map((worker) => once(worker, 'message')));
+  assert.deepEqual(told, [['answer to worker'], ['answer to worker']]);
+  await Promise.all(workers.map((worker) => worker.terminate()));
+  assert.equal(String((await nearpath.call('price', 'main')).body), 'answer to main');
 });
 
 test('serving', async () => {

@@ -23,6 +23,12 @@ async function* endless() {
 async function handler(request) {
   if (request.isEvent) return void topics.push([request.topic, String(request.body)]);
   switch (request.path.replace(/\?.*|moved\//g, '')) {
+    case '/long':
+      return Buffer.alloc(300_000);
+    case '/kept':
+      return { status: 307, headers: { location: 'mirror' } };
+    case '/badly-packed':
+      return { headers: { 'content-encoding': 'gzip' }, body: 'not packed' };
     case '/how': {
       const { cameOver, method, caller, timeLeft, headers } = request;
       const told = [cameOver, method, caller, headers['x-one'], timeLeft !== null];

@@ -87,10 +87,10 @@ async function gateway() {
   return { asked, url: `http://127.0.0.1:${server.address().port}`, stop };
 }
 
-/** A gateway that knows nothing of nearpath. */
-async function openfaas() {
+/** A gateway that knows nothing of nearpath. With a folder it speaks TLS. */
+async function openfaas(folder) {
   const program = path.join(__dirname, '../../standin/openfaas.py');
-  const child = spawn('python3', [program], { stdio: ['pipe', 'pipe', 'inherit'] });
+  const child = spawn('python3', [program, ...(folder ? ['--tls', folder] : [])], { stdio: ['pipe', 'pipe', 'inherit'] });
   const [url] = await once(child.stdout, 'data');
   const stop = async () => {
     child.stdin.end();

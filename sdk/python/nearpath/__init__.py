@@ -13,43 +13,15 @@ same program runs inside nearpath, beside a plain OpenFaaS gateway, and alone.
 A thread is a party of its own from its first call on; `serve` runs one call at a time, on the thread that calls it, or several
 with `threads=N`. An iterator as a payload, or as what a handler returns, is sent as it yields. Bodies are
 read-only memoryviews of shared memory: nothing is copied, and the memory is free when the last view is gone. Keep bytes(body),
-not the view. Do not fork a process that has made calls; start a new one.
+not the view. A child that was forked is a party of its own; what came before is its parent's.
 """
 
 try:
-    from ._nearpath import (
-        Buffer,
-        Error,
-        Published,
-        Request,
-        Response,
-        buffer,
-        call,
-        call_later,
-        gather,
-        handed_on,
-        notify,
-        publish,
-        serve,
-    )
+    from . import _nearpath as _half
 except ImportError as missing:  # another system than the one that the wheel is for: HTTP is what is left
     if missing.name != "nearpath._nearpath":
         raise
-    from ._http import (
-        Buffer,
-        Error,
-        Published,
-        Request,
-        Response,
-        buffer,
-        call,
-        call_later,
-        gather,
-        handed_on,
-        notify,
-        publish,
-        serve,
-    )
+    from . import _http as _half
 
 __all__ = [
     "Buffer",
@@ -66,3 +38,5 @@ __all__ = [
     "publish",
     "serve",
 ]
+
+globals().update({name: getattr(_half, name) for name in __all__})  # __init__.pyi says what they are

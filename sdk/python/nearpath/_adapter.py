@@ -7,10 +7,12 @@ from typing import Any
 from requests import PreparedRequest, Response, exceptions
 from requests.adapters import BaseAdapter, HTTPAdapter
 from requests.utils import default_headers, rewind_body
+from urllib3 import Timeout
 from urllib3.exceptions import NameResolutionError
 
 from . import Error, call, handed_on
 from ._raw import raw_response
+from ._retries import Retries
 from ._urls import Target, target
 
 _PIECE = 65536
@@ -104,29 +106,41 @@ class Adapter(BaseAdapter):
         """The answer through memory, or what stood against it."""
         if "upgrade" in request.headers:
             return "upgrade"
+        retries, fields = Retries(self._base, request), _fields(request.headers)
+        while True:
+            outcome = self._once(request, body.payload(), wanted, fields, stream, longest)
+            if isinstance(outcome, Error) and outcome.retry_is_safe and body.again():
+                return _obstacle(outcome)
+            if isinstance(outcome, Error) and outcome.kind == "platform":
+                outcome = self._told(request, outcome)
+            if body.can_again() and retries.again(outcome):
+                body.again()
+                continue
+            if isinstance(outcome, Response):
+                return retries.note(outcome)
+            raise _RAISED.get(outcome.kind, exceptions.ConnectionError)(outcome, request=request) from outcome
+
+    def _once(
+        self, request: PreparedRequest, payload: Any, wanted: Target, fields: dict[str, bytes], stream: bool, longest: float | None
+    ) -> Response | Error:
         try:
             answer = call(
                 wanted.name,
-                body.payload(),
-                stream=stream,
+                payload,
+                stream=stream or request.method == "HEAD",
                 method=request.method,
                 path=wanted.path,
-                headers=_fields(request.headers),
+                headers=fields,
                 deadline=None if stream else longest,
                 silence=longest if stream else None,
                 near_only=True,
             )
         except Error as error:
-            if error.retry_is_safe and body.again():
-                return _obstacle(error)
-            return self._told(request, error)
-        fields = [*answer.fields, (_PATH, "shm")]
-        return self._made(request, raw_response(request, answer.status, fields, answer, stream))
+            return error
+        return self._made(request, raw_response(request, answer.status, [*answer.fields, (_PATH, "shm")], answer, stream))
 
     def _told(self, request: PreparedRequest, error: Error) -> Response:
-        """What the platform answered is an answer; all else is raised as `requests` would."""
-        if error.kind != "platform":
-            raise _RAISED.get(error.kind, exceptions.ConnectionError)(error, request=request) from error
+        """What the platform answered is an answer."""
         fields = [("Content-Type", "text/plain"), ("X-Nearpath-Reason", error.reason or ""), (_PATH, "shm")]
         return self._made(request, raw_response(request, error.status or 502, fields, (error.text or "").encode(), False))
 
@@ -176,17 +190,25 @@ def _seconds(timeout: str | None, otherwise: float) -> float:
 
 
 def _longest(timeout: Any) -> float | None:
-    """How long an answer may be waited for: the second of two timeouts, or the only one."""
+    """How long an answer may be waited for: the second of two timeouts, or the only one. ValueError for what is none."""
+    if timeout is None:
+        return None
     if isinstance(timeout, tuple):
-        timeout = timeout[1]
-    value = getattr(timeout, "read_timeout", timeout)
+        if len(timeout) != 2:
+            raise ValueError(f"Invalid timeout {timeout}. Pass a (connect, read) timeout tuple, or a single float for both.")
+        timeout = Timeout(connect=timeout[0], read=timeout[1])
+    begun = timeout.clone() if isinstance(timeout, Timeout) else Timeout(connect=timeout, read=timeout)
+    begun.start_connect()  # of a total
+    value = begun.read_timeout
     return float(value) if isinstance(value, (int, float)) else None
 
 
-def _fields(headers: Mapping[str, str | bytes]) -> dict[str, str | bytes]:
-    """What `requests` offers by itself to save bytes on a wire is not offered where there is none."""
+def _fields(headers: Mapping[Any, str | bytes]) -> dict[str, bytes]:
+    """Text goes as http.client sends it. What `requests` offers by itself to save bytes on a wire is not offered where there is none."""
     offered = default_headers().get("Accept-Encoding")
-    return {name: value for name, value in headers.items() if name.lower() != "accept-encoding" or value != offered}
+    pairs = ((name.decode("ascii") if isinstance(name, bytes) else name, value) for name, value in headers.items())
+    kept = ((name, value) for name, value in pairs if name.lower() != "accept-encoding" or value != offered)
+    return {name: value.encode("latin-1") if isinstance(value, str) else value for name, value in kept}
 
 
 class _Body:
@@ -198,16 +220,20 @@ class _Body:
     def payload(self) -> Any:
         """Bytes as they are; a file, or an iterable, as it is read."""
         body: Any = self._request.body
-        return body if body is None or isinstance(body, (bytes, str, bytearray)) else self._pieces(body)
+        return body if body is None or isinstance(body, (bytes, str, bytearray, memoryview)) else self._pieces(body)
 
     def _pieces(self, body: Any) -> Iterator[bytes]:
         self._begun = True
         for piece in iter(lambda: body.read(_PIECE), body.read(0)) if hasattr(body, "read") else body:
             yield piece.encode() if isinstance(piece, str) else piece
 
-    def again(self) -> bool:
+    def can_again(self) -> bool:
         """Whether it can be sent; of a file that was read, from where it began."""
-        if self._begun and not isinstance(getattr(self._request, "_body_position", None), int):
+        return not self._begun or isinstance(getattr(self._request, "_body_position", None), int)
+
+    def again(self) -> bool:
+        """Whether it can be sent; then it will be, from its beginning."""
+        if not self.can_again():
             return False
         if self._begun:
             rewind_body(self._request)

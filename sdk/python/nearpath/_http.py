@@ -64,6 +64,7 @@ class Response:
 
     def __init__(self, body=None, status=200, headers=None):
         self.status, self.headers, self.path, self.not_nearer, self.instance = status, dict(headers or {}), None, None, None
+        self.length = None
         self.fields = list(self.headers.items())
         self._rest = body if _is_pieces(body) else None
         self._body = memoryview(b"" if self._rest else _bytes(body)).toreadonly()
@@ -140,6 +141,8 @@ def handed_on():
 
 def _within(deadline):
     """The nearer of a call's own deadline and that of the handler that makes it, in seconds from now; None: neither."""
+    if deadline is not None and not deadline >= 0:
+        raise ValueError("a deadline is a number of seconds from now, not below 0")
     late = HANDED.get()[1]
     left = None if late is None else max(0.001, late - time.monotonic())
     return min((limit for limit in (deadline, left) if limit is not None), default=None)
@@ -232,6 +235,7 @@ def _response(body, answer):
     fields = [(key.lower(), value) for key, value in answer.headers.items() if key.lower() not in {*CONNECTION, PATH}]
     response = Response(body, answer.status, dict(reversed(fields)))
     response.fields = fields
+    response.length = int(length) if (length := answer.headers.get("content-length", "")).isdecimal() else None
     response.path = told[0] if told[0] in PATHS else "http"
     why = [word.removeprefix("not_nearer=") for word in told if word.startswith("not_nearer=")]
     response.not_nearer = why[0] if why else None if response.path == "shm" else "caller_no_party"

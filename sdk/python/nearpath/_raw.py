@@ -2,18 +2,19 @@
 
 import http.client
 import io
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 from requests import PreparedRequest
-from urllib3 import HTTPResponse
+from urllib3 import HTTPHeaderDict, HTTPResponse
 from urllib3.exceptions import ProtocolError, ReadTimeoutError
 
 from . import Error, Response
 
 
-class _Parts(io.RawIOBase):
-    """The parts of a body as a file: a read gives what has come, and waits only where nothing has."""
+class _Parts(io.BufferedIOBase):
+    """The parts of a body as a file: `read1` gives what has come, and waits only where nothing has."""
 
     def __init__(self, answer: Response, url: str) -> None:
         self._answer, self._parts, self._url = answer, answer.stream, url
@@ -23,13 +24,19 @@ class _Parts(io.RawIOBase):
         return True
 
     def read(self, size: int | None = -1) -> bytes:
-        if size is None or size < 0:
-            return b"".join(iter(lambda: self.read(65536), b""))
+        got, wanted = [], sys.maxsize if size is None or size < 0 else size
+        while wanted and (part := self.read1(wanted)):
+            got.append(part)
+            wanted -= len(part)
+        return b"".join(got)
+
+    def read1(self, size: int = -1) -> bytes:
         while not self._left:
             part = self._next()
             if part is None:
                 return b""
             self._left = part
+        size = len(self._left) if size < 0 else size
         taken, self._left = bytes(self._left[:size]), self._left[size:]
         return taken
 
@@ -49,15 +56,14 @@ class _Parts(io.RawIOBase):
 
 
 class _Streamed(HTTPResponse):
-    """Parts are handed on as they come, as those of a chunked answer are."""
+    """Parts of a body without a length are handed on as they come, as those of a chunked answer are."""
 
     def stream(self, amt: int | None = 65536, decode_content: bool | None = None) -> Iterator[bytes]:  # type: ignore[override]
-        if self.headers.get("content-encoding") and decode_content:
+        if self.length_remaining is not None:
             yield from super().stream(amt, decode_content)
             return
-        with self._error_catcher():
-            while self._fp is not None and (part := self._fp.read(amt or 65536)):
-                yield part
+        while part := self.read1(amt, decode_content):
+            yield part
         self.close()
 
 
@@ -80,26 +86,28 @@ def raw_response(request: PreparedRequest, status: int, fields: list[tuple[str, 
     """`body` is an answer, or bytes; with `stream` an answer's body is read as it comes."""
     url = request.url or ""
     made: type[HTTPResponse] = _Streamed
-    file: io.RawIOBase | io.BytesIO
-    if stream:
+    file: io.BufferedIOBase
+    bodiless = request.method == "HEAD" or status in (204, 304)
+    length = body.length if isinstance(body, Response) else len(body)
+    if bodiless and isinstance(body, Response):
+        body.close()
+    if stream and not bodiless:
         file = _Parts(body, url)
     else:
-        bodiless = request.method == "HEAD" or status in (204, 304)
         whole = b"" if bodiless else bytes(getattr(body, "body", body))
-        made, file = HTTPResponse, io.BytesIO(whole)
-        if not bodiless and "content-length" not in (name for name, _ in fields):
-            fields = [*fields, ("Content-Length", str(len(whole)))]
+        made, file, length = HTTPResponse, io.BytesIO(whole), length if bodiless else len(whole)
+    if length is not None and (length or not bodiless) and status not in (204, 304):
+        fields = [*fields, ("Content-Length", str(length))]
     original: Any = _Original(fields)
-    shown = made(
+    return made(
         body=file,
+        headers=HTTPHeaderDict(fields),
         status=status,
         version=11,
         reason=http.client.responses.get(status, ""),
         preload_content=False,
+        decode_content=False,
         original_response=original,
         request_method=request.method,
         request_url=url,
     )
-    for name, value in fields:
-        shown.headers.add(name, value)
-    return shown

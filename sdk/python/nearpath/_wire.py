@@ -1,7 +1,10 @@
 """Connections to the gateway for who has only the standard library: kept, and used again."""
 
+import functools
 import http.client
+import os
 import select
+import ssl
 import threading
 import time
 import urllib.parse
@@ -12,6 +15,18 @@ IDLE = 30.0
 
 _lock = threading.Lock()
 _idle: dict[tuple[str, str], list[tuple[float, http.client.HTTPConnection]]] = {}
+
+
+def _forked() -> None:
+    """Two processes must not read one connection, nor wait for a thread that only one of them has."""
+    global _lock
+    _lock = threading.Lock()
+    while _idle:
+        for _, connection in _idle.popitem()[1]:
+            connection.close()  # here only: the parent goes on with it
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 class Unreachable(OSError):
@@ -81,10 +96,23 @@ def _readable(connection: http.client.HTTPConnection) -> bool:
 
 
 def _connect(place: tuple[str, str], timeout: float | None) -> http.client.HTTPConnection:
-    kind = http.client.HTTPSConnection if place[0] == "https" else http.client.HTTPConnection
-    connection = kind(place[1], timeout=timeout)
     try:
+        if place[0] == "https":
+            connection: http.client.HTTPConnection = http.client.HTTPSConnection(place[1], timeout=timeout, context=_trusting())
+        else:
+            connection = http.client.HTTPConnection(place[1], timeout=timeout)
         connection.connect()
+    except ssl.SSLCertVerificationError as error:
+        raise Unreachable(f"{error}; SSL_CERT_FILE names a file with the authorities that are trusted") from error
     except OSError as error:
         raise Unreachable(str(error)) from error
     return connection
+
+
+@functools.cache
+def _trusting() -> ssl.SSLContext:
+    """Whom the system and `SSL_CERT_FILE` trust, and whom `requests` is told to."""
+    context = ssl.create_default_context()
+    if besides := os.environ.get("REQUESTS_CA_BUNDLE"):
+        context.load_verify_locations(besides)
+    return context

@@ -9,6 +9,7 @@ over pooled connections to the gateway elsewhere; the answer's header `X-Nearpat
 one. All other URLs go out as ever. `pip install nearpath[requests]`.
 """
 
+import sys
 from typing import Any
 
 try:
@@ -42,6 +43,11 @@ from ._adapter import Adapter as Adapter
 from ._adapter import Unasked
 
 
+# `from nearpath.requests.exceptions import Timeout`, where there was `from requests.exceptions import Timeout`.
+for _module in ("adapters", "auth", "compat", "cookies", "exceptions", "hooks", "models", "status_codes", "structures", "utils"):
+    sys.modules[f"{__name__}.{_module}"] = getattr(_requests, _module)
+
+
 def __getattr__(name: str) -> Any:
     return getattr(_requests, name)
 
@@ -71,7 +77,10 @@ class Session(_requests.Session):
 
     def prepare_request(self, request: Request) -> PreparedRequest:
         url = str(request.url)
-        if url.startswith("nearpath://") and (target := _urls.target(url)):
+        if url.startswith("nearpath://"):
+            target = _urls.target(url)
+            if target is None:
+                raise exceptions.InvalidURL(f"{url!r} names no function: nearpath://NAME or nearpath://NAME.NAMESPACE, in lower case")
             request.url = target.url  # requests adds no parameters to a URL that it does not know
         return super().prepare_request(request)
 

@@ -16,6 +16,7 @@ mod stream;
 mod view;
 
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 
 /// The module.
 #[pymodule]
@@ -35,5 +36,8 @@ fn _nearpath(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(party::handed_on, module)?)?;
     module.add_function(wrap_pyfunction!(party::notify, module)?)?;
     module.add_function(wrap_pyfunction!(party::publish, module)?)?;
-    module.add_function(wrap_pyfunction!(serve::serve, module)?)
+    module.add_function(wrap_pyfunction!(serve::serve, module)?)?;
+    let after = PyDict::new(module.py());
+    after.set_item("after_in_child", wrap_pyfunction!(party::forked, module)?)?;
+    module.py().import("os")?.call_method("register_at_fork", (), Some(&after)).map(drop)
 }

@@ -213,6 +213,12 @@ impl Response {
         self.inner.head().iter().map(|(name, value)| (name.to_owned(), latin(value))).collect()
     }
 
+    /// Bytes of the whole body of an answer, as its sender said; None when it did not know.
+    #[getter]
+    fn length(&self) -> Option<u64> {
+        self.inner.length()
+    }
+
     /// The instance that answered, where it is known.
     #[getter]
     fn instance(&self) -> Option<u64> {

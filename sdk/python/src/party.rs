@@ -41,6 +41,13 @@ pub(crate) fn swap(party: &mut Party) {
     PARTY.with_borrow_mut(|own| std::mem::swap(own, party));
 }
 
+/// In the child of a fork, on its only thread: both processes must not read one ring, or one connection.
+#[pyfunction]
+pub(crate) fn forked() {
+    PARTY.with(|party| party.try_borrow_mut().map(|mut party| party.forked()).ok());
+    RAISED.take();
+}
+
 /// Works with this thread's party, other threads of Python running meanwhile.
 pub(crate) fn with<T: Send>(py: Python<'_>, work: impl FnOnce(&mut Party) -> Result<T, Error> + Send) -> PyResult<T> {
     let outcome = still(py, work);

@@ -1,9 +1,11 @@
 """What a user of `requests` does with a function, the same over every path."""
 
+import gzip
 import io
 
 import requests as plain
 from surroundings import DEADLINE
+from urllib3.util import Retry, Timeout
 
 from nearpath import requests
 
@@ -31,6 +33,7 @@ class Alike:
             ({"json": [1]}, "[1]"),
             ({"data": io.BytesIO(b"file")}, "file"),
             ({"data": iter([b"one", b"two"])}, "onetwo"),
+            ({"data": memoryview(b"view")}, "view"),
             ({}, ""),
         ):
             answer = requests.post(self.at("mirror"), timeout=DEADLINE, **body)
@@ -50,6 +53,42 @@ class Alike:
         with self.assertRaises(requests.HTTPError):
             requests.get(self.at(self.teapot)).raise_for_status()
 
+    def test_retries_that_a_session_was_given(self):
+        for path, answers in (("flaky?a", True), ("flaky?b", False)):
+            with requests.Session() as session:
+                session.mount("http://", plain.adapters.HTTPAdapter(max_retries=Retry(2 if answers else 1, status_forcelist=[503], backoff_factor=0)))
+                if answers:
+                    self.assertEqual(session.get(self.at(path)).text, "3 times")
+                else:
+                    self.assertRaises(requests.exceptions.RetryError, session.get, self.at(path))
+        every = Retry(3, status_forcelist=[503], allowed_methods=None)
+        with requests.Session() as session:
+            session.mount("http://", plain.adapters.HTTPAdapter(max_retries=every))
+            answer = session.post(self.at("flaky?e"), data=io.BytesIO(b"file"))
+            self.assertEqual((answer.text, len(answer.raw.retries.history)), ("3 times", 2))
+        quiet = Retry(1, status_forcelist=[503], raise_on_status=False)
+        with requests.Session() as session:
+            session.mount("http://", plain.adapters.HTTPAdapter(max_retries=quiet))
+            self.assertEqual(session.get(self.at("flaky?c")).status_code, 503)
+            self.assertEqual(session.post(self.at("flaky?d")).status_code, 503)
+            self.assertEqual(session.post(self.at("flaky?d")).status_code, 503)
+            self.assertEqual(session.post(self.at("flaky?d")).text, "3 times", "a POST was made again")
+
+    def test_what_is_no_timeout(self):
+        for timeout in ("1", 0, -1, (1, 2, 3)):
+            self.assertRaises(ValueError, requests.get, self.at("mirror"), timeout=timeout)
+        with self.assertRaises(requests.exceptions.ReadTimeout):
+            requests.get(self.at(self.slow), timeout=Timeout(total=0.1))
+
+    def test_an_answer_of_known_length_is_read_exactly(self):
+        with requests.get(self.at("long"), stream=True) as answer:
+            self.assertEqual(answer.headers["Content-Length"], "300000")
+            self.assertEqual((len(answer.raw.read(100_000)), len(answer.raw.read1(10))), (100_000, 10))
+            self.assertEqual({len(piece) for piece in answer.iter_content(1000)}, {1000, 990})
+        self.assertEqual(requests.get(self.at("long")).headers["Content-Length"], "300000")
+        with requests.get(self.at("packed"), stream=True) as answer:
+            self.assertEqual(gzip.decompress(answer.raw.read()), b"unpacked", "packed until somebody asks")
+
     def test_what_goes_wrong(self):
         with self.assertRaises(requests.exceptions.ReadTimeout):
             requests.get(self.at(self.slow), timeout=0.1)
@@ -60,10 +99,10 @@ class Alike:
                 list(answer.iter_content(None))
 
     def test_all_else_goes_out_as_ever(self):
-        answer = requests.get(self.faas.url + "/healthz")
+        answer = requests.get(self.gateway.url + "/healthz")
         self.assertEqual((answer.text, answer.headers.get("X-Nearpath-Path")), ("OK", None))
         with self.assertRaises(requests.exceptions.MissingSchema):
-            requests.get("no scheme")
+            requests.get("no-scheme")
         with self.assertRaises(requests.ConnectionError):
             requests.get("http://127.0.0.1:9/function/x")
         self.assertIs(requests.codes, plain.codes)

@@ -1,5 +1,6 @@
 """A function for test_domain.py, as a process of its own."""
 
+import collections
 import gzip
 import json
 import os
@@ -10,6 +11,7 @@ import time
 import nearpath
 
 held = []
+asked = collections.Counter()
 
 
 made = ended = 0
@@ -96,6 +98,11 @@ def answer(request):
             return nearpath.Response(status=302, headers={"Location": "moved/mirror"})
         case "/packed":
             return nearpath.Response(gzip.compress(b"unpacked"), headers={"Content-Encoding": "gzip"})
+        case "/flaky":
+            asked[request.path] += 1
+            return (503, "busy") if asked[request.path] < 3 else f"{asked[request.path]} times"
+        case "/long":
+            return bytes(300_000)
         case "/on":
             inner = nearpath.call("callee", request.body, near_only=True)
             return nearpath.Response(inner.body, headers={"x-inner": inner.path})

@@ -3,6 +3,7 @@
 import http.server
 import os
 import pathlib
+import signal
 import socket
 import subprocess
 import sys
@@ -43,11 +44,27 @@ def need_requests():
         skip("needs the package requests: pip install requests")
 
 
-class OpenFaas:
-    """A gateway that knows nothing of nearpath."""
+def in_a_child(work):
+    """What a child that is forked makes of it: 0 is good."""
+    child = os.fork()
+    if child == 0:
+        signal.alarm(DEADLINE)  # so it ends
+        code = 1
+        try:
+            work()
+            code = 0
+        except BaseException as raised:
+            print(repr(raised), file=sys.stderr)
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
-    def __init__(self):
-        words = [sys.executable, HERE.parent.parent / "standin" / "openfaas.py"]
+
+class OpenFaas:
+    """A gateway that knows nothing of nearpath. With a folder it speaks TLS."""
+
+    def __init__(self, folder=None):
+        words = [sys.executable, HERE.parent.parent / "standin" / "openfaas.py", *(["--tls", folder] if folder else [])]
         self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.url = self.process.stdout.readline().strip()
 
@@ -96,14 +113,36 @@ class Domain:
         return codes
 
 
+class BesideAGateway:
+    """Tests of what finds a gateway in its surroundings; `stands_in` makes it."""
+
+    stands_in = None
+
+    @classmethod
+    def setUpClass(cls):
+        cls.gateway = cls.stands_in()
+        os.environ["NEARPATH_GATEWAY"] = cls.gateway.url
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.gateway.stop()
+        del os.environ["NEARPATH_GATEWAY"]
+
+
 class Gateway:
     """Remembers what it was asked, and answers by the function's name."""
 
     def __init__(self):
         asked = self.asked = []
 
+        made = self.made = []
+
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+
+            def setup(self):
+                made.append(self.client_address)
+                super().setup()
 
             def take(self):
                 body = self.rfile.read(int(self.headers.get("content-length") or 0))
@@ -132,6 +171,9 @@ class Gateway:
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_port}"
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def connections(self):
+        return len(self.made)
 
     def stop(self):
         self.hold.set()

@@ -5,7 +5,7 @@ import os
 import time
 import unittest
 
-from surroundings import DEADLINE, Domain
+from surroundings import DEADLINE, Domain, in_a_child
 
 import nearpath
 
@@ -49,6 +49,17 @@ class InADomain(unittest.TestCase):
         answer = nearpath.call("callee", b"near", path="/upper")
         self.assertEqual((answer.status, bytes(answer.body), answer.path), (200, b"NEAR", "shm"))
         self.assertIsInstance(answer.instance, int)
+
+    def test_a_child_that_was_forked_is_a_party_of_its_own(self):
+        def work():
+            answer = nearpath.call("callee", b"child", path="/upper", near_only=True)
+            assert bytes(answer.body) == b"CHILD", bytes(answer.body)
+
+        # The party of a child comes while it calls: a call that is near only may be too early.
+        until = lambda: self.until_near("callee") or work()
+        self.assertEqual(in_a_child(until), 0)
+        answer = nearpath.call("callee", b"parent", path="/upper", near_only=True)
+        self.assertEqual(bytes(answer.body), b"PARENT")
 
     def test_what_a_handler_sees(self):
         answer = nearpath.call("callee", path="/how", method="PUT", headers={"x-one": b"1"}, deadline=30)

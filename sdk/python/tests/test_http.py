@@ -11,25 +11,16 @@ import unittest.mock
 import urllib.error
 import urllib.request
 
-from surroundings import DEADLINE, HERE, Gateway, free_port
+from surroundings import DEADLINE, HERE, BesideAGateway, Gateway, free_port, in_a_child
 
 import nearpath
 from nearpath import _http
 
 
-class Alike:
+class Alike(BesideAGateway):
     """What both halves do; `half` is the module."""
 
-    half = None
-
-    @classmethod
-    def setUpClass(cls):
-        cls.gateway = Gateway()
-        os.environ["NEARPATH_GATEWAY"] = cls.gateway.url
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.gateway.stop()
+    half, stands_in = None, Gateway
 
     def setUp(self):
         self.gateway.asked.clear()
@@ -89,6 +80,24 @@ class Alike:
         with self.assertRaises(self.half.Error):
             self.half.call("dies", idempotent=True)
         self.assertEqual(len(self.gateway.asked), 2)
+
+    def test_a_child_that_was_forked_has_connections_of_its_own(self):
+        def work():
+            assert bytes(self.half.call("price", b"child", deadline=DEADLINE).body) == b"answer to child"
+
+        for _ in range(2):
+            self.half.call("price", b"parent")  # a connection is kept
+            self.assertEqual(in_a_child(work), 0)
+        self.assertEqual(bytes(self.half.call("price", b"parent").body), b"answer to parent")
+
+    def test_threads_share_connections(self):
+        self.half.call("price")
+        before = self.gateway.connections()
+        for _ in range(10):
+            thread = threading.Thread(target=self.half.call, args=("price",))
+            thread.start()
+            thread.join(DEADLINE)
+        self.assertLessEqual(self.gateway.connections() - before, 1)
 
     def test_serving(self):
         port = free_port()

@@ -11,7 +11,7 @@ import time
 import unittest
 import unittest.mock
 
-from surroundings import DEADLINE, OpenFaas, free_port, need_requests
+from surroundings import DEADLINE, BesideAGateway, OpenFaas, free_port, in_a_child, need_requests
 
 need_requests()
 
@@ -89,24 +89,15 @@ class environment:
             os.environ.pop(name, None) if value is None else os.environ.update({name: value})
 
 
-class BesideOpenFaas(Alike, unittest.TestCase):
+class BesideOpenFaas(Alike, BesideAGateway, unittest.TestCase):
     way, teapot, slow, cut = "http; not_nearer=caller_no_party", "teapot", "slow", "cut"
-
-    @classmethod
-    def setUpClass(cls):
-        cls.faas = OpenFaas()
-        os.environ["NEARPATH_GATEWAY"] = cls.faas.url
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.faas.stop()
-        del os.environ["NEARPATH_GATEWAY"]
+    stands_in = OpenFaas
 
     def at(self, path):
-        return f"{self.faas.url}/function/{path}"
+        return f"{self.gateway.url}/function/{path}"
 
     def test_connections_are_kept(self):
-        count = lambda: int(requests.get(self.faas.url + "/seen").text)
+        count = lambda: int(requests.get(self.gateway.url + "/seen").text)
         requests.get(self.at("mirror"))
         before = count()
         for _ in range(5):
@@ -159,6 +150,8 @@ class BesideOpenFaas(Alike, unittest.TestCase):
         for url in ("nearpath://mirror/a", "nearpath://mirror.openfaas-fn/a", "http://mirror/a"):
             answer = requests.get(url, params={"b": "c"})
             self.assertEqual((answer.json()["path"], answer.json()["query"]), ("/a", "b=c"), url)
+        with self.assertRaisesRegex(requests.exceptions.InvalidURL, "names no function"):
+            requests.get("nearpath://No_Name")
         with requests.Session() as session:
             prepared = requests.Request("GET", "nearpath://mirror/a").prepare()
             self.assertEqual(session.send(prepared).json()["path"], "/a")
@@ -184,6 +177,21 @@ class BesideOpenFaas(Alike, unittest.TestCase):
             with self.assertRaises(half.Error) as caught:
                 half.call_later("nobody", callback=callback.url)
             self.assertEqual((caught.exception.kind, caught.exception.status), ("platform", 404))
+
+    def test_a_child_that_was_forked(self):
+        def work():
+            assert requests.post(self.at("mirror"), data=b"child").json()["body"] == "child"
+
+        requests.get(self.at("mirror"))
+        self.assertEqual(in_a_child(work), 0)
+        self.assertEqual(requests.post(self.at("mirror"), data=b"x").json()["body"], "x")
+
+    def test_modules_of_requests_are_found_here(self):
+        from nearpath.requests.adapters import HTTPAdapter
+        from nearpath.requests.exceptions import Timeout
+
+        self.assertIs(HTTPAdapter, plain.adapters.HTTPAdapter)
+        self.assertIs(Timeout, plain.exceptions.Timeout)
 
     def test_a_timeout_goes_along(self):
         fields = requests.get(self.at("mirror"), timeout=7).json()["headers"]

@@ -20,10 +20,10 @@ class InADomain(Alike, unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        cls.faas = OpenFaas()
+        cls.gateway = OpenFaas()
         cls.domain = Domain("caller>callee", "caller>mirror")
         cls.before = dict(os.environ)
-        os.environ.update({"NEARPATH_GATEWAY": cls.faas.url, "NEARPATH_DISPATCH": cls.domain.door("caller")})
+        os.environ.update({"NEARPATH_GATEWAY": cls.gateway.url, "NEARPATH_DISPATCH": cls.domain.door("caller")})
         cls.domain.start("callee", STREAM="1")
         cls.near(nearpath.call, "callee", near_only=True, path="/seen")
 
@@ -40,7 +40,7 @@ class InADomain(Alike, unittest.TestCase):
     @classmethod
     def tearDownClass(cls):
         codes = cls.domain.stop()
-        cls.faas.stop()
+        cls.gateway.stop()
         del os.environ["NEARPATH_DISPATCH"], os.environ["NEARPATH_GATEWAY"]
         assert codes == [0], codes
 
@@ -48,7 +48,7 @@ class InADomain(Alike, unittest.TestCase):
         return f"http://gateway:8080/function/callee/{path}"
 
     def test_every_form_of_a_name(self):
-        for url in ("nearpath://callee/mirror", "http://callee/mirror", f"{self.faas.url}/function/callee.openfaas-fn/mirror"):
+        for url in ("nearpath://callee/mirror", "http://callee/mirror", f"{self.gateway.url}/function/callee.openfaas-fn/mirror"):
             answer = requests.put(url, data="x")
             self.assertEqual((answer.json()["method"], answer.headers["X-Nearpath-Path"]), ("PUT", "shm"), url)
 
@@ -68,7 +68,7 @@ class InADomain(Alike, unittest.TestCase):
         self.assertIn("no answer before", str(caught.exception))
 
     def test_what_the_domain_does_not_reach_goes_over_http(self):
-        answer = requests.post(f"{self.faas.url}/function/mirror", data=(word for word in (b"one", b"two")))
+        answer = requests.post(f"{self.gateway.url}/function/mirror", data=(word for word in (b"one", b"two")))
         self.assertEqual((answer.json()["body"], answer.headers["X-Nearpath-Path"]), ("onetwo", "http; not_nearer=no_party"))
         answer = nearpath.call("mirror", b"x")
         self.assertEqual((answer.path, answer.not_nearer), ("http", "no_party"))

@@ -10,7 +10,6 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Either, Full, Limited};
 use hyper::body::{Frame, Incoming};
 use hyper_util::client::legacy::Client as Pool;
-use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use nearpath_domain::clock;
 use tokio::sync::mpsc;
@@ -19,6 +18,7 @@ use crate::answer::Streaming;
 use crate::ask::Ask;
 use crate::body::{Body, Own, Source};
 use crate::context::Context as Handed;
+use crate::dial::{self, Connector};
 use crate::error::{Error, Kind};
 use crate::head::Head;
 use crate::message::{Path, Response};
@@ -32,7 +32,7 @@ const IDLE: Duration = Duration::from_secs(30);
 /// Connections to the gateway.
 #[derive(Debug)]
 pub(crate) struct Client {
-    pool: Pool<HttpConnector, Either<Full<Bytes>, Upload>>,
+    pool: Pool<Connector, Either<Full<Bytes>, Upload>>,
     gateway: String,
 }
 
@@ -75,7 +75,8 @@ impl hyper::body::Body for Upload {
 impl Client {
     pub(crate) fn new(gateway: String) -> Self {
         let mut pool = Pool::builder(TokioExecutor::new());
-        Self { pool: pool.pool_timer(TokioTimer::new()).pool_idle_timeout(IDLE).build_http(), gateway }
+        let pool = pool.pool_timer(TokioTimer::new()).pool_idle_timeout(IDLE).build(dial::connector(&gateway));
+        Self { pool, gateway }
     }
 
     /// Makes a call and waits for the answer.
@@ -90,7 +91,7 @@ impl Client {
         let fault = |kind| Error::new(name, Some(Path::Http), kind);
         let request = self
             .request(way, name, Either::Left(Full::new(body.clone())), ask, context)
-            .map_err(|why| fault(Kind::Unsent(why.to_string())))?;
+            .map_err(|why| fault(self.unmade(&why)))?;
         let answer = async {
             let answer = self.pool.request(request).await.map_err(broken)?;
             collect(answer, way).await
@@ -109,7 +110,7 @@ impl Client {
     ) -> Result<(Response, Incoming), Error> {
         let fault = |kind| Error::new(name, Some(Path::Http), kind);
         let request = self.request(way, name, Either::Right(upload), ask, context);
-        let request = request.map_err(|why| fault(Kind::Unsent(why.to_string())))?;
+        let request = request.map_err(|why| fault(self.unmade(&why)))?;
         let answer = async {
             let (parts, body) = self.pool.request(request).await.map_err(broken)?.into_parts();
             match parts.headers.contains_key("x-nearpath-reason") {
@@ -132,6 +133,11 @@ impl Client {
         let (response, incoming) = self.open(name, way, upload, ask, context).await?;
         let body = Body::of(name, Path::Http, Bytes::new(), Some(Source::Far(incoming))).until(context.deadline);
         Ok(Streaming { response, body })
+    }
+
+    /// What is wrong with a request that cannot be written down.
+    fn unmade(&self, why: &http::Error) -> Kind {
+        Kind::Unsent(format!("{why}: in the call's method or path, or in the gateway's URL, {}", self.gateway))
     }
 
     fn request(
@@ -183,12 +189,12 @@ async fn until<T>(deadline: clock::Nanos, answer: impl Future<Output = Result<T,
 
 /// A connection that was never made, or a request that never began, has run nothing.
 fn broken(error: hyper_util::client::legacy::Error) -> Kind {
-    let cause = innermost(&error).to_string();
+    let cause = innermost(&error);
     let cancelled = error.source().and_then(|source| source.downcast_ref::<hyper::Error>());
     if error.is_connect() || cancelled.is_some_and(hyper::Error::is_canceled) {
-        Kind::Unsent(format!("the gateway cannot be reached: {cause}"))
+        Kind::Unsent(format!("the gateway cannot be reached: {}", dial::explain(cause)))
     } else {
-        Kind::Died(cause)
+        Kind::Died(cause.to_string())
     }
 }
 
@@ -219,7 +225,13 @@ fn beginning(mut parts: http::response::Parts, way: Way) -> Result<Response, Kin
     let told = Told::of(told.as_ref().map(http::HeaderValue::as_bytes), obstacle);
     let mut head = Head::default();
     head.of_http(&parts.headers).map_err(|bad| Kind::Cut(bad.to_string()))?;
-    Ok(Response::new("").with_status(parts.status.as_u16()).with_head(head).came_over(told))
+    let response = Response::new("").with_status(parts.status.as_u16()).with_head(head).came_over(told);
+    Ok(response.of_length(length(&parts.headers)))
+}
+
+/// Bytes of the body, as its sender says.
+fn length(fields: &http::HeaderMap) -> Option<u64> {
+    fields.get(http::header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
 /// An answer of the platform.

@@ -18,6 +18,7 @@ mod ask;
 pub mod blocking;
 mod body;
 mod context;
+mod dial;
 mod environment;
 mod error;
 mod far;

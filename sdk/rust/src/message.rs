@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use nearpath_domain::clock;
-use nearpath_domain::post::{Caller, Payload};
+use nearpath_domain::post::{Caller, Payload, Rest};
 use nearpath_domain::{Answer, Incoming, Reply};
 use nearpath_types::Reason;
 
@@ -199,14 +199,15 @@ pub struct Response {
     path: Option<Path>,
     not_nearer: Option<Cow<'static, str>>,
     instance: Option<u64>,
+    length: Option<u64>,
 }
 
 /// The clone has its body in common with the original: neither is passed on without a copy while the other is there.
 impl Clone for Response {
     fn clone(&self) -> Self {
-        let Self { status, head, body, path, not_nearer, instance } = self;
+        let Self { status, head, body, path, not_nearer, instance, length } = self;
         let (head, body, not_nearer) = (head.clone(), body.share(), not_nearer.clone());
-        Self { status: *status, head, body, path: *path, not_nearer, instance: *instance }
+        Self { status: *status, head, body, path: *path, not_nearer, instance: *instance, length: *length }
     }
 }
 
@@ -307,8 +308,18 @@ impl Response {
         self.instance
     }
 
+    /// Bytes of the whole body of an answer that came, as its sender said; none when it did not know. To a HEAD that is what the body
+    /// would have had.
+    pub fn length(&self) -> Option<u64> {
+        self.length
+    }
+
+    pub(crate) fn of_length(self, length: Option<u64>) -> Self {
+        Self { length, ..self }
+    }
+
     /// What came through memory; an answer of the platform is an error.
-    pub(crate) fn of_memory(function: &str, mut reply: Reply) -> Result<Self, Error> {
+    pub(crate) fn of_memory(function: &str, reply: &mut Reply) -> Result<Self, Error> {
         if reply.platform {
             let reason = Reason::ALL.iter().find(|reason| **reason as u16 == reply.reason);
             let text = String::from_utf8_lossy(&reply.body).trim_end().to_owned();
@@ -318,7 +329,9 @@ impl Response {
         let status = if reply.status == 0 { 200 } else { reply.status };
         let head = Head::received(reply.take_head());
         let (path, instance) = (Some(Path::Shm), Some(reply.from.0));
-        Ok(Self { status, head, body: reply.body, path, instance, ..Self::default() })
+        let length = reply.rest.as_ref().map_or(Some(reply.body.len() as u64), Rest::total);
+        let body = std::mem::take(&mut reply.body);
+        Ok(Self { status, head, body, path, instance, length, ..Self::default() })
     }
 
     pub(crate) fn into_answer(self) -> Answer {

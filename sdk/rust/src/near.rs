@@ -38,7 +38,7 @@ pub(crate) async fn call(
         Ok(answer) => answer.await,
         Err(unsent) => Err(CallError::Unsent(unsent)),
     };
-    answer.map_err(|error| Error::near(name, error)).and_then(|reply| Response::of_memory(name, reply))
+    answer.map_err(|error| Error::near(name, error)).and_then(|mut reply| Response::of_memory(name, &mut reply))
 }
 
 /// Begins a call whose body goes as it comes.
@@ -60,9 +60,8 @@ pub(crate) async fn open(
 /// The beginning of an answer, and the rest to be read.
 pub(crate) async fn answer(name: &str, call: Call, context: Context) -> Result<Streaming, Error> {
     let mut reply = call.await.map_err(|error| Error::near(name, error))?;
+    let (response, first) = Response::of_memory(name, &mut reply)?.parted();
     let rest = reply.rest.take().map(Source::Near);
-    let response = Response::of_memory(name, reply)?;
-    let (response, first) = response.parted();
     let body = Body::of(name, Path::Shm, first, rest).until(context.deadline);
     Ok(Streaming { response, body })
 }

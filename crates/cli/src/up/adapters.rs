@@ -9,6 +9,7 @@ use nearpath_gateway::adapt::{Adapters, Coap, CoapLimits, Doorkeeper, Mqtt, Mqtt
 use nearpath_types::duration;
 
 use super::plan::UpError;
+use super::succession::{Estate, Name};
 
 /// Options of the adapters.
 #[derive(Debug, Clone, PartialEq, Eq, clap::Args)]
@@ -66,10 +67,16 @@ impl AdapterArgs {
         }
     }
 
-    /// Opens the sockets, in the host's network namespace.
-    pub(super) fn bind(&self) -> Result<Sockets, UpError> {
-        let mqtt = self.mqtt_listen.map(|addr| TcpListener::bind(addr).map_err(UpError::listen("--mqtt-listen", addr)));
-        let coap = self.coap_listen.map(|addr| UdpSocket::bind(addr).map_err(UpError::listen("--coap-listen", addr)));
+    /// Opens the sockets, in the host's network namespace, or takes over those that are open.
+    pub(super) fn bind(&self, inherited: &mut Estate, kept: &mut Estate) -> Result<Sockets, UpError> {
+        let mqtt = self.mqtt_listen.map(|addr| {
+            let open = || TcpListener::bind(addr);
+            inherited.one(Name::Mqtt, addr, kept, open).map_err(UpError::listen("--mqtt-listen", addr))
+        });
+        let coap = self.coap_listen.map(|addr| {
+            let open = || UdpSocket::bind(addr);
+            inherited.one(Name::Coap, addr, kept, open).map_err(UpError::listen("--coap-listen", addr))
+        });
         Ok(Sockets { mqtt: mqtt.transpose()?, coap: coap.transpose()? })
     }
 

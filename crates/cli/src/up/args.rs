@@ -17,6 +17,11 @@ pub struct UpArgs {
     #[arg(long, env = "NEARPATH_DATA_DIR", value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
 
+    /// Take over from the process that has the data directory, if there is one: an upgrade that loses no request. That one answers what it was
+    /// asked, for --drain-timeout at most, and ends
+    #[arg(long, conflicts_with = "no_sandbox")]
+    pub take_over: bool,
+
     /// Public address: functions for everybody, the API for the administrator
     #[arg(long, default_value = "127.0.0.1:8080", value_name = "ADDR:PORT")]
     pub listen: SocketAddr,

@@ -1,7 +1,8 @@
 //! Where gateway, node and controller meet. None of them knows the others; each is given one of these.
 
+use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -20,6 +21,8 @@ use tower::ServiceExt;
 /// What the gateway may ask of the rest of the house. The others move in after the gateway is built.
 pub(super) struct FrontDesk {
     controller: OnceLock<Controller>,
+    /// Functions that had to be woken after the store was given away; `None`: it was not.
+    alone: Mutex<Option<BTreeSet<FunctionId>>>,
     node: OnceLock<Arc<Node>>,
     control: Handle,
 }
@@ -27,7 +30,7 @@ pub(super) struct FrontDesk {
 impl FrontDesk {
     /// An empty desk; `control` is the runtime on which the administrator's requests are answered.
     pub(super) fn new(control: Handle) -> Arc<Self> {
-        Arc::new(Self { controller: OnceLock::new(), node: OnceLock::new(), control })
+        Arc::new(Self { controller: OnceLock::new(), alone: Mutex::default(), node: OnceLock::new(), control })
     }
 
     /// Controller and node move in. Second ones would be a fault of the caller and are ignored.
@@ -35,11 +38,40 @@ impl FrontDesk {
         let _ = self.controller.set(controller);
         let _ = self.node.set(node);
     }
+
+    /// Takes no more orders and lets go of the data directory, for a successor. Calls go on. Blocks; for a thread that is not a runtime's.
+    pub(super) fn release(&self) {
+        self.alone().get_or_insert_default();
+        if let Some(controller) = self.controller.get() {
+            self.control.block_on(controller.close());
+        }
+    }
+
+    /// Wakes a function without the controller, whose last word is known.
+    fn wake_alone(&self, function: &FunctionId, controller: &Controller) -> bool {
+        let mut alone = self.alone();
+        let Some(woken) = alone.as_mut() else { return false };
+        if woken.insert(function.clone())
+            && let Some(node) = self.node.get()
+        {
+            let mut desired = controller.model().desired();
+            let asleep = desired.functions.iter_mut().filter(|one| one.replicas == 0 && woken.contains(&one.spec.id()));
+            asleep.for_each(|one| one.replicas = 1);
+            node.apply(desired);
+        }
+        true
+    }
+
+    fn alone(&self) -> MutexGuard<'_, Option<BTreeSet<FunctionId>>> {
+        self.alone.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Control for FrontDesk {
     fn wake(&self, function: &FunctionId) {
-        if let Some(controller) = self.controller.get() {
+        if let Some(controller) = self.controller.get()
+            && !self.wake_alone(function, controller)
+        {
             controller.wake(function);
         }
     }

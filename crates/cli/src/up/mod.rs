@@ -1,7 +1,7 @@
 //! `nearpath up`: controller, node and gateway in one process.
 //!
-//! [`args`] is what was typed, [`plan`] what is ready to use, [`house`] builds the parts ([`parts`], [`sockets`], [`network`]) and ties
-//! them together, [`desk`] is the seam where they meet, [`identity`] says who calls and who is called, [`cpu`] what the gateway may use, [`banner`] what is printed. Everything that can be refused (a port
+//! [`args`] is what was typed, [`plan`] what is ready to use, [`footing`] what has to be there first ([`sockets`], [`network`]), [`house`] builds the parts ([`parts`]) and ties
+//! them together, [`desk`] is the seam where they meet, [`identity`] says who calls and who is called, [`cpu`] what the gateway may use, [`succession`] how one process follows another, [`banner`] what is printed. Everything that can be refused (a port
 //! in use, a second process on the data directory, a missing watchdog) is refused before anything is started.
 
 mod adapters;
@@ -9,12 +9,14 @@ mod args;
 mod banner;
 mod cpu;
 mod desk;
+mod footing;
 mod house;
 mod identity;
 mod network;
 mod parts;
 mod plan;
 mod sockets;
+mod succession;
 
 use std::process::ExitCode;
 

@@ -63,6 +63,7 @@ pub(super) struct Tls {
 /// Everything that the house is built from.
 pub(super) struct Plan {
     pub(super) data_dir: PathBuf,
+    pub(super) take_over: bool,
     pub(super) listen: SocketAddr,
     pub(super) tls: Option<Tls>,
     pub(super) admin_listen: SocketAddr,
@@ -98,6 +99,7 @@ impl Plan {
         }
         Ok(Self {
             data_dir: args.data_dir.unwrap_or_else(crate::default_data_dir),
+            take_over: args.take_over,
             listen: args.listen,
             tls,
             admin_listen: args.admin_listen,

@@ -84,7 +84,7 @@ impl Reply {
     /// another way.
     pub fn did_not_run(&self) -> bool {
         let reason = || Reason::ALL.iter().find(|reason| **reason as u16 == self.reason);
-        self.platform && reason().is_some_and(|reason| reason.retry_is_safe())
+        self.platform && reason().is_some_and(|reason| reason.did_not_run())
     }
 
     /// The head's fields, checked when they came.

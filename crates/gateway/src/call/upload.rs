@@ -115,6 +115,16 @@ impl Upload {
         (Self::Whole { body, flow: flow.clone() }, Some(flow))
     }
 
+    /// A second one, where all of it is here. What it brings is not counted again.
+    pub(crate) fn copy(&self) -> Option<Self> {
+        match self {
+            Self::Empty => Some(Self::Empty),
+            Self::Whole { body, flow } => Some(Self::Whole { body: body.clone(), flow: flow.clone() }),
+            Self::Begun { first, rest } if rest.is_end_stream() => Some(Self::Empty.with_first(first.clone())),
+            Self::Begun { .. } | Self::Streaming { .. } => None,
+        }
+    }
+
     /// Puts a piece back that was taken, but not sent.
     pub(crate) fn with_first(self, first: Bytes) -> Self {
         if first.is_empty() { self } else { Self::Begun { first, rest: Box::new(self) } }
@@ -126,8 +136,10 @@ fn take(body: &mut Bytes, flow: &Flow) -> Option<Frame<Bytes>> {
     if body.is_empty() {
         return None;
     }
-    flow.bytes.set(flow.bytes.get() + body.len() as u64);
-    flow.end();
+    if !flow.has_ended() {
+        flow.bytes.set(flow.bytes.get() + body.len() as u64); // not again, when a copy is sent elsewhere
+        flow.end();
+    }
     Some(Frame::data(std::mem::take(body)))
 }
 

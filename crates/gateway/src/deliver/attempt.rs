@@ -15,7 +15,7 @@ use nearpath_wire::client::ConnectError;
 use super::pool::{Cover, Line};
 use super::source::Source;
 use super::way::{self, Way};
-use super::{exchange, outgoing, quic};
+use super::{exchange, outgoing, quic, spare};
 use crate::COMPONENT;
 use crate::call::{Call, Clock, Flow, Stage};
 use crate::route::Endpoint;
@@ -75,14 +75,16 @@ async fn over_tcp(call: &mut Call, endpoint: &Arc<Endpoint>, path: Path) -> Resu
                 Err(error) => return Ok(Attempt::Unsent(error.to_string())),
             },
         };
+        let careful = endpoint.is_wary() || line.is_on_trial();
+        let spare = if fresh || careful { Box::pin(spare::copy(call, endpoint, careful)).await? } else { None };
         let request = call.request.take().expect("an unsent request is put back");
         match within(&call.clock, call.admitted, call.flow.as_ref(), line.send(request)).await {
-            Ok(Ok(response)) => return Ok(Attempt::Answered(response.map(Source::Http), Some(line))),
+            Ok(Ok(response)) => return Ok(spare::answered(call, endpoint, response, line, spare).await),
             Ok(Err(mut error)) => {
                 call.request = error.take_message();
                 let error = error.into_error();
                 match call.request {
-                    None => return Err(broken(call, endpoint, Some(&error))),
+                    None => return spare::unanswered(call, endpoint, &line, spare, &error),
                     Some(_) if fresh => return Ok(Attempt::Unsent(error.to_string())),
                     Some(_) => {} // the pooled connection had been closed: a new one
                 }

@@ -7,10 +7,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
-use http_body_util::BodyExt;
 use nearpath_domain::post::Rest;
 use nearpath_domain::post::polled::{self, Post, Writer};
 use nearpath_domain::trace::{TRACEPARENT, Trace};
@@ -20,28 +19,18 @@ use nearpath_wire::BoxError;
 
 use super::attempt::{Attempt, broken, too_late, within};
 use super::source::Source;
+use super::taken::Taken;
 use crate::COMPONENT;
 use crate::call::{Call, Upload};
 use crate::refusal::{X_NEARPATH_REASON, X_OPENFAAS_INTERNAL};
 use crate::route::Endpoint;
-
-/// Bodies of a known length up to this one are collected first: they fit in one slot, and a caller that sends them slowly
-/// keeps no function waiting.
-const COLLECTED: u64 = 64 * 1024 - 4096;
 
 /// Sends the call's request and waits for the head of its answer.
 ///
 /// # Errors
 /// As [`super::attempt::attempt`]; [`Attempt::Unsent`] leaves the request whole for another path.
 pub(super) async fn attempt(call: &mut Call, endpoint: &Arc<Endpoint>, post: Post) -> Result<Attempt, PlatformError> {
-    let request = call.request.take().expect("an unsent request is put back");
-    let (head, mut body) = request.into_parts();
-    let beginning = within(&call.clock, call.admitted, call.flow.as_ref(), beginning(&mut body)).await;
-    let first = match beginning {
-        Ok(Ok(first)) => first,
-        Ok(Err(())) => return Err(broken(call, endpoint, None)),
-        Err(reason) => return Err(too_late(call, endpoint, reason)),
-    };
+    let Taken { head, first, rest: body, .. } = Taken::out_of(call, endpoint).await?;
     let (answer, whole) = match send(call, endpoint, &post, &head, &body, first.clone()) {
         Ok((answer, None)) => (answer, Some(body)),
         Ok((answer, Some(writer))) => {
@@ -73,27 +62,6 @@ pub(super) async fn attempt(call: &mut Call, endpoint: &Arc<Endpoint>, post: Pos
 /// What a platform's answer says.
 pub(super) fn words(reply: &Reply) -> String {
     String::from_utf8_lossy(&reply.body).trim_end().to_owned()
-}
-
-/// All of a small body; else what is there of it, maybe nothing. What went wrong is in the call's flow.
-pub(super) async fn beginning(body: &mut Upload) -> Result<Bytes, ()> {
-    if body.size_hint().exact().is_none_or(|bytes| bytes > COLLECTED) {
-        let frame = poll_fn(|cx| Poll::Ready(Pin::new(&mut *body).poll_frame(cx))).await;
-        return match frame {
-            Poll::Ready(Some(frame)) => frame.map_err(drop).map(|frame| frame.into_data().unwrap_or_default()),
-            Poll::Ready(None) | Poll::Pending => Ok(Bytes::new()),
-        };
-    }
-    let mut whole = BytesMut::new();
-    while let Some(frame) = body.frame().await {
-        if let Ok(data) = frame.map_err(drop)?.into_data() {
-            if body.is_end_stream() && whole.is_empty() {
-                return Ok(data); // most come in one piece
-            }
-            whole.extend_from_slice(&data);
-        }
-    }
-    Ok(whole.freeze())
 }
 
 fn send(

@@ -17,6 +17,8 @@ pub(crate) mod plain;
 mod pool;
 mod quic;
 mod source;
+mod spare;
+mod taken;
 mod tunnel;
 mod way;
 

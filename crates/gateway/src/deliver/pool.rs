@@ -19,7 +19,7 @@ use hyper::body::Incoming;
 use hyper::client::conn::{TrySendError, http1, http2};
 use nearpath_wire::client::{self, ConnectError};
 use nearpath_wire::identity::Peer;
-use nearpath_wire::mutual::{CallerStream, DialError, Protocol, Version};
+use nearpath_wire::mutual::{CallerStream, DialError, Protocol, Verdict, Version};
 use nearpath_wire::quic::Caller;
 use tokio::net::TcpStream;
 
@@ -41,7 +41,7 @@ pub(crate) enum Line {
     /// Nobody else uses it.
     Http1 { sender: http1::SendRequest<Upload>, tls: Option<Rc<Tls>> },
     /// Others may use it as well.
-    Http2 { sender: http2::SendRequest<Upload>, _stream: Stream },
+    Http2 { sender: http2::SendRequest<Upload>, stream: Stream },
 }
 
 /// What is known of a connection with TLS.
@@ -51,6 +51,10 @@ pub(crate) struct Tls {
     /// Of which caller it is.
     era: u32,
     peer: Peer,
+    /// What the instance says of the caller's certificate.
+    verdict: Verdict,
+    /// It has answered a request: the caller is accepted.
+    proven: Cell<bool>,
 }
 
 impl Line {
@@ -64,6 +68,30 @@ impl Line {
             Self::Http1 { sender, .. } => Either::Left(sender.try_send_request(request)),
             Self::Http2 { sender, .. } => Either::Right(sender.try_send_request(request)),
         }
+    }
+}
+
+impl Line {
+    fn tls(&self) -> Option<&Tls> {
+        match self {
+            Self::Http1 { tls, .. } => tls.as_deref(),
+            Self::Http2 { stream, .. } => stream.tls(),
+        }
+    }
+
+    /// Whether the instance may still turn the caller's certificate down.
+    pub(crate) fn is_on_trial(&self) -> bool {
+        self.tls().is_some_and(|tls| !tls.proven.get())
+    }
+
+    /// A request was answered.
+    pub(crate) fn answered(&self) {
+        self.tls().inspect(|tls| tls.proven.set(true));
+    }
+
+    /// Why the instance turned the caller's certificate down. Nothing that was sent on this line was looked at.
+    pub(crate) fn refusal(&self) -> Option<String> {
+        self.tls()?.verdict.refusal()
     }
 }
 
@@ -182,11 +210,13 @@ impl Dialing<'_> {
         protocol: Protocol,
     ) -> Result<(CallerStream<TcpStream>, Rc<Tls>), ConnectError> {
         let addr = self.endpoint.addr;
-        let both = self.caller.as_ref().zip(self.endpoint.name());
-        let (caller, name) = both.ok_or(DialError::Nameless { addr })?;
+        let nameless = |who| DialError::Nameless { addr, who };
+        let caller = self.caller.as_ref().ok_or_else(|| nameless("the gateway"))?;
+        let name = self.endpoint.name().ok_or_else(|| nameless("the instance, whose log says why,"))?;
         self.pools.meet(caller);
         let era = self.pools.era.get();
         let (stream, peer) = caller.tls().dial(addr, name, version, protocol, self.limit).await?;
-        Ok((stream, Rc::new(Tls { version, era, peer })))
+        let (verdict, proven) = (stream.verdict().clone(), Cell::new(false));
+        Ok((stream, Rc::new(Tls { version, era, peer, verdict, proven })))
     }
 }

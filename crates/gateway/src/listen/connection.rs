@@ -51,7 +51,7 @@ pub(super) async fn serve_connection(
     let peer = Rc::new(peer(port.zone, port.tls.is_some(), addr));
     lane.lives.add(life.clone());
     if port.is_draining() {
-        lane.lives.drain(); // accepted in the same moment: it did not hear the order
+        lane.lives.drain(lane.now()); // accepted in the same moment: it did not hear the order
     }
     let (resets, alt_svc) = (Rc::new(Resets::new(lane.now())), port.alt_svc.clone());
     let visit = Rc::new(Visit { lane: lane.clone(), peer, life: life.clone(), alt_svc, resets });
@@ -95,6 +95,7 @@ async fn encrypted(
 ) -> Result<(), BoxError> {
     let handshake = TlsAcceptor::from(tls.clone()).accept(stream);
     let stream = tokio::time::timeout(port.tls_timeout, handshake).await.map_err(io::Error::from)??;
+    visit.life.expects();
     let h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
     let stream = Watched::new(stream, Bytes::new(), visit.life.clone());
     if h2 { http2(visit, port, stream).await } else { http1(visit, port, stream).await }
@@ -152,12 +153,6 @@ impl Visit {
             Ok(Target::Function { name, rest }) => self.lane.table.find(name).map(|function| Found { function, rest }),
             _ => None,
         }
-    }
-
-    /// The same, from another address.
-    pub(super) fn moved(&self, peer: Peer) -> Self {
-        let (lane, life, alt_svc) = (self.lane.clone(), self.life.clone(), self.alt_svc.clone());
-        Self { lane, peer: Rc::new(peer), life, alt_svc, resets: self.resets.clone() }
     }
 
     /// Says where else the same is served.

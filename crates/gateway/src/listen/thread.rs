@@ -58,7 +58,7 @@ async fn serve(lane: Rc<Lane>, thread: Thread, settings: &Settings) -> io::Resul
         accepted.await.map_err(io::Error::other)??;
     }
     thread.drain.signaled().await;
-    lane.lives.drain();
+    lane.lives.drain(lane.now());
     if tokio::time::timeout(settings.drain_timeout, lane.settled()).await.is_err() {
         tracing::warn!(limit = ?settings.drain_timeout, "requests were still running at the end of the drain; cutting them");
         lane.cut();

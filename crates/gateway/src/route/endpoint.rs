@@ -26,6 +26,8 @@ pub(crate) struct Endpoint {
     pub reach: Reach,
     /// What it is called where it shows a certificate, once that is known; it does not change.
     name: OnceLock<Arc<str>>,
+    /// It has said of a call that it did not run it, and has answered none since.
+    wary: AtomicBool,
     /// Nothing is left of it: connections that do not notice that by themselves are to be cut.
     gone: AtomicBool,
     /// Bit 31: withdrawn. Below: requests at it. One word, so that each request knows for sure on which side of the
@@ -42,8 +44,9 @@ impl Endpoint {
     fn new(id: InstanceId, addr: SocketAddr, transport: Transport) -> Self {
         static SERIAL: AtomicU64 = AtomicU64::new(0);
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-        let (reach, name, gone) = (Reach::default(), OnceLock::new(), AtomicBool::new(false));
-        Self { id, addr, serial, transport, reach, name, gone, load: AtomicU32::new(0) }
+        let (reach, name, load) = (Reach::default(), OnceLock::new(), AtomicU32::new(0));
+        let (wary, gone) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { id, addr, serial, transport, reach, name, wary, gone, load }
     }
 
     /// What it is called over QUIC and TLS; `None`: it has no certificate.
@@ -55,6 +58,18 @@ impl Endpoint {
     pub(crate) fn named(&self, name: Option<&Arc<str>>) {
         if let Some(name) = name {
             self.name.get_or_init(|| Arc::clone(name));
+        }
+    }
+
+    /// Whether what it gets may have to go elsewhere: worth a copy of each request.
+    pub(crate) fn is_wary(&self) -> bool {
+        self.wary.load(Ordering::Relaxed)
+    }
+
+    /// It answered a call; or did not run it, and said so.
+    pub(crate) fn answered(&self, ran: bool) {
+        if self.is_wary() == ran {
+            self.wary.store(!ran, Ordering::Relaxed);
         }
     }
 

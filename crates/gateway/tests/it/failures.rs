@@ -1,8 +1,12 @@
 //! Instances that die, refuse, stall or talk nonsense.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
 use http::{Request, Response};
 use nearpath_testkit::{eventually, free_addr, within};
 use nearpath_types::Policy;
+use nearpath_wire::unseen::NOT_RUN;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc::unbounded_channel;
 
@@ -175,4 +179,95 @@ async fn a_dead_instance_beside_a_full_one_does_not_lose_the_request() {
     for one in both {
         assert_eq!(within(one).await.unwrap().status, 200);
     }
+}
+
+/// Answers as a watchdog does that could not hand the call to its tenant, once `sick` is set; `mark` says so where no tenant can.
+async fn unwell(sick: Arc<AtomicBool>, mark: bool) -> (std::net::SocketAddr, Arc<AtomicUsize>) {
+    let refused = Arc::new(AtomicUsize::new(0));
+    let count = refused.clone();
+    let at = serving(move |_| {
+        let mut answer = Response::new(full("well"));
+        if sick.load(Ordering::SeqCst) {
+            count.fetch_add(1, Ordering::SeqCst);
+            answer = Response::new(full("watchdog: connect_failed: the tenant's server cannot be reached\n"));
+            *answer.status_mut() = http::StatusCode::BAD_GATEWAY;
+            answer.headers_mut().insert("x-openfaas-internal", "of-watchdog".parse().unwrap());
+            answer.headers_mut().insert("x-nearpath-reason", "connect_failed".parse().unwrap());
+            if mark {
+                answer.headers_mut().insert(NOT_RUN, "connect_failed".parse().unwrap());
+            }
+        }
+        async move { answer }
+    });
+    (at.await, refused)
+}
+
+fn call(body: &'static str) -> Request<house::TestBody> {
+    Request::post("/function/echo").body(full(body)).unwrap()
+}
+
+#[tokio::test]
+async fn what_an_instance_has_not_run_goes_to_another_one() {
+    let house = House::open();
+    let (sick, refused) = unwell(Arc::new(AtomicBool::new(true)), true).await;
+    house.publish(&[("echo", Policy::default(), &[sick, mirror().await])]);
+    for _ in 0..20 {
+        let answer = ask(house.public, Request::get("/function/echo").body(full("")).unwrap()).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+    }
+    for _ in 0..20 {
+        let answer = ask(house.public, call("body")).await;
+        assert!(answer.status == 200 && answer.body.ends_with("\n\nbody"), "{answer:?}");
+    }
+    assert!(refused.load(Ordering::SeqCst) > 1, "the control: it was asked");
+}
+
+/// A copy of each request would cost all of them: so one is passed on, at the most, of those that a connection brings that has served before.
+#[tokio::test]
+async fn an_instance_that_falls_ill_loses_one_call_at_the_most() {
+    let house = House::with(nearpath_gateway::Settings::default());
+    let sick = Arc::new(AtomicBool::new(false));
+    let (at, _) = unwell(sick.clone(), true).await;
+    house.publish(&[("echo", Policy::default(), &[at, mirror().await])]);
+    let mut sender = house::h2(house.public).await;
+    let ask = async |sender: &mut hyper::client::conn::http2::SendRequest<house::TestBody>| {
+        let request = Request::post("http://shop.example/function/echo").body(full("body")).unwrap();
+        house::finish(within(sender.send_request(request)).await.unwrap()).await
+    };
+    for _ in 0..20 {
+        assert_eq!(ask(&mut sender).await.status, 200);
+    }
+    sick.store(true, Ordering::SeqCst);
+    let mut passed_on = 0;
+    for _ in 0..20 {
+        let answer = ask(&mut sender).await;
+        assert!(answer.headers.get(NOT_RUN).is_none(), "callers do not see the mark");
+        passed_on += usize::from(answer.status != 200);
+        assert!(answer.status == 200 || answer.reason() == "connect_failed", "{answer:?}");
+    }
+    assert!(passed_on <= 1, "{passed_on}");
+}
+
+#[tokio::test]
+async fn an_instance_that_never_runs_anything_is_told_with_its_own_words() {
+    let house = House::open();
+    let (sick, _) = unwell(Arc::new(AtomicBool::new(true)), true).await;
+    house.publish(&[("echo", Policy { cold_timeout: ms(60), ..Policy::default() }, &[sick])]);
+    let answer = house.get("/function/echo").await;
+    assert_eq!((answer.status, answer.reason()), (502, "connect_failed"));
+    assert!(answer.body.contains("no instance of echo") && answer.body.contains("the tenant's server"), "{answer:?}");
+}
+
+/// A function may pass on what it was told itself: that says nothing of its own call.
+#[tokio::test]
+async fn a_refusal_that_a_tenant_passes_on_is_its_answer() {
+    let house = House::open();
+    let (tenant, asked) = unwell(Arc::new(AtomicBool::new(true)), false).await;
+    house.publish(&[("echo", Policy::default(), &[tenant, mirror().await])]);
+    let mut seen = 0;
+    for _ in 0..20 {
+        seen += usize::from(house.get("/function/echo").await.status == 502);
+    }
+    assert_eq!(seen, asked.load(Ordering::SeqCst), "each call is answered by whom it reached first");
+    assert!(seen > 0);
 }

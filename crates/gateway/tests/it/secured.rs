@@ -46,41 +46,68 @@ fn credentials(authority: &Authority, id: SpiffeId, name: &str) -> Credentials {
 impl Site {
     /// The instance says of each call on which connection it came, and what that is.
     async fn new() -> Self {
-        let authority = Authority::new(DOMAIN, SystemTime::now(), Duration::from_secs(3600)).unwrap();
+        let authority = authority();
         let trust = Trust::new(DOMAIN, &[authority.certificate().clone()]).unwrap();
-        let id = SpiffeId::instance(DOMAIN, "echo".parse().unwrap(), InstanceId(1));
-        let entrance = Arc::new(Entrance::new(true));
-        let provision = Provision {
-            credentials: credentials(&authority, id, NAME),
-            authorities: vec![authority.certificate().clone()],
-            callers: Vec::new(),
-            revoked: Vec::new(),
-            key: TokenKey([7; 32]),
-            entries: Vec::new(),
-        };
-        entrance.provision(&provision).unwrap();
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let at = listener.local_addr().unwrap();
-        tokio::spawn(accept(listener, entrance));
+        let at = instance(&authority, &[&authority]).await;
         Self { authority, trust, at }
     }
 
     fn caller(&self) -> Caller {
-        let credentials = credentials(&self.authority, SpiffeId::gateway(DOMAIN, "node-a"), "gateway");
+        self.caller_of(&self.authority)
+    }
+
+    /// One that knows the instance, with a certificate of this authority.
+    fn caller_of(&self, authority: &Authority) -> Caller {
+        let credentials = credentials(authority, SpiffeId::gateway(DOMAIN, "node-a"), "gateway");
         Caller::new(&credentials, self.trust.clone(), &Arc::default()).unwrap()
     }
 
     /// A function for each transport, named after it, with an instance of its own at the same address.
     fn publish(&self, house: &House) {
-        let functions = TRANSPORTS.iter().zip(1..).map(|(transport, id)| {
-            let cold_timeout = Duration::from_millis(200); // so long an instance that cannot be reached is tried
+        self.publish_all(house, &[self.at]);
+    }
+
+    /// The same with an instance at each of these.
+    fn publish_all(&self, house: &House, all: &[SocketAddr]) {
+        self.publish_named(house, all, Some(NAME), Duration::from_millis(200)); // so long one that cannot be reached is tried
+    }
+
+    fn publish_named(&self, house: &House, all: &[SocketAddr], name: Option<&str>, cold_timeout: Duration) {
+        let quic = name.map(Into::into);
+        let functions = TRANSPORTS.iter().zip(1u64..).map(|(transport, function)| {
             let (name, policy) = (transport.to_string(), Policy { cold_timeout, ..Policy::default() });
-            let ready = house::instance(self.at, InstanceState::Ready);
-            let instance = Instance { id: InstanceId(id), quic: Some(NAME.into()), transport: *transport, ..ready };
-            FunctionRoute { instances: vec![instance], ..house::route(&name, policy, &[self.at]) }
+            let instances = all.iter().zip(0..).map(|(at, number)| {
+                let ready = house::instance(*at, InstanceState::Ready);
+                let id = InstanceId(function * 100 + number);
+                Instance { id, quic: quic.clone(), transport: *transport, ..ready }
+            });
+            FunctionRoute { instances: instances.collect(), ..house::route(&name, policy, all) }
         });
         house.gateway.publish(&Snapshot { version: 1, functions: functions.collect() });
     }
+}
+
+fn authority() -> Authority {
+    Authority::new(DOMAIN, SystemTime::now(), Duration::from_secs(3600)).unwrap()
+}
+
+/// An instance that `own` has signed for, and that takes callers of all `authorities`.
+async fn instance(own: &Authority, authorities: &[&Authority]) -> SocketAddr {
+    let id = SpiffeId::instance(DOMAIN, "echo".parse().unwrap(), InstanceId(1));
+    let provision = Provision {
+        credentials: credentials(own, id, NAME),
+        authorities: authorities.iter().map(|authority| authority.certificate().clone()).collect(),
+        callers: Vec::new(),
+        revoked: Vec::new(),
+        key: TokenKey([7; 32]),
+        entries: Vec::new(),
+    };
+    let entrance = Arc::new(Entrance::new(true));
+    entrance.provision(&provision).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = listener.local_addr().unwrap();
+    tokio::spawn(accept(listener, entrance));
+    at
 }
 
 async fn accept(listener: TcpListener, entrance: Arc<Entrance>) {
@@ -96,7 +123,7 @@ async fn connection(stream: TcpStream, from: SocketAddr, entrance: Arc<Entrance>
     if begun.opening() == Opening::Plain {
         return serve(begun, format!("plain {number}")).await;
     }
-    let (stream, guest) = entrance.accept(begun, from, LIMIT).await.unwrap();
+    let Ok((stream, guest)) = entrance.accept(begun, from, LIMIT).await else { return };
     let peer = guest.admit(SystemTime::now()).unwrap();
     let said = format!("{:?} of {} {number}", stream.get_ref().1.protocol_version().unwrap(), peer.name);
     serve(stream, said).await;
@@ -191,4 +218,70 @@ async fn an_instance_that_is_taken_back_is_not_called() {
     site.publish(&house);
     let answer = ask(&mut house::h2(house.public).await, Transport::Tls13, "text/plain").await;
     assert!(answer.status >= 500 && answer.body.contains("was revoked"), "{answer:?}");
+}
+
+/// In TLS 1.3 the gateway has sent its request before it knows.
+#[tokio::test]
+async fn who_does_not_accept_the_gateway_says_so_and_has_run_nothing() {
+    let (site, other) = (Site::new().await, authority());
+    let (_tell, caller) = watch::channel(site.caller_of(&other));
+    let house = House::named(caller);
+    site.publish(&house);
+    let mut sender = house::h2(house.public).await;
+    for (transport, kind) in [
+        (Transport::Tls13, "text/plain"),
+        (Transport::Tls12, "text/plain"),
+        (Transport::Tls13, "application/grpc"),
+        (Transport::Tls12, "application/grpc"),
+    ] {
+        let answer = ask(&mut sender, transport, kind).await;
+        assert_eq!(answer.reason(), "connect_failed", "{transport} {kind} {answer:?}");
+        let told = format!("{}{}", answer.body, answer.header("grpc-message"));
+        assert!(told.contains("DecryptError") || told.contains("UnknownCA"), "{answer:?}");
+    }
+    let request = Request::post("http://shop.example/function/tls13").body(full("a body"));
+    let answer = house::finish(within(sender.send_request(request.unwrap())).await.unwrap()).await;
+    assert_eq!((answer.status, answer.reason()), (502, "connect_failed"), "{answer:?}");
+}
+
+#[tokio::test]
+async fn another_instance_that_accepts_the_gateway_gets_the_call() {
+    let (site, other) = (Site::new().await, authority());
+    let (_tell, caller) = watch::channel(site.caller_of(&other));
+    let house = House::named(caller);
+    let knowing = instance(&site.authority, &[&site.authority, &other]).await;
+    site.publish_all(&house, &[site.at, knowing]);
+    let mut sender = house::h2(house.public).await;
+    for round in 0..10 {
+        for (transport, kind) in [(Transport::Tls13, "text/plain"), (Transport::Tls13, "application/grpc")] {
+            let answer = ask(&mut sender, transport, kind).await;
+            assert!(answer.body.starts_with("TLSv1_3 of gateway"), "{round} {kind} {answer:?}");
+        }
+        let request = Request::post("http://shop.example/function/tls13").body(full("a body"));
+        let answer = house::finish(within(sender.send_request(request.unwrap())).await.unwrap()).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_instance_without_a_certificate_is_waited_for_and_never_called_in_clear() {
+    let site = Site::new().await;
+    let (_tell, caller) = watch::channel(site.caller());
+    let house = House::named(caller);
+    site.publish_named(&house, &[site.at], None, Duration::from_millis(50));
+    let mut sender = house::h2(house.public).await;
+    for transport in [Transport::Tls13, Transport::Tls12] {
+        let answer = ask(&mut sender, transport, "text/plain").await;
+        assert_eq!((answer.status, answer.reason()), (502, "connect_failed"), "{answer:?}");
+        assert!(answer.body.contains("the instance, whose log says why, has no certificate"), "{answer:?}");
+    }
+    site.publish_named(&house, &[site.at], None, LIMIT);
+    let waiting = ask(&mut sender, Transport::Tls13, "text/plain");
+    let named = async {
+        let inflight = r#"nearpath_inflight{function_name="tls13.openfaas-fn"} 1"#;
+        nearpath_testkit::eventually(inflight, async || house.metrics().contains(inflight)).await;
+        site.publish_named(&house, &[site.at], Some(NAME), LIMIT);
+    };
+    let (answer, ()) = tokio::join!(waiting, named);
+    assert_eq!(answer.body, "TLSv1_3 of gateway 1", "{answer:?}");
 }

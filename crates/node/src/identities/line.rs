@@ -4,7 +4,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use nearpath_types::frames::LONGEST_BACK;
+use nearpath_types::frames::{LONGEST_BACK, Pieces};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
@@ -15,7 +15,7 @@ const READ: usize = 4 << 10;
 #[derive(Debug)]
 pub(super) struct Line {
     stream: UnixStream,
-    held: Vec<u8>,
+    pieces: Pieces,
 }
 
 impl Line {
@@ -24,7 +24,7 @@ impl Line {
     pub(super) fn new(socket: OwnedFd) -> io::Result<Self> {
         let stream = std::os::unix::net::UnixStream::from(socket);
         stream.set_nonblocking(true)?;
-        Ok(Self { stream: UnixStream::from_std(stream)?, held: Vec::new() })
+        Ok(Self { stream: UnixStream::from_std(stream)?, pieces: Pieces::up_to(LONGEST_BACK) })
     }
 
     /// Writes a whole frame. A watchdog that does not read holds up what is for itself alone.
@@ -38,29 +38,14 @@ impl Line {
     /// When it is too long, or broken off.
     pub(super) async fn next(&mut self) -> io::Result<Option<Vec<u8>>> {
         loop {
-            if let Some(frame) = self.whole()? {
+            if let Some(frame) = self.pieces.whole()? {
                 return Ok(Some(frame));
             }
-            self.held.reserve(READ);
-            match self.stream.read_buf(&mut self.held).await? {
-                0 if self.held.is_empty() => return Ok(None),
+            match self.stream.read_buf(self.pieces.room(READ)).await? {
+                0 if self.pieces.is_empty() => return Ok(None),
                 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
                 _ => {}
             }
         }
-    }
-
-    fn whole(&mut self) -> io::Result<Option<Vec<u8>>> {
-        let Some(length) = self.held.first_chunk() else { return Ok(None) };
-        let length = u32::from_le_bytes(*length) as usize;
-        if length > LONGEST_BACK {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, format!("a frame of {length} bytes")));
-        }
-        if self.held.len() < 4 + length {
-            return Ok(None);
-        }
-        let rest = self.held.split_off(4 + length);
-        let frame = std::mem::replace(&mut self.held, rest);
-        Ok(Some(frame[4..].to_vec()))
     }
 }

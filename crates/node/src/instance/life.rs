@@ -179,10 +179,14 @@ impl Life {
 
     /// Tells the instance who it is, beside its start, and talks with it for as long as it is there.
     fn identify(&self, socket: OwnedFd) -> Telling {
-        let (function, id, tools) = (self.blueprint.function.clone(), self.blueprint.id, self.tools.clone());
+        let (function, id) = (self.blueprint.function.clone(), self.blueprint.id);
+        let Tools { events, logs, .. } = self.tools.clone();
         let known = move |named: Result<Arc<str>, String>| match named {
-            Ok(name) => drop(tools.events.send(Event::Named(id, name))),
-            Err(why) => tracing::warn!(%function, instance = %id, "it is not called over QUIC: {why}"),
+            Ok(name) => drop(events.send(Event::Named(id, name))),
+            Err(why) => {
+                tracing::warn!(%function, instance = %id, "it has no certificate, so it is not called: {why}");
+                logs.push(&function, id, format!("{OWN_WORDS}it has no certificate, so it is not called: {why}"));
+            }
         };
         let picked_up = self.blueprint.eip.filter(|_| self.blueprint.pickup.is_some());
         let addr = picked_up.map(|eip| InstanceAddr((eip.0, variables::PORT).into()));

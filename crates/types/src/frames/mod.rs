@@ -7,10 +7,12 @@
 mod bytes;
 mod callees;
 mod handshake;
+mod pieces;
 mod tally;
 
 pub use callees::{Callee, Peer};
 pub use handshake::{DATAGRAM, DATAGRAMS, Handshake};
+pub use pieces::Pieces;
 pub use tally::{BUCKETS, Tally};
 
 use bytes::Reader;
@@ -55,6 +57,9 @@ pub enum FromWatchdog {
 /// Why a frame cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BadFrame {
+    /// Longer than its writer may make it.
+    #[error("a frame of {0} bytes is too long")]
+    TooLong(usize),
     /// Of another release.
     #[error("a frame of kind {0} is not known: install node and watchdog of one release")]
     Kind(u8),
@@ -70,6 +75,12 @@ pub enum BadFrame {
     /// A number that has no meaning.
     #[error("the frame holds a number that has no meaning")]
     Number,
+}
+
+impl From<BadFrame> for std::io::Error {
+    fn from(bad: BadFrame) -> Self {
+        Self::new(std::io::ErrorKind::InvalidData, bad)
+    }
 }
 
 impl<'a> FromNode<'a> {

@@ -59,8 +59,9 @@ struct Desk {
     counters: RefCell<Vec<Arc<Counters>>>,
     news: Arc<News>,
     me: RefCell<Caller>,
-    dialer: RefCell<Dialer>,
-    sessions: Arc<Sessions>,
+    dialer: Rc<RefCell<Dialer>>,
+    /// Those of this instance's certificate: with another come others, so none can be mistaken.
+    sessions: RefCell<Arc<Sessions>>,
     minting: Minting,
     to_node: mpsc::UnboundedSender<Vec<u8>>,
 }
@@ -85,7 +86,8 @@ impl Edges {
         let sessions = Arc::default();
         let me = Caller::new(&told.credentials, told.trust_as_caller()?, &sessions)?;
         let (callees, counters, news) = Default::default();
-        let (minting, dialer, me) = (Minting::new(to_node.clone()), RefCell::new(dialer(&me)), RefCell::new(me));
+        let (dialer, me, sessions) = (RefCell::new(dialer(&me)), RefCell::new(me), RefCell::new(sessions));
+        let (minting, dialer) = (Minting::new(to_node.clone()), Rc::new(dialer));
         let desk = Rc::new(Desk { callees, counters, news, me, dialer, sessions, minting, to_node });
         if self.0.set(Rc::clone(&desk)).is_ok() {
             spawn_local(desk.report());
@@ -107,13 +109,17 @@ impl Edges {
         let trust = told.trust_as_caller()?;
         let me = match same {
             true => desk.me.borrow().trusting(trust),
-            false => Caller::new(&told.credentials, trust, &desk.sessions)?,
+            false => {
+                let sessions = Arc::default();
+                let me = Caller::new(&told.credentials, trust, &sessions)?;
+                desk.sessions.replace(sessions);
+                me
+            }
         };
         desk.dialer.replace(dialer(&me));
         desk.me.replace(me);
         desk.peers().for_each(|peer| peer.part()); // a peer is looked at when a connection is made
         if !same {
-            desk.sessions.clear();
             desk.meet();
         }
         Ok(())
@@ -192,8 +198,9 @@ impl Desk {
             names.for_each(|name| drop(new.insert(name, Rc::clone(&callee))));
         }
         let gone = known.into_values().filter(|peer| peers_of(&new).all(|other| other.name != peer.name));
+        let sessions = self.sessions.borrow();
         gone.for_each(|peer| {
-            self.sessions.forget(&peer.name);
+            sessions.forget(&peer.name);
             peer.end();
         });
         *self.callees.borrow_mut() = new;
@@ -224,21 +231,35 @@ impl Desk {
 
     /// Makes sessions with those of whom there is none, and connections to those that were called lately; beside everything else.
     fn meet(self: &Rc<Self>) {
-        let strange = |peer: &Rc<Peer>| self.sessions.left(&peer.name) == 0 && !peer.has_line();
+        let sessions = self.sessions.borrow();
+        let strange = |peer: &Rc<Peer>| sessions.left(&peer.name) == 0 && !peer.has_line();
         let callees = self.callees.borrow();
         let mut peers: Vec<_> =
-            callees.values().flat_map(|callee| &callee.peers).filter(|peer| strange(peer)).collect();
+            callees.values().flat_map(|callee| &callee.peers).filter(|peer| strange(peer)).cloned().collect();
         peers.sort_by(|a, b| a.name.cmp(&b.name));
         peers.dedup_by(|a, b| a.name == b.name); // a function may have several names
-        for peer in peers.into_iter().cloned() {
+        for peer in peers {
             let desk = Rc::clone(self);
             spawn_local(async move {
-                let me = desk.me.borrow().clone();
-                desk.minting.mint(&me, &desk.sessions, &peer.name, peer.addr).await;
+                desk.mint(&peer).await;
                 if desk.is_wanted(&peer) {
                     let _ = peer.line(&desk.dialer).await; // who calls it learns why
                 }
             });
+        }
+    }
+
+    /// Makes a session with this one, as who this instance is at the end of it.
+    async fn mint(&self, peer: &Peer) {
+        loop {
+            let (me, sessions) = (self.me.borrow().clone(), Arc::clone(&self.sessions.borrow()));
+            self.minting.mint(&me, &sessions, &peer.name, peer.addr).await;
+            if self.peers().all(|one| one.name != peer.name) {
+                return sessions.forget(&peer.name); // it has gone meanwhile
+            }
+            if self.me.borrow().is_same(&me) {
+                return;
+            }
         }
     }
 

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use nearpath_types::frames;
 use nearpath_wire::quic::{DialError, Dialer, Line};
 use tokio::sync::Mutex;
+use tokio::task::spawn_local;
 
 use super::choice::Silence;
 
@@ -64,10 +65,16 @@ impl Peer {
     ///
     /// # Errors
     /// See [`DialError`]; it is then left alone for a while.
-    pub(super) async fn line(self: &Rc<Self>, dialer: &RefCell<Dialer>) -> Result<Line, DialError> {
+    pub(super) async fn line(self: &Rc<Self>, dialer: &Rc<RefCell<Dialer>>) -> Result<Line, DialError> {
         if let Some(line) = self.ready() {
             return Ok(line);
         }
+        // Whoever waits may have less time than that takes. It goes on without: others are told what came of it.
+        let dialling = spawn_local(Rc::clone(self).dial(Rc::clone(dialer)));
+        dialling.await.unwrap_or_else(|failed| std::panic::resume_unwind(failed.into_panic()))
+    }
+
+    async fn dial(self: Rc<Self>, dialer: Rc<RefCell<Dialer>>) -> Result<Line, DialError> {
         let _turn = self.dialling.lock().await;
         if let Some(line) = self.ready() {
             return Ok(line);
@@ -77,7 +84,7 @@ impl Peer {
         let line = dialled.inspect_err(|_| self.silence.failed(Instant::now()))?;
         self.line.replace(Some(line.clone()));
         match line.is_early() {
-            true => drop(tokio::task::spawn_local(Rc::clone(self).watch(line.clone()))),
+            true => drop(spawn_local(Rc::clone(&self).watch(line.clone()))),
             false => self.silence.broken(),
         }
         Ok(line)

@@ -2,8 +2,7 @@
 
 use std::io;
 
-use bytes::{Buf, Bytes, BytesMut};
-use nearpath_types::frames::LONGEST;
+use nearpath_types::frames::{LONGEST, Pieces};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 /// What is read at a time.
@@ -13,40 +12,26 @@ const READ: usize = 16 << 10;
 #[derive(Debug)]
 pub(crate) struct Line<S> {
     stream: S,
-    held: BytesMut,
+    pieces: Pieces,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Line<S> {
     pub(crate) fn new(stream: S) -> Self {
-        Self { stream, held: BytesMut::new() }
+        Self { stream, pieces: Pieces::up_to(LONGEST) }
     }
 
     /// The next frame, without its length; nothing when the node has gone. A caller that stops waiting loses nothing.
-    pub(crate) async fn next(&mut self) -> io::Result<Option<Bytes>> {
+    pub(crate) async fn next(&mut self) -> io::Result<Option<Vec<u8>>> {
         loop {
-            if let Some(frame) = self.whole()? {
+            if let Some(frame) = self.pieces.whole()? {
                 return Ok(Some(frame));
             }
-            self.held.reserve(READ);
-            match self.stream.read_buf(&mut self.held).await? {
-                0 if self.held.is_empty() => return Ok(None),
+            match self.stream.read_buf(self.pieces.room(READ)).await? {
+                0 if self.pieces.is_empty() => return Ok(None),
                 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
                 _ => {}
             }
         }
-    }
-
-    fn whole(&mut self) -> io::Result<Option<Bytes>> {
-        let Some(length) = self.held.first_chunk() else { return Ok(None) };
-        let length = u32::from_le_bytes(*length) as usize;
-        if length > LONGEST {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, format!("a frame of {length} bytes")));
-        }
-        if self.held.len() < 4 + length {
-            return Ok(None);
-        }
-        self.held.advance(4);
-        Ok(Some(self.held.split_to(length).freeze()))
     }
 
     /// Writes a whole frame. Frames of this side are few and small, so the node's side of the socket has room for them.

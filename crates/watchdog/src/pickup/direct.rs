@@ -4,20 +4,22 @@
 //! held whole goes in the first flight where there is a session; one that is still coming waits for the handshake.
 
 use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, HeaderValue};
 use http::uri::PathAndQuery;
 use http::{Method, Request, Response, Uri, request};
-use http_body_util::BodyExt;
+use http_body::{Frame, SizeHint};
 use nearpath_types::policy::ZeroRtt;
 use nearpath_types::{PlatformError, Reason};
 use nearpath_wire::quic::{Answer, CallError, Early, Line, Terms};
 use tokio::time::timeout;
 
 use super::identity::Asked;
-use super::wish::Wish;
+use super::wish::{Wish, X_TIMEOUT};
 use super::{Pickup, Sent};
 use crate::body::Body;
 use crate::edges::{Callee, Counted};
@@ -48,13 +50,17 @@ pub(super) async fn call<B: Sendable>(
     request: Request<B>,
 ) -> Result<Sent<B>, PlatformError> {
     let mut counted = callee.count();
-    let Some(line) = pickup.edges.line(callee).await else {
-        counted.elsewhere();
-        return Ok(Sent::Not(request));
+    let line = match within(left(asked, wish), pickup.edges.line(callee)).await {
+        Some(Some(line)) => line,
+        Some(None) => {
+            counted.elsewhere();
+            return Ok(Sent::Not(later(request, asked, wish)));
+        }
+        None => return Err(late(wish)),
     };
     let (mut head, body) = request.into_parts();
     let before = readdress(&mut head, asked, wish, pickup);
-    let left = wish.timeout.map(|limit| limit.saturating_sub(asked.took()));
+    let left = left(asked, wish);
     let terms = Terms { patience: left, trace: party::traced(&head.headers) };
     let early = early(callee.zero_rtt(), &head.method);
     let tried = within(left, body.send(&line, &head, terms, early)).await;
@@ -63,7 +69,7 @@ pub(super) async fn call<B: Sendable>(
         None => Err(late(wish)),
         Some(Tried::Unseen(body)) => {
             counted.elsewhere();
-            Ok(Sent::Not(Request::from_parts(head, body)))
+            Ok(Sent::Not(later(Request::from_parts(head, body), asked, wish)))
         }
         Some(Tried::Answered(response)) => {
             counted.answered(response.status().as_u16());
@@ -74,6 +80,20 @@ pub(super) async fn call<B: Sendable>(
         }
         Some(Tried::Lost(fault)) => Err(lost(wish, &fault.to_string())),
     }
+}
+
+/// How long its caller still waits, if it said.
+fn left(asked: &Asked, wish: &Wish) -> Option<Duration> {
+    wish.timeout.map(|limit| limit.saturating_sub(asked.took()))
+}
+
+/// A request for the gateway, which would begin to count anew.
+fn later<B>(mut request: Request<B>, asked: &Asked, wish: &Wish) -> Request<B> {
+    if let Some(left) = left(asked, wish) {
+        let left = format!("{}ms", left.as_millis().max(1));
+        request.headers_mut().insert(X_TIMEOUT, HeaderValue::from_str(&left).expect("a number and two letters"));
+    }
+    request
 }
 
 /// Gives the head the function's own path; returns what was there.
@@ -127,19 +147,12 @@ impl Sendable for Inbound {
 
 /// Whether the callee's platform says that its code has not seen the call, because it is full or stops.
 fn did_not_run(response: &Response<Answer>) -> bool {
-    let said = response.body().answered();
-    let reason = || Reason::ALL.iter().find(|reason| **reason as u16 == said.reason);
-    said.platform && reason().is_some_and(|reason| reason.retry_is_safe())
+    response.body().answered().refusal().is_some_and(Reason::did_not_run)
 }
 
 fn answer(response: Response<Answer>, counted: Counted, asked: &Asked, pickup: &Pickup) -> Response<Body> {
     let platform = response.body().answered().platform;
-    let mut response = response.map(|body| {
-        Body::stream(body.map_frame(move |frame| {
-            let _until_its_end = &counted;
-            frame
-        }))
-    });
+    let mut response = response.map(|body| Body::stream(Open { body, _until_its_end: counted }));
     let headers = response.headers_mut();
     hop::strip(headers, false);
     if !asked.head {
@@ -150,6 +163,33 @@ fn answer(response: Response<Answer>, counted: Counted, asked: &Asked, pickup: &
     }
     asked.to_caller(headers, pickup, "quic");
     response
+}
+
+/// The body of an answer, whose call is open as long as there is more of it.
+#[derive(Debug)]
+struct Open {
+    body: Answer,
+    _until_its_end: Counted,
+}
+
+impl http_body::Body for Open {
+    type Data = Bytes;
+    type Error = <Answer as http_body::Body>::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
 }
 
 fn late(wish: &Wish) -> PlatformError {

@@ -15,7 +15,7 @@ use crate::mode;
 /// not held cannot go another way when its callee is full.
 pub(super) const LARGEST: usize = 1 << 20;
 
-const X_TIMEOUT: HeaderName = HeaderName::from_static("x-timeout");
+pub(super) const X_TIMEOUT: HeaderName = HeaderName::from_static("x-timeout");
 const FUNCTION: &str = "/function/";
 
 /// A call of a function.

@@ -9,6 +9,7 @@ use http::{Request, Response, Version};
 use http_body_util::{BodyExt, Empty, StreamBody};
 use hyper::body::Frame;
 use nearpath_testkit::within;
+use nearpath_wire::unseen::NOT_RUN;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
@@ -45,7 +46,21 @@ async fn a_call_that_no_tenant_took_says_that_it_did_not_run() {
     let response = send(watchdog.addr, Request::post("/").body(full("pay")).unwrap()).await.unwrap();
     assert_eq!(response.headers()["x-openfaas-internal"], "of-watchdog");
     assert_eq!(response.headers()["x-nearpath-reason"], "connect_failed");
+    assert_eq!(response.headers()[NOT_RUN], "connect_failed", "the gateway may take it elsewhere");
     assert_eq!(text(response).await.0, 502);
+}
+
+/// A tenant that has met a refusal itself may pass it on as it came.
+#[tokio::test]
+async fn a_tenant_cannot_say_that_its_call_did_not_run() {
+    let answer = async |_| {
+        let answer = Response::builder().status(502).header(NOT_RUN, "connect_failed");
+        answer.header("x-nearpath-reason", "connect_failed").body(full("B was not there")).unwrap()
+    };
+    let watchdog = Watchdog::http(tenant(answer).await, &[]);
+    let response = send(watchdog.addr, Request::post("/").body(full("pay")).unwrap()).await.unwrap();
+    assert_eq!(response.headers().get(NOT_RUN), None);
+    assert_eq!(text(response).await, (502, "B was not there".to_owned()));
 }
 
 #[tokio::test]

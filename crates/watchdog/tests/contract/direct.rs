@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::net::UnixStream as Blocking;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use http::{Request, Response};
 use http_body_util::BodyExt;
@@ -14,6 +14,7 @@ use nearpath_types::policy::ZeroRtt;
 use nearpath_types::{FunctionId, InstanceId, Reason, SpiffeId};
 use nearpath_wire::early::mint::Worker;
 use nearpath_wire::early::{Entry, Provision, Register, TokenKey};
+use nearpath_wire::identity::Credentials;
 use nearpath_wire::identity::authority::Authority;
 use nearpath_wire::quic::config;
 use rustix::process::Signal;
@@ -21,7 +22,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UdpSocket, UnixStream};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
-use crate::node::{DOMAIN, HOUR, credentials, run, start};
+use crate::node::{DOMAIN, HOUR, credentials, credentials_for, listening, run, start};
 use crate::support::{Watchdog, full, send, tenant, text};
 
 fn id(name: &str) -> FunctionId {
@@ -48,6 +49,8 @@ struct Pair {
     pickup: SocketAddr,
     node_of_a: UnixStream,
     node_of_b: UnixStream,
+    authority: Authority,
+    provision_of_a: Provision,
     provision_of_b: Provision,
     /// What the gateway was asked for.
     forwarded: mpsc::UnboundedReceiver<String>,
@@ -55,25 +58,31 @@ struct Pair {
 
 impl Pair {
     async fn new(b: SocketAddr, callers: &[&str], more: &[(&str, &str)]) -> Self {
+        Self::lasting(b, callers, more, HOUR).await
+    }
+
+    /// The certificate of `a` is good for so long.
+    async fn lasting(b: SocketAddr, callers: &[&str], more: &[(&str, &str)], lifetime: Duration) -> Self {
         let authority = Authority::new(DOMAIN, SystemTime::now(), HOUR).unwrap();
-        let (provision_of_a, provision_of_b) =
+        let (mut provision_of_a, provision_of_b) =
             (provision(&authority, 1, "a", &[]), provision(&authority, 2, "b", callers));
+        let Credentials { id: who, name, .. } = &provision_of_a.credentials;
+        provision_of_a.credentials = credentials_for(&authority, who.clone(), name, lifetime);
         let (asked, forwarded) = mpsc::unbounded_channel();
         let gateway = tenant(move |request: Request<Incoming>| {
-            asked.send(request.uri().path().to_owned()).unwrap();
+            let limit = request.headers().get("x-timeout").map_or("", |limit| limit.to_str().unwrap());
+            asked.send(format!("{} {limit}", request.uri().path()).trim().to_owned()).unwrap();
             async { Response::new(full("by the gateway")) }
         });
         let (gateway, pickup, url) = (gateway.await.to_string(), free_addr(), format!("http://{b}"));
         let (pickup_at, base) = (pickup.to_string(), [("mode", "http"), ("fprocess", "sleep 1000")]);
         let ways = [("NEARPATH_PICKUP", &*pickup_at), ("NEARPATH_GATEWAY", &*gateway)];
         let own = [("upstream_url", &*url), ("NEARPATH_EIP", "127.0.0.1")]; // it has to get ready; nobody calls it
-        let (a, node_of_a) = start(&[&base[..], &own, &ways].concat(), &provision_of_a.write());
-        let (b, node_of_b) = start(&[&base[..], &[("upstream_url", &*url)], more].concat(), &provision_of_b.write());
-        for watchdog in [&a, &b] {
-            watchdog.stderr.find("QUIC on");
-        }
+        let (a, node_of_a) = listening(&[&base[..], &own, &ways].concat(), &provision_of_a.write());
+        let (b, node_of_b) =
+            listening(&[&base[..], &[("upstream_url", &*url)], more].concat(), &provision_of_b.write());
         let (node_of_a, node_of_b) = (open(node_of_a), open(node_of_b));
-        Self { a, b, pickup, node_of_a, node_of_b, provision_of_b, forwarded }
+        Self { a, b, pickup, node_of_a, node_of_b, authority, provision_of_a, provision_of_b, forwarded }
     }
 
     /// Tells `a` where `b` is.
@@ -81,6 +90,13 @@ impl Pair {
         let peers = vec![Peer { name: self.provision_of_b.credentials.name.clone(), addr, leaving: false }];
         let callee = Callee { function: id("b"), aliases: vec![id("other")], zero_rtt: ZeroRtt::Always, peers };
         self.node_of_a.write_all(&frames::callees(&[callee])).await.unwrap();
+    }
+
+    /// Gives `a` another certificate.
+    async fn renew(&mut self) {
+        let Credentials { id: who, name, .. } = &self.provision_of_a.credentials;
+        self.provision_of_a.credentials = credentials(&self.authority, who.clone(), name);
+        self.node_of_a.write_all(&self.provision_of_a.write()).await.unwrap();
     }
 
     async fn heard(&mut self) -> FromWatchdog {
@@ -154,6 +170,17 @@ async fn echo(request: Request<Incoming>) -> Response<http_body_util::Full<bytes
     Response::builder().header("x-path", path).body(http_body_util::Full::new(body)).unwrap()
 }
 
+/// The path that it took, and what was said.
+async fn told(response: Response<Incoming>) -> (String, u16, String) {
+    let path = path(&response).to_owned();
+    let (status, said) = text(response).await;
+    (path, status, said)
+}
+
+fn by_quic(said: &str) -> (String, u16, String) {
+    ("quic".to_owned(), 200, said.to_owned())
+}
+
 fn path(response: &Response<Incoming>) -> &str {
     response.headers().get("x-nearpath-path").map_or("none", |path| path.to_str().unwrap())
 }
@@ -203,8 +230,7 @@ fn the_first_call_to_an_instance_that_was_never_contacted_is_in_the_first_packet
         // It starts only now, with what was minted for it. Its name is that of the first, which nobody ever called.
         let first = Provision { entries, ..pair.provision_of_b.clone() }.write();
         let url = format!("http://{b}");
-        let (b, _node) = start(&[("mode", "http"), ("fprocess", "sleep 1000"), ("upstream_url", &url)], &first);
-        b.stderr.find("QUIC on");
+        let (b, _node) = listening(&[("mode", "http"), ("fprocess", "sleep 1000"), ("upstream_url", &url)], &first);
         there.send_replace(Some(b.addr));
         let calling = pair.call("/function/b/x?y", "at once");
         let control = async {
@@ -245,6 +271,7 @@ fn bodies_of_any_size_and_kind_go_both_ways() {
             let body = "x".repeat(size);
             let answer = pair.call("/function/b", &body).await;
             assert_eq!(path(&answer), "quic");
+            assert_eq!(answer.headers()["content-length"], *size.to_string(), "who gets it is told how long it is");
             assert_eq!(text(answer).await, (200, body));
         }
         let (say, parts) = crate::support::frames();
@@ -285,6 +312,7 @@ fn nobody_there_and_nobody_ready_are_the_gateways() {
         pair.introduce(nobody.local_addr().unwrap()).await;
         pair.mint_nothing().await;
         assert_eq!(text(pair.call("/function/b", "whole").await).await, (200, "by the gateway".to_owned()));
+        assert_eq!(pair.forwarded.recv().await.unwrap(), "/function/b");
         pair.introduce(pair.b.addr).await;
         pair.mint_nothing().await;
         assert_eq!(text(pair.call("/function/b", "now").await).await, (200, "now".to_owned()), "the control");
@@ -294,6 +322,25 @@ fn nobody_there_and_nobody_ready_are_the_gateways() {
             text(pair.call("/function/b", "later").await).await.1 == "by the gateway"
         })
         .await;
+    });
+}
+
+/// An instance that says nothing is waited for a second; who calls it may have less, and what is left is all that the gateway gets.
+#[test]
+fn a_deadline_goes_on_while_nobody_is_there() {
+    run(async {
+        let mut pair = Pair::new(tenant(echo).await, &["a"], &[]).await;
+        let nobody = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        pair.introduce(nobody.local_addr().unwrap()).await;
+        pair.mint_nothing().await;
+        let ask = |limit: &str| Request::get("/function/b").header("x-timeout", limit).body(full("")).unwrap();
+        let late = send(pair.pickup, ask("50ms")).await.unwrap();
+        assert_eq!(late.headers()["x-nearpath-reason"], Reason::TotalTimeout.name());
+        assert!(pair.forwarded.try_recv().is_err(), "it was too late for any way");
+        assert_eq!(text(send(pair.pickup, ask("60s")).await.unwrap()).await, (200, "by the gateway".to_owned()));
+        let forwarded = pair.forwarded.recv().await.unwrap();
+        let left: u64 = forwarded.strip_prefix("/function/b ").unwrap().strip_suffix("ms").unwrap().parse().unwrap();
+        assert!(left < 60_000, "{left} ms");
     });
 }
 
@@ -439,6 +486,111 @@ impl Drop for Told {
     fn drop(&mut self) {
         self.0.notify_one();
     }
+}
+
+/// Says that it was reached, and answers `/slow` when it is let.
+fn slow(reached: mpsc::UnboundedSender<()>, go: Arc<Notify>) -> impl Fn(Request<Incoming>) -> Answering + Clone {
+    move |request| {
+        let _ = reached.send(());
+        let go = Arc::clone(&go);
+        Box::pin(async move {
+            if request.uri().path() == "/slow" {
+                go.notified().await;
+            }
+            Response::new(full("done"))
+        })
+    }
+}
+
+type Answering = std::pin::Pin<Box<dyn Future<Output = Response<http_body_util::Full<bytes::Bytes>>> + Send>>;
+
+/// Short enough to see its end, long enough to do something before.
+const BRIEF: Duration = Duration::from_secs(4);
+
+#[test]
+fn calls_go_on_with_a_renewed_certificate_and_none_is_lost() {
+    run(async {
+        let (reached, mut reaching) = mpsc::unbounded_channel();
+        let go = Arc::new(Notify::new());
+        let b = tenant(slow(reached, Arc::clone(&go))).await;
+        let mut pair = Pair::lasting(b, &["a"], &[], BRIEF).await;
+        pair.introduce(pair.b.addr).await;
+        pair.mint().await;
+        let request = Request::post("/function/b/slow").header("x-nearpath-path", "tell").body(full("")).unwrap();
+        let held = tokio::task::spawn_local(send(pair.pickup, request));
+        reaching.recv().await.unwrap();
+        pair.renew().await;
+        pair.mint().await; // sessions are of a certificate: it wants another one
+        assert_eq!(told(pair.call("/function/b", "").await).await, by_quic("done"));
+        tokio::time::sleep(BRIEF + Duration::from_secs(1)).await; // certificates count in seconds
+        assert_eq!(told(pair.call("/function/b", "").await).await, by_quic("done"), "the old one has ended");
+        go.notify_one();
+        assert_eq!(told(held.await.unwrap().unwrap()).await, by_quic("done"), "it began with the old one");
+        assert!(pair.forwarded.try_recv().is_err());
+        assert_eq!(pair.tally(3).await.failed, 0);
+    });
+}
+
+/// The control: with a certificate that has ended nobody is called directly.
+#[test]
+fn who_is_not_renewed_is_the_gateways_from_then_on() {
+    run(async {
+        let mut pair = Pair::lasting(tenant(echo).await, &["a"], &[], BRIEF).await;
+        pair.introduce(pair.b.addr).await;
+        pair.mint().await;
+        assert_eq!(path(&pair.call("/function/b", "").await), "quic");
+        tokio::time::sleep(BRIEF + Duration::from_secs(1)).await; // certificates count in seconds
+        assert_eq!(text(pair.call("/function/b", "").await).await, (200, "by the gateway".to_owned()));
+    });
+}
+
+/// A handshake that was under way belongs to the certificate that it began with.
+#[test]
+fn a_session_that_was_being_made_when_the_certificate_changed_is_made_again() {
+    run(async {
+        let mut pair = Pair::new(tenant(echo).await, &["a"], &[]).await;
+        pair.introduce(pair.b.addr).await;
+        let begun = pair.half().await;
+        pair.renew().await;
+        let nothing = Handshake { callee: begun.callee, datagrams: Vec::new() };
+        pair.node_of_a.write_all(&frames::handshake(&nothing)).await.unwrap();
+        pair.mint().await;
+        assert_eq!(told(pair.call("/function/b", "first").await).await, by_quic("first"));
+        let log = pair.b.stderr.all();
+        assert!(!log.contains("refused"), "{log}");
+    });
+}
+
+#[test]
+fn connections_are_opened_ahead_to_whom_was_called_lately() {
+    run(async {
+        let mut pair = Pair::new(tenant(echo).await, &["a"], &[]).await;
+        pair.introduce(pair.b.addr).await;
+        pair.mint().await;
+        assert_eq!(path(&pair.call("/function/b", "").await), "quic");
+        let (of_b, of_c) =
+            (UdpSocket::bind("127.0.0.1:0").await.unwrap(), UdpSocket::bind("127.0.0.1:0").await.unwrap());
+        let callee = |name: &str, peers: &[(&str, SocketAddr)]| {
+            let peer =
+                |(name, addr): &(&str, SocketAddr)| Peer { name: (*name).to_owned(), addr: *addr, leaving: false };
+            let peers = peers.iter().map(peer).collect();
+            Callee { function: id(name), aliases: Vec::new(), zero_rtt: ZeroRtt::Always, peers }
+        };
+        let old = (&*pair.provision_of_b.credentials.name.clone(), pair.b.addr);
+        let b = callee("b", &[old, ("i9", of_b.local_addr().unwrap())]);
+        let c = callee("c", &[("i8", of_c.local_addr().unwrap())]);
+        pair.node_of_a.write_all(&frames::callees(&[b, c])).await.unwrap();
+        let mut asked = [pair.half().await.callee, pair.half().await.callee];
+        asked.sort();
+        assert_eq!(asked, ["i8", "i9"], "sessions with both");
+        for callee in asked {
+            let nothing = Handshake { callee, datagrams: Vec::new() };
+            pair.node_of_a.write_all(&frames::handshake(&nothing)).await.unwrap();
+        }
+        within(of_b.recv_from(&mut [0; 2048])).await.unwrap(); // nobody has called it
+        let unused = of_c.try_recv_from(&mut [0; 2048]).unwrap_err();
+        assert_eq!(unused.kind(), std::io::ErrorKind::WouldBlock, "nobody ever called that function");
+    });
 }
 
 #[test]

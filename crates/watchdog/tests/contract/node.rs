@@ -39,7 +39,7 @@ pub(crate) fn credentials(authority: &Authority, id: SpiffeId, name: &str) -> Cr
     credentials_for(authority, id, name, HOUR)
 }
 
-fn credentials_for(authority: &Authority, id: SpiffeId, name: &str, lifetime: Duration) -> Credentials {
+pub(crate) fn credentials_for(authority: &Authority, id: SpiffeId, name: &str, lifetime: Duration) -> Credentials {
     let (request, now) = (KeyRequest::new().unwrap(), SystemTime::now());
     let issued = authority.issue(request.csr(), &id, name, now, lifetime).unwrap();
     request.complete(id, name.to_owned(), issued)
@@ -118,6 +118,13 @@ pub(crate) fn start(variables: &[(&str, &str)], first: &[u8]) -> (Watchdog, Unix
     node.write_all(first).unwrap();
     let watchdog = Watchdog::run(|temp| command(temp, variables, socket));
     (watchdog, node)
+}
+
+/// The same, once it serves QUIC: a port that is free over TCP may be somebody else's over UDP, who then keeps it.
+pub(crate) fn listening(variables: &[(&str, &str)], first: &[u8]) -> (Watchdog, UnixStream) {
+    let tries = std::iter::repeat_with(|| start(variables, first)).take(5);
+    let mut good = tries.filter(|(watchdog, _)| watchdog.stderr.find(" as spiffe://").contains("QUIC on"));
+    good.next().expect("a port that is free twice")
 }
 
 /// The socket comes as standard input, and goes where a node would have put it.

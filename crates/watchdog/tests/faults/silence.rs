@@ -4,11 +4,14 @@ use std::process::Command;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::{BodyExt, Full};
+use futures_util::StreamExt;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::Frame;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use nearpath_testkit::lab::Link;
 use nearpath_testkit::{need_root, skip};
-use nearpath_wire::quic::{CallError, DialError, config};
+use nearpath_wire::quic::{BodyError, CallError, DialError, Early, config};
 
 use crate::caller::check;
 use crate::handler::HELD;
@@ -38,6 +41,52 @@ fn a_machine_that_falls_silent_ends_its_calls() {
         assert!(matches!(error, CallError::Broken(_)) && error.to_string().contains("timed out"), "{error}");
         assert_eq!(place.handler.runs(number), 1, "so it had better not be said that it did not run");
         assert!(place.count(|counts| counts.cut).iter().any(|cut| *cut > 0));
+    });
+}
+
+/// A call whose body is still coming cannot be made again, and its caller may have no end in mind: it must hear soon, not when the connection ends.
+#[test]
+fn a_body_that_nobody_acknowledges_any_more_ends_in_seconds() {
+    need_root!();
+    run(async {
+        let place = Place::new(&calm(), 0).await;
+        let (cut, whole) = (place.caller.dial().await, place.caller.dial().await);
+        let (more, coming) = tokio::sync::mpsc::unbounded_channel::<Bytes>();
+        let coming = futures_util::stream::unfold(coming, async |mut coming| Some((coming.recv().await?, coming)));
+        let body = StreamBody::new(coming.map(|piece| Ok::<_, std::convert::Infallible>(Frame::data(piece))));
+        let (number, request) = place.caller.post(HELD, 0);
+        let (parts, _) = request.into_parts();
+        let call = cut.call(http::Request::from_parts(parts, Box::pin(body)), Early::Never);
+        let meanwhile = async {
+            more.send(Bytes::from_static(b"begun")).unwrap();
+            place.handler.began().await;
+            place.cable.cut();
+            more.send(Bytes::from_static(b"goes nowhere")).unwrap();
+        };
+        let (told, ()) = tokio::join!(call, meanwhile);
+        let told = told.unwrap_err();
+        assert!(matches!(told, CallError::Broken(BodyError::Silent(_))), "{told}");
+        assert!(cut.is_silent() && !whole.is_silent(), "a line on which nobody calls says nothing");
+        assert_eq!(place.handler.runs(number), 1);
+    });
+}
+
+/// Silence is that nothing is acknowledged, not that nothing is answered.
+#[test]
+fn a_handler_that_takes_longer_than_silence_is_waited_for() {
+    need_root!();
+    run(async {
+        let place = Place::new(&Link { loss: 0.05, ..calm() }, 0).await;
+        let line = place.caller.dial().await;
+        let (number, request) = place.caller.post(HELD, 100_000);
+        let go = async {
+            place.handler.began().await;
+            tokio::time::sleep(Duration::from_secs(12)).await; // a sign of life goes after ten
+            place.handler.go();
+        };
+        let (answered, ()) = tokio::join!(check(&line, number, request), go);
+        assert_eq!(answered.unwrap(), number);
+        assert!(!line.is_silent());
     });
 }
 

@@ -29,10 +29,10 @@ impl Meter {
         self.left.store(self.most, Ordering::Relaxed);
     }
 
-    /// So many more may come, without any being taken.
+    /// So many more may come, without any being taken; never more than at first, or a patient peer could save them up.
     pub(super) fn allow(&self, bytes: u64) {
         let left = self.left.load(Ordering::Relaxed).saturating_add(bytes);
-        self.left.store(left, Ordering::Relaxed);
+        self.left.store(left.min(self.most), Ordering::Relaxed);
     }
 }
 
@@ -48,5 +48,7 @@ mod tests {
         assert!(meter.came(10) && !meter.came(1));
         meter.allow(3);
         assert!(meter.came(3) && !meter.came(1));
+        (0..100).for_each(|_| meter.allow(3));
+        assert!(meter.came(10) && !meter.came(1), "nothing is saved up");
     }
 }

@@ -23,7 +23,7 @@ pub use head::Malformed;
 pub use incoming::{Broken, Incoming};
 pub use requests::{Asked, Lost, Opened, Requests, Stopped, Unread};
 pub use site::{Site, SiteError};
-pub use steer::{Instruction, Steering};
+pub use steer::{Instruction, PARTS, Part, Steering, Told};
 
 /// The protocol's name in TLS (ALPN).
 pub const ALPN: &[u8] = b"h3";

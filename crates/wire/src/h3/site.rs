@@ -84,6 +84,24 @@ impl Site {
         Ok(Self { server, reset, steering })
     }
 
+    /// The same site for a process that comes after another one on the port.
+    #[must_use]
+    pub fn steered(self, steering: Steering) -> Self {
+        Self { steering, ..self }
+    }
+
+    /// Tells those who still write to a process that has ended, whose socket it was, that their connection is over (stateless reset, RFC 9000
+    /// section 10.3), for as long as the value lives. Whoever knocks there is not heard. Must run inside a tokio runtime.
+    ///
+    /// # Errors
+    /// When the socket cannot be used.
+    pub fn mourn(&self, socket: UdpSocket) -> io::Result<Endpoint> {
+        let mut config = EndpointConfig::new(self.reset.clone());
+        let steering = self.steering;
+        config.cid_generator(move || steering.generator(0));
+        Endpoint::new(config, None, socket, Arc::new(TokioRuntime))
+    }
+
     /// Which thread a packet belongs to. The program must be attached to the sockets, where there are several.
     pub fn steering(&self) -> &Steering {
         &self.steering

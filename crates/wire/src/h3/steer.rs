@@ -1,24 +1,61 @@
-//! Which thread a packet belongs to: it is in the connection id, where only who knows a secret can read it.
+//! Which socket of a port a packet belongs to: it is in the connection id, where only who knows a secret can read it.
 //!
 //! A port has one socket a thread (`SO_REUSEPORT`). The kernel spreads packets among them by their addresses, which is wrong for a
-//! client whose address has changed. So the kernel runs the [`Steering::program`] for each packet: one of an established
-//! connection goes where its id says; the first ones of a connection, whose ids the client has chosen, go by their addresses, as
-//! before. The load balancers of draft-ietf-quic-load-balancers do the same between machines.
+//! client whose address has changed, and for one whose process is about to end while its successor has begun. So the kernel runs the
+//! [`Steering::program`] for each packet: one of an established connection goes to the process and thread that its id says; the first
+//! ones of a connection go to the newest process, to a thread that follows from the id that the client has chosen. The load balancers of
+//! draft-ietf-quic-load-balancers do the same between machines.
+//!
+//! Processes that serve the port at the same time are its [`Part`]s, eight at most. The kernel numbers sockets in the order in which they were
+//! bound, and moves the last one into the place of one that is closed: so every process holds the sockets of all parts open, and the part of one
+//! that has ended goes to the next.
 //!
 //! An id must not tell an onlooker which ids belong together (RFC 9000 section 5.1): it is random in all its bits, and only the product
-//! of its first half with a secret tells the thread.
+//! of its first half with a secret tells part and thread.
 
+mod program;
+
+use std::ops::Range;
 use std::time::Duration;
 
 use quinn_proto::{ConnectionId, ConnectionIdGenerator};
 use ring::rand::{SecureRandom, SystemRandom};
 
-/// Octets of an id; the thread is in the first four.
-const LENGTH: usize = 8;
+pub use program::Instruction;
 
-/// One instruction of a classic BPF program: code, jump if true, jump if false, operand (`struct sock_filter`, Linux
-/// `Documentation/networking/filter.rst`).
-pub type Instruction = (u16, u8, u8, u32);
+/// Octets of an id; part and thread are in the first four.
+const LENGTH: usize = 8;
+/// Processes that may serve a port at the same time.
+pub const PARTS: usize = 8;
+/// Bits of a product's upper half that tell the thread; the three above them tell the part.
+const THREAD_BITS: u32 = 13;
+/// Most threads of a process: few enough for a thread's share of the numbers to be even.
+const MOST_THREADS: u32 = 1 << 10;
+
+/// The sockets of one process: numbers `first` to `first + threads`, one a thread. Without threads: of nobody yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Part {
+    first: u32,
+    threads: u32,
+}
+
+impl Part {
+    /// The kernel's numbers of its sockets.
+    pub fn sockets(&self) -> Range<usize> {
+        self.first as usize..(self.first + self.threads) as usize
+    }
+}
+
+/// A [`Steering`] in numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Told {
+    /// What hides part and thread in an id.
+    pub secret: u32,
+    /// The teller's own part.
+    pub mine: usize,
+    /// First socket and threads of each part.
+    pub parts: [(u32, u32); PARTS],
+}
 
 /// See the module's text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,11 +63,13 @@ pub struct Steering {
     /// Odd, so that it has an inverse.
     secret: u32,
     inverse: u32,
-    threads: u32,
+    parts: [Part; PARTS],
+    /// The part of this process, which is the newest.
+    mine: usize,
 }
 
 impl Steering {
-    /// For so many threads, with a new secret. `None`: the system has no randomness.
+    /// For the first process on a port, with so many threads and a new secret. `None`: the system has no randomness.
     pub fn new(threads: usize) -> Option<Self> {
         let mut bytes = [0; 4];
         SystemRandom::new().fill(&mut bytes).ok()?;
@@ -39,31 +78,87 @@ impl Steering {
 
     /// With a secret that is known.
     fn with(secret: u32, threads: usize) -> Self {
+        let mut parts = [Part::default(); PARTS];
+        parts[0].threads = u32::try_from(threads).unwrap_or(u32::MAX).clamp(1, MOST_THREADS);
+        Self::of(secret, parts, 0)
+    }
+
+    fn of(secret: u32, parts: [Part; PARTS], mine: usize) -> Self {
         let secret = secret | 1;
         // Newton's iteration for the inverse modulo 2³²: each step doubles the bits that are right, three at the start.
         let inverse = (0..4).fold(secret, |x, _| x.wrapping_mul(2_u32.wrapping_sub(secret.wrapping_mul(x))));
-        let threads = u32::try_from(threads).unwrap_or(u32::MAX).clamp(1, 1 << 15);
-        Self { secret, inverse, threads }
+        Self { secret, inverse, parts, mine }
     }
 
-    /// How many threads there are.
+    /// For the next process, with `threads` threads or fewer; `ended` are the parts whose processes have ended. It takes one of those if it has
+    /// the right size, else one behind all others, else any that is not too large. `None`: there is no room for one more process.
+    #[must_use]
+    pub fn next(&self, ended: &[usize], threads: usize) -> Option<Self> {
+        let threads = u32::try_from(threads).unwrap_or(u32::MAX).clamp(1, MOST_THREADS);
+        let of_size = |fits: &dyn Fn(u32) -> bool| {
+            let mut there = ended.iter().filter(|&&at| at != self.mine);
+            there.find(|&&at| self.parts.get(at).is_some_and(|part| part.threads > 0 && fits(part.threads))).copied()
+        };
+        let unused = || self.parts.iter().position(|part| part.threads == 0);
+        let mine = of_size(&|size| size == threads).or_else(unused).or_else(|| of_size(&|size| size < threads))?;
+        let mut parts = self.parts;
+        if parts[mine].threads == 0 {
+            parts[mine] = Part { first: self.all() as u32, threads };
+        }
+        Some(Self { parts, mine, ..*self })
+    }
+
+    /// What the next process has to know: the secret, its own part, and of each part its first socket and its threads.
+    pub fn told(&self) -> Told {
+        Told { secret: self.secret, mine: self.mine, parts: self.parts.map(|part| (part.first, part.threads)) }
+    }
+
+    /// What the process before this one told. `None`: it makes no sense.
+    pub fn heard(told: &Told) -> Option<Self> {
+        let parts = told.parts.map(|(first, threads)| Part { first, threads });
+        let fits = |part: &Part| part.threads <= MOST_THREADS && part.first <= MOST_THREADS * PARTS as u32;
+        let mine = parts.get(told.mine)?;
+        (parts.iter().all(fits) && mine.threads > 0).then(|| Self::of(told.secret, parts, told.mine))
+    }
+
+    /// How many threads this process has.
     pub fn threads(&self) -> usize {
-        self.threads as usize
+        self.parts[self.mine].threads as usize
     }
 
-    /// The thread that an id belongs to, by its first four octets.
-    pub fn thread_of(&self, id: [u8; 4]) -> usize {
-        ((u32::from_be_bytes(id).wrapping_mul(self.secret) >> 16) % self.threads) as usize
+    /// Sockets of all parts.
+    pub fn all(&self) -> usize {
+        self.parts.iter().map(|part| part.threads as usize).sum()
     }
 
-    /// An id for a connection of `thread`, made from as much randomness.
+    /// The part of this process.
+    pub fn mine(&self) -> usize {
+        self.mine
+    }
+
+    /// All parts that there are, with their numbers.
+    pub fn parts(&self) -> impl Iterator<Item = (usize, Part)> + '_ {
+        self.parts.iter().copied().enumerate().filter(|(_, part)| part.threads > 0)
+    }
+
+    /// The socket that a packet of an established connection belongs to, by the first four octets of its id. An id that is of no part
+    /// belongs to the newest.
+    pub fn socket_of(&self, id: [u8; 4]) -> usize {
+        let number = u32::from_be_bytes(id).wrapping_mul(self.secret) >> 16;
+        let part = self.parts[(number >> THREAD_BITS) as usize % PARTS];
+        let part = if part.threads > 0 { part } else { self.parts[self.mine] };
+        (part.first + (number & ((1 << THREAD_BITS) - 1)) % part.threads) as usize
+    }
+
+    /// An id for a connection of this process's `thread`, made from as much randomness.
     fn id(&self, thread: usize, random: [u8; LENGTH]) -> [u8; LENGTH] {
         let (first, _) = random.split_first_chunk::<4>().expect("there are eight");
-        let product = u32::from_be_bytes(*first);
-        let (high, low) = (product >> 16, product & 0xffff);
-        let wanted = u32::try_from(thread).unwrap_or(0) % self.threads;
-        let high = high - high % self.threads + wanted;
-        let high = if high > 0xffff { high - self.threads } else { high }; // the last round may be cut short
+        let (product, threads) = (u32::from_be_bytes(*first), self.parts[self.mine].threads);
+        let (high, low) = (product >> 16 & ((1 << THREAD_BITS) - 1), product & 0xffff);
+        let wanted = u32::try_from(thread).unwrap_or(0) % threads;
+        let high = high - high % threads + wanted;
+        let high = if high >> THREAD_BITS > 0 { high - threads } else { high }; // the last round may be cut short
+        let high = (self.mine as u32) << THREAD_BITS | high;
         let mut id = random;
         id[..4].copy_from_slice(&(high << 16 | low).wrapping_mul(self.inverse).to_be_bytes());
         id
@@ -75,39 +170,10 @@ impl Steering {
     }
 
     /// The program for `SO_ATTACH_REUSEPORT_CBPF` (socket(7)): it sees a datagram's payload and returns a socket's number, in the order
-    /// in which they were bound; or a number that no socket has, and the kernel goes by addresses.
+    /// in which they were bound.
     pub fn program(&self) -> Vec<Instruction> {
-        use op::*;
-        vec![
-            (LOAD_BYTE, 0, 0, 0),
-            (ANY_BIT, 0, 4, 0x80), // a short header: its id follows at once
-            (AND, 0, 0, 0x30),
-            (EQUAL, 0, 7, 0x20),  // a long header, not of type Handshake: the client's own id
-            (LOAD_WORD, 0, 0, 6), // after flags, version and length
-            (JUMP, 0, 0, 1),
-            (LOAD_WORD, 0, 0, 1),
-            (MULTIPLY, 0, 0, self.secret),
-            (SHIFT_RIGHT, 0, 0, 16),
-            (MODULO, 0, 0, self.threads),
-            (RETURN_A, 0, 0, 0),
-            (RETURN, 0, 0, u32::MAX),
-        ]
+        program::of(self)
     }
-}
-
-/// Codes of instructions, see `linux/bpf_common.h`: class, size or operation, and where the operand is.
-mod op {
-    pub(super) const LOAD_BYTE: u16 = 0x30;
-    pub(super) const LOAD_WORD: u16 = 0x20;
-    pub(super) const MULTIPLY: u16 = 0x24;
-    pub(super) const AND: u16 = 0x54;
-    pub(super) const SHIFT_RIGHT: u16 = 0x74;
-    pub(super) const MODULO: u16 = 0x94;
-    pub(super) const JUMP: u16 = 0x05;
-    pub(super) const EQUAL: u16 = 0x15;
-    pub(super) const ANY_BIT: u16 = 0x45;
-    pub(super) const RETURN: u16 = 0x06;
-    pub(super) const RETURN_A: u16 = 0x16;
 }
 
 struct Generator {
@@ -133,75 +199,4 @@ impl ConnectionIdGenerator for Generator {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    /// Runs a program as the kernel would, as far as it is used here; a load beyond the packet returns 0, as there.
-    fn run(program: &[Instruction], packet: &[u8]) -> u32 {
-        let (mut a, mut at) = (0_u32, 0);
-        loop {
-            let (code, yes, no, k) = program[at];
-            at += 1;
-            let jump = |taken: bool| usize::from(if taken { yes } else { no });
-            match code {
-                op::LOAD_BYTE => match packet.get(k as usize) {
-                    Some(byte) => a = u32::from(*byte),
-                    None => return 0,
-                },
-                op::LOAD_WORD => match packet.get(k as usize..k as usize + 4) {
-                    Some(word) => a = u32::from_be_bytes(word.try_into().unwrap()),
-                    None => return 0,
-                },
-                op::MULTIPLY => a = a.wrapping_mul(k),
-                op::AND => a &= k,
-                op::SHIFT_RIGHT => a >>= k,
-                op::MODULO => a %= k,
-                op::JUMP => at += k as usize,
-                op::EQUAL => at += jump(a == k),
-                op::ANY_BIT => at += jump(a & k != 0),
-                op::RETURN => return k,
-                op::RETURN_A => return a,
-                other => panic!("{other:#x}"),
-            }
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn ids_lead_to_their_thread_in_every_packet_that_bears_them(
-            secret: u32, threads in 1_usize..200, thread: usize, random: [u8; LENGTH], flags: u8, rest: [u8; 16],
-        ) {
-            let steering = Steering::with(secret, threads);
-            let thread = thread % threads;
-            let id = steering.id(thread, random);
-            prop_assert_eq!(steering.thread_of(*id.first_chunk().unwrap()), thread);
-            let short = [&[flags & 0x7f][..], &id, &rest].concat();
-            prop_assert_eq!(run(&steering.program(), &short), thread as u32);
-            let handshake = [&[flags & 0x4f | 0xa0, 0, 0, 0, 1, 8][..], &id, &rest].concat();
-            prop_assert_eq!(run(&steering.program(), &handshake), thread as u32);
-        }
-
-        #[test]
-        fn first_packets_go_by_their_addresses(secret: u32, threads in 1_usize..200, kind in 0_u8..2, rest: [u8; 30]) {
-            let packet = [&[0xc0 | kind << 4][..], &rest].concat();
-            prop_assert_eq!(run(&Steering::with(secret, threads).program(), &packet), u32::MAX);
-        }
-
-        #[test]
-        fn any_packet_goes_somewhere(secret: u32, threads in 1_usize..200, packet: Vec<u8>) {
-            let socket = run(&Steering::with(secret, threads).program(), &packet);
-            prop_assert!(socket < threads as u32 || socket == u32::MAX);
-        }
-    }
-
-    #[test]
-    fn ids_are_spread_over_all_octets() {
-        let mut generator = Steering::new(3).unwrap().generator(1);
-        let ids: Vec<_> = (0..2_000).map(|_| generator.generate_cid()).collect();
-        for at in 0..LENGTH {
-            let seen: std::collections::HashSet<u8> = ids.iter().map(|id| id[at]).collect();
-            assert!(seen.len() > 200, "octet {at} has {} values", seen.len());
-        }
-    }
-}
+mod tests;

@@ -24,7 +24,7 @@ use super::meter::Meter;
 
 /// Most of a stream that is read at once.
 const CHUNK: usize = 16 * 1024;
-/// What a peer's control streams may bring at first, and more with each request: settings, priorities.
+/// What a peer's control streams may bring at most, and how much of it again with each request: settings, priorities.
 const CONTROL: (u64, u64) = (64 * 1024, 256);
 
 type Opened = Result<quinn::SendStream, ConnectionError>;

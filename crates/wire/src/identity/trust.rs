@@ -109,14 +109,14 @@ impl Trust {
         if peer.id.trust_domain != *self.trust_domain {
             return Err(Refusal::TrustDomain(peer.id));
         }
+        if self.revoked.contains(&peer.name) {
+            return Err(Refusal::Revoked(peer.id)); // also of one that has expired: who did may finish what it began
+        }
         if peer.not_after < seconds(now) {
             return Err(Refusal::Expired(peer.id));
         }
         if seconds(now) < peer.not_before {
             return Err(Refusal::NotYet(peer.id));
-        }
-        if self.revoked.contains(&peer.name) {
-            return Err(Refusal::Revoked(peer.id));
         }
         match (&self.callers, &peer.id.role) {
             (Some(callers), Role::Instance(function, _)) if !callers.contains(function) => {

@@ -11,9 +11,8 @@ use rustls::pki_types::{InvalidDnsNameError, ServerName};
 use rustls::version::{TLS12, TLS13};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
-use tokio_rustls::client::TlsStream;
 
-use super::{ConfigError, config};
+use super::{CallerStream, ConfigError, config};
 use crate::early::Sessions;
 use crate::identity::{Credentials, Peer, Refusal, Trust};
 
@@ -64,10 +63,12 @@ pub enum DialError {
         limit: Duration,
     },
     /// One of the two has no certificate.
-    #[error("cannot connect to {addr} over TLS: caller or instance has no certificate")]
+    #[error("cannot connect to {addr} over TLS: {who} has no certificate")]
     Nameless {
         /// Where to.
         addr: SocketAddr,
+        /// Which of the two.
+        who: &'static str,
     },
     /// The name of an incarnation is no name.
     #[error("{name:?} cannot be called: {source}")]
@@ -161,7 +162,7 @@ impl Connector {
         version: Version,
         protocol: Protocol,
         limit: Duration,
-    ) -> Result<(TlsStream<TcpStream>, Peer), DialError> {
+    ) -> Result<(CallerStream<TcpStream>, Peer), DialError> {
         let dialing = self.secure(addr, name, self.end(version, protocol));
         tokio::time::timeout(limit, dialing).await.unwrap_or(Err(DialError::Timeout { addr, limit }))
     }
@@ -171,13 +172,14 @@ impl Connector {
         addr: SocketAddr,
         name: &str,
         end: &Arc<ClientConfig>,
-    ) -> Result<(TlsStream<TcpStream>, Peer), DialError> {
+    ) -> Result<(CallerStream<TcpStream>, Peer), DialError> {
         let called = ServerName::try_from(name.to_owned());
         let called = called.map_err(|source| DialError::Name { name: name.to_owned(), source })?;
         let stream = TcpStream::connect(addr).await.and_then(|stream| stream.set_nodelay(true).map(|()| stream));
         let stream = stream.map_err(|source| DialError::Io { addr, source })?;
         let handshake = TlsConnector::from(Arc::clone(end)).connect(called, stream).await;
-        let stream = handshake.map_err(|source| DialError::Handshake { addr, name: name.to_owned(), source })?;
+        let handshake = handshake.map_err(|source| DialError::Handshake { addr, name: name.to_owned(), source });
+        let stream = handshake.map(CallerStream::new)?;
         let peer = self.check(&stream, name).map_err(|refusal| DialError::Peer { addr, refusal })?;
         Ok((stream, peer))
     }
@@ -195,7 +197,7 @@ impl Connector {
 
     /// rustls has checked chain and name, of a resumed session when that began; what was taken back since it does not know.
     /// Then the next handshake is a full one.
-    fn check(&self, stream: &TlsStream<TcpStream>, name: &str) -> Result<Peer, Refusal> {
+    fn check(&self, stream: &CallerStream<TcpStream>, name: &str) -> Result<Peer, Refusal> {
         let shown = stream.get_ref().1.peer_certificates().unwrap_or_default();
         self.trust.admit_as(shown, name, SystemTime::now()).inspect_err(|_| self.forget(name))
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use rustls::ServerConfig;
 use rustls::pki_types::CertificateDer;
 use rustls::server::{Acceptor, ClientHello};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::watch;
 use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::server::TlsStream;
@@ -23,6 +23,8 @@ use crate::quic::Refused;
 const SESSIONS: usize = 1024;
 /// Longest that is waited at a time for a certificate's end: clocks are set.
 const LOOK_AGAIN: Duration = Duration::from_secs(3600);
+/// How long a peer with whom the handshake failed may take to hear why.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
@@ -116,29 +118,50 @@ impl Entrance {
         S: AsyncRead + AsyncWrite + Unpin,
     {
         let accepted = tokio::time::timeout(limit, self.shake_hands(stream)).await;
-        let accepted = accepted.unwrap_or(Err(AcceptError::Timeout(limit)));
+        let accepted = accepted.unwrap_or(Err((AcceptError::Timeout(limit), None)));
         let why = match &accepted {
             Ok((_, guest)) => guest.admit(SystemTime::now()).err().map(|refusal| refusal.to_string()),
-            Err(error) => Some(error.to_string()),
+            Err((error, _)) => Some(error.to_string()),
         };
         why.into_iter().for_each(|why| self.refused.send_modify(|refused| refused.add(from, &why)));
-        accepted
+        match accepted {
+            Ok(accepted) => Ok(accepted),
+            Err((error, stream)) => {
+                if let Some(stream) = stream {
+                    let _ = tokio::time::timeout(LAST_WORDS, see_off(stream)).await; // who stays longer is cut
+                }
+                Err(error)
+            }
+        }
     }
 
-    async fn shake_hands<S>(&self, stream: S) -> Result<(TlsStream<S>, Guest), AcceptError>
+    /// With an error comes the stream, if the peer was told of it.
+    async fn shake_hands<S>(&self, stream: S) -> Result<(TlsStream<S>, Guest), (AcceptError, Option<S>)>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
         let mut rules = self.rules.subscribe();
         let ruled = rules.wait_for(|rules| !matches!(rules, Rules::Awaited)).await;
-        let Ok(Rules::Open(worker, _)) = ruled.map(|rules| rules.clone()) else { return Err(AcceptError::Shut) };
-        let begun = LazyConfigAcceptor::new(Acceptor::default(), stream).await?;
+        let Ok(Rules::Open(worker, _)) = ruled.map(|rules| rules.clone()) else {
+            return Err((AcceptError::Shut, None));
+        };
+        let begun = LazyConfigAcceptor::new(Acceptor::default(), stream).await;
+        let begun = begun.map_err(|error| (error.into(), None))?;
         let config = worker.chosen_by(&begun.client_hello());
-        let stream = begun.into_stream(config).await?;
+        let stream = begun.into_stream(config).into_fallible().await;
+        let stream = stream.map_err(|(error, stream)| (error.into(), Some(stream)))?;
         let shown = stream.get_ref().1.peer_certificates().unwrap_or_default();
         let guest = Guest { shown: shown.iter().map(|one| one.clone().into_owned()).collect(), rules };
         Ok((stream, guest))
     }
+}
+
+/// Ends a stream on which an alert was sent. What the peer has sent beside it is read: closed with that unread, the kernel would answer with a
+/// reset, which may overtake the alert.
+async fn see_off<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S) {
+    let _ = stream.shutdown().await; // it may be gone already
+    let mut unwanted = [0; 1024];
+    while let Ok(1..) = stream.read(&mut unwanted).await {}
 }
 
 impl Worker {
@@ -168,6 +191,13 @@ impl Guest {
         match &*self.rules.borrow() {
             Rules::Open(_, trust) => trust.admit(&self.shown, now),
             Rules::Awaited | Rules::Shut => Err(Refusal::NoCertificate),
+        }
+    }
+
+    /// Returns when others are admitted than before, or the same for another reason.
+    pub async fn ruled_anew(&mut self) {
+        if self.rules.changed().await.is_err() {
+            std::future::pending().await
         }
     }
 

@@ -9,11 +9,13 @@ mod config;
 mod connector;
 mod entrance;
 mod opening;
+mod stream;
 
 pub use connector::{Connector, DialError, Protocol, Version};
 pub use entrance::{AcceptError, Entrance, Guest};
 pub use opening::{Begun, Opening};
+pub(crate) use stream::is_of_certificates;
+pub use stream::{CallerStream, Verdict};
 
 pub use crate::quic::config::ConfigError;
-pub use tokio_rustls::client::TlsStream as CallerStream;
 pub use tokio_rustls::server::TlsStream as ServerStream;

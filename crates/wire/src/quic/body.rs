@@ -2,6 +2,7 @@
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame, SizeHint};
@@ -23,6 +24,9 @@ pub enum BodyError {
     /// The stream or the connection broke.
     #[error("{}", why(.0))]
     Stream(#[from] ReadError),
+    /// Nothing came any more, not even word that what was sent has arrived.
+    #[error("nothing came over UDP for {0:?}, though something was sent")]
+    Silent(Duration),
     /// What came is not as `contract/quic.md` says.
     #[error("{0}")]
     Fault(#[from] Fault),

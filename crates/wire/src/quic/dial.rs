@@ -7,9 +7,9 @@ use quinn::{ClientConfig, ConnectError, ConnectionError, Endpoint, ZeroRttAccept
 use rustls::pki_types::CertificateDer;
 use tokio::sync::watch;
 
-use super::call::{Line, Stage};
 use super::code;
 use super::config::IDLE;
+use super::line::{Line, Stage};
 use crate::identity::{Peer, Refusal, Trust};
 
 /// Opens connections of one thread: one UDP socket.

@@ -3,25 +3,33 @@
 //! A caller has a [`Dialer`] for each thread; a [`Line`] is a connection, [`Line::call`] a call. A worker hands what its endpoint
 //! accepts to a [`Server`]. [`config`] sets both up, [`crate::early`] spares the handshake.
 
+mod answer;
 mod body;
 mod call;
 mod caller;
 pub mod code;
 pub mod config;
 mod dial;
+mod failed;
 pub mod frame;
 mod heads;
+mod line;
 mod rest;
 mod room;
 mod serve;
+mod silence;
 pub mod udp;
 mod upload;
+mod visit;
 mod worker;
 
+pub use answer::Answer;
 pub use body::{BodyError, Incoming};
-pub use call::{Answer, CallError, Early, Line, Terms};
+pub use call::{Early, Terms};
 pub use caller::Caller;
 pub use dial::{DialError, Dialer};
+pub use failed::CallError;
+pub use line::Line;
 pub use room::CONNECTIONS;
 pub use serve::{Call, Refused, Server};
 pub use upload::SendError;

@@ -42,6 +42,12 @@ impl Room {
         Some(Place { is_beyond: taken >= most, taken: Rc::clone(&self.taken) })
     }
 
+    /// Whether half of the places are taken: then who comes proves its address first (RFC 9000 section 8.1.2), so that nobody takes the
+    /// rest in others' names. Who has an address token has done so.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.taken.get() >= self.most.get().div_ceil(2)
+    }
+
     /// What those beyond are told.
     pub(super) fn told(&self) -> String {
         format!("this worker has {} connections, which is as many as it takes", self.most.get())
@@ -66,8 +72,8 @@ mod tests {
         let beyond: Vec<_> = places.iter().map(|place| place.as_ref().map(|place| place.is_beyond)).collect();
         assert_eq!(beyond, [Some(false), Some(false), Some(true), Some(true), None]);
         places.drain(..3);
-        assert!(!room.enter().unwrap().is_beyond, "who left has made room");
+        assert!(room.is_crowded() && !room.enter().unwrap().is_beyond, "who left has made room");
         drop(places);
-        assert_eq!(room.taken.get(), 0);
+        assert!(room.taken.get() == 0 && !room.is_crowded());
     }
 }

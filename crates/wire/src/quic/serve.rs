@@ -20,6 +20,7 @@ use super::frame::{Answered, Asked, UNKNOWN};
 use super::heads;
 use super::room::Room;
 use super::upload::{self, Outgoing};
+use super::visit::{HANDSHAKE, UNFINISHED, Visit};
 use crate::BoxError;
 use crate::identity::{Peer, Refusal, Trust};
 
@@ -42,10 +43,10 @@ pub struct Server<H> {
     trust: RefCell<Trust>,
     handler: H,
     /// Changes with the trust, and when the server stops.
-    changes: watch::Sender<Stage>,
+    pub(super) changes: watch::Sender<Stage>,
     open: Cell<usize>,
     idle: Notify,
-    room: Room,
+    pub(super) room: Room,
     refused: watch::Sender<Refused>,
 }
 
@@ -66,7 +67,7 @@ impl Refused {
 
 /// What connections are told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+pub(super) enum Stage {
     /// Whom to admit, by its number.
     Serving(u64),
     Stopping,
@@ -120,6 +121,9 @@ where
 
     /// One connection, from its first packet to its end. Must run inside a `LocalSet`.
     pub async fn connection(self: Rc<Self>, incoming: quinn::Incoming) {
+        if self.room.is_crowded() && !incoming.remote_address_validated() && incoming.may_retry() {
+            return drop(incoming.retry()); // which has just said that it may
+        }
         let Some(place) = self.room.enter() else { return incoming.refuse() };
         let from = incoming.remote_address();
         let mut connecting = match incoming.accept() {
@@ -128,80 +132,30 @@ where
         };
         // A ClientHello of two packets: before it is complete the peer's settings are not known, and a stream that is opened then
         // would never be woken.
-        if let Err(error) = connecting.handshake_data().await {
-            return self.note(from, &error);
+        match tokio::time::timeout(HANDSHAKE, connecting.handshake_data()).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => return self.note(from, &error),
+            Err(_) => return self.note(from, &UNFINISHED),
         }
         let (connection, complete) = match connecting.into_0rtt() {
             Ok((connection, complete)) => (connection, complete),
             Err(connecting) => return drop(connecting), // a server always can
         };
-        self.streams(connection, complete, place.is_beyond).await;
-    }
-
-    async fn streams(self: Rc<Self>, connection: Connection, complete: impl Future<Output = bool>, full: bool) {
-        // Streams come early only in a resumed session, and then the peer is known; otherwise they come when it has proved itself.
-        // Who is not admitted is told so when the handshake is complete: before, a close carries no text (RFC 9000 section 10.2.3).
-        let mut peer = self.admit(&connection);
-        let mut complete = std::pin::pin!(complete);
-        let (mut early, mut looked) = (true, false);
-        let mut changes = self.changes.subscribe();
-        loop {
-            tokio::select! {
-                biased;
-                _ = complete.as_mut(), if early => {
-                    early = false;
-                    peer = self.admit(&connection);
-                    if let Some(error) = connection.close_reason() {
-                        return self.note(connection.remote_address(), &error);
-                    }
-                    if let Err(refusal) = &peer {
-                        return self.refuse(&connection, refusal, looked);
-                    }
-                    if full {
-                        return connection.close(code::FULL, self.room.told().as_bytes());
-                    }
-                }
-                _ = changes.changed(), if !early => {
-                    if let Err(refusal) = self.admit(&connection) {
-                        return self.refuse(&connection, &refusal, looked);
-                    }
-                }
-                stream = connection.accept_bi(), if peer.is_ok() && !full => match (stream, &peer) {
-                    (Ok((send, receive)), Ok(peer)) => {
-                        looked = true;
-                        self.spawn(send, receive, peer, early);
-                    }
-                    (Err(error), _) if early => return self.note(connection.remote_address(), &error),
-                    _ => return,
-                },
-            }
-        }
-    }
-
-    /// Says whether calls on this connection were `looked` at: what provably did not run may go another way.
-    fn refuse(&self, connection: &Connection, refusal: &Refusal, looked: bool) {
-        self.note(connection.remote_address(), refusal);
-        let code = if looked { code::EXCLUDED } else { code::REFUSED };
-        connection.close(code, refusal.to_string().as_bytes());
+        Visit::begin(self, connection).pass(complete, place.is_beyond).await;
     }
 
     /// A handshake that came to nothing, or a peer that is not wanted.
-    fn note(&self, from: SocketAddr, why: &dyn std::fmt::Display) {
+    pub(super) fn note(&self, from: SocketAddr, why: &dyn std::fmt::Display) {
         self.refused.send_modify(|refused| refused.add(from, why));
     }
 
     /// Looks at what the peer showed: a session may be older than what the controller took back.
-    fn admit(&self, connection: &Connection) -> Result<Arc<Peer>, Refusal> {
+    pub(super) fn admit(&self, connection: &Connection) -> Result<Arc<Peer>, Refusal> {
         self.trust.borrow().admit(&certificates(connection), SystemTime::now()).map(Arc::new)
     }
 
-    fn spawn(self: &Rc<Self>, send: SendStream, receive: RecvStream, peer: &Arc<Peer>, early: bool) {
-        let (server, peer) = (Rc::clone(self), Arc::clone(peer));
-        let early = early || receive.is_0rtt();
-        tokio::task::spawn_local(async move { server.call(send, receive, peer, early).await });
-    }
-
-    async fn call(self: Rc<Self>, send: SendStream, receive: RecvStream, peer: Arc<Peer>, early: bool) {
+    /// One call, from its stream's opening to its end.
+    pub(super) async fn call(self: Rc<Self>, send: SendStream, receive: RecvStream, peer: Arc<Peer>, early: bool) {
         let (mut out, mut incoming) = (Outgoing::new(send), Incoming::<Asked>::new(receive));
         if *self.changes.borrow() == Stage::Stopping {
             return out.refuse(code::UNSEEN);

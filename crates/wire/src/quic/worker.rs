@@ -135,9 +135,9 @@ where
         Dialer::new(self.endpoint.clone(), caller.config().clone(), caller.trust().clone())
     }
 
-    /// Takes no more connections and no more calls; done when those that are open have ended. Its own calls go on.
+    /// Takes no more calls; done when those that are open have ended. Its own calls go on. Who connects now is let in, to be told that its calls were not
+    /// looked at: a connection that is refused can be told nothing that it may believe, least of all in its first flight.
     pub async fn drain(&self) {
-        self.endpoint.set_server_config(None);
         self.server.stop().await;
     }
 
@@ -151,6 +151,7 @@ where
     /// As [`drain`](Self::drain); then all connections end.
     pub async fn stop(&self) {
         self.drain().await;
+        self.endpoint.set_server_config(None);
         self.endpoint.close(code::STOPPING, b"the worker is stopping");
         self.endpoint.wait_idle().await;
     }

@@ -1,10 +1,17 @@
 //! Who is not let in, and is told why.
 
+use std::pin::Pin;
+use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
+use bytes::Bytes;
+use http::Response;
+use http_body_util::Full;
 use nearpath_types::{InstanceId, SpiffeId};
 use nearpath_wire::identity::Refusal;
-use nearpath_wire::quic::{DialError, Early};
+use nearpath_wire::quic::{Answer, Call, CallError, DialError, Early, Line};
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
 
 use crate::site::{Caller, DOMAIN, LIMIT, Running, Site, echo, post, run};
 
@@ -136,5 +143,60 @@ fn nobody_there() {
         let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let dialed = site.caller().dialer().dial(silent.local_addr().unwrap(), "i1", Duration::from_millis(50)).await;
         assert!(matches!(dialed.unwrap_err(), DialError::Timeout { .. }));
+    });
+}
+
+/// Answers `/slow` when it is let.
+fn slow(go: &Rc<Notify>) -> impl Fn(Call) -> Pin<Box<dyn Future<Output = Response<Full<Bytes>>>>> + 'static {
+    let go = Rc::clone(go);
+    move |call| {
+        let go = Rc::clone(&go);
+        Box::pin(async move {
+            if call.request.uri().path() == "/slow" {
+                go.notified().await;
+            }
+            Response::new(Full::new(Bytes::from_static(b"done")))
+        })
+    }
+}
+
+fn held() -> http::Request<Bytes> {
+    http::Request::post("/slow").body(Bytes::new()).unwrap()
+}
+
+/// A call that began in time, on a connection whose caller's certificate has ended since.
+async fn outlived(site: &Site, worker: &Running) -> (Line, JoinHandle<Result<Response<Answer>, CallError>>) {
+    let brief = site.credentials_at(gateway(), "gateway", SystemTime::now(), Duration::from_secs(2));
+    let line = site.caller_as(brief).dial(worker).await;
+    let open = line.clone();
+    let begun = tokio::task::spawn_local(async move { open.call_whole(held(), Early::Never).await });
+    line.call_whole(post("in time"), Early::Never).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(4)).await; // certificates count in seconds
+    let late = line.call_whole(post("late"), Early::Never).await.unwrap_err();
+    assert!(matches!(late, CallError::Unseen(_)), "it is safe to make it with another certificate: {late}");
+    (line, begun)
+}
+
+#[test]
+fn a_call_outlives_its_callers_certificate_and_no_other_begins() {
+    run(async {
+        let (site, go) = (Site::new(), Rc::new(Notify::new()));
+        let worker = site.worker(1).start(slow(&go));
+        let (line, begun) = outlived(&site, &worker).await;
+        go.notify_one();
+        assert_eq!(begun.await.unwrap().unwrap().status(), 200);
+        assert!(!line.is_closed());
+    });
+}
+
+#[test]
+fn who_is_taken_back_does_not_even_finish_what_it_began_before_its_certificate_ended() {
+    run(async {
+        let (site, go) = (Site::new(), Rc::new(Notify::new()));
+        let worker = site.worker(1).start(slow(&go));
+        let (_line, begun) = outlived(&site, &worker).await;
+        worker.admit(site.trust.without(["gateway".to_owned()].into()));
+        let told = begun.await.unwrap().unwrap_err();
+        assert!(matches!(&told, CallError::Broken(_)) && told.to_string().contains("was revoked"), "{told}");
     });
 }

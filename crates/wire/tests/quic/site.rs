@@ -127,6 +127,14 @@ pub(crate) struct Running {
     pub(crate) endpoint: Endpoint,
     pub(crate) register: Arc<Register>,
     pub(crate) refused: watch::Receiver<Refused>,
+    trust: Box<dyn Fn(Trust)>,
+}
+
+impl Running {
+    /// Others are admitted from now on.
+    pub(crate) fn admit(&self, trust: Trust) {
+        (self.trust)(trust);
+    }
 }
 
 impl Worker {
@@ -151,7 +159,8 @@ impl Worker {
         config.transport_config(config::transport(self.idle));
         let endpoint = Endpoint::server(config, (Ipv4Addr::LOCALHOST, 0).into()).unwrap();
         let (server, accepting) = (Server::new(self.trust.clone(), handler), endpoint.clone());
-        let refused = server.refused();
+        let (refused, ruled) = (server.refused(), Rc::clone(&server));
+        let trust: Box<dyn Fn(Trust)> = Box::new(move |trust| ruled.trust(trust));
         server.connections(self.connections);
         tokio::task::spawn_local(async move {
             while let Some(incoming) = accepting.accept().await {
@@ -159,7 +168,7 @@ impl Worker {
             }
         });
         let (addr, name) = (endpoint.local_addr().unwrap(), self.credentials.name.clone());
-        Running { addr, name, endpoint, register, refused }
+        Running { addr, name, endpoint, register, refused, trust }
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use nearpath_types::{FunctionId, InstanceId, SpiffeId};
 use nearpath_wire::early::mint;
 use nearpath_wire::identity::{Credentials, Trust};
-use nearpath_wire::quic::{DialError, Early, config};
+use nearpath_wire::quic::{CallError, DialError, Early, config};
 use rustls::version::{TLS12, TLS13};
 
 use crate::site::{Caller, DOMAIN, LIMIT, Running, Site, Worker, counting, post, run};
@@ -34,7 +34,8 @@ async fn call(caller: &Caller, worker: &mut Running) -> Told {
     let caller = match caller.dialer().dial(worker.addr, &worker.name, LIMIT).await {
         Err(error) => error.to_string(),
         Ok(line) => match line.call_whole(post("in"), Early::Allowed).await {
-            Err(error) => format!("{error}"),
+            Err(CallError::Unseen(why)) => why,
+            Err(error) => panic!("nothing ran, which the caller is to know: {error}"),
             Ok(answer) => panic!("it was let in: {answer:?}"),
         },
     };
@@ -265,8 +266,10 @@ fn more_connections_than_a_worker_takes() {
         for line in &lines {
             line.call_whole(post("in"), Early::Never).await.unwrap();
         }
-        let (with, without) = (caller.dial(&running).await, site.caller().dial(&running).await);
-        assert!(with.is_early() && !without.is_early());
+        let with = caller.dial(&running).await;
+        assert!(with.is_early());
+        let without = site.caller().dial(&running).await;
+        assert!(!without.is_early());
         for beyond in [with, without] {
             let told = beyond.call_whole(post("too many"), Early::Allowed).await.unwrap_err().to_string();
             assert!(told.starts_with("not sent: ") && told.contains("this worker has 2 connections"), "{told}");
@@ -277,6 +280,24 @@ fn more_connections_than_a_worker_takes() {
             tokio::task::yield_now().await;
         }
         caller.dial(&running).await.call_whole(post("in"), Early::Never).await.unwrap();
+    });
+}
+
+/// Who begins and does not go on holds a place, but not for ever.
+#[test]
+fn a_handshake_that_stops_in_the_middle_is_cut() {
+    run(async {
+        let site = Site::new();
+        let mut worker = site.worker(1).start(counting(&Rc::default()));
+        let (caller, now) = (site.caller(), std::time::Instant::now());
+        let mut half = mint::Caller::new(caller.config.clone(), &worker.name, worker.addr, now).unwrap();
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        for datagram in half.step(&[]) {
+            socket.send_to(&datagram, worker.addr).unwrap();
+        }
+        worker.refused.changed().await.unwrap();
+        let told = worker.refused.borrow().last.clone();
+        assert!(told.contains("the handshake was not complete within 10s"), "{told}");
     });
 }
 

@@ -177,6 +177,26 @@ fn who_is_not_let_in_and_what_is_told() {
     });
 }
 
+/// The caller's handshake is over by then: what it has sent at once was not looked at, and it knows.
+#[test]
+fn a_certificate_that_is_turned_down_late_is_told_apart_from_a_broken_connection() {
+    run(async {
+        let (site, other) = (Site::new(), Site::new());
+        let worker = Worker::start(&site, 1).await;
+        /// More than lies between the two: it goes out because the worker reads until the caller has heard it.
+        const LONG: usize = 16 << 20;
+        for (credentials, length, refused) in [(gateway(&other), LONG, true), (gateway(&site), 1000, false)] {
+            let mut stream = worker.dial(&connector(&site, &credentials).0, Version::Tls13).await.unwrap();
+            let verdict = stream.verdict().clone();
+            stream.write_all(&vec![b'x'; length]).await.unwrap();
+            stream.flush().await.unwrap();
+            assert_eq!(verdict.refusal(), None, "nothing was read");
+            said(stream).await;
+            assert_eq!(verdict.refusal().is_some(), refused, "{verdict:?}");
+        }
+    });
+}
+
 #[test]
 fn a_session_does_not_outlive_the_certificate_that_it_began_with() {
     run(async {

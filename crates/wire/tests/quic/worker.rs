@@ -124,10 +124,15 @@ fn it_stops_when_its_calls_have_ended() {
         let calling = line.clone();
         let open = tokio::task::spawn_local(async move { calling.call_whole(post(""), Early::Allowed).await });
         let go: oneshot::Sender<()> = beginning.recv().await.unwrap();
+        let addr = worker.addr().unwrap();
         let stopping = tokio::task::spawn_local(async move { worker.stop().await });
         tokio::task::yield_now().await;
-        let late = line.call_whole(post(""), Early::Allowed).await;
-        assert!(matches!(late, Err(CallError::Unseen(_))), "{late:?}");
+        let new = caller.dialer().dial(addr, &one.credentials.name, LIMIT).await.unwrap();
+        assert!(new.is_early(), "it has a session, and does not know that the worker stops");
+        for line in [&line, &new] {
+            let late = line.call_whole(post(""), Early::Allowed).await;
+            assert!(matches!(late, Err(CallError::Unseen(_))), "{late:?}");
+        }
         go.send(()).unwrap();
         let answer = open.await.unwrap().unwrap();
         assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), "whole");

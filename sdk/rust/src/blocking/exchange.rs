@@ -96,9 +96,8 @@ impl Near {
 
     fn begun(&mut self, name: &str, outcome: Result<Reply, CallError>) -> Result<Step, Error> {
         let mut reply = outcome.map_err(|error| Error::near(name, error))?;
-        self.rest = reply.rest.take();
-        let (response, first) = Response::of_memory(name, reply)?.parted();
-        self.first = first;
+        let (response, first) = Response::of_memory(name, &mut reply)?.parted();
+        (self.first, self.rest) = (first, reply.rest.take());
         Ok(Step::Begun(response))
     }
 

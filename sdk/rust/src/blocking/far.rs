@@ -1,5 +1,6 @@
 //! Calls over HTTP from a thread that waits.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::Thread;
 
@@ -21,7 +22,7 @@ use crate::error::{Error, Kind};
 use crate::far::{Client, Piece, Upload, Way};
 use crate::message::{Path, Response};
 
-/// Connections to the gateway and the thread that tends them; it begins with the first call.
+/// Connections to a gateway and the thread that tends them, for all threads of the process; it begins with the first call.
 #[derive(Debug)]
 pub(super) struct Far {
     client: Arc<Client>,
@@ -58,9 +59,18 @@ impl Bell {
     }
 }
 
+/// Those of this process, by process and gateway: a child that was forked has the map of its parent, but not the threads.
+static ALL: Mutex<BTreeMap<(u32, String), Arc<Far>>> = Mutex::new(BTreeMap::new());
+
 impl Far {
-    pub(super) fn new(gateway: String) -> Self {
-        Self { client: Arc::new(Client::new(gateway)), runtime: OnceLock::new() }
+    /// Those to a gateway: a thread that comes and goes finds the connections of others.
+    pub(super) fn to(gateway: &str) -> Arc<Self> {
+        let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+        let far = all.entry((std::process::id(), gateway.to_owned()));
+        Arc::clone(far.or_insert_with(|| {
+            let client = Arc::new(Client::new(gateway.to_owned()));
+            Arc::new(Self { client, runtime: OnceLock::new() })
+        }))
     }
 
     pub(super) fn call(&self, way: Way, name: &str, body: &Bytes, ask: &Ask, with: Context) -> Result<Response, Error> {

@@ -83,7 +83,7 @@ impl Default for Party {
 impl Party {
     /// In given surroundings.
     pub fn new(environment: Environment) -> Self {
-        let far = Arc::new(Far::new(environment.gateway.clone()));
+        let far = Far::to(&environment.gateway);
         Self {
             environment,
             post: None,
@@ -101,10 +101,9 @@ impl Party {
         }
     }
 
-    /// Another one in the same surroundings, for another thread. Both use the same connections to the gateway.
+    /// Another one in the same surroundings, for another thread. All use the same connections to the gateway.
     pub fn another(&self) -> Self {
-        let (far, streams, interrupt) = (Arc::clone(&self.far), self.streams, self.interrupt);
-        Self { far, streams, interrupt, ..Self::new(self.environment.clone()) }
+        Self { streams: self.streams, interrupt: self.interrupt, ..Self::new(self.environment.clone()) }
     }
 
     /// What it serves is handed over when it begins, and read with [`Party::part`].
@@ -123,6 +122,13 @@ impl Party {
     pub fn interrupted_by(mut self, stop: fn() -> bool) -> Self {
         self.interrupt = Some(stop);
         self
+    }
+
+    /// In the child of a process that forked, on the thread that did: what came along is the parent's, as are its bodies and the calls
+    /// it waits for. It is left as it is, not even closed, and this party begins anew, in the surroundings of now.
+    pub fn forked(&mut self) {
+        let own = Self { streams: self.streams, interrupt: self.interrupt, ..Self::default() };
+        std::mem::forget(std::mem::replace(self, own));
     }
 
     /// Memory to write a payload in that goes out where it lies: so many zeros. It is accepted wherever a payload is. Where there
@@ -382,5 +388,5 @@ impl Party {
 }
 
 fn told(name: &str, outcome: Result<Reply, CallError>) -> Result<Response, Error> {
-    outcome.map_err(|error| Error::near(name, error)).and_then(|reply| Response::of_memory(name, reply))
+    outcome.map_err(|error| Error::near(name, error)).and_then(|mut reply| Response::of_memory(name, &mut reply))
 }

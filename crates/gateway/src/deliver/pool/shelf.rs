@@ -20,19 +20,29 @@ const STREAMS: u32 = 100;
 /// Idle connections kept for one instance and thread.
 const MAX_IDLE: usize = 1024;
 
+/// What requests on a shared connection share besides.
+struct Channel {
+    tls: Option<Rc<Tls>>,
+    streams: Cell<u32>,
+}
+
 /// One request on a shared connection.
-pub(crate) struct Stream(Rc<Cell<u32>>);
+pub(crate) struct Stream(Rc<Channel>);
 
 impl Stream {
-    fn new(count: &Rc<Cell<u32>>) -> Self {
-        count.set(count.get() + 1);
-        Self(count.clone())
+    fn new(channel: &Rc<Channel>) -> Self {
+        channel.streams.set(channel.streams.get() + 1);
+        Self(channel.clone())
+    }
+
+    pub(super) fn tls(&self) -> Option<&Tls> {
+        self.0.tls.as_deref()
     }
 }
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        self.0.set(self.0.get() - 1);
+        self.0.streams.set(self.0.streams.get() - 1);
     }
 }
 
@@ -44,13 +54,12 @@ struct Idle {
 
 struct Shared {
     sender: http2::SendRequest<Upload>,
-    tls: Option<Rc<Tls>>,
-    streams: Rc<Cell<u32>>,
+    channel: Rc<Channel>,
 }
 
 impl Shared {
     fn line(&self) -> Line {
-        Line::Http2 { sender: self.sender.clone(), _stream: Stream::new(&self.streams) }
+        Line::Http2 { sender: self.sender.clone(), stream: Stream::new(&self.channel) }
     }
 }
 
@@ -68,7 +77,7 @@ impl Pool {
     }
 
     fn shared_line(&self) -> Option<Line> {
-        let free = |one: &&Shared| one.streams.get() < STREAMS && !one.sender.is_closed();
+        let free = |one: &&Shared| one.channel.streams.get() < STREAMS && !one.sender.is_closed();
         self.shared.iter().find(free).map(Shared::line)
     }
 }
@@ -104,7 +113,7 @@ impl Shelf {
             return Ok(line);
         }
         let (sender, tls) = dial().await?;
-        let shared = Shared { sender, tls, streams: Rc::new(Cell::new(0)) };
+        let shared = Shared { sender, channel: Rc::new(Channel { tls, streams: Cell::new(0) }) };
         let line = shared.line();
         self.with(endpoint, |pool| pool.shared.push(shared));
         Ok(line)
@@ -131,7 +140,7 @@ impl Shelf {
                 return false; // requests in flight hold their own lines
             }
             pool.idle.retain(|idle| !idle.sender.is_closed() && idle.since >= oldest && good(&idle.tls));
-            pool.shared.retain(|one| !one.sender.is_closed() && good(&one.tls));
+            pool.shared.retain(|one| !one.sender.is_closed() && good(&one.channel.tls));
             !pool.idle.is_empty() || !pool.shared.is_empty() || pool.dialing.available_permits() == 0
         });
     }

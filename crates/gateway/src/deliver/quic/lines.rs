@@ -64,6 +64,9 @@ impl Way {
             self.lines.drain(..).for_each(|kept| cut(kept.line));
         }
         let withdrawn = self.endpoint.load().is_none();
+        if self.lines.iter().any(|kept| kept.line.is_silent()) {
+            self.endpoint.reach.failed(millis(Instant::now())); // answers broke off: others take another path
+        }
         self.lines.retain_mut(|kept| {
             kept.old |= withdrawn || kept.line.has_expired(now);
             let wanted = kept.line.open() > 0 || (!kept.old && kept.since.get() >= oldest);

@@ -13,18 +13,17 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-use http::request::Parts;
-use http::{Request, Response};
-use http_body::Body;
+use http::Response;
 use nearpath_types::{PlatformError, Reason};
 use nearpath_wire::quic::{self as wire, CallError, Line, Terms};
 
 pub(crate) use lines::Lines;
 
 use super::attempt::{Attempt, broken, too_late, within};
-use super::exchange::{beginning, traced};
+use super::exchange::traced;
 use super::source::Source;
+use super::spare::{goes_elsewhere, not_called, words};
+use super::taken::Taken;
 use crate::COMPONENT;
 use crate::call::{Call, Upload};
 use crate::lane::Lane;
@@ -36,13 +35,6 @@ const LONGEST_HANDSHAKE: Duration = Duration::from_secs(1);
 
 /// How long an open line may bring nothing at all after something was sent on it. A worker that has no processor may need some of that.
 const LONGEST_SILENCE: Duration = Duration::from_secs(2);
-
-/// What was taken from the call to be sent: the head, what came of the body at first, and the rest.
-struct Taken {
-    head: Parts,
-    first: Bytes,
-    rest: Upload,
-}
 
 /// What came of one try on one line.
 enum Tried {
@@ -62,7 +54,7 @@ enum Tried {
 /// As [`super::attempt::attempt`].
 pub(super) async fn attempt(call: &mut Call, endpoint: &Arc<Endpoint>) -> Result<Option<Attempt>, PlatformError> {
     let limit = call.lane.connect_timeout.min(LONGEST_HANDSHAKE);
-    let mut taken = take(call, endpoint).await?;
+    let mut taken = Taken::out_of(call, endpoint).await?;
     call.lane.lines.called(&call.function, call.lane.now());
     loop {
         let Found { line, fresh } = match call.lane.lines.line(endpoint, call.lane.now(), limit).await {
@@ -75,7 +67,7 @@ pub(super) async fn attempt(call: &mut Call, endpoint: &Arc<Endpoint>) -> Result
         };
         let sending = send(call, endpoint, &line, &mut taken);
         match within(&call.clock, call.admitted, call.flow.as_ref(), sending).await {
-            Ok(Tried::Answered(response)) => return answered(call, endpoint, response).map(Some),
+            Ok(Tried::Answered(response)) => return answered(call, endpoint, response, taken).await.map(Some),
             Ok(Tried::Unseen(why)) => {
                 call.lane.lines.retire(endpoint, &line);
                 if fresh {
@@ -87,7 +79,13 @@ pub(super) async fn attempt(call: &mut Call, endpoint: &Arc<Endpoint>) -> Result
                 return if again { Ok(put_back(call, taken, None)) } else { Err(lost(call, endpoint, UNKNOWN)) };
             }
             Ok(Tried::Broken(CallError::Head(fault))) => return Err(too_large(&fault)),
-            Ok(Tried::Broken(error)) => return Err(lost(call, endpoint, &error.to_string())),
+            Ok(Tried::Broken(CallError::Unseen(why))) => return Err(not_called(call, endpoint, &why)),
+            Ok(Tried::Broken(error)) => {
+                if line.is_silent() {
+                    silent(call, endpoint, &line);
+                }
+                return Err(lost(call, endpoint, &format!("{error}; it may have run")));
+            }
             Err(reason) => return Err(too_late(call, endpoint, reason)),
         }
     }
@@ -109,27 +107,16 @@ pub(crate) fn open_ahead(lane: &Rc<Lane>) {
 /// What a caller is told whose call went early and brought nothing back.
 const UNKNOWN: &str = "no answer over UDP; it may have run";
 
-/// Takes the request out of the call, with as much of its body as can be held.
-async fn take(call: &mut Call, endpoint: &Endpoint) -> Result<Taken, PlatformError> {
-    let request = call.request.take().expect("an unsent request is put back");
-    let (head, mut rest) = request.into_parts();
-    match within(&call.clock, call.admitted, call.flow.as_ref(), beginning(&mut rest)).await {
-        Ok(Ok(first)) => Ok(Taken { head, first, rest }),
-        Ok(Err(())) => Err(broken(call, endpoint, None)),
-        Err(reason) => Err(too_late(call, endpoint, reason)),
-    }
-}
-
 /// The request is the call's again. `why` it was not sent; nothing: another path may do.
 fn put_back(call: &mut Call, taken: Taken, why: Option<String>) -> Option<Attempt> {
-    call.request = Some(Request::from_parts(taken.head, taken.rest.with_first(taken.first)));
+    taken.put_back(call);
     why.map(Attempt::Unsent)
 }
 
 async fn send(call: &Call, endpoint: &Endpoint, line: &Line, taken: &mut Taken) -> Tried {
     let left = call.clock.deadline().saturating_duration_since(Instant::now());
     let terms = Terms { patience: Some(left), trace: traced(&taken.head) };
-    if !taken.rest.is_end_stream() {
+    if !taken.is_whole {
         return send_parts(line, taken, terms).await;
     }
     let (setting, method) = (call.route.policy.zero_rtt, &taken.head.method);
@@ -138,6 +125,7 @@ async fn send(call: &Call, endpoint: &Endpoint, line: &Line, taken: &mut Taken) 
     match answer_or_silence(line, calling).await {
         Ok(Err(CallError::Silent(_))) => Tried::Silence(early::repeatable(early, method)),
         Ok(Err(CallError::Unseen(_))) if line.is_silent() => Tried::Silence(true),
+        Ok(Err(CallError::Broken(_))) if line.is_silent() && method.is_idempotent() => Tried::Silence(true),
         Ok(answer) => Tried::of(answer),
         Err(_) if method.is_idempotent() => Tried::Silence(true),
         Err(calling) => {
@@ -188,17 +176,27 @@ async fn send_parts(line: &Line, taken: &mut Taken, terms: Terms) -> Tried {
     }
 }
 
-fn answered(
+/// What the instance said: an answer; or that it has not run the call, which is then the call's again if it is there as a whole.
+async fn answered(
     call: &mut Call,
     endpoint: &Endpoint,
     response: Response<Box<wire::Answer>>,
+    taken: Taken,
 ) -> Result<Attempt, PlatformError> {
     if call.flow.as_ref().is_some_and(|flow| flow.fault().is_some()) {
         return Err(broken(call, endpoint, None)); // what was answered is not the answer to the whole request
     }
     endpoint.reach.answered();
     call.lane.totals.quic.answered(response.body().was_early());
-    Ok(Attempt::Answered(response.map(Source::Quic), None))
+    let refused = response.body().answered().refusal().filter(|reason| reason.did_not_run() && goes_elsewhere(*reason));
+    match refused.filter(|_| taken.is_whole) {
+        None => Ok(Attempt::Answered(response.map(Source::Quic), None)),
+        Some(reason) => {
+            let why = words(reason, response.into_body()).await;
+            taken.put_back(call);
+            Ok(Attempt::Refused(why))
+        }
+    }
 }
 
 /// Others on the same line get the same answer at once.

@@ -1,6 +1,6 @@
 //! One client's connection.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -16,7 +16,6 @@ use tokio::sync::{Notify, OwnedSemaphorePermit};
 use super::accept::HalfOpen;
 use super::{Port, request};
 use crate::Zone;
-use crate::call::Peer;
 use crate::lane::Lane;
 use crate::listen::connection::{Visit, peer};
 use crate::listen::life::Life;
@@ -37,7 +36,7 @@ pub(super) async fn serve_connection(
     let (life, addr) = (Life::new(lane.ticks()), incoming.remote_address());
     lane.lives.add(life.clone());
     if port.drain.is_draining() {
-        life.drain(); // let in in the same moment: it did not hear the order
+        lane.lives.drain(lane.now()); // let in in the same moment: it did not hear the order
     }
     match life.govern(serve(&lane, &port, &life, incoming, half_open)).await {
         Some(Ok(())) => {}
@@ -54,11 +53,11 @@ async fn serve(
     incoming: Incoming,
     half_open: HalfOpen,
 ) -> Result<(), BoxError> {
-    let begun = Instant::now();
+    let (begun, addr) = (Instant::now(), incoming.remote_address());
     let (quic, complete, requests) =
         tokio::time::timeout(port.tls_timeout, shake(incoming, port)).await.map_err(io::Error::from)??;
     life.speaks(true);
-    let whom = Rc::new(Client::new(lane, life, quic.clone()));
+    let whom = Rc::new(Client::new(lane, life, addr));
     let left = port.tls_timeout.saturating_sub(begun.elapsed());
     let complete = tokio::time::timeout(left, complete);
     let served = Served { port: port.clone(), whom, requests, open: Rc::default() };
@@ -77,35 +76,20 @@ async fn shake(incoming: Incoming, port: &Port) -> Result<(Connection, ZeroRttAc
 }
 
 /// A connection as its requests see it.
+///
+/// Its client is known by the address that the handshake proved, also when it has moved (RFC 9000 section 9): QUIC takes a request from
+/// any new address at once and asks only then whether somebody is there, so everybody could call in anybody's name.
 pub(super) struct Client {
     pub(super) lane: Rc<Lane>,
-    quic: Connection,
-    /// The address at the last request: a client may move (RFC 9000 section 9).
-    seen: Cell<SocketAddr>,
-    visit: RefCell<Rc<Visit>>,
+    pub(super) visit: Rc<Visit>,
 }
 
 impl Client {
-    fn new(lane: &Rc<Lane>, life: &Arc<Life>, quic: Connection) -> Self {
-        let addr = quic.remote_address();
-        let (peer, resets) = (Rc::new(whom(addr)), Resets::new(lane.now()));
+    fn new(lane: &Rc<Lane>, life: &Arc<Life>, addr: SocketAddr) -> Self {
+        let (peer, resets) = (Rc::new(peer(Zone::Public, true, addr)), Resets::new(lane.now()));
         let visit = Visit { lane: lane.clone(), peer, life: life.clone(), alt_svc: None, resets: resets.into() };
-        Self { lane: lane.clone(), quic, seen: Cell::new(addr), visit: RefCell::new(Rc::new(visit)) }
+        Self { lane: lane.clone(), visit: Rc::new(visit) }
     }
-
-    /// For the next request.
-    pub(super) fn visit(&self) -> Rc<Visit> {
-        let addr = self.quic.remote_address();
-        if self.seen.replace(addr) != addr {
-            let moved = self.visit.borrow().moved(whom(addr));
-            *self.visit.borrow_mut() = Rc::new(moved);
-        }
-        self.visit.borrow().clone()
-    }
-}
-
-fn whom(addr: SocketAddr) -> Peer {
-    peer(Zone::Public, true, addr)
 }
 
 /// Requests that have not ended.
@@ -148,17 +132,20 @@ impl Served {
     ) -> Result<(), BoxError> {
         let mut complete = std::pin::pin!(complete);
         let (mut half_open, mut leaving) = (Some(half_open), false);
-        let life = self.whom.visit().life.clone();
+        let life = self.whom.visit.life.clone();
         while !(leaving && self.open.requests.get() == 0) {
             tokio::select! {
                 biased;
                 ended = complete.as_mut(), if half_open.is_some() => {
                     ended.map_err(io::Error::from)?;
                     half_open = None;
+                    life.expects();
                 }
                 () = life.drained(), if !leaving => {
                     leaving = true;
-                    self.requests.leave().await?;
+                    // A client that takes no byte of it is not waited for.
+                    let told = tokio::time::timeout(self.port.header_timeout, self.requests.leave());
+                    told.await.map_err(io::Error::from)??;
                 }
                 () = self.open.fewer.notified(), if leaving => {}
                 next = self.requests.next() => match next? {
@@ -168,8 +155,14 @@ impl Served {
             }
         }
         let (trips, least, most) = LINGER;
-        let _ = tokio::time::timeout((quic.rtt() * trips).clamp(least, most), quic.closed()).await; // closed by us, then
+        let _ = tokio::time::timeout((quic.rtt() * trips).clamp(least, most), self.refuse(&quic)).await; // closed by us, then
         Ok(())
+    }
+
+    /// Until the client closes: what it sent before it heard of GOAWAY is refused, so that it knows that it has not run.
+    async fn refuse(&mut self, quic: &Connection) {
+        while let Ok(Some(_)) = self.requests.next().await {}
+        quic.closed().await;
     }
 
     fn begin(&self, opened: Opened, early: bool) {

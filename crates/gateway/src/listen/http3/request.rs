@@ -25,8 +25,8 @@ const PROTOCOL: &str = "HTTP/3";
 
 /// Answers it; [`path::answer`] does, as for all others. Ends early when the client gives it up.
 pub(super) async fn answer(client: Rc<Client>, port: Rc<Port>, opened: Opened, early: bool, _one: One) {
-    let (visit, lane) = (client.visit(), &client.lane);
-    let stream = Stream::new(&visit);
+    let (visit, lane) = (&client.visit, &client.lane);
+    let stream = Stream::new(visit);
     let asked = match tokio::time::timeout(port.header_timeout, opened.read()).await {
         Ok(Ok(asked)) => asked,
         Ok(Err(error)) => return unread(lane, &stream, &error),
@@ -59,12 +59,11 @@ pub(super) async fn answer(client: Rc<Client>, port: Rc<Port>, opened: Opened, e
 }
 
 fn begin(client: &Client, mut request: Request<Incoming>, early: bool) -> Begun {
-    let visit = client.visit();
     if early {
         client.lane.totals.http3.early.fetch_add(1, Ordering::Relaxed);
         request.headers_mut().insert(EARLY_DATA, HeaderValue::from_static("1"));
     }
-    path::begin(&client.lane, &visit.peer, request.map(|body| Arriving::Http3(Box::new(body))))
+    path::begin(&client.lane, &client.visit.peer, request.map(|body| Arriving::Http3(Box::new(body))))
 }
 
 /// Learns whether there is a body, where the head does not tell: who has none need not be sent one without a known end. Waits for it

@@ -18,11 +18,18 @@ pub(crate) use lives::Lives;
 
 const CUT: u8 = 2;
 const DRAIN: u8 = 1;
+/// Ticks in which a connection that was accepted may bring its first request although the drain has begun. Its caller cannot know of that, and
+/// would take a close for a failure.
+const FIRST_WORD: u32 = 4;
 
 /// One connection as its sweep sees it. Atomics only because hyper wants upgradable connections to be `Send`.
 #[derive(Debug)]
 pub(crate) struct Life {
     now: Arc<AtomicU32>,
+    /// When its first request became due.
+    begun: AtomicU32,
+    /// Whether any request has begun.
+    asked: AtomicBool,
     requests: AtomicU32,
     heard: AtomicBool,
     since: AtomicU32,
@@ -51,6 +58,8 @@ impl Life {
     pub(crate) fn new(now: &Arc<AtomicU32>) -> Arc<Self> {
         Arc::new(Self {
             since: AtomicU32::new(now.load(Ordering::Relaxed)),
+            begun: AtomicU32::new(now.load(Ordering::Relaxed)),
+            asked: AtomicBool::new(false),
             now: now.clone(),
             requests: AtomicU32::new(0),
             heard: AtomicBool::new(true),
@@ -77,6 +86,11 @@ impl Life {
         }
     }
 
+    /// Its handshake is complete: its first request is due from now on.
+    pub(crate) fn expects(&self) {
+        self.begun.store(self.now.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
     /// Bytes came.
     pub(crate) fn heard(&self) {
         let between = self.requests.load(Ordering::Relaxed) == 0 && !self.heard.load(Ordering::Relaxed);
@@ -98,6 +112,7 @@ impl Life {
     /// A request's head is complete, and `said_all` if it has no body; it lasts as long as the value.
     pub(crate) fn begin(self: &Arc<Self>, said_all: bool) -> Busy {
         self.requests.store(self.requests.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        self.asked.store(true, Ordering::Relaxed);
         self.answering.store(true, Ordering::Relaxed);
         self.said_all.store(said_all, Ordering::Relaxed);
         Busy { life: self.clone(), untaken: false }
@@ -161,6 +176,11 @@ impl Life {
             stuck: self.stuck.load(Ordering::Relaxed).checked_sub(1),
             untaken: (self.untaken.load(Ordering::Relaxed) > 0).then(|| self.taken.load(Ordering::Relaxed)),
         }
+    }
+
+    /// Whether it is so young that its first request, or its handshake, is still on its way.
+    fn is_expected(&self, now: u32) -> bool {
+        !self.asked.load(Ordering::Relaxed) && now.wrapping_sub(self.begun.load(Ordering::Relaxed)) < FIRST_WORD
     }
 
     /// Ends the connection at once.
@@ -295,6 +315,21 @@ mod tests {
         assert!(life.is_deaf());
         drop(busy);
         assert_eq!(woken.0.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn the_drain_waits_a_second_for_a_first_request_and_no_longer() {
+        let (now, lives) = (Arc::default(), Lives::default());
+        let (silent, asks) = (Life::new(&now), Life::new(&now));
+        [&silent, &asks].into_iter().for_each(|life| lives.add(life.clone()));
+        let patience = Patience { head: 100, idle: 100, stuck: 100 };
+        lives.drain(0);
+        assert!(!silent.is_draining() && !asks.is_draining());
+        let _busy = asks.begin(true);
+        lives.sweep(1, &patience);
+        assert!(!silent.is_draining() && asks.is_draining());
+        lives.sweep(FIRST_WORD, &patience);
+        assert!(silent.is_draining());
     }
 
     #[test]

@@ -114,7 +114,7 @@ async fn runs(sessions: Option<Arc<dyn StoresServerSessions>>) -> (House, impl F
         async { Response::new(full("")) }
     })
     .await;
-    let settings = Settings { tls_timeout: ms(200), ..Settings::default() }; // a connection that goes nowhere is not kept long
+    let settings = Settings { tls_timeout: ms(2_000), ..Settings::default() }; // a connection that goes nowhere is not kept long
     let house = House::remembering(settings, sessions);
     house.echo(at);
     let client = Client::of(&house);

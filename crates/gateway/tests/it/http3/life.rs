@@ -59,6 +59,20 @@ async fn a_request_survives_its_clients_move() {
     assert!(house.metrics().contains("nearpath_http3_connections_total 1"), "{}", house.metrics());
 }
 
+/// Packets from a new address are taken before anybody has proved to be there: who sends them could be anybody.
+#[tokio::test]
+async fn who_moves_is_known_by_the_address_that_it_proved() {
+    let house = House::open();
+    house.echo(mirror().await);
+    let client = Client::of(&house);
+    let mut line = client.connect().await;
+    client.endpoint.rebind(std::net::UdpSocket::bind("127.0.0.2:0").unwrap()).unwrap();
+    for _ in 0..3 {
+        let answer = line.get("/function/echo").await;
+        assert!(answer.body.contains("x-forwarded-for: 127.0.0.1\n"), "{}", answer.body);
+    }
+}
+
 #[tokio::test]
 async fn control_without_steering_it_does_not() {
     assert!(moved(&House::unsteered()).await < MOVES);
@@ -134,6 +148,32 @@ async fn goaway_names_the_first_request_that_was_not_taken() {
     assert!(answer.ends_with(b"ok"), "{answer:?}");
     quic.close(0x100_u32.into(), b"");
     within(drained).await.unwrap();
+}
+
+/// Octets that come on a control stream before the first GOAWAY.
+async fn prelude(quic: &quinn::Connection) -> u32 {
+    loop {
+        let mut stream = within(quic.accept_uni()).await.unwrap();
+        if number(&mut stream).await == 0 {
+            assert_eq!(number(&mut stream).await, 4, "SETTINGS");
+            return 3 + u32::from(number(&mut stream).await);
+        }
+    }
+}
+
+#[tokio::test]
+async fn who_takes_no_goaway_does_not_hold_up_the_drain() {
+    let settings =
+        Settings { drain_timeout: std::time::Duration::from_secs(600), header_timeout: ms(200), ..Settings::default() };
+    let mut house = House::with(settings);
+    let mut client = Client::of(&house);
+    let full = prelude(&within(client.connecting()).await.unwrap()).await;
+    let mut narrow = quinn::TransportConfig::default();
+    narrow.stream_receive_window(full.into());
+    client.config.transport_config(std::sync::Arc::new(narrow));
+    let quic = within(client.connecting()).await.unwrap();
+    let _unread = within(quic.accept_uni()).await.unwrap(); // it speaks HTTP/3 by now
+    within(house.drain()).await;
 }
 
 #[tokio::test]

@@ -1,0 +1,130 @@
+//! A caller's connection with TLS, and whether the worker has turned its certificate down.
+//!
+//! In TLS 1.3 the caller is done with the handshake before the worker has looked at its certificate (RFC 8446 section 2): the refusal comes
+//! as an alert, when a request may be on its way already. Such an alert is sent instead of the handshake's end, so nothing that came was
+//! looked at; which HTTP, that only sees the connection break, cannot tell.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, ready};
+
+use rustls::{AlertDescription, ClientConnection};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio_rustls::client::TlsStream;
+
+/// What the worker said of the caller's certificate. Clones are of the same connection.
+#[derive(Debug, Clone, Default)]
+pub struct Verdict(Arc<OnceLock<AlertDescription>>);
+
+impl Verdict {
+    /// Why the worker turned the certificate down; `None`: it did not, so far. If it did, it has looked at nothing that was sent.
+    pub fn refusal(&self) -> Option<String> {
+        let alert = self.0.get()?;
+        Some(format!("the worker does not accept this caller's certificate (TLS alert {alert:?})"))
+    }
+
+    fn look(&self, error: &io::Error) {
+        let error = error.get_ref().and_then(|error| error.downcast_ref());
+        if let Some(rustls::Error::AlertReceived(alert)) = error
+            && is_of_certificates(u8::from(*alert))
+        {
+            let _ = self.0.set(*alert); // the first one counts; there is no second
+        }
+    }
+}
+
+/// Whether an alert says that the peer's certificate, or its proof of the key, is not accepted (RFC 8446 section 6.2). There is no other
+/// occasion for it than the handshake.
+pub(crate) fn is_of_certificates(alert: u8) -> bool {
+    use AlertDescription as A;
+    let all = [
+        A::BadCertificate,
+        A::UnsupportedCertificate,
+        A::CertificateRevoked,
+        A::CertificateExpired,
+        A::CertificateUnknown,
+        A::UnknownCA,
+        A::AccessDenied,
+        A::DecryptError, // another authority of the same name: the signature is not its own
+        A::CertificateRequired,
+    ];
+    all.map(u8::from).contains(&alert)
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub struct CallerStream<S> {
+    stream: TlsStream<S>,
+    verdict: Verdict,
+}
+
+impl<S> CallerStream<S> {
+    pub(super) fn new(stream: TlsStream<S>) -> Self {
+        Self { stream, verdict: Verdict::default() }
+    }
+
+    /// What lies below, and the session.
+    pub fn get_ref(&self) -> (&S, &ClientConnection) {
+        self.stream.get_ref()
+    }
+
+    /// What the worker will say of the caller's certificate.
+    pub fn verdict(&self) -> &Verdict {
+        &self.verdict
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for CallerStream<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let read = ready!(Pin::new(&mut self.stream).poll_read(cx, buf));
+        Poll::Ready(read.inspect_err(|error| self.verdict.look(error)))
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for CallerStream<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn alerts_that_can_come_later_prove_nothing() {
+        use AlertDescription as A;
+        let verdict = |error: io::Error| {
+            let verdict = Verdict::default();
+            verdict.look(&error);
+            verdict.refusal()
+        };
+        let alert = |alert| verdict(io::Error::new(io::ErrorKind::InvalidData, rustls::Error::AlertReceived(alert)));
+        for later in [A::CloseNotify, A::BadRecordMac, A::InternalError, A::UnexpectedMessage, A::UserCanceled] {
+            assert_eq!(alert(later), None, "{later:?}");
+        }
+        assert!(alert(A::UnknownCA).unwrap().contains("UnknownCA"));
+        assert_eq!(verdict(io::ErrorKind::ConnectionReset.into()), None);
+    }
+}

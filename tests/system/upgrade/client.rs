@@ -1,0 +1,103 @@
+//! A client that speaks HTTP/3, and holds a request as long as it likes.
+
+use std::future::poll_fn;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::{Buf, Bytes};
+use h3::client::{RequestStream, SendRequest};
+use h3_quinn::{BidiStream, OpenStreams};
+use http::{Request, StatusCode};
+use nearpath_testkit::within;
+use quinn::crypto::rustls::QuicClientConfig;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+
+/// Whatever goes wrong, told in words.
+pub(super) type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// A connection of its own, from a port of its own.
+pub(super) struct Line {
+    pub(super) quic: quinn::Connection,
+    requests: SendRequest<OpenStreams, Bytes>,
+    endpoint: quinn::Endpoint,
+}
+
+/// A request under way: each piece that is sent comes back.
+pub(super) struct Open(RequestStream<BidiStream<Bytes>, Bytes>);
+
+impl Line {
+    pub(super) async fn to(addr: SocketAddr, authority: &Path) -> Result<Self, Failure> {
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_file(authority)?)?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let tls = rustls::ClientConfig::builder_with_provider(provider);
+        let tls = tls.with_protocol_versions(&[&rustls::version::TLS13])?.with_root_certificates(roots);
+        let mut tls = tls.with_no_client_auth();
+        tls.alpn_protocols = vec![b"h3".to_vec()];
+        let config = quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls)?));
+        let endpoint = quinn::Endpoint::client((Ipv4Addr::LOCALHOST, 0).into())?;
+        let quic = within(endpoint.connect_with(config, addr, "localhost")?).await?;
+        let (mut driver, requests) = within(h3::client::new(h3_quinn::Connection::new(quic.clone()))).await?;
+        tokio::spawn(async move { poll_fn(|cx| driver.poll_close(cx)).await });
+        Ok(Self { quic, requests, endpoint })
+    }
+
+    pub(super) async fn begin(&mut self, function: &str) -> Result<Open, Failure> {
+        let request = Request::post(format!("https://localhost/function/{function}")).body(())?;
+        Ok(Open(within(self.requests.send_request(request)).await?))
+    }
+
+    /// A whole request; gives what came back.
+    pub(super) async fn ask(&mut self, function: &str, body: &'static str) -> Result<(StatusCode, String), Failure> {
+        let mut open = self.begin(function).await?;
+        within(open.0.send_data(body.into())).await?;
+        open.end().await
+    }
+
+    /// Its client gets another address.
+    pub(super) fn moves(&self) {
+        self.endpoint.rebind(std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap()).unwrap();
+    }
+}
+
+impl Open {
+    /// Sends a piece and waits until it has come back.
+    pub(super) async fn echo(&mut self, piece: &'static str) -> Result<(), Failure> {
+        within(self.0.send_data(piece.into())).await?;
+        if piece.starts_with("first") {
+            let head = within(self.0.recv_response()).await?;
+            assert_eq!(head.status(), StatusCode::OK);
+        }
+        let mut back = Vec::new();
+        while back.len() < piece.len() {
+            let mut data = within(self.0.recv_data()).await?.ok_or("it ended")?;
+            back.extend_from_slice(&data.copy_to_bytes(data.remaining()));
+        }
+        assert_eq!(back, piece.as_bytes());
+        Ok(())
+    }
+
+    /// Ends it and reads the rest.
+    pub(super) async fn end(mut self) -> Result<(StatusCode, String), Failure> {
+        within(self.0.finish()).await?;
+        let status = within(self.0.recv_response()).await?.status();
+        let body = self.rest().await.map_err(|error| format!("an answer broke off: {error}"))?;
+        Ok((status, body))
+    }
+
+    /// The same, where the head has come.
+    pub(super) async fn rest(&mut self) -> Result<String, Failure> {
+        let mut back = Vec::new();
+        while let Some(mut data) = within(self.0.recv_data()).await? {
+            back.extend_from_slice(&data.copy_to_bytes(data.remaining()));
+        }
+        Ok(String::from_utf8(back)?)
+    }
+
+    pub(super) async fn finish(mut self) -> Result<String, Failure> {
+        within(self.0.finish()).await?;
+        self.rest().await
+    }
+}
