@@ -63,6 +63,7 @@ impl Room for House {
             greeting: RefCell::default(),
             first: tokio::sync::Mutex::default(),
             proven: RefCell::default(),
+            known: RefCell::default(),
         }
     }
 
