@@ -19,7 +19,7 @@ func TestAGatewayThatSpeaksTLS(t *testing.T) {
 		return
 	}
 	if _, err := exec.LookPath("openssl"); err != nil {
-		t.Skip("openssl is missing: it makes the gateway's certificate")
+		skip(t, "openssl is missing: it makes the gateway's certificate")
 	}
 	folder := t.TempDir()
 	openfaas(t, "--tls", folder)

@@ -35,7 +35,7 @@ func openfaas(t *testing.T, words ...string) string {
 		t.Fatal(err)
 	}
 	if err := child.Start(); err != nil {
-		t.Skip("python3 is missing: it plays the gateway")
+		skip(t, "python3 is missing: it plays the gateway")
 	}
 	t.Cleanup(func() { stop.Close(); _ = child.Wait() })
 	line, err := bufio.NewReader(out).ReadString('\n')

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
-use http::{Request, Response, Version};
+use http::{HeaderMap, Request, Response, Version};
 use nearpath_types::PlatformError;
 use nearpath_wire::Body;
 
@@ -42,8 +42,13 @@ pub(crate) fn trailers_only(response: &mut Response<Body>, error: &PlatformError
     *response.body_mut() = Body::empty();
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, GRPC);
-    headers.insert(GRPC_STATUS, HeaderValue::from(error.reason.grpc_status()));
-    headers.insert(GRPC_MESSAGE, HeaderValue::try_from(error.grpc_message()).expect("only printable ASCII is left"));
+    headers.extend(trailers(error));
+}
+
+/// An error as the end of an answer that has begun.
+pub(crate) fn trailers(error: &PlatformError) -> HeaderMap {
+    let message = HeaderValue::try_from(error.grpc_message()).expect("only printable ASCII is left");
+    HeaderMap::from_iter([(GRPC_STATUS, HeaderValue::from(error.reason.grpc_status())), (GRPC_MESSAGE, message)])
 }
 
 #[cfg(test)]

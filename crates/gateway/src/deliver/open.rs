@@ -6,16 +6,21 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use http::HeaderMap;
 use http_body::Frame;
-use nearpath_types::Reason;
+use nearpath_types::{PlatformError, Reason};
 use slab::Slab;
 
 use super::pick::Place;
 use super::pool::Line;
-use crate::call::{Call, Clock};
+use crate::COMPONENT;
+use crate::call::{Call, Clock, grpc};
+
+/// Clocks of two machines may differ by so much, and still mean the same moment.
+const NEAR: Duration = Duration::from_millis(50);
 
 /// What a request holds until its response's end.
 pub(crate) struct Held {
@@ -78,6 +83,23 @@ impl Open {
             self.call.borrow_mut().record.cut(reason);
             self.cut.set(Some(reason));
         }
+    }
+
+    /// Why the function broke off. One that speaks gRPC keeps its caller's time as well, and may be first when it is over.
+    pub(super) fn broken(&self) -> Reason {
+        let late = self.call.borrow().asked.grpc && self.clock.is_over(Instant::now() + NEAR);
+        if late { Reason::TotalTimeout } else { Reason::ResponseCut }
+    }
+
+    /// The trailers that tell a gRPC caller why its answer was cut; none to others, and to one that took nothing for too long.
+    pub(super) fn grpc_status(&self, reason: Reason) -> Option<HeaderMap> {
+        let why = match reason {
+            Reason::TotalTimeout => "the call's deadline is over",
+            Reason::IdleTimeout => "nothing more of the answer came",
+            _ => "the function broke its answer off",
+        };
+        let tells = self.call.borrow().asked.grpc && reason != Reason::CallerGone;
+        tells.then(|| grpc::trailers(&PlatformError::new(COMPONENT, reason, why)))
     }
 
     /// Why it was cut, if it was.

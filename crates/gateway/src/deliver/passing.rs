@@ -24,12 +24,14 @@ pub(crate) struct Passing {
     last: Instant,
     /// Made when the body first keeps the caller waiting: most never do.
     timer: Option<Pin<Box<Sleep>>>,
+    /// It was cut, and a gRPC caller has been told so.
+    told: bool,
 }
 
 impl Passing {
     /// Begins to pass `body` on. `bodiless`: hyper will not ask for it (HEAD, 204, 304).
     pub(crate) fn new(body: Source, held: Held, call: Box<Call>, now: Instant, bodiless: bool) -> Self {
-        let passing = Self { last: now, body, open: Open::begin(call, held), timer: None };
+        let passing = Self { last: now, body, open: Open::begin(call, held), timer: None, told: false };
         if bodiless || passing.body.is_end_stream() {
             passing.open.finish();
         }
@@ -41,9 +43,12 @@ impl Passing {
         self.open.cut(reason);
     }
 
-    fn cut(&mut self, reason: Reason, error: BoxError) -> BoxError {
+    /// The end of a body that was cut. To gRPC it is a status in trailers: a broken stream would be `INTERNAL` to its caller,
+    /// whatever the reason was.
+    fn cut(&mut self, reason: Reason, error: BoxError) -> Option<Result<Frame<Bytes>, BoxError>> {
         self.open.cut(reason);
-        error
+        let Some(trailers) = self.open.grpc_status(reason) else { return Some(Err(error)) };
+        (!std::mem::replace(&mut self.told, true)).then(|| Ok(Frame::trailers(trailers)))
     }
 
     fn count(&mut self, frame: &Frame<Bytes>) {
@@ -82,19 +87,19 @@ impl Body for Passing {
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = &mut *self;
         if let Some(reason) = this.open.was_cut() {
-            return Poll::Ready(Some(Err(reason.name().into())));
+            return Poll::Ready(this.cut(reason, reason.name().into()));
         }
         match Pin::new(&mut this.body).poll_frame(cx) {
             Poll::Ready(Some(Ok(frame))) => {
                 this.count(&frame);
                 Poll::Ready(Some(Ok(frame)))
             }
-            Poll::Ready(Some(Err(error))) => Poll::Ready(Some(Err(this.cut(Reason::ResponseCut, error)))),
+            Poll::Ready(Some(Err(error))) => Poll::Ready(this.cut(this.open.broken(), error)),
             Poll::Ready(None) => {
                 this.open.finish();
                 Poll::Ready(None)
             }
-            Poll::Pending => this.poll_silence(cx).map(|reason| Some(Err(this.cut(reason, reason.name().into())))),
+            Poll::Pending => this.poll_silence(cx).map(|reason| this.cut(reason, reason.name().into())),
         }
     }
 
