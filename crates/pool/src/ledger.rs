@@ -30,6 +30,10 @@ pub struct Ledger {
     pub passed: RefCell<BTreeMap<&'static str, u64>>,
     /// Of the connections given, those that took the place of a function's own.
     pub given: Cell<u64>,
+    /// Requests answered with what was kept of an earlier answer.
+    pub cached: Cell<u64>,
+    /// Of those that the destination had to confirm first, answers that were still good.
+    pub confirmed: Cell<u64>,
     /// Clients that had to keep a connection, by the reason.
     pub pins: RefCell<BTreeMap<&'static str, u64>>,
 }

@@ -5,6 +5,7 @@
 
 pub mod bench;
 pub mod http;
+pub mod larder;
 pub mod mysql;
 pub mod postgres;
 pub mod pump;

@@ -12,7 +12,7 @@ use nearpath_pool::adapters::Visit;
 use nearpath_pool::destination::{Caller, Destination, Key};
 use nearpath_pool::keeper::{Backends, Gone, Lease, Need, NoConnection};
 use nearpath_pool::ledger::Ledger;
-use nearpath_types::egress::{Egress, Host, Login, Mode, Protocol, Shared, Tls};
+use nearpath_types::egress::{Egress, Host, Login, Mode, Protocol, Shared, Tls, Writes};
 use nearpath_types::{Eip, InstanceId};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::LocalSet;
@@ -32,6 +32,9 @@ pub(crate) fn egress(protocol: Protocol, server: SocketAddr) -> Egress {
         login: None,
         tls: Tls::Pass,
         shared: Shared::Function,
+        cache: None,
+        writes: Writes::Sync,
+        prefetch: Vec::new(),
     }
 }
 

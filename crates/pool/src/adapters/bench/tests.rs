@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::net::Ipv4Addr;
 
-use nearpath_types::egress::{Egress, Host, Mode, Protocol, Shared, Tls};
+use nearpath_types::egress::{Egress, Host, Mode, Protocol, Shared, Tls, Writes};
 use nearpath_types::{Eip, InstanceId};
 use tokio::task::LocalSet;
 
@@ -72,6 +72,9 @@ impl House {
             login: None,
             tls: Tls::Pass,
             shared: Shared::Function,
+            cache: None,
+            writes: Writes::Sync,
+            prefetch: Vec::new(),
         };
         let key = Key { owner: "a.b".into(), to: "127.0.0.1:1".into(), identity: String::new(), epoch: 0 };
         let secrets = BTreeMap::new();
