@@ -34,6 +34,16 @@ pub struct Ledger {
     pub cached: Cell<u64>,
     /// Of those that the destination had to confirm first, answers that were still good.
     pub confirmed: Cell<u64>,
+    /// Writes that were answered before they were done, and connections whose writes were taken so.
+    pub early: Cell<u64>,
+    /// Of those, writes that failed.
+    pub lost: Cell<u64>,
+    /// Failures that the function was told of.
+    pub told: Cell<u64>,
+    /// Reads that were issued when a call of the function arrived, and used.
+    pub foreseen: Cell<u64>,
+    /// Such reads that nobody asked for in time.
+    pub unforeseen: Cell<u64>,
     /// Clients that had to keep a connection, by the reason.
     pub pins: RefCell<BTreeMap<&'static str, u64>>,
 }

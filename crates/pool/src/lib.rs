@@ -17,5 +17,6 @@ mod pool;
 pub mod shortcut;
 pub mod stock;
 pub mod tls;
+pub mod unwritten;
 
 pub use pool::{Admission, Admitted, Pool, Tell};

@@ -132,6 +132,13 @@ impl Pool {
         asked.ok().and_then(|()| told.recv_timeout(PATIENCE).ok()).unwrap_or_default()
     }
 
+    /// Waits until what functions wrote to destinations with `writes=async` is delivered, or until `deadline`. Whether all of it is.
+    pub fn settle(&self, deadline: Duration) -> bool {
+        let (done, wait) = std::sync::mpsc::sync_channel(1);
+        let asked = self.order(Order::Settle(done));
+        asked.is_ok_and(|()| wait.recv_timeout(deadline).is_ok())
+    }
+
     fn place(&self, who: &Admission, egress: &Egress, admitted: &mut Admitted) -> io::Result<Option<Destination>> {
         let mut desk = self.desk();
         let (address, first) = match desk.places.take(egress) {

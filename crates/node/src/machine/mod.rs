@@ -165,6 +165,9 @@ pub trait Machine: Send + Sync + 'static {
     /// When something could not be removed; the text names it.
     fn sweep(&self) -> io::Result<()>;
 
+    /// Waits until what instances left behind for destinations outside is delivered, each for as long as its destination permits. Blocks.
+    fn settle(&self) {}
+
     /// Removes what the node itself keeps on the machine, once nothing runs on it any more.
     fn leave(&self) {}
 

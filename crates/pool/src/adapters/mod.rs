@@ -15,9 +15,12 @@ pub mod socket;
 
 use std::rc::Rc;
 
+use tokio::sync::watch;
+
 use crate::destination::{Caller, Destination};
 use crate::keeper::Backends;
 use crate::ledger::Ledger;
+use crate::unwritten::Unwritten;
 
 pub use rooms::{Room, Rooms};
 
@@ -34,4 +37,8 @@ pub struct Visit {
     pub rooms: Rc<Rooms>,
     /// What is written down of it.
     pub ledger: Rc<Ledger>,
+    /// Where failures of writes are left that were answered before they were done.
+    pub unwritten: Rc<Unwritten>,
+    /// Fails when the client's instance has ended; `None`: then this visit is ended from outside.
+    pub here: Option<watch::Receiver<()>>,
 }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::rc::Rc;
 
+use nearpath_types::egress::Writes;
 use nearpath_types::{Eip, FunctionId, InstanceId};
 use tokio::sync::watch;
 
@@ -50,6 +51,13 @@ pub(crate) struct Pass {
     pub(crate) here: watch::Receiver<()>,
     pub(crate) waiting: Counted,
     _open: Counted,
+}
+
+impl Pass {
+    /// Whether the connection goes on when its instance has ended, until what it wrote is delivered.
+    pub(super) fn is_async(&self) -> bool {
+        matches!(self.to.egress.writes, Writes::Async { .. })
+    }
 }
 
 /// One more, until it is ended or dropped.

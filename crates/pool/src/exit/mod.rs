@@ -5,6 +5,7 @@
 //! adapter or as it is ([`carry`]). Whatever an instance had open ends with it.
 
 mod carry;
+mod deliver;
 mod guests;
 mod notices;
 mod supervised;
@@ -17,7 +18,7 @@ use std::collections::HashMap;
 use std::io;
 use std::net::{SocketAddr, SocketAddrV4};
 use std::os::fd::OwnedFd;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::mpsc::SyncSender;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -34,6 +35,7 @@ use crate::destination::{Caller, Destination};
 use crate::keeper::Keeper;
 use crate::pool::{Admission, Done, Tell};
 use crate::shortcut::Given;
+use crate::unwritten::Unwritten;
 use carry::reset_at_close;
 use guests::{Guests, Refusal};
 use notices::Notices;
@@ -53,6 +55,8 @@ pub(crate) enum Order {
     Listen(u16, std::net::TcpListener),
     /// Nobody does any more.
     Close(u16),
+    /// Somebody wants to know when all is delivered that was taken.
+    Settle(Done),
     /// Somebody wants to know how things stand.
     Report(SyncSender<Vec<PoolStatus>>),
 }
@@ -64,6 +68,7 @@ pub(crate) struct Exit {
     notices: RefCell<Notices>,
     tell: Tell,
     keeper: Rc<Keeper>,
+    unwritten: Rc<Unwritten>,
     /// What was given away; `None` until something is, or where the kernel does not tell.
     given: RefCell<Option<Rc<Given>>>,
 }
@@ -87,7 +92,16 @@ pub(crate) fn start(tell: Tell) -> io::Result<(mpsc::UnboundedSender<Order>, io:
 impl Exit {
     fn new(tell: Tell) -> Rc<Self> {
         let (guests, listeners, notices) = (RefCell::default(), RefCell::default(), RefCell::default());
-        Rc::new(Self { guests, listeners, notices, tell, keeper: Keeper::start(), given: RefCell::default() })
+        Rc::new_cyclic(|exit: &Weak<Self>| {
+            let exit = Weak::clone(exit);
+            let say = move |caller: &Caller, to: &str, what: &str| {
+                if let Some(exit) = exit.upgrade() {
+                    exit.notice(caller, to, what);
+                }
+            };
+            let unwritten = Rc::new(Unwritten::told_by(Box::new(say)));
+            Self { guests, listeners, notices, tell, keeper: Keeper::start(), unwritten, given: RefCell::default() }
+        })
     }
 
     async fn obey(self: Rc<Self>, mut orders: mpsc::UnboundedReceiver<Order>) {
@@ -106,6 +120,13 @@ impl Exit {
                     had.for_each(|to| self.keeper.expect_no_more(to));
                 }
                 Order::Report(to) => drop(to.send(self.keeper.report(Instant::now()))), // who asked may have gone
+                Order::Settle(done) => {
+                    let unwritten = Rc::clone(&self.unwritten);
+                    spawn_local(async move {
+                        unwritten.settled().await;
+                        let _ = done.send(()); // who asked may have given up
+                    });
+                }
                 Order::Listen(port, listener) => self.listen(port, listener),
                 Order::Close(port) => {
                     let listener = self.listeners.borrow_mut().remove(&port);

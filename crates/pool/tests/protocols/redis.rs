@@ -25,7 +25,7 @@ pub(crate) async fn stage(server: &Server) -> Stage {
 }
 
 /// Sends `text` as it is typed, and reads until `end`.
-async fn ask(client: &mut TcpStream, text: &str, end: &str) -> String {
+pub(crate) async fn ask(client: &mut TcpStream, text: &str, end: &str) -> String {
     client.write_all(text.as_bytes()).await.unwrap();
     let (mut said, mut part) = (Vec::new(), [0; 4096]);
     while !said.ends_with(end.as_bytes()) {
@@ -36,7 +36,7 @@ async fn ask(client: &mut TcpStream, text: &str, end: &str) -> String {
     String::from_utf8(said).unwrap()
 }
 
-const PY: &str = r#"
+pub(crate) const PY: &str = r#"
 import sys, redis, threading
 host, port = sys.argv[1], int(sys.argv[2])
 for protocol in (2, 3):

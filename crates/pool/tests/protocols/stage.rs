@@ -12,6 +12,7 @@ use nearpath_pool::adapters::Visit;
 use nearpath_pool::destination::{Caller, Destination, Key};
 use nearpath_pool::keeper::{Backends, Gone, Lease, Need, NoConnection};
 use nearpath_pool::ledger::Ledger;
+use nearpath_pool::unwritten::Unwritten;
 use nearpath_types::egress::{Egress, Host, Login, Mode, Protocol, Shared, Tls, Writes};
 use nearpath_types::{Eip, InstanceId};
 use tokio::net::{TcpListener, TcpStream};
@@ -119,6 +120,7 @@ pub(crate) struct Stage {
     pub(crate) at: SocketAddr,
     pub(crate) backends: Rc<Direct>,
     pub(crate) ledger: Rc<Ledger>,
+    pub(crate) unwritten: Rc<Unwritten>,
     pub(crate) ended: Rc<RefCell<Vec<std::io::Result<()>>>>,
 }
 
@@ -131,7 +133,8 @@ impl Stage {
     {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let (backends, ledger, ended) = (Rc::new(Direct::default()), Rc::new(Ledger::default()), Rc::default());
-        let stage = Self { at: listener.local_addr().unwrap(), backends, ledger, ended };
+        let unwritten = Rc::default();
+        let stage = Self { at: listener.local_addr().unwrap(), backends, ledger, unwritten, ended };
         let visit = visit(egress, secrets, &stage);
         let ended = stage.ended.clone();
         tokio::task::spawn_local(async move {
@@ -176,6 +179,8 @@ fn visit(egress: Egress, secrets: &[(&str, &str)], stage: &Stage) -> Visit {
         backends: stage.backends.clone(),
         rooms: Rc::default(),
         ledger: stage.ledger.clone(),
+        unwritten: stage.unwritten.clone(),
+        here: None,
     }
 }
 

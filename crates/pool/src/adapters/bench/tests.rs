@@ -89,7 +89,15 @@ impl House {
         let keeper = Rc::new(Full(Cell::new(Need::Nobody)));
         let bench = Bench::new(&destination);
         let (backends, rooms, ledger) = (keeper.clone(), Rc::default(), Rc::default());
-        let visit = Visit { caller: Rc::new(caller), destination, backends, rooms, ledger };
+        let visit = Visit {
+            caller: Rc::new(caller),
+            destination,
+            backends,
+            rooms,
+            ledger,
+            unwritten: Rc::default(),
+            here: None,
+        };
         Self { bench, keeper, visit, closed: Rc::default() }
     }
 

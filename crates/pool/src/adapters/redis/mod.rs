@@ -1,11 +1,17 @@
 //! Redis (and Valkey, KeyDB): a client has a backend only while a reply is outstanding, or something of its own is in the backend: a transaction, a watch,
 //! a mode. Many short-lived functions so share few connections.
 //!
+//! Where egress says so, values are kept ([`answers`]) and writes are answered before they are done ([`ahead`]); [`effect`] knows which commands read and
+//! write what.
+//!
 //! [`frame`] finds where commands and replies end, [`command`] knows what a command leaves on its connection, [`session`] is the state machine of one
 //! client, [`identity`] what of a connection can be made again on another one, [`backend`] makes and cleans them, and [`relay`] moves the bytes.
 
+mod ahead;
+pub mod answers;
 pub mod backend;
 pub mod command;
+pub mod effect;
 pub mod frame;
 pub mod identity;
 mod input;
@@ -17,23 +23,41 @@ use std::io;
 use std::rc::Rc;
 use std::time::Instant;
 
+use nearpath_types::egress::Cache;
 use tokio::net::TcpStream;
 
 use super::bench::Bench;
 use super::{Room, Visit};
 use crate::destination::Destination;
+use answers::Answers;
 use backend::Backend;
+use effect::Effect;
 use identity::{Identity, Known};
 
 /// What is kept from one client to the next.
 struct House {
     bench: Rc<Bench<Identity, Backend>>,
     known: RefCell<Known>,
+    /// Values; `None`: none are kept.
+    answers: Option<RefCell<Answers>>,
+}
+
+impl House {
+    /// Something was written, or may have been.
+    fn wrote(&self, effect: &Effect, db: Option<u32>) {
+        if let Some(answers) = &self.answers {
+            answers.borrow_mut().wrote(effect, db);
+        }
+    }
 }
 
 impl Room for House {
     fn open(to: &Destination) -> Self {
-        Self { bench: Bench::new(to), known: RefCell::default() }
+        let answers = match to.egress.cache {
+            Some(Cache::For(time)) => Some(RefCell::new(Answers::new(time))),
+            _ => None,
+        };
+        Self { bench: Bench::new(to), known: RefCell::default(), answers }
     }
 
     fn oldest(&self) -> Option<Instant> {

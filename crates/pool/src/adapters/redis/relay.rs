@@ -7,12 +7,16 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use bytes::BytesMut;
+use nearpath_types::egress::Writes;
 use tokio::net::TcpStream;
+use tokio::sync::watch;
 
 use super::House;
+use super::ahead::Notes;
 use super::backend::{Backend, CLEANING, Unfit, no_redis};
 use super::command::{Change, Words};
-use super::frame::Frames;
+use super::effect::Effect;
+use super::frame::{Frames, Value};
 use super::identity::{LONGEST, command};
 use super::input::{Input, Next};
 use super::session::{Changed, Leaves, Session, Verdict};
@@ -26,20 +30,31 @@ use crate::ledger::Ledger;
 const FULL: usize = 256 * 1024;
 
 pub(super) struct Relay {
-    client: TcpStream,
-    visit: Visit,
-    house: Rc<House>,
-    session: Session,
+    pub(super) client: TcpStream,
+    pub(super) visit: Visit,
+    pub(super) house: Rc<House>,
+    pub(super) session: Session,
     backend: Option<Kept<Backend>>,
     input: Input,
     /// Of the replies.
     frames: Frames,
     /// A reply that is to be remembered, as far as it is here.
-    learnt: Vec<u8>,
-    to_backend: BytesMut,
-    to_client: BytesMut,
+    pub(super) learnt: Vec<u8>,
+    pub(super) to_backend: BytesMut,
+    pub(super) to_client: BytesMut,
+    /// Whether what commands read and write is looked at.
+    pub(super) looks: bool,
+    pub(super) notes: Notes,
+    /// A write that was answered has failed, and the client does not know.
+    pub(super) failed: Option<String>,
+    /// Commands went through of which nothing is known.
+    unseen: bool,
     /// The client will say no more.
     ended: bool,
+    /// Nor will it hear anything.
+    gone: bool,
+    /// How long what it has left behind is delivered.
+    until: Option<Instant>,
     /// Whatever it says, it is not heard any more.
     over: bool,
 }
@@ -47,6 +62,10 @@ pub(super) struct Relay {
 impl Relay {
     pub(super) fn new(client: TcpStream, visit: Visit, house: Rc<House>) -> Self {
         let session = Session::new(visit.destination.egress.login.is_some());
+        let to = &visit.destination;
+        let early = matches!(to.egress.writes, Writes::Async { .. });
+        let failed = if early { visit.unwritten.take(&visit.caller.function, &to.key.to) } else { None };
+        let looks = early || house.answers.is_some();
         Self {
             client,
             visit,
@@ -58,7 +77,13 @@ impl Relay {
             learnt: Vec::new(),
             to_backend: BytesMut::new(),
             to_client: BytesMut::new(),
+            looks,
+            notes: Notes::default(),
+            failed,
+            unseen: false,
             ended: false,
+            gone: false,
+            until: None,
             over: false,
         }
     }
@@ -71,12 +96,32 @@ impl Relay {
             if self.is_done() {
                 return Ok(());
             }
-            poll_fn(|cx| self.poll_turn(cx)).await?;
+            let (mut here, until) = (self.visit.here.clone(), self.until);
+            tokio::select! {
+                biased;
+                turn = poll_fn(|cx| self.poll_turn(cx)) => turn?,
+                () = ends(here.as_mut()), if !self.gone => self.hang_up(),
+                () = sleep(until), if until.is_some() => return Ok(()),
+            }
+        }
+    }
+
+    /// The client is gone; what it was told is done is still to be done.
+    fn hang_up(&mut self) {
+        (self.ended, self.gone) = (true, true);
+        self.to_client.clear();
+        self.set_time();
+    }
+
+    /// From now on there is only so much time left.
+    fn set_time(&mut self) {
+        if let Writes::Async { flush } = self.visit.destination.egress.writes {
+            self.until.get_or_insert(Instant::now() + flush);
         }
     }
 
     fn is_done(&self) -> bool {
-        if !self.to_client.is_empty() {
+        if !self.to_client.is_empty() || (self.ended && !self.over && self.notes.early() > 0) {
             return false;
         }
         // Nobody is there to take what a blocking command takes out of a list.
@@ -90,6 +135,8 @@ impl Relay {
         self.input.waits = false;
         while !self.over && !self.input.waits && !self.input.bytes.is_empty() && self.to_backend.len() < FULL {
             if self.session.is_opaque() {
+                self.unseen = true;
+                self.house.wrote(&Effect::Anything, None);
                 self.to_backend.unsplit(self.input.bytes.split());
             } else if self.input.streams {
                 let Ok(more) = self.input.more() else { return self.refuse("Protocol error") };
@@ -122,7 +169,10 @@ impl Relay {
         }
         self.input.take(next);
         match verdict {
-            Verdict::Forward | Verdict::Opaque => self.forward(&words, &bytes).await,
+            Verdict::Forward | Verdict::Opaque => match self.answer_ahead(&words, &bytes, next.whole).await? {
+                true => Ok(()),
+                false => self.forward(&words, &bytes, next.whole).await,
+            },
             Verdict::Change(change) => self.change(change, &bytes).await,
             Verdict::Agree => self.say(b"+OK\r\n"),
             Verdict::Reset => self.reset().await,
@@ -134,7 +184,7 @@ impl Relay {
         }
     }
 
-    fn say(&mut self, bytes: &[u8]) -> io::Result<()> {
+    pub(super) fn say(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.to_client.extend_from_slice(bytes);
         Ok(())
     }
@@ -145,9 +195,11 @@ impl Relay {
         self.say(format!("-ERR {why}\r\n").as_bytes())
     }
 
-    async fn forward(&mut self, words: &Words<'_>, bytes: &[u8]) -> io::Result<()> {
+    async fn forward(&mut self, words: &Words<'_>, bytes: &[u8], whole: bool) -> io::Result<()> {
         if self.attached().await? {
             let kept = self.session.kept();
+            let note = self.note(words, whole);
+            self.notes.sent(note);
             self.session.sent(words);
             if let (None, Some(why)) = (kept, self.session.kept()) {
                 self.visit.ledger.pinned(why);
@@ -173,6 +225,7 @@ impl Relay {
                 (Change::Hello { version, name, .. }, true) => self.to_backend.extend(hello(*version, name.as_deref())),
                 _ => self.to_backend.extend_from_slice(bytes),
             }
+            self.notes.sent(None);
             self.session.sent_change(change);
         }
         Ok(())
@@ -187,14 +240,8 @@ impl Relay {
 
     /// Sees to it that there is a backend. If not, the client knows why, and is sent away.
     async fn attached(&mut self) -> io::Result<bool> {
-        if self.backend.is_some() {
-            return Ok(true);
-        }
-        match self.attach().await {
-            Ok(backend) => {
-                self.backend = Some(backend);
-                Ok(true)
-            }
+        match self.attach_backend().await {
+            Ok(()) => Ok(true),
             Err(line) => {
                 self.over = true;
                 self.house.known.borrow_mut().forget();
@@ -202,6 +249,13 @@ impl Relay {
                 Ok(false)
             }
         }
+    }
+
+    pub(super) async fn attach_backend(&mut self) -> Result<(), Vec<u8>> {
+        if self.backend.is_none() {
+            self.backend = Some(self.attach().await?);
+        }
+        Ok(())
     }
 
     /// A backend that is what the client's connection is; else a line for the client.
@@ -237,6 +291,8 @@ impl Relay {
 
     /// The client has left: what it left behind is removed, or goes with its backend.
     pub(super) async fn leave(mut self) {
+        self.end_notes();
+        self.bequeath();
         self.release();
         // The client need not wait for what happens to its backend.
         let _ = tokio::io::AsyncWriteExt::shutdown(&mut self.client).await;
@@ -263,7 +319,12 @@ impl Relay {
     fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut moved = false;
         if !self.to_client.is_empty() {
-            moved |= poll_drain(&mut self.client, cx, &mut self.to_client)?.is_ready();
+            match poll_drain(&mut self.client, cx, &mut self.to_client) {
+                Poll::Ready(Err(_)) if self.notes.early() > 0 => self.hang_up(),
+                turn => {
+                    moved |= turn?.is_ready();
+                }
+            }
         }
         if let Some(backend) = &mut self.backend {
             let socket = &mut backend.item.socket;
@@ -285,9 +346,15 @@ impl Relay {
         if room
             && self.input.bytes.len() < FULL
             && self.to_backend.len() < FULL
-            && let Poll::Ready(count) = poll_fill(&mut self.client, cx, &mut self.input.bytes)?
+            && let Poll::Ready(count) = poll_fill(&mut self.client, cx, &mut self.input.bytes)
         {
-            self.ended = count == 0;
+            match count {
+                Err(_) if self.notes.early() > 0 => self.hang_up(),
+                count => self.ended = count? == 0,
+            }
+            if self.ended {
+                self.set_time();
+            }
             moved = true;
         }
         if moved { Poll::Ready(Ok(())) } else { Poll::Pending }
@@ -302,16 +369,33 @@ impl Relay {
             self.house.known.borrow_mut().forget();
             return Ok(());
         }
+        if self.unseen {
+            self.house.wrote(&Effect::Anything, None);
+        }
         let mut at = before;
         while at < self.to_client.len() && !self.session.is_opaque() {
             let part = &self.to_client[at..];
             let (used, value) = self.frames.step(part).map_err(no_redis)?;
-            if self.session.learns() && self.learnt.len() <= LONGEST {
+            let longest = if self.notes.next_is_read() { super::answers::LONGEST + 16 } else { LONGEST };
+            if (self.session.learns() || self.notes.next_is_read()) && self.learnt.len() <= longest {
                 self.learnt.extend_from_slice(&part[..used]);
             }
-            at += used;
+            if self.gone || self.notes.next_is_early() {
+                let rest = self.to_client.split_off(at + used);
+                self.to_client.truncate(at);
+                self.to_client.unsplit(rest);
+            } else {
+                at += used;
+            }
             let Some(value) = value else { break };
-            match self.session.answered(&value) {
+            let (line, push) = (value.line.to_vec(), value.is_push());
+            let answered = self.session.answered(&value);
+            if push {
+                self.learnt.clear();
+            } else if let Some(note) = self.notes.come() {
+                self.noted(note, &Value { line: &line });
+            }
+            match answered {
                 Some(None) => {}
                 Some(Some(changed)) => self.learn(&changed),
                 // Nobody asked for it: it goes on, and the connection ends with it.
@@ -325,6 +409,20 @@ impl Relay {
         let reply = std::mem::take(&mut self.learnt);
         let Changed { of, change, agreed } = changed;
         self.house.known.borrow_mut().learn(of, change, &reply, *agreed, Instant::now());
+    }
+}
+
+/// When the client's instance has ended.
+async fn ends(here: Option<&mut watch::Receiver<()>>) {
+    match here {
+        Some(here) => while here.changed().await.is_ok() {},
+        None => std::future::pending().await,
+    }
+}
+
+async fn sleep(until: Option<Instant>) {
+    if let Some(until) = until {
+        tokio::time::sleep_until(until.into()).await;
     }
 }
 

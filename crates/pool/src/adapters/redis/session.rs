@@ -106,6 +106,16 @@ impl Session {
         self.opaque
     }
 
+    /// Whether a command is done when its reply is there, and nothing else hangs on it.
+    pub fn is_plain(&self) -> bool {
+        !self.opaque && !self.multi && !self.watch && self.kept.is_none()
+    }
+
+    /// Whether a change is outstanding.
+    pub fn is_changing(&self) -> bool {
+        self.expects.iter().any(|expect| matches!(expect, Expect::Change(_)))
+    }
+
     /// Whether its backend may serve another client now.
     pub fn free(&self) -> bool {
         self.leaves() == Leaves::Nothing
