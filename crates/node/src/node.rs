@@ -179,6 +179,11 @@ impl Node {
         self.pool.ask()
     }
 
+    /// A call of a function has arrived whose egress declares reads (`prefetch`): they are issued now. Never waits.
+    pub fn foresee(&self, function: &FunctionId) {
+        self.pool.foresee(function);
+    }
+
     /// What the instances of a function use together; zero where nobody counts.
     pub async fn usage(&self, id: &FunctionId) -> Usage {
         let (answer, usage) = oneshot::channel();

@@ -7,6 +7,7 @@ use std::fmt::Error;
 use std::sync::Arc;
 
 use nearpath_daemon::metrics::Registry;
+use nearpath_types::FunctionId;
 use nearpath_types::pool::PoolStatus;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
@@ -28,6 +29,11 @@ impl PoolReport {
         let report = Self(machine);
         registry.with(|registry| registry.register_collector(Box::new(report.clone())));
         report
+    }
+
+    /// A call of a function has arrived whose egress declares reads.
+    pub(crate) fn foresee(&self, function: &FunctionId) {
+        self.0.foresee(function);
     }
 
     /// As it is now.

@@ -13,7 +13,7 @@ use nearpath_kernel::cgroup::{Cgroup, Cgroups, Controller, Limits as KernelLimit
 use nearpath_kernel::sandbox::{self, Bind, Isolation, Launcher, Network, Spec};
 use nearpath_kernel::switch::Switch;
 use nearpath_pool::{Admission, Admitted, Pool};
-use nearpath_types::Eip;
+use nearpath_types::{Eip, FunctionId};
 use nearpath_types::pool::PoolStatus;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 use tokio::io::unix::AsyncFd;
@@ -123,6 +123,10 @@ impl Machine for KernelMachine {
             remains: Mutex::new(Some(Remains { cgroup, _scratch: scratch, _admitted: admitted, _passage: passage })),
         };
         Ok(Launched { pid, stdout, stderr, notes, identity, remarks, process: Arc::new(process) })
+    }
+
+    fn foresee(&self, function: &FunctionId) {
+        self.pool.iter().for_each(|pool| pool.foresee(function));
     }
 
     fn settle(&self) {

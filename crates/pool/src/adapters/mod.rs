@@ -4,6 +4,7 @@
 //! only when the protocol itself has shown that nothing of this client is left in it. What it cannot prove it closes.
 
 pub mod bench;
+pub mod forecast;
 pub mod http;
 pub mod larder;
 pub mod mysql;

@@ -115,6 +115,12 @@ impl Guests {
         self.by_address.get(&eip.0).map(|guest| Rc::clone(&guest.caller))
     }
 
+    /// An instance of a function, and where it gets connections.
+    pub(crate) fn any_of(&self, function: &FunctionId) -> Option<(Rc<Caller>, Rc<dyn Backends>)> {
+        let found = self.by_address.values().find(|guest| guest.caller.function == *function)?;
+        Some((Rc::clone(&found.caller), Rc::clone(&found.backends)))
+    }
+
     /// Whether who comes from one address may go to the other.
     pub(crate) fn judge(&self, from: Ipv4Addr, to: SocketAddrV4) -> Result<Pass, Refusal> {
         let guest = self.by_address.get(&from).ok_or(Refusal::Stranger)?;

@@ -6,6 +6,7 @@
 
 mod carry;
 mod deliver;
+mod foresee;
 mod guests;
 mod notices;
 mod supervised;
@@ -25,7 +26,7 @@ use std::time::{Duration, Instant};
 
 use nearpath_kernel::bpf::Fence;
 use nearpath_types::pool::PoolStatus;
-use nearpath_types::{Eip, InstanceId};
+use nearpath_types::{Eip, FunctionId, InstanceId};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime;
 use tokio::sync::mpsc;
@@ -61,6 +62,16 @@ pub(crate) enum Order {
     Report(SyncSender<Vec<PoolStatus>>),
 }
 
+/// Calls of functions that are remembered until the thread has looked at them; more are passed over.
+const HINTS: usize = 256;
+
+/// Ways to the thread.
+pub(crate) struct Wires {
+    pub(crate) orders: mpsc::UnboundedSender<Order>,
+    /// Functions that were called just now.
+    pub(crate) hints: mpsc::Sender<FunctionId>,
+}
+
 /// What the thread has.
 pub(crate) struct Exit {
     guests: RefCell<Guests>,
@@ -69,24 +80,27 @@ pub(crate) struct Exit {
     tell: Tell,
     keeper: Rc<Keeper>,
     unwritten: Rc<Unwritten>,
+    /// Functions that were called and have no instance yet.
+    called: RefCell<HashMap<FunctionId, Instant>>,
     /// What was given away; `None` until something is, or where the kernel does not tell.
     given: RefCell<Option<Rc<Given>>>,
 }
 
 /// Starts the thread; it ends with its orders. Whether its connections may be given away is known then, or why not: not without a fence that keeps them
 /// where they were connected to.
-pub(crate) fn start(tell: Tell) -> io::Result<(mpsc::UnboundedSender<Order>, io::Result<()>)> {
+pub(crate) fn start(tell: Tell) -> io::Result<(Wires, io::Result<()>)> {
     let ((give, take), (began, begun)) = (mpsc::unbounded_channel(), std::sync::mpsc::sync_channel(1));
+    let (hint, hints) = mpsc::channel(HINTS);
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
     let run = move || {
         let (_fence, fenced) =
             Fence::around_this_thread().map_or_else(|why| (None, Err(why)), |fence| (Some(fence), Ok(())));
         let _ = began.send(fenced); // the node may have given up
-        LocalSet::new().block_on(&runtime, async { Exit::new(tell).obey(take).await });
+        LocalSet::new().block_on(&runtime, async { Exit::new(tell).obey(take, hints).await });
     };
     thread::Builder::new().name("pool".into()).spawn(run)?;
     let fenced = begun.recv().map_err(|_| io::Error::other("the pool's thread did not start"))?;
-    Ok((give, fenced))
+    Ok((Wires { orders: give, hints: hint }, fenced))
 }
 
 impl Exit {
@@ -100,17 +114,29 @@ impl Exit {
                 }
             };
             let unwritten = Rc::new(Unwritten::told_by(Box::new(say)));
-            Self { guests, listeners, notices, tell, keeper: Keeper::start(), unwritten, given: RefCell::default() }
+            let (keeper, called, given) = (Keeper::start(), RefCell::default(), RefCell::default());
+            Self { guests, listeners, notices, tell, keeper, unwritten, called, given }
         })
     }
 
-    async fn obey(self: Rc<Self>, mut orders: mpsc::UnboundedReceiver<Order>) {
-        while let Some(order) = orders.recv().await {
+    async fn obey(self: Rc<Self>, mut orders: mpsc::UnboundedReceiver<Order>, mut hints: mpsc::Receiver<FunctionId>) {
+        loop {
+            let order = tokio::select! {
+                order = orders.recv() => match order {
+                    Some(order) => order,
+                    None => return,
+                },
+                Some(function) = hints.recv() => {
+                    self.foresee(&function);
+                    continue;
+                }
+            };
             match order {
                 Order::Admit(who, to, done) => {
                     let backends = self.keeper.for_function(&who.function);
                     let caller = self.guests.borrow_mut().admit(*who, to, backends);
                     caller.destinations.iter().for_each(|to| self.keeper.expect(to));
+                    self.foresee_late(&caller.function);
                     let _ = done.send(()); // the node may have given up
                 }
                 Order::Supervise(eip, listener) => self.supervise(eip, listener),

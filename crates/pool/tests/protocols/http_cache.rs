@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use nearpath_pool::adapters::http::serve;
+use nearpath_pool::adapters::http::{foresee, serve};
 use nearpath_types::egress::{Cache, Egress, Protocol};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -144,5 +144,96 @@ fn a_real_servers_files_are_confirmed_by_their_tags() {
         let put = ask(stage.at, "PUT /put/a", "Content-Length: 0\r\n").await;
         assert!(put.starts_with("HTTP/1.1 204"), "{put}");
         assert!(ask(stage.at, "GET /put/a", "").await.ends_with("\r\n\r\n"), "it is empty now");
+    });
+}
+
+/// With reads ahead.
+async fn foreseeing(at: std::net::SocketAddr, reads: &[&str]) -> Stage {
+    let prefetch = reads.iter().map(|read| (*read).to_owned()).collect();
+    Stage::open(Egress { prefetch, ..egress(Protocol::Http, at) }, &[], serve).await
+}
+
+#[test]
+fn a_read_that_was_learnt_is_issued_with_the_call_and_used_once() {
+    on_stage(async {
+        let (odd, count) = counting("").await;
+        let stage = foreseeing(odd.at, &["/rates"]).await;
+        stage.called(foresee);
+        assert!(ask(stage.at, "GET /rates", "X-Own: 1\r\n").await.ends_with("answer 1"), "nothing was known yet");
+        stage.called(foresee);
+        nearpath_testkit::eventually("it is asked ahead", async || count.get() == 2).await;
+        assert!(ask(stage.at, "GET /rates", "X-Own: 1\r\nTraceparent: new\r\n").await.ends_with("answer 2"));
+        assert_eq!((count.get(), stage.ledger.foreseen.get()), (2, 1));
+        assert!(ask(stage.at, "GET /rates", "X-Own: 1\r\n").await.ends_with("answer 3"), "once a call");
+        assert!(ask(stage.at, "GET /other", "X-Own: 1\r\n").await.ends_with("answer 4"));
+    });
+}
+
+#[test]
+fn another_request_does_not_get_the_answer_and_a_write_ends_it() {
+    on_stage(async {
+        let (odd, count) = counting("").await;
+        let stage = foreseeing(odd.at, &["/rates"]).await;
+        ask(stage.at, "GET /rates", "X-Own: 1\r\n").await;
+        stage.called(foresee);
+        nearpath_testkit::eventually("it is asked ahead", async || count.get() == 2).await;
+        assert!(ask(stage.at, "GET /rates", "X-Own: 2\r\n").await.ends_with("answer 3"), "it says something else");
+        stage.called(foresee); // as it was asked last
+        nearpath_testkit::eventually("it is asked ahead", async || count.get() == 4).await;
+        ask(stage.at, "POST /other", "Content-Length: 0\r\n").await;
+        assert!(ask(stage.at, "GET /rates", "X-Own: 2\r\n").await.ends_with("answer 6"), "it may be another one now");
+        assert_eq!((stage.ledger.foreseen.get(), stage.ledger.unforeseen.get()), (0, 2));
+    });
+}
+
+#[test]
+fn a_request_in_somebodys_name_is_repeated_only_if_it_is_always_the_same() {
+    on_stage(async {
+        let (odd, count) = counting("").await;
+        let stage = foreseeing(odd.at, &["/rates"]).await;
+        for (turn, name) in ["a", "b", "b"].into_iter().enumerate() {
+            let said = ask(stage.at, "GET /rates", &format!("Authorization: Bearer {name}\r\n")).await;
+            assert!(said.ends_with(&format!("answer {}", turn + 1)));
+            if turn < 2 {
+                stage.called(foresee);
+            }
+        }
+        assert_eq!(count.get(), 3);
+        stage.called(foresee);
+        nearpath_testkit::eventually("it is asked ahead", async || count.get() == 4).await;
+        assert!(ask(stage.at, "GET /rates", "Authorization: Bearer c\r\n").await.ends_with("answer 5"), "not in another's");
+    });
+}
+
+#[test]
+fn who_asks_while_the_answer_is_under_way_waits_for_it() {
+    on_stage(async {
+        let slow = Rc::new(tokio::sync::Notify::new());
+        let (released, heads) = (slow.clone(), Rc::new(Cell::new(0)));
+        let seen = heads.clone();
+        let odd = Odd::start(move |mut talk| {
+            let (slow, seen) = (slow.clone(), seen.clone());
+            async move {
+                loop {
+                    talk.head().await?;
+                    seen.set(seen.get() + 1);
+                    if seen.get() == 2 {
+                        slow.notified().await;
+                    }
+                    talk.say("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await?;
+                }
+            }
+        })
+        .await;
+        let stage = foreseeing(odd.at, &["/rates"]).await;
+        ask(stage.at, "GET /rates", "").await;
+        stage.called(foresee);
+        nearpath_testkit::eventually("it is asked ahead", async || heads.get() == 2).await;
+        let at = stage.at;
+        let asking = tokio::task::spawn_local(async move { ask(at, "GET /rates", "").await });
+        tokio::task::yield_now().await;
+        released.notify_one();
+        assert!(asking.await.unwrap().ends_with("ok"));
+        assert_eq!((heads.get(), stage.ledger.foreseen.get()), (2, 1), "the server was asked once");
     });
 }

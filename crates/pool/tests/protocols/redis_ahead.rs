@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nearpath_pool::adapters::redis::serve;
+use nearpath_pool::adapters::redis::{foresee, serve};
 use nearpath_types::egress::{Cache, Egress, Protocol, Writes};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -171,5 +171,31 @@ fn a_client_that_is_reset_loses_nothing_that_was_taken() {
         stage.served(20).await;
         let mut admin = client(server.at).await;
         assert_eq!(ask(&mut admin, "DBSIZE\r\n", "\r\n").await, ":20\r\n");
+    });
+}
+
+#[test]
+fn a_value_that_was_learnt_is_read_with_the_call_and_given_once() {
+    on_stage(async {
+        let server = need!(server::redis(&["--requirepass", "pw"]).await, "redis-server");
+        let stage = Stage::open(Egress { prefetch: vec!["motd".into()], ..egress(Protocol::Redis, server.at) }, &[], serve).await;
+        let (mut admin, mut one) = (client(server.at).await, client(stage.at).await);
+        ask(&mut admin, "AUTH pw\r\nSELECT 2\r\nSET motd a\r\n", "+OK\r\n+OK\r\n+OK\r\n").await;
+        stage.called(foresee);
+        ask(&mut one, "AUTH pw\r\nSELECT 2\r\n", "+OK\r\n+OK\r\n").await;
+        assert_eq!(ask(&mut one, "GET motd\r\n", "a\r\n").await, "$1\r\na\r\n", "nothing was known yet");
+        stage.called(foresee);
+        let gets = async |admin: &mut TcpStream| ask(admin, "INFO commandstats\r\n", "\r\n\r\n").await.contains("cmdstat_get:calls=2");
+        nearpath_testkit::eventually("it is read ahead", async || gets(&mut admin).await).await;
+        ask(&mut admin, "SET motd b\r\n", "+OK\r\n").await;
+        assert_eq!(ask(&mut one, "GET motd\r\n", "\r\n").await, "$1\r\na\r\n", "as it was when the call arrived");
+        assert_eq!(ask(&mut one, "GET motd\r\n", "b\r\n").await, "$1\r\nb\r\n", "once");
+        let mut nobody = client(stage.at).await;
+        stage.called(foresee);
+        assert!(ask(&mut nobody, "GET motd\r\n", "\r\n").await.starts_with("-NOAUTH"), "nobody is told what another reads");
+        stage.called(foresee);
+        ask(&mut one, "SET motd c\r\n", "+OK\r\n").await;
+        assert_eq!(ask(&mut one, "GET motd\r\n", "c\r\n").await, "$1\r\nc\r\n", "a write ends what was read before it");
+        assert_eq!(stage.ledger.foreseen.get(), 1);
     });
 }

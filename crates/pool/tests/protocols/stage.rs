@@ -122,6 +122,8 @@ pub(crate) struct Stage {
     pub(crate) ledger: Rc<Ledger>,
     pub(crate) unwritten: Rc<Unwritten>,
     pub(crate) ended: Rc<RefCell<Vec<std::io::Result<()>>>>,
+    /// What its clients are served with.
+    pub(crate) visit: RefCell<Option<Visit>>,
 }
 
 impl Stage {
@@ -134,8 +136,9 @@ impl Stage {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let (backends, ledger, ended) = (Rc::new(Direct::default()), Rc::new(Ledger::default()), Rc::default());
         let unwritten = Rc::default();
-        let stage = Self { at: listener.local_addr().unwrap(), backends, ledger, unwritten, ended };
+        let stage = Self { at: listener.local_addr().unwrap(), backends, ledger, unwritten, ended, visit: RefCell::default() };
         let visit = visit(egress, secrets, &stage);
+        stage.visit.replace(Some(visit.clone()));
         let ended = stage.ended.clone();
         tokio::task::spawn_local(async move {
             while let Ok((client, _)) = listener.accept().await {
@@ -152,6 +155,11 @@ impl Stage {
     /// Waits until so many clients have been served to their end.
     pub(crate) async fn served(&self, clients: usize) {
         nearpath_testkit::eventually("the clients' ends", async || self.ended.borrow().len() >= clients).await;
+    }
+
+    /// A call of the function arrives.
+    pub(crate) fn called(&self, adapter: fn(&Visit)) {
+        adapter(self.visit.borrow().as_ref().unwrap());
     }
 
     /// Why clients kept their backends.

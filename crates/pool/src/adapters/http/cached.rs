@@ -14,6 +14,7 @@ use super::Guest;
 use super::body::{Over, Upload};
 use super::cache::{Asked, Cache, Heard as Word, Keeping, Look};
 use super::exchange::{self, Failed};
+use super::foresee;
 use super::line::Line;
 use crate::adapters::bench::Kept;
 use crate::ledger::Ledger;
@@ -47,9 +48,23 @@ impl Copying {
     }
 }
 
+/// Answers a request with what was asked ahead, or from the cache, or has the destination do it.
+pub(super) async fn answer(guest: &Guest, request: Request<Upload>) -> Result<Heard, Failed> {
+    let (parts, body) = request.into_parts();
+    if let Some(response) = foresee::recall(guest, &parts, body.is_end_stream()).await {
+        return Ok(Heard::Kept(response));
+    }
+    let writes = !parts.method.is_safe();
+    let heard = exchange(guest, Request::from_parts(parts, body)).await;
+    if writes {
+        foresee::wrote(guest); // what was read meanwhile may be older than that
+    }
+    heard
+}
+
 /// Answers a request from the cache, or has the destination do it.
 pub(super) async fn exchange(guest: &Guest, request: Request<Upload>) -> Result<Heard, Failed> {
-    let Some(cache) = &guest.cache else { return plainly(guest, request).await };
+    let Some(cache) = &guest.house.cache else { return plainly(guest, request).await };
     let (parts, body) = request.into_parts();
     let look = cache.borrow_mut().look(&parts, body.is_end_stream(), SystemTime::now());
     match look {

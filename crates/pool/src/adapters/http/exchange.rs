@@ -38,7 +38,7 @@ pub(super) async fn answer(guest: Rc<Guest>, mut request: Request<Incoming>) -> 
     let client = leaves.then(|| hyper::upgrade::on(&mut request));
     hop::strip(request.headers_mut(), leaves);
     let request = outgoing(&guest, request);
-    match cached::exchange(&guest, request).await {
+    match cached::answer(&guest, request).await {
         Ok(Heard::Kept(response)) => response.map(|body| Download::Own(Full::new(body))),
         Ok(Heard::From(mut response, line, over, copying)) => {
             let upgraded = is_upgraded(&response, leaves);

@@ -10,10 +10,11 @@ mod body;
 mod cache;
 mod cached;
 mod exchange;
+mod foresee;
 mod hop;
 mod line;
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::io;
 use std::rc::Rc;
 use std::time::Instant;
@@ -27,6 +28,8 @@ use super::bench::{Bench, Kept};
 use super::{Room, Visit};
 use crate::destination::Destination;
 use cache::Cache;
+pub use foresee::foresee;
+use foresee::Reads;
 use line::Line;
 
 /// Headers of one request or response at most: more than any server of the field takes.
@@ -37,6 +40,8 @@ struct House {
     bench: Rc<Bench<(), Line>>,
     /// Responses; `None`: none are kept.
     cache: Option<Rc<RefCell<Cache>>>,
+    /// Reads that are issued ahead; empty: none are.
+    reads: OnceCell<Rc<Reads>>,
 }
 
 impl Room for House {
@@ -45,7 +50,7 @@ impl Room for House {
             Some(Limit::Bytes(bound)) => Some(Rc::new(RefCell::new(Cache::new(bound)))),
             _ => None,
         };
-        Self { bench: Bench::new(to), cache }
+        Self { bench: Bench::new(to), cache, reads: OnceCell::new() }
     }
 
     fn oldest(&self) -> Option<Instant> {
@@ -68,8 +73,7 @@ impl Room for House {
 /// One client.
 struct Guest {
     visit: Visit,
-    bench: Rc<Bench<(), Line>>,
-    cache: Option<Rc<RefCell<Cache>>>,
+    house: Rc<House>,
     /// Some ways to log in (NTLM, Negotiate) are to a connection: from then on it is this client's alone.
     own: RefCell<Own>,
 }
@@ -88,9 +92,7 @@ enum Own {
 /// When its connection breaks, or a response breaks off: the client has lost its connection then, as it would have without the pool.
 pub async fn serve(client: TcpStream, visit: Visit) -> io::Result<()> {
     client.set_nodelay(true)?;
-    let house = visit.rooms.of::<House>(&visit.destination);
-    let (bench, cache) = (Rc::clone(&house.bench), house.cache.clone());
-    let guest = Rc::new(Guest { visit, bench, cache, own: RefCell::new(Own::No) });
+    let guest = guest(visit);
     let answer = service_fn(move |request| {
         let guest = guest.clone();
         async move { Ok::<_, std::convert::Infallible>(exchange::answer(guest, request).await) }
@@ -100,12 +102,20 @@ pub async fn serve(client: TcpStream, visit: Visit) -> io::Result<()> {
     server.serve_connection(TokioIo::new(client), answer).with_upgrades().await.map_err(io::Error::other)
 }
 
+fn guest(visit: Visit) -> Rc<Guest> {
+    let house = visit.rooms.of::<House>(&visit.destination);
+    if !visit.destination.egress.prefetch.is_empty() {
+        house.reads.get_or_init(|| visit.rooms.memory(&visit.destination));
+    }
+    Rc::new(Guest { visit, house, own: RefCell::new(Own::No) })
+}
+
 impl Guest {
     /// Takes a connection back on which a response has ended.
     fn give_back(&self, line: Kept<Line>) {
         let mut own = self.own.borrow_mut();
         match &*own {
-            Own::No => self.bench.give_back(&self.visit, &(), line),
+            Own::No => self.house.bench.give_back(&self.visit, &(), line),
             _ => *own = Own::Here(line),
         }
     }

@@ -96,7 +96,7 @@ impl Relay {
             return Ok(true);
         }
         match effect(words, whole) {
-            Effect::Reads(read) => Ok(self.recall(&read)),
+            Effect::Reads(read) => Ok(self.recall(&read) || self.foreseen(&read).await),
             effect @ Effect::Writes(_) if self.answers_early() && is_constant(words) => {
                 self.early(words, bytes, effect).await?;
                 Ok(true)

@@ -14,11 +14,12 @@ pub mod command;
 pub mod effect;
 pub mod frame;
 pub mod identity;
+mod foresee;
 mod input;
 mod relay;
 pub mod session;
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::io;
 use std::rc::Rc;
 use std::time::Instant;
@@ -32,6 +33,8 @@ use crate::destination::Destination;
 use answers::Answers;
 use backend::Backend;
 use effect::Effect;
+pub use foresee::foresee;
+use foresee::Reads;
 use identity::{Identity, Known};
 
 /// What is kept from one client to the next.
@@ -40,6 +43,8 @@ struct House {
     known: RefCell<Known>,
     /// Values; `None`: none are kept.
     answers: Option<RefCell<Answers>>,
+    /// Reads that are issued ahead; empty: none are.
+    reads: OnceCell<Rc<Reads>>,
 }
 
 impl House {
@@ -47,6 +52,9 @@ impl House {
     fn wrote(&self, effect: &Effect, db: Option<u32>) {
         if let Some(answers) = &self.answers {
             answers.borrow_mut().wrote(effect, db);
+        }
+        if let Some(reads) = self.reads.get() {
+            foresee::wrote(reads, effect);
         }
     }
 }
@@ -57,7 +65,7 @@ impl Room for House {
             Some(Cache::For(time)) => Some(RefCell::new(Answers::new(time))),
             _ => None,
         };
-        Self { bench: Bench::new(to), known: RefCell::default(), answers }
+        Self { bench: Bench::new(to), known: RefCell::default(), answers, reads: OnceCell::new() }
     }
 
     fn oldest(&self) -> Option<Instant> {
@@ -77,13 +85,21 @@ impl Room for House {
     }
 }
 
+fn house(visit: &Visit) -> Rc<House> {
+    let house = visit.rooms.of::<House>(&visit.destination);
+    if !visit.destination.egress.prefetch.is_empty() {
+        house.reads.get_or_init(|| visit.rooms.memory(&visit.destination));
+    }
+    house
+}
+
 /// Serves one client until it leaves.
 ///
 /// # Errors
 /// When its connection breaks, or its backend's while it is in use: the client has lost its connection then, as it would have without the pool.
 pub async fn serve(client: TcpStream, visit: Visit) -> io::Result<()> {
     client.set_nodelay(true)?;
-    let house = visit.rooms.of::<House>(&visit.destination);
+    let house = house(&visit);
     let mut relay = relay::Relay::new(client, visit, house);
     let served = relay.run().await;
     relay.leave().await;

@@ -65,7 +65,7 @@ impl Relay {
         let to = &visit.destination;
         let early = matches!(to.egress.writes, Writes::Async { .. });
         let failed = if early { visit.unwritten.take(&visit.caller.function, &to.key.to) } else { None };
-        let looks = early || house.answers.is_some();
+        let looks = early || house.answers.is_some() || house.reads.get().is_some();
         Self {
             client,
             visit,
