@@ -4,7 +4,7 @@ use std::io;
 use std::pin::Pin;
 use std::time::{Duration, Instant};
 
-use bytes::{Buf, BytesMut};
+use bytes::{Buf, BufMut, BytesMut};
 use nearpath_kernel::sockets::{State, state};
 use nearpath_types::egress::Writes;
 use rustix::net::{Shutdown, shutdown};
@@ -119,27 +119,32 @@ impl<'a> Carrier<'a> {
 
     /// Both ways, until nothing is left to be said.
     async fn carry(&mut self, server: &TcpStream) -> io::Result<()> {
-        let (mut said_all, mut heard_all, mut told_all, mut back) = (false, false, false, BytesMut::new());
+        let (mut said_all, mut heard_all, mut told_all, mut confirmed) = (false, false, false, false);
+        let mut back = BytesMut::new();
         loop {
             if self.held.is_empty() && self.ended && !said_all {
                 shut(server)?;
                 said_all = true;
             }
-            if said_all && (heard_all && back.is_empty() || self.gone && has_all(server)) {
+            confirmed |= said_all && has_all(server);
+            if confirmed && (heard_all && back.is_empty() || self.gone) {
                 return Ok(());
             }
-            let (until, room) = (self.until.filter(|_| !said_all || self.gone), self.has_room());
+            let (until, room) = (self.until.filter(|_| !confirmed), self.has_room());
             let (writes, reads, tells) = (!self.held.is_empty(), !heard_all && back.len() < PIECE, !back.is_empty());
             let mut here = self.here.clone();
             tokio::select! {
                 biased;
                 _ = here.changed(), if !self.gone => self.leave(),
-                () = sleep(until) => return Err(io::Error::other(LATE)),
+                () = sleep(until) => match said_all && has_all(server) {
+                    true => confirmed = true,
+                    false => return Err(io::Error::other(LATE)),
+                },
                 _ = server.writable(), if writes => self.write(server)?,
                 _ = self.client.readable(), if room => self.take(),
                 _ = server.readable(), if reads => heard_all = self.hear(server, &mut back)?,
                 _ = self.client.writable(), if tells => self.tell(&mut back),
-                () = tokio::time::sleep(LOOK), if self.gone && said_all => {}
+                () = tokio::time::sleep(LOOK), if said_all && !confirmed => {}
             }
             if heard_all && back.is_empty() && !std::mem::replace(&mut told_all, true) {
                 let _ = shutdown(self.client, Shutdown::Write); // it may be gone
@@ -156,8 +161,7 @@ impl<'a> Carrier<'a> {
 
     /// Takes what the client has written.
     fn take(&mut self) {
-        self.held.reserve(PIECE);
-        match self.client.try_read_buf(&mut self.held) {
+        match self.read() {
             Ok(0) => self.end(),
             Ok(_) => {
                 if !std::mem::replace(&mut self.taken, true) {
@@ -169,6 +173,13 @@ impl<'a> Carrier<'a> {
         }
     }
 
+    /// Reads a piece, no more than there is room for.
+    fn read(&mut self) -> io::Result<usize> {
+        let room = PIECE.min(MOST - self.held.len());
+        self.held.reserve(room);
+        self.client.try_read_buf(&mut (&mut self.held).limit(room))
+    }
+
     fn end(&mut self) {
         self.ended = true;
         self.until.get_or_insert(Instant::now() + self.flush);
@@ -178,8 +189,7 @@ impl<'a> Carrier<'a> {
     fn leave(&mut self) {
         while self.has_room() {
             let before = self.held.len();
-            self.held.reserve(PIECE);
-            if !self.client.try_read_buf(&mut self.held).is_ok_and(|read| read > 0) {
+            if !self.read().is_ok_and(|read| read > 0) {
                 self.ended = true;
             }
             self.taken |= self.held.len() > before;

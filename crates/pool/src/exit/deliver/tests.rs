@@ -106,7 +106,7 @@ async fn an_instance_that_ends_leaves_what_it_wrote_and_the_server_need_not_clos
 #[tokio::test]
 async fn a_conversation_goes_both_ways_and_a_half_close_waits_for_its_answer() {
     within(async {
-        let (_guests, pass) = guests("flush=1ms");
+        let (_guests, pass) = guests("flush=200ms");
         let ((mut function, node), (out, mut server)) = (pair().await, pair().await);
         let (let_in, connect) = later(out);
         let_in.send(()).unwrap();
@@ -117,7 +117,7 @@ async fn a_conversation_goes_both_ways_and_a_half_close_waits_for_its_answer() {
             function.shutdown().await.unwrap();
             let mut asked = String::new();
             server.read_to_string(&mut asked).await.unwrap();
-            tokio::time::sleep(Duration::from_millis(20)).await; // longer than `flush`, which is not for this
+            tokio::time::sleep(Duration::from_millis(500)).await; // longer than `flush`, which is not for this
             server.write_all(b"this").await.unwrap();
             drop(server);
             let mut answer = String::new();
@@ -170,7 +170,7 @@ async fn no_more_is_held_than_its_bound() {
             _ = carrier.connected(connect) => panic!("it was let in"),
             () = filling => {}
         }
-        assert!(carrier.held.len() >= MOST && carrier.held.len() < MOST + 4 * PIECE, "{}", carrier.held.len());
+        assert_eq!(carrier.held.len(), MOST);
     })
     .await;
 }
