@@ -116,7 +116,8 @@ async fn a_call_has_its_reads_issued_before_its_code_asks() {
     }
     assert_eq!(told(&house, "goes", rates.port, "prefetchUsed"), 2, "all but the first, which taught how");
     assert_eq!(run(&house, "goes", "time.sleep(6)\nsaid = 'nothing'").await, "nothing");
-    eventually("what nobody asked for is dropped", async || told(&house, "goes", rates.port, "prefetchUnused") == 1).await;
+    eventually("what nobody asked for is dropped", async || told(&house, "goes", rates.port, "prefetchUnused") == 1)
+        .await;
     house.scale("goes", 0).await;
     assert_eq!(run(&house, "goes", &code).await, "answer 5", "asked ahead for one that slept, too: {}", house.log());
     assert_eq!((rates.asked(), told(&house, "goes", rates.port, "prefetchUsed")), (5, 3));
@@ -145,7 +146,9 @@ async fn what_did_not_arrive_is_told_at_the_next_connection_and_in_the_log() {
     let folder = tempfile::tempdir().unwrap();
     let house = House::start_in(folder.path(), &[]).await;
     for name in ["goes", "other"] {
-        house.deploy_ready(&runner(folder.path(), name, &format!("{MACHINE}:{port} writes=async warm=0 flush=1s"))).await;
+        house
+            .deploy_ready(&runner(folder.path(), name, &format!("{MACHINE}:{port} writes=async warm=0 flush=1s")))
+            .await;
     }
     let listener = TcpListener::bind((MACHINE, port)).unwrap();
     let write = format!(
@@ -154,7 +157,12 @@ async fn what_did_not_arrive_is_told_at_the_next_connection_and_in_the_log() {
     assert_eq!(run(&house, "goes", &write).await, "written");
     drop(listener); // nobody took it, and what was sent there is reset
     eventually("it is known", async || told(&house, "goes", port, "failedWrites") == 1).await;
-    let (next, heard) = (journal_on(port), format!("s = socket.create_connection(('{MACHINE}', {port}), 20)\ns.settimeout(20)\ns.sendall(b'a')\ns.shutdown(1)\nsaid = s.recv(1)"));
+    let (next, heard) = (
+        journal_on(port),
+        format!(
+            "s = socket.create_connection(('{MACHINE}', {port}), 20)\ns.settimeout(20)\ns.sendall(b'a')\ns.shutdown(1)\nsaid = s.recv(1)"
+        ),
+    );
     assert_eq!(run(&house, "other", &heard).await, "b''", "it is nobody else's");
     let said = run(&house, "goes", &heard).await;
     assert!(is_reset(&said), "{said}");

@@ -93,7 +93,8 @@ fn ahead(one: &PoolStatus) -> String {
         ("prefetched", one.prefetch_used),
         ("in vain", one.prefetch_unused),
     ];
-    let told: Vec<_> = counts.iter().filter(|(_, count)| *count > 0).map(|(what, count)| format!("{what} {count}")).collect();
+    let told: Vec<_> =
+        counts.iter().filter(|(_, count)| *count > 0).map(|(what, count)| format!("{what} {count}")).collect();
     if told.is_empty() { "-".to_owned() } else { told.join(", ") }
 }
 

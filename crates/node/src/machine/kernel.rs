@@ -13,8 +13,8 @@ use nearpath_kernel::cgroup::{Cgroup, Cgroups, Controller, Limits as KernelLimit
 use nearpath_kernel::sandbox::{self, Bind, Isolation, Launcher, Network, Spec};
 use nearpath_kernel::switch::Switch;
 use nearpath_pool::{Admission, Admitted, Pool};
-use nearpath_types::{Eip, FunctionId};
 use nearpath_types::pool::PoolStatus;
+use nearpath_types::{Eip, FunctionId};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 use tokio::io::unix::AsyncFd;
 
@@ -132,7 +132,9 @@ impl Machine for KernelMachine {
     fn settle(&self) {
         let settled = self.pool.as_ref().is_none_or(|pool| pool.settle(SETTLE));
         if !settled {
-            tracing::warn!("writes of functions to destinations with `writes=async` are lost: there is no time left to deliver them");
+            tracing::warn!(
+                "writes of functions to destinations with `writes=async` are lost: there is no time left to deliver them"
+            );
         }
     }
 

@@ -19,7 +19,10 @@ async fn stage(at: std::net::SocketAddr) -> Stage {
 
 async fn ask(at: std::net::SocketAddr, what: &str, more: &str) -> String {
     let mut client = TcpStream::connect(at).await.unwrap();
-    client.write_all(format!("{what} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n{more}\r\n").as_bytes()).await.unwrap();
+    client
+        .write_all(format!("{what} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n{more}\r\n").as_bytes())
+        .await
+        .unwrap();
     let mut said = String::new();
     client.read_to_string(&mut said).await.unwrap();
     said
@@ -84,7 +87,12 @@ fn without_the_setting_everything_is_asked_for() {
 
 #[test]
 fn what_is_private_or_not_to_be_stored_is_not_kept() {
-    for headers in ["Cache-Control: no-store\r\n", "Cache-Control: private, max-age=60\r\n", "", "Cache-Control: max-age=60\r\nSet-Cookie: a=b\r\n"] {
+    for headers in [
+        "Cache-Control: no-store\r\n",
+        "Cache-Control: private, max-age=60\r\n",
+        "",
+        "Cache-Control: max-age=60\r\nSet-Cookie: a=b\r\n",
+    ] {
         on_stage(async move {
             let (odd, count) = counting(headers).await;
             let stage = stage(odd.at).await;
@@ -103,7 +111,12 @@ fn what_is_stale_is_confirmed_without_its_body() {
         let stage = stage(odd.at).await;
         assert!(ask(stage.at, "GET /a", "").await.ends_with("answer 1"));
         let said = ask(stage.at, "GET /a", "").await;
-        assert!(said.starts_with("HTTP/1.1 200") && said.ends_with("answer 1") && said.to_lowercase().contains("x-checked: 2"), "{said}");
+        assert!(
+            said.starts_with("HTTP/1.1 200")
+                && said.ends_with("answer 1")
+                && said.to_lowercase().contains("x-checked: 2"),
+            "{said}"
+        );
         assert_eq!((count.get(), stage.ledger.confirmed.get()), (2, 1));
         assert_eq!(odd.connections.get(), 1, "the connection serves on after a 304");
         let own = ask(stage.at, "GET /a", "If-None-Match: \"1\"\r\n").await;
@@ -201,7 +214,10 @@ fn a_request_in_somebodys_name_is_repeated_only_if_it_is_always_the_same() {
         assert_eq!(count.get(), 3);
         stage.called(foresee);
         nearpath_testkit::eventually("it is asked ahead", async || count.get() == 4).await;
-        assert!(ask(stage.at, "GET /rates", "Authorization: Bearer c\r\n").await.ends_with("answer 5"), "not in another's");
+        assert!(
+            ask(stage.at, "GET /rates", "Authorization: Bearer c\r\n").await.ends_with("answer 5"),
+            "not in another's"
+        );
     });
 }
 

@@ -60,7 +60,10 @@ fn what_is_kept_is_apart_by_database_and_by_user_and_passed_by_in_transactions()
         ask(&mut one, "SELECT 0\r\n", "+OK\r\n").await;
         assert!(ask(&mut one, "GET a\r\n", "zero\r\n").await.ends_with("zero\r\n"));
         let mut nobody = client(stage.at).await;
-        assert!(ask(&mut nobody, "GET a\r\n", "\r\n").await.starts_with("-NOAUTH"), "nobody is told what another reads");
+        assert!(
+            ask(&mut nobody, "GET a\r\n", "\r\n").await.starts_with("-NOAUTH"),
+            "nobody is told what another reads"
+        );
         let hits = stage.ledger.cached.get();
         let said = ask(&mut one, "WATCH a\r\nMULTI\r\nGET a\r\nEXEC\r\n", "zero\r\n").await;
         assert_eq!(said, "+OK\r\n+OK\r\n+QUEUED\r\n*1\r\n$4\r\nzero\r\n");
@@ -77,7 +80,18 @@ fn programs_run_unmodified_with_everything_on() {
         let egress = Egress { writes, cache: Some(Cache::For(MINUTE)), ..egress(Protocol::Redis, server.at) };
         let stage = Stage::open(egress, &[], serve).await;
         for _ in 0..2 {
-            assert_eq!(script(python, &crate::redis::PY.replace("    r.close()", "    r.set('a', 'b'); assert r.get('a') == r.get('a') == 'b'; r.close()"), stage.at).await, "good\n");
+            assert_eq!(
+                script(
+                    python,
+                    &crate::redis::PY.replace(
+                        "    r.close()",
+                        "    r.set('a', 'b'); assert r.get('a') == r.get('a') == 'b'; r.close()"
+                    ),
+                    stage.at
+                )
+                .await,
+                "good\n"
+            );
         }
         assert!(stage.ledger.early.get() > 0 && stage.ledger.cached.get() > 0);
         assert_eq!(stage.ledger.lost.get(), 0);
@@ -109,7 +123,8 @@ fn answers_stay_in_order() {
         let server = need!(server::redis(&[]).await, "redis-server");
         let stage = asynchronous(&server, MINUTE).await;
         let mut one = client(stage.at).await;
-        let said = ask(&mut one, "GET a\r\nSET a 1\r\nGET a\r\nSET a 2\r\nINCR a\r\nSET a 5 NX\r\nGET a\r\n", "3\r\n").await;
+        let said =
+            ask(&mut one, "GET a\r\nSET a 1\r\nGET a\r\nSET a 2\r\nINCR a\r\nSET a 5 NX\r\nGET a\r\n", "3\r\n").await;
         // The last `GET` ends in 3, too: `ask` may have stopped at `INCR`.
         let rest = if said.ends_with(":3\r\n") { ask(&mut one, "PING\r\n", "+PONG\r\n").await } else { String::new() };
         let said = (said + &rest).replace("+PONG\r\n", "");
@@ -120,7 +135,8 @@ fn answers_stay_in_order() {
 #[test]
 fn a_failure_is_told_at_the_next_command_or_the_next_connection_and_once() {
     on_stage(async {
-        let server = need!(server::redis(&["--maxmemory", "1", "--maxmemory-policy", "noeviction"]).await, "redis-server");
+        let server =
+            need!(server::redis(&["--maxmemory", "1", "--maxmemory-policy", "noeviction"]).await, "redis-server");
         let stage = asynchronous(&server, MINUTE).await;
         let mut one = client(stage.at).await;
         assert_eq!(ask(&mut one, "SET a 1\r\n", "\r\n").await, "+OK\r\n");
@@ -152,7 +168,9 @@ fn what_cannot_be_delivered_in_time_is_lost_and_told() {
         assert_eq!(stage.ledger.lost.get(), 1);
         ask(&mut admin, "CLIENT UNPAUSE\r\n", "+OK\r\n").await;
         let mut two = client(stage.at).await;
-        assert!(ask(&mut two, "GET a\r\n", "\r\n").await.starts_with("-ERR an earlier write failed: the connection ended"));
+        assert!(
+            ask(&mut two, "GET a\r\n", "\r\n").await.starts_with("-ERR an earlier write failed: the connection ended")
+        );
     });
 }
 
@@ -178,21 +196,28 @@ fn a_client_that_is_reset_loses_nothing_that_was_taken() {
 fn a_value_that_was_learnt_is_read_with_the_call_and_given_once() {
     on_stage(async {
         let server = need!(server::redis(&["--requirepass", "pw"]).await, "redis-server");
-        let stage = Stage::open(Egress { prefetch: vec!["motd".into()], ..egress(Protocol::Redis, server.at) }, &[], serve).await;
+        let stage =
+            Stage::open(Egress { prefetch: vec!["motd".into()], ..egress(Protocol::Redis, server.at) }, &[], serve)
+                .await;
         let (mut admin, mut one) = (client(server.at).await, client(stage.at).await);
         ask(&mut admin, "AUTH pw\r\nSELECT 2\r\nSET motd a\r\n", "+OK\r\n+OK\r\n+OK\r\n").await;
         stage.called(foresee);
         ask(&mut one, "AUTH pw\r\nSELECT 2\r\n", "+OK\r\n+OK\r\n").await;
         assert_eq!(ask(&mut one, "GET motd\r\n", "a\r\n").await, "$1\r\na\r\n", "nothing was known yet");
         stage.called(foresee);
-        let gets = async |admin: &mut TcpStream| ask(admin, "INFO commandstats\r\n", "\r\n\r\n").await.contains("cmdstat_get:calls=2");
+        let gets = async |admin: &mut TcpStream| {
+            ask(admin, "INFO commandstats\r\n", "\r\n\r\n").await.contains("cmdstat_get:calls=2")
+        };
         nearpath_testkit::eventually("it is read ahead", async || gets(&mut admin).await).await;
         ask(&mut admin, "SET motd b\r\n", "+OK\r\n").await;
         assert_eq!(ask(&mut one, "GET motd\r\n", "\r\n").await, "$1\r\na\r\n", "as it was when the call arrived");
         assert_eq!(ask(&mut one, "GET motd\r\n", "b\r\n").await, "$1\r\nb\r\n", "once");
         let mut nobody = client(stage.at).await;
         stage.called(foresee);
-        assert!(ask(&mut nobody, "GET motd\r\n", "\r\n").await.starts_with("-NOAUTH"), "nobody is told what another reads");
+        assert!(
+            ask(&mut nobody, "GET motd\r\n", "\r\n").await.starts_with("-NOAUTH"),
+            "nobody is told what another reads"
+        );
         stage.called(foresee);
         ask(&mut one, "SET motd c\r\n", "+OK\r\n").await;
         assert_eq!(ask(&mut one, "GET motd\r\n", "c\r\n").await, "$1\r\nc\r\n", "a write ends what was read before it");

@@ -136,7 +136,8 @@ impl Stage {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let (backends, ledger, ended) = (Rc::new(Direct::default()), Rc::new(Ledger::default()), Rc::default());
         let unwritten = Rc::default();
-        let stage = Self { at: listener.local_addr().unwrap(), backends, ledger, unwritten, ended, visit: RefCell::default() };
+        let stage =
+            Self { at: listener.local_addr().unwrap(), backends, ledger, unwritten, ended, visit: RefCell::default() };
         let visit = visit(egress, secrets, &stage);
         stage.visit.replace(Some(visit.clone()));
         let ended = stage.ended.clone();

@@ -57,12 +57,7 @@ fn written(bytes: u64) -> String {
     format!("{}{unit}", bytes / size)
 }
 
-pub(super) fn writes(
-    protocol: Protocol,
-    tls: &Tls,
-    detached: bool,
-    flush: Option<Duration>,
-) -> Result<Writes, Flaw> {
+pub(super) fn writes(protocol: Protocol, tls: &Tls, detached: bool, flush: Option<Duration>) -> Result<Writes, Flaw> {
     match (detached, flush) {
         (false, None) => Ok(Writes::Sync),
         (false, Some(_)) => Err(Flaw::value("flush", "it needs `writes=async` beside it")),

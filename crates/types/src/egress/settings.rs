@@ -10,8 +10,8 @@ use super::{Egress, Host, Login, Mode, Protocol, Shared, Tls};
 
 /// The settings that there are.
 pub const SETTINGS: &[&str] = &[
-    "protocol", "mode", "max", "warm", "idle", "age", "wait", "user", "password", "database", "tls", "ca", "shared", "cache",
-    "writes", "flush", "prefetch",
+    "protocol", "mode", "max", "warm", "idle", "age", "wait", "user", "password", "database", "tls", "ca", "shared",
+    "cache", "writes", "flush", "prefetch",
 ];
 /// The highest ceiling: more connections to one place are beyond what one address has ports for, with room for everything else.
 const MOST_OPEN: u32 = 10_000;

@@ -145,14 +145,17 @@ fn a_login(protocol: Protocol) -> impl Strategy<Value = Option<Login>> {
 fn an_ahead(protocol: Protocol, plain: bool) -> impl Strategy<Value = (Option<Cache>, Writes, Vec<String>)> {
     let cache = match protocol {
         Protocol::Http => prop::option::of((64u64 << 10..=4 << 30).prop_map(Cache::Bytes)).boxed(),
-        Protocol::Redis => prop::option::of((1u64..=3_600_000).prop_map(|ms| Cache::For(Duration::from_millis(ms)))).boxed(),
+        Protocol::Redis => {
+            prop::option::of((1u64..=3_600_000).prop_map(|ms| Cache::For(Duration::from_millis(ms)))).boxed()
+        }
         _ => Just(None).boxed(),
     };
     let writes = match protocol == Protocol::Redis || (protocol == Protocol::Tcp && plain) {
         true => prop::option::of(0u64..600_000).boxed(),
         false => Just(None).boxed(),
     };
-    let lasting = |flush: Option<u64>| flush.map_or(Writes::Sync, |ms| Writes::Async { flush: Duration::from_millis(ms) });
+    let lasting =
+        |flush: Option<u64>| flush.map_or(Writes::Sync, |ms| Writes::Async { flush: Duration::from_millis(ms) });
     let reads = match protocol {
         Protocol::Http => prop::collection::btree_set("/[a-z0-9?=&%.:-]{0,9}", 0..4).boxed(),
         Protocol::Redis => prop::collection::btree_set("[a-zA-Z0-9:=-]{1,9}", 0..4).boxed(),

@@ -28,8 +28,8 @@ use super::bench::{Bench, Kept};
 use super::{Room, Visit};
 use crate::destination::Destination;
 use cache::Cache;
-pub use foresee::foresee;
 use foresee::Reads;
+pub use foresee::foresee;
 use line::Line;
 
 /// Headers of one request or response at most: more than any server of the field takes.

@@ -113,7 +113,9 @@ impl Relay {
     fn recall(&mut self, read: &Read) -> bool {
         let Some(answers) = &self.house.answers else { return false };
         let (identity, mut answers) = (self.session.identity(), answers.borrow_mut());
-        let Some(reply) = answers.get(identity.db(), &read.key, &identity.reader(), Instant::now()) else { return false };
+        let Some(reply) = answers.get(identity.db(), &read.key, &identity.reader(), Instant::now()) else {
+            return false;
+        };
         if read.listed {
             self.to_client.extend_from_slice(b"*1\r\n");
         }

@@ -64,12 +64,57 @@ pub fn is_constant(words: &Words<'_>) -> bool {
 fn writes_one(verb: &[u8]) -> bool {
     matches!(
         verb,
-        b"SET" | b"SETEX" | b"PSETEX" | b"SETNX" | b"GETSET" | b"GETDEL" | b"GETEX" | b"APPEND" | b"INCR" | b"DECR"
-            | b"INCRBY" | b"DECRBY" | b"INCRBYFLOAT" | b"SETRANGE" | b"SETBIT" | b"EXPIRE" | b"PEXPIRE" | b"EXPIREAT"
-            | b"PEXPIREAT" | b"PERSIST" | b"HSET" | b"HMSET" | b"HSETNX" | b"HDEL" | b"HINCRBY" | b"HINCRBYFLOAT"
-            | b"LPUSH" | b"RPUSH" | b"LPUSHX" | b"RPUSHX" | b"LPOP" | b"RPOP" | b"LSET" | b"LTRIM" | b"LREM"
-            | b"LINSERT" | b"SADD" | b"SREM" | b"SPOP" | b"ZADD" | b"ZREM" | b"ZINCRBY" | b"ZPOPMIN" | b"ZPOPMAX"
-            | b"XADD" | b"XDEL" | b"XTRIM" | b"XACK" | b"PFADD" | b"GEOADD" | b"RESTORE"
+        b"SET"
+            | b"SETEX"
+            | b"PSETEX"
+            | b"SETNX"
+            | b"GETSET"
+            | b"GETDEL"
+            | b"GETEX"
+            | b"APPEND"
+            | b"INCR"
+            | b"DECR"
+            | b"INCRBY"
+            | b"DECRBY"
+            | b"INCRBYFLOAT"
+            | b"SETRANGE"
+            | b"SETBIT"
+            | b"EXPIRE"
+            | b"PEXPIRE"
+            | b"EXPIREAT"
+            | b"PEXPIREAT"
+            | b"PERSIST"
+            | b"HSET"
+            | b"HMSET"
+            | b"HSETNX"
+            | b"HDEL"
+            | b"HINCRBY"
+            | b"HINCRBYFLOAT"
+            | b"LPUSH"
+            | b"RPUSH"
+            | b"LPUSHX"
+            | b"RPUSHX"
+            | b"LPOP"
+            | b"RPOP"
+            | b"LSET"
+            | b"LTRIM"
+            | b"LREM"
+            | b"LINSERT"
+            | b"SADD"
+            | b"SREM"
+            | b"SPOP"
+            | b"ZADD"
+            | b"ZREM"
+            | b"ZINCRBY"
+            | b"ZPOPMIN"
+            | b"ZPOPMAX"
+            | b"XADD"
+            | b"XDEL"
+            | b"XTRIM"
+            | b"XACK"
+            | b"PFADD"
+            | b"GEOADD"
+            | b"RESTORE"
     )
 }
 
@@ -77,13 +122,66 @@ fn writes_one(verb: &[u8]) -> bool {
 fn only_reads(verb: &[u8]) -> bool {
     matches!(
         verb,
-        b"GET" | b"MGET" | b"STRLEN" | b"GETRANGE" | b"GETBIT" | b"BITCOUNT" | b"BITPOS" | b"EXISTS" | b"TTL" | b"PTTL"
-            | b"TYPE" | b"KEYS" | b"SCAN" | b"DBSIZE" | b"RANDOMKEY" | b"HGET" | b"HMGET" | b"HGETALL" | b"HKEYS"
-            | b"HVALS" | b"HLEN" | b"HEXISTS" | b"HSTRLEN" | b"HSCAN" | b"LRANGE" | b"LLEN" | b"LINDEX" | b"LPOS"
-            | b"SMEMBERS" | b"SISMEMBER" | b"SMISMEMBER" | b"SCARD" | b"SRANDMEMBER" | b"SSCAN" | b"ZRANGE"
-            | b"ZRANGEBYSCORE" | b"ZREVRANGE" | b"ZREVRANGEBYSCORE" | b"ZSCORE" | b"ZMSCORE" | b"ZCARD" | b"ZCOUNT"
-            | b"ZRANK" | b"ZREVRANK" | b"ZSCAN" | b"XLEN" | b"XRANGE" | b"XREVRANGE" | b"XREAD" | b"PFCOUNT" | b"PING"
-            | b"ECHO" | b"TIME" | b"INFO" | b"PUBLISH" | b"CLIENT" | b"COMMAND" | b"WATCH" | b"UNWATCH" | b"MULTI"
+        b"GET"
+            | b"MGET"
+            | b"STRLEN"
+            | b"GETRANGE"
+            | b"GETBIT"
+            | b"BITCOUNT"
+            | b"BITPOS"
+            | b"EXISTS"
+            | b"TTL"
+            | b"PTTL"
+            | b"TYPE"
+            | b"KEYS"
+            | b"SCAN"
+            | b"DBSIZE"
+            | b"RANDOMKEY"
+            | b"HGET"
+            | b"HMGET"
+            | b"HGETALL"
+            | b"HKEYS"
+            | b"HVALS"
+            | b"HLEN"
+            | b"HEXISTS"
+            | b"HSTRLEN"
+            | b"HSCAN"
+            | b"LRANGE"
+            | b"LLEN"
+            | b"LINDEX"
+            | b"LPOS"
+            | b"SMEMBERS"
+            | b"SISMEMBER"
+            | b"SMISMEMBER"
+            | b"SCARD"
+            | b"SRANDMEMBER"
+            | b"SSCAN"
+            | b"ZRANGE"
+            | b"ZRANGEBYSCORE"
+            | b"ZREVRANGE"
+            | b"ZREVRANGEBYSCORE"
+            | b"ZSCORE"
+            | b"ZMSCORE"
+            | b"ZCARD"
+            | b"ZCOUNT"
+            | b"ZRANK"
+            | b"ZREVRANK"
+            | b"ZSCAN"
+            | b"XLEN"
+            | b"XRANGE"
+            | b"XREVRANGE"
+            | b"XREAD"
+            | b"PFCOUNT"
+            | b"PING"
+            | b"ECHO"
+            | b"TIME"
+            | b"INFO"
+            | b"PUBLISH"
+            | b"CLIENT"
+            | b"COMMAND"
+            | b"WATCH"
+            | b"UNWATCH"
+            | b"MULTI"
             | b"DISCARD"
     )
 }
@@ -105,7 +203,16 @@ mod tests {
 
     #[test]
     fn a_command_that_is_not_known_may_have_done_anything() {
-        for text in ["EVAL x 0", "FLUSHALL", "EXEC", "SORT a STORE b", "COPY a b", "NEWCOMMAND a", "averyveryverylongcommand", "GET"] {
+        for text in [
+            "EVAL x 0",
+            "FLUSHALL",
+            "EXEC",
+            "SORT a STORE b",
+            "COPY a b",
+            "NEWCOMMAND a",
+            "averyveryverylongcommand",
+            "GET",
+        ] {
             let expected = if text == "GET" { Effect::Nothing } else { Effect::Anything };
             assert_eq!(of(text), expected, "{text}");
         }
@@ -129,10 +236,33 @@ mod tests {
     #[test]
     fn only_what_always_says_ok_is_answered_before_it_is_done() {
         let words = |text: &'static str| Words::read(text.as_bytes()).unwrap();
-        for text in ["SET a b", "set a b ex 5", "SET a b KEEPTTL", "SETEX a 5 b", "PSETEX a 5 b", "MSET a 1", "MSET a 1 b 2 c 3", "HMSET a b c"] {
+        for text in [
+            "SET a b",
+            "set a b ex 5",
+            "SET a b KEEPTTL",
+            "SETEX a 5 b",
+            "PSETEX a 5 b",
+            "MSET a 1",
+            "MSET a 1 b 2 c 3",
+            "HMSET a b c",
+        ] {
             assert!(is_constant(&words(text)), "{text}");
         }
-        for text in ["SET a", "SET a b NX", "SET a b XX", "SET a b GET", "SET a b EX 5 NX", "SETNX a b", "INCR a", "DEL a", "GET a", "GETSET a b", "SETEX a b", "SET a b IFEQ c", "MULTI"] {
+        for text in [
+            "SET a",
+            "SET a b NX",
+            "SET a b XX",
+            "SET a b GET",
+            "SET a b EX 5 NX",
+            "SETNX a b",
+            "INCR a",
+            "DEL a",
+            "GET a",
+            "GETSET a b",
+            "SETEX a b",
+            "SET a b IFEQ c",
+            "MULTI",
+        ] {
             assert!(!is_constant(&words(text)), "{text}");
         }
     }

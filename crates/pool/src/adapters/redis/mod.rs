@@ -12,9 +12,9 @@ pub mod answers;
 pub mod backend;
 pub mod command;
 pub mod effect;
+mod foresee;
 pub mod frame;
 pub mod identity;
-mod foresee;
 mod input;
 mod relay;
 pub mod session;
@@ -33,8 +33,8 @@ use crate::destination::Destination;
 use answers::Answers;
 use backend::Backend;
 use effect::Effect;
-pub use foresee::foresee;
 use foresee::Reads;
+pub use foresee::foresee;
 use identity::{Identity, Known};
 
 /// What is kept from one client to the next.

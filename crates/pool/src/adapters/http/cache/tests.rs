@@ -13,7 +13,8 @@ fn at(seconds: u64) -> SystemTime {
 type Lines<'a> = &'a [(&'static str, &'a str)];
 
 fn headers(lines: Lines<'_>) -> HeaderMap {
-    let line = |(name, value): &(&'static str, &str)| (HeaderName::from_static(name), HeaderValue::from_str(value).unwrap());
+    let line =
+        |(name, value): &(&'static str, &str)| (HeaderName::from_static(name), HeaderValue::from_str(value).unwrap());
     lines.iter().map(line).collect()
 }
 
@@ -126,9 +127,13 @@ fn what_is_stale_is_confirmed_or_replaced() {
     assert!(visit(&mut cache, &[], says, "body"));
     let Look::Ask(asked) = look(&mut cache, &[], 10) else { panic!("it is stale") };
     assert_eq!(asked.conditions(), [(IF_NONE_MATCH, HeaderValue::from_static("\"1\""))]);
-    let same = response(304, &[("etag", "\"1\""), ("cache-control", "max-age=50"), ("content-length", "0"), ("x-new", "1")]);
+    let same =
+        response(304, &[("etag", "\"1\""), ("cache-control", "max-age=50"), ("content-length", "0"), ("x-new", "1")]);
     let Heard::Same(given) = cache.heard(*asked, &same, at(10)) else { panic!("it is good") };
-    assert_eq!((given.status(), given.body().as_ref(), &given.headers()["x-new"]), (StatusCode::OK, &b"body"[..], &HeaderValue::from_static("1")));
+    assert_eq!(
+        (given.status(), given.body().as_ref(), &given.headers()["x-new"]),
+        (StatusCode::OK, &b"body"[..], &HeaderValue::from_static("1"))
+    );
     assert!(!given.headers().contains_key(CONTENT_LENGTH), "the length is that of the body that is kept");
     assert_eq!(fresh(look(&mut cache, &[], 40)).unwrap().headers()[AGE], "30", "it is young again");
     let Look::Ask(asked) = look(&mut cache, &[], 100) else { panic!("it is stale") };
@@ -159,7 +164,9 @@ fn a_write_ends_what_was_kept_and_what_is_on_its_way() {
 fn requests_with_conditions_of_their_own_pass_by() {
     let mut cache = Cache::new(1 << 20);
     assert!(visit(&mut cache, &[], &[("cache-control", "max-age=60"), ("etag", "\"1\"")], "body"));
-    for own in [("range", "bytes=0-1"), ("if-none-match", "\"1\""), ("if-modified-since", "x"), ("expect", "100-continue")] {
+    for own in
+        [("range", "bytes=0-1"), ("if-none-match", "\"1\""), ("if-modified-since", "x"), ("expect", "100-continue")]
+    {
         assert!(matches!(look(&mut cache, &[own], 1), Look::Pass), "{own:?}");
     }
     assert!(matches!(cache.look(&request(Method::GET, &[]), false, at(1)), Look::Pass), "it has a body");
@@ -177,9 +184,31 @@ fn a_body_of_another_length_is_not_kept() {
 
 /// Values such as servers and attackers send.
 fn a_value() -> impl Strategy<Value = String> {
-    let words = ["max-age=1", "max-age=99999999999999999999999", "s-maxage=5", "public", "private", "no-cache", "must-revalidate",
-        "immutable", "max-stale", "min-fresh=3", "\"", "=", ",", "W/\"1\"", "\"1\"", "18446744073709551615", "4294967296", "-1", "*",
-        "Fri, 31 Dec 9999 23:59:59 GMT", "Mon, 01 Jan 0001 00:00:00 GMT", "199 - \"x\"", "\u{e9}"];
+    let words = [
+        "max-age=1",
+        "max-age=99999999999999999999999",
+        "s-maxage=5",
+        "public",
+        "private",
+        "no-cache",
+        "must-revalidate",
+        "immutable",
+        "max-stale",
+        "min-fresh=3",
+        "\"",
+        "=",
+        ",",
+        "W/\"1\"",
+        "\"1\"",
+        "18446744073709551615",
+        "4294967296",
+        "-1",
+        "*",
+        "Fri, 31 Dec 9999 23:59:59 GMT",
+        "Mon, 01 Jan 0001 00:00:00 GMT",
+        "199 - \"x\"",
+        "\u{e9}",
+    ];
     prop_oneof![
         prop::collection::vec(prop::sample::select(words.to_vec()), 0..4).prop_map(|words| words.join(", ")),
         "[ -~]{0,20}",
@@ -187,7 +216,21 @@ fn a_value() -> impl Strategy<Value = String> {
 }
 
 fn some_headers() -> impl Strategy<Value = HeaderMap> {
-    let names = ["cache-control", "age", "date", "expires", "etag", "last-modified", "vary", "pragma", "warning", "connection", "x", "content-length", "authorization"];
+    let names = [
+        "cache-control",
+        "age",
+        "date",
+        "expires",
+        "etag",
+        "last-modified",
+        "vary",
+        "pragma",
+        "warning",
+        "connection",
+        "x",
+        "content-length",
+        "authorization",
+    ];
     let line = (prop::sample::select(names.to_vec()), a_value());
     prop::collection::vec(line, 0..6).prop_map(|lines| {
         let mut headers = HeaderMap::new();
