@@ -57,7 +57,7 @@ pub(super) enum Held {
 /// The connections that one function asks for: its clients wait in a line of their own.
 struct Asking {
     keeper: Rc<Keeper>,
-    asker: Asker,
+    asker: Rc<Asker>,
 }
 
 /// What instances are told and tell.
@@ -335,6 +335,6 @@ impl Backends for Asking {
         to: &'a Destination,
         deadline: Instant,
     ) -> Pin<Box<dyn Future<Output = Result<Lease, NoConnection>> + 'a>> {
-        Box::pin(self.keeper.connect(self.asker, to, deadline))
+        Box::pin(self.keeper.connect(*self.asker, to, deadline))
     }
 }
