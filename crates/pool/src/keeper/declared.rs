@@ -76,6 +76,11 @@ impl Declared {
         self.entries.get(key).map(|entry| entry.id)
     }
 
+    /// All that instances have.
+    pub(super) fn ids(&self) -> Vec<KeyId> {
+        self.entries.values().map(|entry| entry.id).collect()
+    }
+
     pub(super) fn destination(&self, id: KeyId) -> Option<Rc<Destination>> {
         self.destinations.get(&id).cloned()
     }
