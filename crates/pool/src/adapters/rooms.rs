@@ -1,7 +1,7 @@
 //! What adapters keep from one client to the next, by key.
 
 use std::any::{Any, TypeId};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Instant;
@@ -35,6 +35,8 @@ pub trait Room: Any {
 pub struct Rooms {
     rooms: RefCell<BTreeMap<(Key, TypeId), Rc<dyn Room>>>,
     memories: RefCell<BTreeMap<(Key, TypeId), Rc<dyn Any>>>,
+    /// Whether rooms are shut from the beginning.
+    shut: Cell<bool>,
 }
 
 /// Keys of which something is remembered while no instance has them.
@@ -43,8 +45,13 @@ const REMEMBERED: usize = 1_024;
 impl Rooms {
     /// The adapter's room for a destination, made at its first use.
     pub fn of<R: Room>(&self, to: &Destination) -> Rc<R> {
+        let open = || {
+            let room = R::open(to);
+            self.shut.get().then(|| room.shut());
+            Rc::new(room) as Rc<dyn Room>
+        };
         let mut rooms = self.rooms.borrow_mut();
-        let room = rooms.entry((to.key.clone(), TypeId::of::<R>())).or_insert_with(|| Rc::new(R::open(to))).clone();
+        let room = rooms.entry((to.key.clone(), TypeId::of::<R>())).or_insert_with(open).clone();
         (room as Rc<dyn Any>).downcast().expect("the entry's key names its type")
     }
 
@@ -84,6 +91,12 @@ impl Rooms {
         let rooms = self.rooms.borrow();
         let own = rooms.iter().filter(|((other, _), _)| other == key).map(|(_, room)| Rc::clone(room));
         own.collect::<Vec<_>>().into_iter()
+    }
+
+    /// Closes what is idle in all of them, and later what is given back: nothing is kept any more.
+    pub(crate) fn shut(&self) {
+        self.shut.set(true);
+        self.rooms.borrow().values().for_each(|room| room.shut());
     }
 
     /// Ends a key's rooms: its policy has changed, or its function is gone.

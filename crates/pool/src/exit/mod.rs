@@ -58,6 +58,8 @@ pub(crate) enum Order {
     Close(u16),
     /// Somebody wants to know when all is delivered that was taken.
     Settle(Done),
+    /// Nothing is to be kept open for nobody any more.
+    Rest,
     /// Somebody wants to know how things stand.
     Report(SyncSender<Vec<PoolStatus>>),
 }
@@ -145,6 +147,7 @@ impl Exit {
                     let had = caller.iter().flat_map(|caller| &caller.destinations);
                     had.for_each(|to| self.keeper.expect_no_more(to));
                 }
+                Order::Rest => self.keeper.rest(),
                 Order::Report(to) => drop(to.send(self.keeper.report(Instant::now()))), // who asked may have gone
                 Order::Settle(done) => {
                     let unwritten = Rc::clone(&self.unwritten);

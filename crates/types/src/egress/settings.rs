@@ -17,6 +17,8 @@ pub const SETTINGS: &[&str] = &[
 const MOST_OPEN: u32 = 10_000;
 /// Longest user, database or name of a secret, in bytes.
 const LONGEST: usize = 253;
+/// Where servers of HTTP speak TLS.
+pub(super) const HTTPS: u16 = 443;
 /// User of Redis where a password alone is given (its documentation of AUTH).
 pub(super) const REDIS_USER: &str = "default";
 
@@ -81,7 +83,7 @@ impl Settings {
         if self.mode.is_some() && !protocol.is_sql() {
             return Err(Flaw::value("mode", "only protocols postgres and mysql have one"));
         }
-        let tls = tls(self.originate.unwrap_or(false), self.ca)?;
+        let tls = spoken(protocol, port, tls(self.originate.unwrap_or(false), self.ca)?)?;
         Ok(Egress {
             mode: self.mode.unwrap_or(default.mode),
             warm: self.warm.unwrap_or(default.warm),
@@ -123,6 +125,20 @@ fn tls(originate: bool, ca: Option<String>) -> Result<Tls, Flaw> {
         (true, ca) => Ok(Tls::Originate { ca }),
         (false, None) => Ok(Tls::Pass),
         (false, Some(_)) => Err(Flaw::value("ca", "it needs `tls=originate` beside it")),
+    }
+}
+
+/// A server of HTTP speaks TLS at this port (RFC 9110, section 4.2.2): an adapter that reads HTTP would break every handshake that passes it.
+fn spoken(protocol: Protocol, port: u16, tls: Tls) -> Result<Tls, Flaw> {
+    match (protocol, port, &tls) {
+        (Protocol::Http, HTTPS, Tls::Pass) => Err(Flaw::value(
+            "protocol",
+            format!(
+                "http at port {HTTPS} needs `tls=originate` beside it, and plain HTTP from the function; \
+                 where that speaks TLS itself, write `protocol=tcp`"
+            ),
+        )),
+        _ => Ok(tls),
     }
 }
 

@@ -101,6 +101,8 @@ fn what_is_wrong_is_told() {
         ("db:1 prefetch=/x", "prefetch: only protocols http and redis have it"),
         ("db:1 protocol=http prefetch=x", "prefetch: `x` is no path"),
         ("db:6379 prefetch=a||b", "prefetch: a read has 1 to 512 plain characters"),
+        ("db:443 protocol=http", "protocol: http at port 443 needs `tls=originate` beside it"),
+        ("db:443 protocol=http tls=pass", "protocol: http at port 443 needs `tls=originate` beside it"),
         ("db:1 ca=secret:x", "ca: it needs `tls=originate` beside it"),
     ] {
         assert!(refused(text).starts_with(why), "{text}: {}", refused(text));
@@ -166,7 +168,7 @@ fn an_ahead(protocol: Protocol, plain: bool) -> impl Strategy<Value = (Option<Ca
 
 fn an_egress() -> impl Strategy<Value = Egress> {
     let protocols = [Protocol::Tcp, Protocol::Http, Protocol::Postgres, Protocol::Mysql, Protocol::Redis];
-    let ports = prop_oneof![Just(5432u16), Just(3306), Just(6379), Just(25), 1u16..];
+    let ports = prop_oneof![Just(5432u16), Just(3306), Just(6379), Just(25), Just(443), 1u16..];
     let place = (a_host(), ports, prop::sample::select(protocols.to_vec()));
     let times = (1u64..1 << 60, 1u64..1 << 60, 0u64..1 << 60);
     let rest = (any::<bool>(), 1u32..=10_000, any::<prop::sample::Index>(), any::<bool>(), any::<[bool; 2]>());
@@ -175,6 +177,7 @@ fn an_egress() -> impl Strategy<Value = Egress> {
         let ca = prop::option::of("[a-z][a-z0-9-]{0,5}[a-z]");
         (a_login(protocol), ca, an_ahead(protocol, !tls)).prop_map(move |(login, ca, (cache, writes, prefetch))| {
             let default = Egress::of(host.clone(), port, protocol);
+            let tls = tls || (protocol, port) == (Protocol::Http, 443); // plain HTTP is not for there
             let tls = if tls { Tls::Originate { ca } } else { Tls::Pass };
             let shared = if chain { Shared::Chain } else { Shared::Function };
             let egress = Egress { login, tls, shared, cache, writes, prefetch, ..default };

@@ -9,6 +9,7 @@
 
 mod ahead;
 pub mod answers;
+mod attach;
 pub mod backend;
 pub mod command;
 pub mod effect;

@@ -13,17 +13,16 @@ use tokio::sync::watch;
 
 use super::House;
 use super::ahead::Notes;
-use super::backend::{Backend, CLEANING, Unfit, no_redis};
+use super::backend::{Backend, no_redis};
 use super::command::{Change, Words};
 use super::effect::Effect;
 use super::frame::{Frames, Value};
 use super::identity::{LONGEST, command};
 use super::input::{Input, Next};
-use super::session::{Changed, Leaves, Session, Verdict};
+use super::session::{Changed, Session, Verdict};
 use crate::adapters::Visit;
-use crate::adapters::bench::{Got, Kept, Reused};
+use crate::adapters::bench::Kept;
 use crate::adapters::pump::{poll_drain, poll_fill};
-use crate::keeper::NoConnection;
 use crate::ledger::Ledger;
 
 /// As much may wait to be written before no more is read.
@@ -34,10 +33,10 @@ pub(super) struct Relay {
     pub(super) visit: Visit,
     pub(super) house: Rc<House>,
     pub(super) session: Session,
-    backend: Option<Kept<Backend>>,
-    input: Input,
+    pub(super) backend: Option<Kept<Backend>>,
+    pub(super) input: Input,
     /// Of the replies.
-    frames: Frames,
+    pub(super) frames: Frames,
     /// A reply that is to be remembered, as far as it is here.
     pub(super) learnt: Vec<u8>,
     pub(super) to_backend: BytesMut,
@@ -56,7 +55,7 @@ pub(super) struct Relay {
     /// How long what it has left behind is delivered.
     until: Option<Instant>,
     /// Whatever it says, it is not heard any more.
-    over: bool,
+    pub(super) over: bool,
 }
 
 impl Relay {
@@ -238,83 +237,6 @@ impl Relay {
         self.say(b"+RESET\r\n")
     }
 
-    /// Sees to it that there is a backend. If not, the client knows why, and is sent away.
-    async fn attached(&mut self) -> io::Result<bool> {
-        match self.attach_backend().await {
-            Ok(()) => Ok(true),
-            Err(line) => {
-                self.over = true;
-                self.house.known.borrow_mut().forget();
-                self.say(&line)?;
-                Ok(false)
-            }
-        }
-    }
-
-    pub(super) async fn attach_backend(&mut self) -> Result<(), Vec<u8>> {
-        if self.backend.is_none() {
-            self.backend = Some(self.attach().await?);
-        }
-        Ok(())
-    }
-
-    /// A backend that is what the client's connection is; else a line for the client.
-    async fn attach(&mut self) -> Result<Kept<Backend>, Vec<u8>> {
-        let (to, born) = (&self.visit.destination, Instant::now());
-        let deadline = born + to.egress.wait;
-        let lease = match self.house.bench.acquire(&self.visit, self.session.identity(), deadline).await {
-            Ok(Got::Used(kept)) => return Ok(kept),
-            Ok(Got::New(lease)) => lease,
-            Err(error) => return Err(line(&error)),
-        };
-        let made = async {
-            let mut backend =
-                Backend { socket: crate::tls::on(lease, to, &self.visit.rooms).await.map_err(|error| line(&error))? };
-            match backend.set_up(to, self.session.identity()).await {
-                Ok(()) => Ok(backend),
-                Err(Unfit::Refused(line)) => Err([&line, &b"\r\n"[..]].concat()),
-                Err(Unfit::Broken(error)) => Err(line(&NoConnection::Refused { to: to.key.to.clone(), error })),
-            }
-        };
-        let late = || line(&NoConnection::Refused { to: to.key.to.clone(), error: io::ErrorKind::TimedOut.into() });
-        let backend = tokio::time::timeout_at(deadline.into(), made).await.map_err(|_| late())??;
-        Ok(Kept::new(backend, born))
-    }
-
-    /// Gives the backend back as soon as nothing of the client is in it.
-    fn release(&mut self) {
-        let clean = self.session.free() && !self.input.streams && self.to_backend.is_empty() && self.frames.between();
-        if clean && let Some(backend) = self.backend.take() {
-            self.house.bench.give_back(&self.visit, self.session.identity(), backend);
-        }
-    }
-
-    /// The client has left: what it left behind is removed, or goes with its backend.
-    pub(super) async fn leave(mut self) {
-        self.end_notes();
-        self.bequeath();
-        self.release();
-        // The client need not wait for what happens to its backend.
-        let _ = tokio::io::AsyncWriteExt::shutdown(&mut self.client).await;
-        self.detach().await;
-    }
-
-    async fn detach(&mut self) {
-        let whole = !self.input.streams && self.to_backend.is_empty() && self.frames.between();
-        let Some(mut backend) = self.backend.take() else { return };
-        if self.session.leaves() == Leaves::Unknown || !whole {
-            return backend.item.close();
-        }
-        let cleaning = backend.item.clean(&self.visit.destination, self.session.identity());
-        match tokio::time::timeout(CLEANING, cleaning).await {
-            Ok(Ok(())) => {
-                Ledger::count(&self.visit.ledger.resets, 1);
-                self.house.bench.give_back(&self.visit, self.session.identity(), backend);
-            }
-            _ => backend.item.close(),
-        }
-    }
-
     /// Moves what can be moved now.
     fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut moved = false;
@@ -388,11 +310,14 @@ impl Relay {
                 at += used;
             }
             let Some(value) = value else { break };
-            let (line, push) = (value.line.to_vec(), value.is_push());
+            let push = value.is_push();
+            let note = if push { None } else { self.notes.come() };
+            let noted = note.map(|note| (note, value.line.to_vec()));
             let answered = self.session.answered(&value);
             if push {
                 self.learnt.clear();
-            } else if let Some(note) = self.notes.come() {
+            }
+            if let Some((note, line)) = noted {
                 self.noted(note, &Value { line: &line });
             }
             match answered {
@@ -437,13 +362,4 @@ fn hello(version: Option<u8>, name: Option<&[u8]>) -> Vec<u8> {
         words.extend([&b"SETNAME"[..], name]);
     }
     command(&words)
-}
-
-/// An error in the words of Redis, as far as it has some.
-fn line(error: &NoConnection) -> Vec<u8> {
-    match error {
-        NoConnection::Exhausted { .. } => format!("-ERR max number of clients reached: {error} (egress max=)\r\n"),
-        NoConnection::Refused { .. } => format!("-ERR {error}\r\n").replace('\n', " ").replace("\r ", "\r\n"),
-    }
-    .into_bytes()
 }
