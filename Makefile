@@ -111,6 +111,11 @@ bench-quic: build ## calls to another machine, by the transports; root
 	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || tools/need initdb=postgresql || echo "going on without PostgreSQL: the comparison will say so"
 	PATH="$(abspath $(RELEASE)):$$PATH" $(RELEASE)/nearpath-bench quic
 
+bench-pool: build ## connections of functions to servers elsewhere, warm and new; root
+	@tools/need python3=python3 pip3=python3-pip pgbouncer=pgbouncer || echo "going on without: the comparison will say what it lacks"
+	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || tools/need initdb=postgresql || echo "going on without PostgreSQL: the comparison will say so"
+	PATH="$(abspath $(RELEASE)):/usr/sbin:$$PATH" $(RELEASE)/nearpath-bench pool
+
 audit: build ## count by tracing what a request makes the kernel do; writes docs/reference/audit.md; root
 	@tools/need bpftrace=bpftrace nginx=nginx perf=linux-perf strace=strace || echo "going on with what is there"
 	PATH="$(abspath $(RELEASE)):$$PATH" $(RELEASE)/nearpath-bench audit

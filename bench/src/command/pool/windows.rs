@@ -27,7 +27,7 @@ const WAIT: usize = 50_000;
 /// Every size at this distance, one way and the other.
 pub(super) fn measure(args: &Args, place: Place, comparison: &mut Comparison) -> Result<(), Error> {
     let Place::Link(delay) = place else { return Ok(()) };
-    if delay.is_zero() || !args.wants("window") {
+    if delay.is_zero() || !args.wants("window, ") {
         return Ok(());
     }
     for algorithm in ALGORITHMS {
