@@ -78,13 +78,7 @@ impl Ahead {
     }
 
     fn connect(&self) -> io::Result<TcpStream> {
-        let stream = if let Ok(v) = std::env::var("XRCV") {
-            let s = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM, None)?;
-            sockopt::set_socket_recv_buffer_size(&s, v.parse().unwrap())?;
-            if std::env::var("XRCVL").is_ok() { nearpath_kernel::sockets::unlock_buffers(&s)?; }
-            rustix::net::connect(&s, &self.to)?;
-            TcpStream::from(s)
-        } else { TcpStream::connect(self.to)? };
+        let stream = TcpStream::connect(self.to)?;
         sockopt::set_tcp_congestion(&stream, &self.algorithm)?;
         Ok(stream)
     }

@@ -20,6 +20,8 @@ pub struct Flow {
     pub round_trip: Option<Duration>,
     /// Octets a second that lately arrived, as long as there was enough to send (`tcpi_delivery_rate`).
     pub rate: u64,
+    /// Most octets a second that may be sent (`SO_MAX_PACING_RATE`).
+    pub limit: u64,
     /// Octets that the program has sent and the kernel has given to the path.
     pub sent: u64,
     /// Segments that were sent again and not for nothing, and those that arrived with a congestion mark.
@@ -40,6 +42,7 @@ impl Flow {
             window: word(80),
             round_trip: shortest.map(|micros| Duration::from_micros(micros.into())),
             rate: long(160),
+            limit: long(112),
             sent: long(200).saturating_sub(long(208)),
             lost: resent.saturating_add(word(196)),
         })

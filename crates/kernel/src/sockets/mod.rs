@@ -12,4 +12,4 @@ pub use flow::{Flow, flow};
 pub use lock::{is_locked, lock_to_peer};
 pub use options::{Change, Options};
 pub use raw::{State, state};
-pub use window::{Window, open_window, unlock_buffers};
+pub use window::{Window, open_window};

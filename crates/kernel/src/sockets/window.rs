@@ -44,10 +44,6 @@ fn make_room(socket: impl AsFd, octets: u64) -> io::Result<()> {
     set(&socket, libc::SOL_SOCKET, libc::SO_BUF_LOCK, &0_i32.to_ne_bytes())
 }
 
-pub fn unlock_buffers(socket: impl AsFd) -> io::Result<()> {
-    set(&socket, libc::SOL_SOCKET, libc::SO_BUF_LOCK, &0_i32.to_ne_bytes())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

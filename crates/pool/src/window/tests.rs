@@ -13,7 +13,15 @@ const SEGMENT: u32 = 1_448;
 fn flow(octets: u64) -> Flow {
     let round_trip = Duration::from_millis(2);
     let window = u32::try_from(octets.div_ceil(SEGMENT.into())).unwrap();
-    Flow { segment: SEGMENT, window, round_trip: Some(round_trip), rate: octets * 500, sent: 2 * octets, lost: 0 }
+    Flow {
+        segment: SEGMENT,
+        window,
+        round_trip: Some(round_trip),
+        rate: octets * 500,
+        limit: u64::MAX,
+        sent: 2 * octets,
+        lost: 0,
+    }
 }
 
 fn fresh() -> Flow {
@@ -155,6 +163,7 @@ fn event() -> impl Strategy<Value = (u64, Event)> {
         window,
         round_trip: Some(Duration::from_micros(micros)),
         rate: rate * 1_000,
+        limit: u64::MAX,
         sent,
         lost: lost / 2,
     });
