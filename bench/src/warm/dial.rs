@@ -18,12 +18,25 @@ pub(crate) struct Plan {
     pub(crate) to: Option<String>,
     /// Connections that count; one more comes before them.
     pub(crate) count: usize,
+    /// How it asks.
+    pub(crate) speech: Speech,
     /// Bytes of an answer.
     pub(crate) down: u32,
-    /// Bytes of a request, beside the hundred that each has.
+    /// Bytes of a request, beside its head.
     pub(crate) up: u32,
+    /// Whether the socket is bound before it connects: no other can take its place then.
+    pub(crate) bound: bool,
     /// Between two connections.
     pub(crate) pause: Duration,
+}
+
+/// What a request is like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Speech {
+    /// A hundred bytes, and an answer without a head.
+    Plain,
+    /// HTTP/1.1.
+    Http,
 }
 
 /// What came of it.
@@ -70,23 +83,49 @@ impl Plan {
     }
 
     fn once(&self, to: SocketAddr) -> io::Result<(Duration, Duration)> {
-        let body = vec![0; self.up as usize];
+        let mut request = match self.speech {
+            Speech::Plain => server::request(self.down, self.up),
+            Speech::Http => server::web_request(&to.to_string(), self.down, self.up),
+        };
+        request.resize(request.len() + self.up as usize, 0);
         let begun = Instant::now();
-        let mut stream = TcpStream::connect(to)?;
-        stream.write_all(&server::request(self.down, self.up))?;
-        stream.write_all(&body)?;
-        let mut left = self.down as usize;
-        let mut piece = [0; 65_536];
-        let mut first = None;
-        while left > 0 {
-            match stream.read(&mut piece)? {
-                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                read => left = left.saturating_sub(read),
-            }
-            first.get_or_insert_with(|| begun.elapsed());
-        }
-        Ok((first.unwrap_or_default(), begun.elapsed()))
+        let mut stream = if self.bound { bound(to)? } else { TcpStream::connect(to)? };
+        stream.write_all(&request)?;
+        let first = self.hear(&mut stream, begun)?;
+        Ok((first, begun.elapsed()))
     }
+
+    /// Reads an answer. When its first byte came.
+    fn hear(&self, stream: &mut TcpStream, begun: Instant) -> io::Result<Duration> {
+        let (mut piece, mut start) = ([0; 65_536], 0);
+        let (mut first, mut left) = (None, (self.speech == Speech::Plain).then_some(self.down as usize));
+        while left != Some(0) {
+            let read = match stream.read(&mut piece[start..])? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                read => read,
+            };
+            first.get_or_insert_with(|| begun.elapsed());
+            match &mut left {
+                Some(left) => *left = left.saturating_sub(read),
+                None => {
+                    start += read;
+                    let head = memchr::memmem::find(&piece[..start], b"\r\n\r\n").map(|at| at + 4);
+                    left = head.map(|head| (self.down as usize).saturating_sub(start - head));
+                    start = if left.is_some() { 0 } else { start };
+                }
+            }
+        }
+        Ok(first.unwrap_or_default())
+    }
+}
+
+/// A connection by a socket that was given an address of its own first.
+fn bound(to: SocketAddr) -> io::Result<TcpStream> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
+    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    bind(&socket, &SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)))?;
+    connect(&socket, &to)?;
+    Ok(socket.into())
 }
 
 /// A server in this process.
@@ -105,9 +144,13 @@ fn nanos(time: Duration) -> u64 {
 mod tests {
     use super::*;
 
+    fn plan(to: Option<String>, count: usize) -> Plan {
+        Plan { to, count, speech: Speech::Plain, down: 1, up: 0, bound: false, pause: Duration::ZERO }
+    }
+
     #[test]
     fn each_connection_is_answered() {
-        let plan = Plan { to: None, count: 3, down: 70_000, up: 9, pause: Duration::ZERO };
+        let plan = Plan { down: 70_000, up: 9, ..plan(None, 3) };
         let found = plan.carry_out().unwrap();
         assert_eq!((found.first.len(), found.last.len()), (3, 3));
         assert!(found.failures.is_empty(), "{:?}", found.failures);
@@ -119,7 +162,7 @@ mod tests {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let to = Some(listener.local_addr().unwrap().to_string());
         drop(listener);
-        let found = Plan { to, count: 1, down: 1, up: 0, pause: Duration::ZERO }.carry_out().unwrap();
+        let found = plan(to, 1).carry_out().unwrap();
         assert_eq!((found.first.len(), found.failures.len()), (0, 2));
     }
 }

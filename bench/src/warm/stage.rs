@@ -2,9 +2,11 @@
 
 use std::fs;
 use std::io::{self, Write};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::Request;
@@ -18,8 +20,8 @@ use crate::apart::Error;
 use crate::load::connection;
 use crate::peer::house::House;
 
-/// Where the server listens.
-const PORT: u16 = 9000;
+/// Where the server listens: plainly, plainly once more, and for HTTP.
+const PORTS: [u16; 3] = [9000, 9001, 9080];
 
 /// The machines, and what runs on the far one.
 pub(crate) struct Ground {
@@ -30,6 +32,10 @@ pub(crate) struct Ground {
     pub(crate) far: Node,
     /// The server.
     pub(crate) server: SocketAddr,
+    /// The same under another port.
+    pub(crate) other: SocketAddr,
+    /// The server that speaks HTTP.
+    pub(crate) web: SocketAddr,
     program: Child,
 }
 
@@ -43,10 +49,20 @@ impl Ground {
             Some(_) => (other, cable.second().v4),
             None => (near.clone(), cable.first().v4),
         };
-        let server = SocketAddr::new(IpAddr::V4(at), PORT);
+        let [server, other, web] = PORTS.map(|port| SocketAddr::new(IpAddr::V4(at), port));
         let mut command = Command::new(own_program()?);
-        let program = far.spawn(command.args(["pool-server", "--listen", &server.to_string()]))?;
-        Ok(Self { _lab: lab, near, far, server, program })
+        command.args(["pool-server", "--listen", &format!("{server},{other}"), "--web", &web.to_string()]);
+        let program = far.spawn(&mut command)?;
+        let ground = Self { _lab: lab, near, far, server, other, web, program };
+        ground.until_it_listens()?;
+        Ok(ground)
+    }
+
+    fn until_it_listens(&self) -> Result<(), Error> {
+        for address in [self.server, self.other, self.web] {
+            until_it_listens(&self.near, address)?;
+        }
+        Ok(())
     }
 }
 
@@ -57,6 +73,17 @@ impl Drop for Ground {
     }
 }
 
+/// Waits until something listens there.
+pub(crate) fn until_it_listens(node: &Node, address: SocketAddr) -> Result<(), Error> {
+    for _ in 0..1_000 {
+        if node.enter(|| TcpStream::connect(address)).is_ok() {
+            return Ok(());
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    Err(format!("nothing listens at {address} after 10 s").into())
+}
+
 /// A `nearpath up` on the near machine. Made, and used, on a thread of that machine.
 pub(crate) struct Stage {
     house: House,
@@ -64,10 +91,19 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    pub(crate) async fn start() -> Result<Self, Error> {
+    /// With further options of `nearpath up`.
+    pub(crate) async fn start(options: &[&str]) -> Result<Self, Error> {
         let folder = tempfile::Builder::new().prefix("nearpath-pool.").tempdir()?;
-        let house = House::start(folder.path()).await?;
+        let options = options.iter().map(|option| (*option).to_owned()).collect();
+        let house = House::start_with(folder.path(), options).await?;
         Ok(Self { house, folder })
+    }
+
+    /// Makes a secret.
+    pub(crate) async fn secret(&self, name: &str, value: &str) -> Result<(), Error> {
+        let secret = json!({ "name": name, "value": value });
+        let (status, answer) = self.house.ask(http::Method::POST, "/system/secrets", &secret).await?;
+        if status.is_success() { Ok(()) } else { Err(format!("the secret {name}: {status} {answer}").into()) }
     }
 
     /// Deploys the program that connects, as a function that may reach these destinations, and waits for its first instance.
@@ -87,7 +123,7 @@ impl Stage {
         Ok(folder)
     }
 
-    /// Deploys a function: one that is started once a request, unless the variables say otherwise.
+    /// Deploys a function: one that is started once a request, unless the variables say otherwise. It has the secrets that its egress names.
     pub(crate) async fn deploy(
         &self,
         name: &str,
@@ -102,8 +138,11 @@ impl Stage {
         }
         let annotations = if egress.is_empty() { json!({}) } else { json!({ "nearpath.io/egress": egress }) };
         let image = format!("file://{}", image.display());
+        let secrets: Vec<_> =
+            egress.split([' ', ',']).filter_map(|word| word.strip_prefix("password=secret:")).collect();
         let spec = json!({
             "service": name, "image": image, "envProcess": command, "envVars": variables, "annotations": annotations,
+            "secrets": secrets,
         });
         self.house.deploy(&spec).await?;
         self.house.until_available(name, 1).await?;
@@ -120,12 +159,8 @@ impl Stage {
         self.ask(name, Request::post(format!("/function/{name}")), body).await
     }
 
-    /// The same without a body, for a path of its own.
-    pub(crate) async fn get(&self, name: &str, path: &str) -> Result<Bytes, Error> {
-        self.ask(name, Request::get(format!("/function/{name}{path}")), Bytes::new()).await
-    }
-
-    async fn ask(&self, name: &str, request: http::request::Builder, body: Bytes) -> Result<Bytes, Error> {
+    /// A request of another kind.
+    pub(crate) async fn ask(&self, name: &str, request: http::request::Builder, body: Bytes) -> Result<Bytes, Error> {
         let request = request.header("host", self.house.addr().to_string()).body(Full::from(body))?;
         let answer = connection::once(self.house.addr(), request).await;
         let answer = answer.map_err(|failure| format!("{name}: {failure}"))?;

@@ -44,6 +44,8 @@ pub struct Ledger {
     pub foreseen: Cell<u64>,
     /// Such reads that nobody asked for in time.
     pub unforeseen: Cell<u64>,
+    /// Connections given that began with a window which their path had borne.
+    pub opened: Cell<u64>,
     /// Clients that had to keep a connection, by the reason.
     pub pins: RefCell<BTreeMap<&'static str, u64>>,
 }

@@ -1,29 +1,39 @@
-//! Plain connections: new ones, warm ones, and those that are looked at for nothing.
+//! Plain connections and HTTP: new ones, warm ones, and those that are looked at for nothing.
 
 use std::time::Duration;
 
-use nearpath_testkit::lab::Link;
-
-use super::{Args, here};
+use super::{Args, here, land, round_trip};
 use crate::apart::Error;
 use crate::command::quic::Place;
 use crate::compare::{Better, Comparison, Goal, Sample};
 use crate::tally::Tally;
-use crate::warm::dial::{Found, Plan};
+use crate::warm::dial::{Found, Plan, Speech};
 use crate::warm::stage::{self, Ground, Stage};
 
-/// The function that has a pool, and the one that may go nowhere.
-const DIALLERS: [&str; 2] = ["pooled", "alone"];
+/// The function that has a pool, and the one for which nothing is kept warm: nobody looks at its calls.
+const FUNCTIONS: [&str; 2] = ["pooled", "cold"];
+/// Round trip at which the published figures were taken.
+const PUBLISHED: Place = Place::Link(Duration::from_micros(250));
+/// At which flows of some size are compared.
+const FAR: Place = Place::Link(Duration::from_millis(1));
+
 /// Who connects.
-const VARIANTS: [&str; 2] = ["direct", "pool"];
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// A program of the machine's, by itself.
+    Direct,
+    /// A function, whose socket is replaced by a warm one.
+    Pool,
+    /// A function whose socket cannot be: the node carries what it says, over a warm connection.
+    Exit,
+}
+
+/// In the order of [`Way`].
+const WAYS: [(Way, &str); 3] = [(Way::Direct, "direct"), (Way::Pool, "pool"), (Way::Exit, "pool, carried")];
 
 /// Every case at this distance.
 pub(super) fn measure(args: &Args, place: Place, comparison: &mut Comparison) -> Result<(), Error> {
-    let link = match place {
-        Place::Loopback => None,
-        Place::Link(delay) => Some(Link { delay, ..Link::default() }),
-    };
-    let ground = Ground::new(link.as_ref())?;
+    let ground = land(args, place)?;
     let near = ground.near.clone();
     near.enter(|| here(Cases { args, place, ground: &ground }.all(comparison)))
 }
@@ -34,82 +44,123 @@ struct Cases<'a> {
     ground: &'a Ground,
 }
 
+/// One request and its answer.
+#[derive(Debug, Clone, Copy)]
+struct Flow {
+    name: &'static str,
+    speech: Speech,
+    down: u32,
+    up: u32,
+}
+
+/// Flows of some size. A plain connection is new to its server whoever opened it, so its window is that of a new one; one of HTTP was used before.
+const FLOWS: [Flow; 6] = [
+    Flow { name: "100 kB down", speech: Speech::Plain, down: 100_000, up: 0 },
+    Flow { name: "1 MB down", speech: Speech::Plain, down: 1_000_000, up: 0 },
+    Flow { name: "1 MB up", speech: Speech::Plain, down: 1, up: 1_000_000 },
+    Flow { name: "HTTP, 100 kB down", speech: Speech::Http, down: 100_000, up: 0 },
+    Flow { name: "HTTP, 1 MB down", speech: Speech::Http, down: 1_000_000, up: 0 },
+    Flow { name: "HTTP, 1 MB up", speech: Speech::Http, down: 1, up: 1_000_000 },
+];
+
 impl Cases<'_> {
     async fn all(&self, comparison: &mut Comparison) -> Result<(), Error> {
-        let stage = Stage::start().await?;
-        let to = self.ground.server.to_string();
-        stage.dialler(DIALLERS[0], &to).await?;
-        stage.dialler(DIALLERS[1], "").await?;
-        self.first_byte(&stage, comparison).await?;
-        if self.place == Place::Loopback {
-            self.nothing_to_do(&stage, comparison).await?;
+        let stage = Stage::start(&[]).await?;
+        let Ground { server, other, web, .. } = self.ground;
+        let cold = format!("{other} protocol=tcp warm=0");
+        let all = format!("{server} protocol=tcp, {cold}, {web} protocol=http");
+        stage.dialler(FUNCTIONS[0], &all).await?;
+        stage.dialler(FUNCTIONS[1], &cold).await?;
+        for (name, speech) in [("", Speech::Plain), ("HTTP: ", Speech::Http)] {
+            self.first_byte(&stage, name, speech, comparison).await?;
         }
-        for (what, down, up) in [("100 kB down", 100_000, 0), ("1 MB down", 1_000_000, 0), ("1 MB up", 1, 1_000_000)] {
-            self.bulk(&stage, comparison, what, (down, up)).await?;
+        self.nothing_to_do(&stage, comparison).await?;
+        for flow in FLOWS {
+            self.bulk(&stage, flow, comparison).await?;
         }
         Ok(())
     }
 
-    fn plan(&self, down: u32, up: u32, count: usize) -> Plan {
-        Plan { to: Some(self.ground.server.to_string()), count, down, up, pause: self.args.pause }
+    fn plan(&self, flow: Flow, count: usize) -> Plan {
+        let to = if flow.speech == Speech::Http { self.ground.web } else { self.ground.server };
+        let Flow { speech, down, up, .. } = flow;
+        Plan { to: Some(to.to_string()), count, speech, down, up, bound: false, pause: self.args.pause }
     }
 
-    async fn first_byte(&self, stage: &Stage, comparison: &mut Comparison) -> Result<(), Error> {
-        let case = format!("socket() to first byte, {}", round_trip(self.place));
-        if !self.args.wants(&case) {
-            return Ok(());
-        }
-        let plan = self.plan(100, 0, self.args.count);
-        comparison
-            .case(&case, &VARIANTS, async |index| told(&dialled(stage, index, &plan).await?, |found| &found.first))
-            .await?;
-        let goal = if self.place == Place::Loopback { 0.9 } else { 0.55 };
-        comparison.ratio(&format!("p50, {case}, pool/direct"), &case, VARIANTS[1], VARIANTS[0], lower(goal));
-        Ok(())
+    fn small(&self, speech: Speech) -> Plan {
+        self.plan(Flow { name: "", speech, down: 100, up: 0 }, self.args.count)
     }
 
-    /// A function connects to itself: whoever looks at its calls has nothing to do.
-    async fn nothing_to_do(&self, stage: &Stage, comparison: &mut Comparison) -> Result<(), Error> {
-        let case = "socket() to first byte, to itself";
-        if !self.args.wants(case) {
-            return Ok(());
-        }
-        let plan = Plan { to: None, ..self.plan(100, 0, self.args.count) };
-        let variants = ["not looked at", "looked at"];
-        let one = async |index: usize| {
-            let found = stage.dial(DIALLERS[1 - index], &plan).await?;
-            told(&found, |found| &found.first)
-        };
-        comparison.case(case, &variants, one).await?;
-        comparison.ratio(&format!("p50, {case}, looked at/not"), case, variants[1], variants[0], lower(1.05));
-        Ok(())
-    }
-
-    async fn bulk(
+    async fn first_byte(
         &self,
         stage: &Stage,
+        name: &str,
+        speech: Speech,
         comparison: &mut Comparison,
-        what: &str,
-        size: (u32, u32),
     ) -> Result<(), Error> {
-        let case = format!("{what}, {}", round_trip(self.place));
+        let case = format!("{name}socket() to first byte, {}", round_trip(self.place));
         if !self.args.wants(&case) {
             return Ok(());
         }
-        let plan = self.plan(size.0, size.1, self.args.count.div_ceil(4));
-        comparison
-            .case(&case, &VARIANTS, async |index| told(&dialled(stage, index, &plan).await?, |found| &found.last))
-            .await?;
-        let goal = if self.place == Place::Link(Duration::from_millis(1)) { 0.5 } else { 1.0 };
-        comparison.ratio(&format!("p50, {case}, pool/direct"), &case, VARIANTS[1], VARIANTS[0], lower(goal));
+        let plan = self.small(speech);
+        let ways = if speech == Speech::Http { &WAYS[..2] } else { &WAYS[..] };
+        self.compare(stage, &case, ways, &plan, |found| &found.first, comparison).await?;
+        let goal = if self.place >= PUBLISHED { 0.55 } else { 0.9 };
+        comparison.ratio(&format!("p50, {case}, pool/direct"), &case, "pool", "direct", lower(goal));
         Ok(())
+    }
+
+    /// A function connects to where nothing is kept warm for it: to itself, and through the node.
+    async fn nothing_to_do(&self, stage: &Stage, comparison: &mut Comparison) -> Result<(), Error> {
+        let own = Plan { to: None, ..self.small(Speech::Plain) };
+        let cold = Plan { to: Some(self.ground.other.to_string()), ..self.small(Speech::Plain) };
+        for (where_to, plan) in [("to itself", own), ("not pooled", cold)] {
+            let case = format!("socket() to first byte, {where_to}, {}", round_trip(self.place));
+            if !self.args.wants(&case) || (plan.to.is_none() && self.place != Place::Loopback) {
+                continue;
+            }
+            let variants = ["not looked at", "looked at"];
+            let one = async |index: usize| {
+                let found = stage.dial(FUNCTIONS[1 - index], &plan).await?;
+                told(&found, |found| &found.first)
+            };
+            comparison.case(&case, &variants, one).await?;
+            comparison.ratio(&format!("p50, {case}, looked at/not"), &case, variants[1], variants[0], lower(1.05));
+        }
+        Ok(())
+    }
+
+    async fn bulk(&self, stage: &Stage, flow: Flow, comparison: &mut Comparison) -> Result<(), Error> {
+        let case = format!("{}, {}", flow.name, round_trip(self.place));
+        if !self.args.wants(&case) {
+            return Ok(());
+        }
+        let plan = self.plan(flow, self.args.count.div_ceil(4));
+        self.compare(stage, &case, &WAYS[..2], &plan, |found| &found.last, comparison).await?;
+        let goal = if self.place == FAR { 0.5 } else { 1.0 };
+        comparison.ratio(&format!("p50, {case}, pool/direct"), &case, "pool", "direct", lower(goal));
+        Ok(())
+    }
+
+    async fn compare(
+        &self,
+        stage: &Stage,
+        case: &str,
+        ways: &[(Way, &str)],
+        plan: &Plan,
+        times: impl Fn(&Found) -> &Vec<u64>,
+        comparison: &mut Comparison,
+    ) -> Result<(), Error> {
+        let names: Vec<_> = ways.iter().map(|(_, name)| *name).collect();
+        comparison.case(case, &names, async |index| told(&dialled(stage, ways[index].0, plan).await?, &times)).await
     }
 }
 
-async fn dialled(stage: &Stage, index: usize, plan: &Plan) -> Result<Found, Error> {
-    match index {
-        0 => stage::dial(plan),
-        _ => stage.dial(DIALLERS[0], plan).await,
+async fn dialled(stage: &Stage, way: Way, plan: &Plan) -> Result<Found, Error> {
+    match way {
+        Way::Direct => stage::dial(plan),
+        Way::Pool => stage.dial(FUNCTIONS[0], plan).await,
+        Way::Exit => stage.dial(FUNCTIONS[0], &Plan { bound: true, ..plan.clone() }).await,
     }
 }
 
@@ -127,12 +178,4 @@ fn told(found: &Found, times: impl Fn(&Found) -> &Vec<u64>) -> Result<Sample, Er
 
 fn lower(goal: f64) -> Goal {
     Goal { value: |row| row.p50_us, better: Better::Lower, goal }
-}
-
-/// As the published system says it.
-fn round_trip(place: Place) -> String {
-    match place {
-        Place::Loopback => "loopback".to_owned(),
-        Place::Link(delay) => format!("round trip {} ms", delay.as_secs_f64() * 2e3),
-    }
 }

@@ -1,60 +1,87 @@
-//! Short-lived processes that connect to PostgreSQL and ask one question; and functions that connect for every access.
+//! A PostgreSQL server at a distance, and short-lived processes that connect to it and ask one question.
 
 use std::fs;
 use std::io;
 use std::net::IpAddr;
 use std::path::Path;
-use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use nearpath_testkit::lab::Link;
 use serde_json::{Map, Value, json};
 
-use super::{Args, here};
+use super::{Args, here, land, retail, round_trip};
 use crate::apart::Error;
 use crate::apps::need::{Missing, Python};
 use crate::apps::retail::Database;
 use crate::command::quic::Place;
 use crate::compare::{Better, Comparison, Goal, Ratio, Sample};
 use crate::tally::Tally;
-use crate::warm::bouncer::Bouncer;
+use crate::warm::bouncer::{Asks, Bouncer};
 use crate::warm::stage::{Ground, Stage};
 
-/// Processes of a case, in all rounds together.
+/// Processes of a variant, in all rounds together; and how many there are at once.
 const PROCESSES: usize = 80;
 /// The ceiling.
 const MOST: u32 = 20;
+/// The secret that holds the password.
+const SECRET: &str = "retail";
+/// What connects: see bench/functions/connect.py.
+const CLIENTS: [&str; 2] = ["libpq", "pg8000"];
+
 /// Who connects to the database, and how.
-const WAYS: [&str; 3] = ["direct", "pgbouncer", "pool"];
-/// The functions: by the pool, and by a new connection each.
-const FUNCTIONS: [&str; 2] = ["pooled", "fresh"];
-/// Requests of a measurement to a function that stays.
-const REQUESTS: usize = 40;
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Direct,
+    Bouncer(Asks),
+    /// The node logs in: that the function runs is its authentication.
+    Pool,
+    /// The function does.
+    PoolOwn,
+}
+
+impl Way {
+    const ALL: [Self; 5] =
+        [Self::Direct, Self::Bouncer(Asks::Scram), Self::Bouncer(Asks::Nothing), Self::Pool, Self::PoolOwn];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::Bouncer(Asks::Scram) => "pgbouncer",
+            Self::Bouncer(Asks::Nothing) => "pgbouncer, any",
+            Self::Pool => "pool",
+            Self::PoolOwn => "pool, own login",
+        }
+    }
+}
 
 /// Every case with the database at this distance. What is missing is told, and left out.
 pub(super) fn measure(args: &Args, place: Place, comparison: &mut Comparison) -> Result<(), Error> {
-    let link = match place {
-        Place::Loopback => None,
-        Place::Link(delay) => Some(Link { delay, ..Link::default() }),
-    };
-    let ground = Ground::new(link.as_ref())?;
+    if !args.wants("PostgreSQL") && !args.wants("Hello, Retail!") {
+        return Ok(());
+    }
+    let ground = land(args, place)?;
     match Town::build(args, place, &ground) {
-        Ok(town) => ground.near.clone().enter(|| here(town.all(comparison))),
+        Ok(town) => {
+            if !town.bouncers.iter().any(Option::is_some) {
+                comparison.remark("left out: PgBouncer, which is not installed (apt-get install pgbouncer)".to_owned());
+            }
+            ground.near.clone().enter(|| here(town.all(comparison)))
+        }
         Err(error) if error.is::<Missing>() => {
-            comparison.remark(format!("left out, database at {place}: {error}"));
+            comparison.remark(format!("left out, database, {}: {error}", round_trip(place)));
             Ok(())
         }
         Err(error) => Err(error),
     }
 }
 
-struct Town<'a> {
-    args: &'a Args,
-    place: Place,
-    python: Python,
+/// The database, its bouncers, and what functions need.
+pub(super) struct Town<'a> {
+    pub(super) args: &'a Args,
+    pub(super) place: Place,
+    pub(super) python: Python,
     database: Database,
-    bouncer: Option<Bouncer>,
+    bouncers: [Option<Bouncer>; 2],
     /// What a function is told of the database.
     variables: Vec<(String, String)>,
 }
@@ -64,130 +91,146 @@ impl<'a> Town<'a> {
         let python = Python::with_packages("retail")?;
         let IpAddr::V4(at) = ground.server.ip() else { return Err("the lab's addresses are IPv4".into()) };
         let (database, variables) = Database::start(&ground.far, Some(at))?;
-        let of = |name: &str| {
-            variables.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str()).unwrap_or_default()
-        };
-        let bouncer = Bouncer::start(&ground.near, of("HOST"), of("PASS"), MOST)?;
-        Ok(Self { args, place, python, database, bouncer, variables })
+        let mut town = Self { args, place, python, database, bouncers: [None, None], variables };
+        for (bouncer, asks) in [Asks::Scram, Asks::Nothing].into_iter().enumerate() {
+            town.bouncers[bouncer] = Bouncer::start(&ground.near, town.host(), town.of("PASS"), MOST, asks)?;
+        }
+        Ok(town)
     }
 
     fn of(&self, name: &str) -> &str {
         self.variables.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str()).unwrap_or_default()
     }
 
-    async fn all(&self, comparison: &mut Comparison) -> Result<(), Error> {
-        let stage = Stage::start().await?;
-        let pooled = format!("{} protocol=postgres max={MOST}", self.of("HOST"));
-        let fresh = format!("{} protocol=tcp warm=0", self.of("HOST"));
-        self.processes(&stage, &pooled, comparison).await?;
-        self.functions(&stage, [&pooled, &fresh], comparison).await
+    /// `HOST:PORT` of the server.
+    fn host(&self) -> &str {
+        self.of("HOST")
     }
 
-    async fn processes(&self, stage: &Stage, egress: &str, comparison: &mut Comparison) -> Result<(), Error> {
-        let case = format!("PostgreSQL: connect and ask, {}", self.place);
+    /// The egress of a function for which the node logs in.
+    pub(super) fn egress(&self) -> String {
+        let login = format!("user=retail password=secret:{SECRET} database=retail");
+        format!("{} protocol=postgres max={MOST} {login}", self.host())
+    }
+
+    async fn all(&self, comparison: &mut Comparison) -> Result<(), Error> {
+        let stage = Stage::start(&[]).await?;
+        stage.secret(SECRET, self.of("PASS")).await?;
+        for client in CLIENTS {
+            self.processes(&stage, client, comparison).await?;
+        }
+        retail::measure(self, &stage, comparison).await
+    }
+
+    async fn processes(&self, stage: &Stage, client: &str, comparison: &mut Comparison) -> Result<(), Error> {
+        let case = format!("PostgreSQL, {client}: connect and ask, {}", round_trip(self.place));
         if !self.args.wants(&case) {
             return Ok(());
         }
-        let image = stage.image("connect", |folder| {
-            fs::copy("bench/functions/connect.py", folder.join("connect.py"))?;
-            copy(self.python.packages(), &folder.join("packages"))
-        })?;
-        stage.deploy("connect", &image, "python3 connect.py", egress, self.variables(&[])).await?;
+        self.deploy(stage, client).await?;
+        if client == CLIENTS[0] {
+            self.at_once(stage, client, comparison).await?; // before others connect: the log is for all of them
+        }
         let count = PROCESSES.div_ceil(self.args.rounds);
-        self.at_once(stage, comparison).await?; // before others connect: the log is for all of them
-        let ways: Vec<_> = WAYS.into_iter().filter(|way| *way != WAYS[1] || self.bouncer.is_some()).collect();
+        let ways: Vec<_> = Way::ALL.into_iter().filter(|way| self.has(*way)).collect();
+        let names: Vec<_> = ways.iter().map(|way| way.name()).collect();
         comparison
-            .case(&case, &ways, async |index| {
+            .case(&case, &names, async |index| {
                 let mut times = Vec::new();
                 for _ in 0..count {
-                    times.push(self.connected(stage, ways[index]).await?);
+                    times.push(self.connected(stage, client, ways[index]).await?);
                 }
                 Ok::<_, Error>(told(&times))
             })
             .await?;
         against(comparison, &case, "pool", "direct", 0.3);
         against(comparison, &case, "pool", "pgbouncer", 1.2);
+        against(comparison, &case, "pool", "pgbouncer, any", 1.2);
+        Ok(())
+    }
+
+    fn has(&self, way: Way) -> bool {
+        !matches!(way, Way::Bouncer(asks) if self.bouncer(asks).is_none())
+    }
+
+    fn bouncer(&self, asks: Asks) -> Option<&Bouncer> {
+        self.bouncers[usize::from(asks == Asks::Nothing)].as_ref()
+    }
+
+    /// One function for which the node logs in, and one that does it itself.
+    async fn deploy(&self, stage: &Stage, client: &str) -> Result<(), Error> {
+        let image = stage.image("connect", |folder| {
+            fs::copy("bench/functions/connect.py", folder.join("connect.py"))?;
+            copy(self.python.packages(), &folder.join("packages"))
+        })?;
+        let own = format!("{} protocol=postgres max={MOST}", self.host());
+        let variables = [("CLIENT", client)];
+        for (name, egress) in [(client.to_owned(), self.egress()), (format!("{client}-own"), own)] {
+            stage.deploy(&name, &image, "python3 connect.py", &egress, self.variables(&variables)).await?;
+        }
         Ok(())
     }
 
     /// What one process says that it took.
-    async fn connected(&self, stage: &Stage, way: &str) -> Result<Duration, Error> {
-        let text = match (way, &self.bouncer) {
-            ("pool", _) => stage.call("connect", Bytes::new()).await?.to_vec(),
-            ("pgbouncer", Some(bouncer)) => self.native(&bouncer.address.to_string())?,
-            _ => self.native(self.of("HOST"))?,
+    async fn connected(&self, stage: &Stage, client: &str, way: Way) -> Result<Duration, Error> {
+        let text = match way {
+            Way::Direct => self.native(client, self.host())?,
+            Way::Bouncer(asks) => {
+                let bouncer = self.bouncer(asks).ok_or("there is no PgBouncer")?;
+                self.native(client, &bouncer.address.to_string())?
+            }
+            Way::Pool => stage.call(client, Bytes::new()).await?.to_vec(),
+            Way::PoolOwn => stage.call(&format!("{client}-own"), Bytes::new()).await?.to_vec(),
         };
         let text = String::from_utf8_lossy(&text).trim().to_owned();
-        text.parse().map(Duration::from_nanos).map_err(|_| format!("{way}: the process says {text:?}").into())
+        text.parse().map(Duration::from_nanos).map_err(|_| format!("{}: the process says {text:?}", way.name()).into())
     }
 
-    fn native(&self, host: &str) -> Result<Vec<u8>, Error> {
-        let mut command: Command = self.python.run(Path::new("bench/functions/connect.py"));
-        let done = command.envs(self.variables.iter().cloned()).env("HOST", host).output()?;
+    fn native(&self, client: &str, host: &str) -> Result<Vec<u8>, Error> {
+        let mut command = self.python.run(Path::new("bench/functions/connect.py"));
+        let done = command.envs(self.variables.iter().cloned()).env("HOST", host).env("CLIENT", client).output()?;
         Ok(done.stdout)
     }
 
     /// As many processes at once: the database's own log says how many connections it had.
-    async fn at_once(&self, stage: &Stage, comparison: &mut Comparison) -> Result<(), Error> {
-        let calls = (0..PROCESSES).map(|_| stage.call("connect", Bytes::new()));
+    async fn at_once(&self, stage: &Stage, client: &str, comparison: &mut Comparison) -> Result<(), Error> {
+        let begun = Instant::now();
+        let calls = (0..PROCESSES).map(|_| stage.call(client, Bytes::new()));
         let answers = futures_util::future::join_all(calls).await;
-        let failed = answers.iter().filter(|answer| answer.is_err()).count();
-        let name = format!("{PROCESSES} processes at once, {}: failed", self.place);
-        comparison.figure(Ratio { name, value: failed as f64, better: Better::Lower, goal: 0.0 });
-        let name = format!("{PROCESSES} processes at once, {}: connections that the database had", self.place);
+        let failed: Vec<_> = answers.iter().filter_map(|answer| answer.as_ref().err()).collect();
+        if let Some(why) = failed.first() {
+            comparison.remark(format!("{} of {PROCESSES} processes failed: {why}", failed.len()));
+        }
+        let case = format!("{PROCESSES} processes at once, {}", round_trip(self.place));
+        let figure = |what, value, goal| Ratio { name: format!("{case}: {what}"), value, better: Better::Lower, goal };
+        comparison.figure(figure("failed", failed.len() as f64, 0.0));
         let most = self.database.most_at_once()? as f64;
-        comparison.figure(Ratio { name, value: most, better: Better::Lower, goal: f64::from(MOST) });
+        comparison.figure(figure("connections that the database had", most, f64::from(MOST)));
+        comparison.remark(format!("{case}: all were done after {:.2} s", begun.elapsed().as_secs_f64()));
         Ok(())
     }
 
-    /// A function of the retail example, which opens a connection for every access.
-    async fn functions(&self, stage: &Stage, egress: [&str; 2], comparison: &mut Comparison) -> Result<(), Error> {
-        let case = format!("Hello, Retail! product-catalog-api, {}", self.place);
-        if !self.args.wants(&case) {
-            return Ok(());
-        }
-        let image = stage.image("catalog", |folder| {
-            copy(Path::new("examples/retail/services"), folder)?;
-            copy(self.python.packages(), &folder.join("packages"))
-        })?;
-        for (name, egress) in FUNCTIONS.into_iter().zip(egress) {
-            let http = [("mode", "http"), ("upstream_url", "http://127.0.0.1:5000"), ("PYTHONPATH", "./packages")];
-            stage.deploy(name, &image, "python3 product-catalog-api.py", egress, self.variables(&http)).await?;
-        }
-        let ask = async |index: usize| {
-            let mut times = Vec::new();
-            for _ in 0..REQUESTS {
-                let begun = std::time::Instant::now();
-                stage.get(FUNCTIONS[index], "/products?id=boot-1").await?;
-                times.push(begun.elapsed());
-            }
-            Ok::<_, Error>(told(&times))
-        };
-        comparison.case(&case, &FUNCTIONS, ask).await?;
-        against(comparison, &case, FUNCTIONS[0], FUNCTIONS[1], 0.5);
-        Ok(())
-    }
-
-    fn variables(&self, more: &[(&str, &str)]) -> Value {
+    /// Those of the database, and more.
+    pub(super) fn variables(&self, more: &[(&str, &str)]) -> Value {
         let own = self.variables.iter().map(|(name, value)| (name.clone(), json!(value)));
         let more = more.iter().map(|(name, value)| ((*name).to_owned(), json!(value)));
         Value::Object(own.chain(more).collect::<Map<_, _>>())
     }
 }
 
-fn told(times: &[Duration]) -> Sample {
+pub(super) fn told(times: &[Duration]) -> Sample {
     let mut tally = Tally::default();
     times.iter().for_each(|time| tally.add(Ok(*time)));
     Sample::of(&tally, times.iter().sum(), Duration::ZERO)
 }
 
-fn against(comparison: &mut Comparison, case: &str, over: &str, under: &str, goal: f64) {
+pub(super) fn against(comparison: &mut Comparison, case: &str, over: &str, under: &str, goal: f64) {
     let goal = Goal { value: |row| row.p50_us, better: Better::Lower, goal };
     comparison.ratio(&format!("p50, {case}, {over}/{under}"), case, over, under, goal);
 }
 
 /// A folder with all that is in it.
-fn copy(from: &Path, to: &Path) -> io::Result<()> {
+pub(super) fn copy(from: &Path, to: &Path) -> io::Result<()> {
     fs::create_dir_all(to)?;
     for entry in fs::read_dir(from)? {
         let entry = entry?;

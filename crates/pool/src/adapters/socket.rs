@@ -65,6 +65,10 @@ impl Socket {
 
     /// Says `words`, if any, closes, and keeps its place below the ceiling until the destination has closed, too.
     pub async fn leave(mut self, words: &[u8]) {
+        match self.stream.get_mut() {
+            Stream::Plain(stream) => self.gone.look(stream),
+            Stream::Tls(stream) => self.gone.look(stream.get_ref().0),
+        }
         let bye = async {
             self.write_all(words).await?;
             self.shutdown().await?;

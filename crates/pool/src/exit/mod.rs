@@ -95,10 +95,11 @@ pub(crate) fn start(tell: Tell) -> io::Result<(Wires, io::Result<()>)> {
     let (hint, hints) = mpsc::channel(HINTS);
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
     let run = move || {
-        let (_fence, fenced) =
+        let (fence, fenced) =
             Fence::around_this_thread().map_or_else(|why| (None, Err(why)), |fence| (Some(fence), Ok(())));
         let _ = began.send(fenced); // the node may have given up
-        LocalSet::new().block_on(&runtime, async { Exit::new(tell).obey(take, hints).await });
+        let opens = fence.as_ref().is_some_and(|fence| fence.opens_windows().is_ok());
+        LocalSet::new().block_on(&runtime, async { Exit::new(tell, opens).obey(take, hints).await });
     };
     thread::Builder::new().name("pool".into()).spawn(run)?;
     let fenced = begun.recv().map_err(|_| io::Error::other("the pool's thread did not start"))?;
@@ -106,8 +107,12 @@ pub(crate) fn start(tell: Tell) -> io::Result<(Wires, io::Result<()>)> {
 }
 
 impl Exit {
-    fn new(tell: Tell) -> Rc<Self> {
+    fn new(tell: Tell, opens_windows: bool) -> Rc<Self> {
         let (guests, listeners, notices) = (RefCell::default(), RefCell::default(), RefCell::default());
+        let keeper = Keeper::start();
+        if opens_windows {
+            keeper.open_windows();
+        }
         Rc::new_cyclic(|exit: &Weak<Self>| {
             let exit = Weak::clone(exit);
             let say = move |caller: &Caller, to: &str, what: &str| {
@@ -116,7 +121,7 @@ impl Exit {
                 }
             };
             let unwritten = Rc::new(Unwritten::told_by(Box::new(say)));
-            let (keeper, called, given) = (Keeper::start(), RefCell::default(), RefCell::default());
+            let (called, given) = (RefCell::default(), RefCell::default());
             Self { guests, listeners, notices, tell, keeper, unwritten, called, given }
         })
     }

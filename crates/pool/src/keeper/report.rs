@@ -59,6 +59,7 @@ impl Keeper {
             failed_writes: ledger.lost.get(),
             prefetch_used: ledger.foreseen.get(),
             prefetch_unused: ledger.unforeseen.get(),
+            opened: ledger.opened.get(),
             passed: by_reason(&ledger.passed.borrow()),
             pins: by_reason(&ledger.pins.borrow()),
             oldest_seconds: oldest.map(|since| now.saturating_duration_since(since).as_secs_f64()),
