@@ -36,6 +36,11 @@ impl Reader {
 }
 
 impl Identity {
+    /// A new connection's that is in this database.
+    pub fn within(db: u32) -> Self {
+        Self { db, ..Self::default() }
+    }
+
     /// Who reads, as far as it matters for what it is told.
     pub fn reader(&self) -> Reader {
         Reader { auth: self.auth.clone(), version: self.version.unwrap_or(2) }

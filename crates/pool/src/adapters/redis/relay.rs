@@ -60,7 +60,9 @@ pub(super) struct Relay {
 
 impl Relay {
     pub(super) fn new(client: TcpStream, visit: Visit, house: Rc<House>) -> Self {
-        let session = Session::new(visit.destination.egress.login.is_some());
+        let login = visit.destination.egress.login.as_ref();
+        let home = login.and_then(|login| login.database.as_ref()?.parse().ok()).unwrap_or_default();
+        let session = Session::new(login.is_some(), home);
         let to = &visit.destination;
         let early = matches!(to.egress.writes, Writes::Async { .. });
         let failed = if early { visit.unwritten.take(&visit.caller.function, &to.key.to) } else { None };
