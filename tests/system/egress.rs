@@ -9,7 +9,7 @@ use nearpath_testkit::{eventually, need_root, skip};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::house::{House, http_function};
+use crate::house::{House, http_function, need_forwarding};
 use crate::outside::{MACHINE, NAMED, Outside, Redis, on_a_machine, web};
 
 /// Runs the Python that it is sent; what that leaves in `said` is the answer.
@@ -57,10 +57,7 @@ async fn what_is_declared_is_reached_and_nothing_else() {
 
 #[tokio::test]
 async fn a_forwarder_lets_it_through_too() {
-    need_root!();
-    if let Err(why) = nearpath_kernel::bpf::forwarding_possible() {
-        skip!("no forwarding here: {why}");
-    }
+    need_forwarding!();
     on_a_machine();
     reaches_what_it_declared(&["--forward", "tc"]).await;
 }
@@ -164,9 +161,23 @@ async fn a_warm_socket_takes_the_place_of_its_own() {
         skip!("no shortcut here: {why}");
     }
     on_a_machine();
+    warm_sockets_take_the_place(&[]).await;
+}
+
+#[tokio::test]
+async fn a_warm_socket_takes_the_place_of_its_own_beside_a_forwarder_too() {
+    need_forwarding!();
+    if let Err(why) = nearpath_kernel::probe::shortcut_possible() {
+        skip!("no shortcut here: {why}");
+    }
+    on_a_machine();
+    warm_sockets_take_the_place(&["--forward", "tc"]).await;
+}
+
+async fn warm_sockets_take_the_place(options: &[&str]) {
     let (outside, secret) = (Outside::at(Ipv4Addr::LOCALHOST), Outside::at(Ipv4Addr::LOCALHOST));
     let folder = tempfile::tempdir().unwrap();
-    let house = House::start_in(folder.path(), &[]).await;
+    let house = House::start_in(folder.path(), options).await;
     house.deploy_ready(&runner(folder.path(), "goes", &format!("{NAMED}:{}", outside.port))).await;
     let at = format!("at = (socket.gethostbyname('{NAMED}'), {})\n", outside.port);
     let talk =

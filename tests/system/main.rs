@@ -23,6 +23,7 @@ mod placement;
 mod pool;
 mod quic;
 mod restart;
+mod retail;
 mod rootless;
 mod scale;
 mod sdk;

@@ -119,6 +119,7 @@ impl Database {
     fn command(&self, command: &str) -> Result<String, Error> {
         let mut program = Command::new(&self.script);
         program.arg(command).arg(self.folder.path()).stdin(Stdio::null());
+        program.env("RETAIL_HOST", self.listen.unwrap_or(Ipv4Addr::LOCALHOST).to_string());
         program.envs(self.listen.map(|at| ("RETAIL_LISTEN", at.to_string())));
         let done = self.node.run(&mut program)?;
         let said = String::from_utf8_lossy(&done.stderr).trim().replace('\n', "; ");

@@ -179,6 +179,12 @@ impl Node {
         self.pool.ask()
     }
 
+    /// The node is about to end: what it has open outside for nobody is closed, and nothing more is opened ahead. A successor has ceilings of its own,
+    /// and opens connections of its own.
+    pub fn rest(&self) {
+        self.pool.rest();
+    }
+
     /// What the instances of a function use together; zero where nobody counts.
     pub async fn usage(&self, id: &FunctionId) -> Usage {
         let (answer, usage) = oneshot::channel();

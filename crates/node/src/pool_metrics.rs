@@ -34,6 +34,11 @@ impl PoolReport {
     pub(crate) fn ask(&self) -> Vec<PoolStatus> {
         self.0.pool()
     }
+
+    /// See [`Machine::rest`].
+    pub(crate) fn rest(&self) {
+        self.0.rest();
+    }
 }
 
 impl std::fmt::Debug for PoolReport {

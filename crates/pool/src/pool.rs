@@ -124,6 +124,11 @@ impl Pool {
         Ok(admitted)
     }
 
+    /// From now on nothing is kept open for nobody, warm or used: the node is about to end. What is in use stays, and who asks is served by new connections.
+    pub fn rest(&self) {
+        let _ = self.order(Order::Rest); // a thread that has ended keeps nothing
+    }
+
     /// How things stand, owner by owner and destination by destination. Waits for the thread, which is busy for milliseconds at most; nothing, once it has
     /// ended.
     pub fn report(&self) -> Vec<PoolStatus> {

@@ -88,15 +88,12 @@ impl FunctionSpec {
     }
 
     /// The names of all secrets that it needs: those that its code reads, and those with which the node reaches destinations for it, which its code
-    /// does not see.
-    pub fn needed_secrets(&self) -> BTreeSet<String> {
+    /// does not see. Each once, in the order in which they are written.
+    pub fn needed_secrets(&self) -> Vec<String> {
         let declared = self.annotations.get(EGRESS).and_then(|text| egress::list(text).ok()).unwrap_or_default(); // told elsewhere
-        self.secrets
-            .iter()
-            .map(String::as_str)
-            .chain(declared.iter().flat_map(egress::Egress::secrets))
-            .map(str::to_owned)
-            .collect()
+        let all = self.secrets.iter().map(String::as_str).chain(declared.iter().flat_map(egress::Egress::secrets));
+        let mut seen = BTreeSet::new();
+        all.filter(|name| seen.insert(*name)).map(str::to_owned).collect()
     }
 }
 
@@ -136,7 +133,7 @@ mod tests {
         spec.secrets = vec!["own".into()];
         let text = "db:5432 user=shop password=secret:door, x:443 tls=originate ca=secret:ca, y:5432 user=a password=secret:own";
         spec.annotations.insert(EGRESS.into(), text.into());
-        assert_eq!(spec.needed_secrets().into_iter().collect::<Vec<_>>(), ["ca", "door", "own"]);
+        assert_eq!(spec.needed_secrets(), ["own", "door", "ca"]);
         spec.annotations.insert(EGRESS.into(), "nonsense".into());
         assert_eq!(spec.needed_secrets().len(), 1);
     }

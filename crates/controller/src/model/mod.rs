@@ -125,7 +125,7 @@ impl Model {
     /// Functions that need a secret: it is mounted into them, or the node reaches destinations with it for them.
     pub fn users_of<'a>(&'a self, secret: &'a SecretId) -> impl Iterator<Item = &'a Function> {
         self.functions_in(&secret.namespace)
-            .filter(move |function| function.spec.needed_secrets().contains(secret.name.as_str()))
+            .filter(move |function| function.spec.needed_secrets().iter().any(|name| name == secret.name.as_str()))
     }
 
     /// The whole truth for the node.

@@ -139,6 +139,10 @@ impl Machine for KernelMachine {
         self.pool.as_ref().map(Pool::report).unwrap_or_default()
     }
 
+    fn rest(&self) {
+        self.pool.iter().for_each(Pool::rest);
+    }
+
     fn has_network(&self) -> bool {
         self.isolation != Isolation::None
     }

@@ -179,6 +179,9 @@ pub trait Machine: Send + Sync + 'static {
         Vec::new()
     }
 
+    /// From now on no connection to a destination outside is kept open for nobody: this node is about to end. Those in use stay, and who asks gets new ones.
+    fn rest(&self) {}
+
     /// Whether instances get a network of their own, hence an eIP.
     fn has_network(&self) -> bool;
 

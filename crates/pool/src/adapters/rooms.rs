@@ -1,7 +1,7 @@
 //! What adapters keep from one client to the next, by key.
 
 use std::any::{Any, TypeId};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Instant;
@@ -34,13 +34,20 @@ pub trait Room: Any {
 #[derive(Default)]
 pub struct Rooms {
     rooms: RefCell<BTreeMap<(Key, TypeId), Rc<dyn Room>>>,
+    /// Whether rooms are shut from the beginning.
+    shut: Cell<bool>,
 }
 
 impl Rooms {
     /// The adapter's room for a destination, made at its first use.
     pub fn of<R: Room>(&self, to: &Destination) -> Rc<R> {
+        let open = || {
+            let room = R::open(to);
+            self.shut.get().then(|| room.shut());
+            Rc::new(room) as Rc<dyn Room>
+        };
         let mut rooms = self.rooms.borrow_mut();
-        let room = rooms.entry((to.key.clone(), TypeId::of::<R>())).or_insert_with(|| Rc::new(R::open(to))).clone();
+        let room = rooms.entry((to.key.clone(), TypeId::of::<R>())).or_insert_with(open).clone();
         (room as Rc<dyn Any>).downcast().expect("the entry's key names its type")
     }
 
@@ -67,6 +74,12 @@ impl Rooms {
         let rooms = self.rooms.borrow();
         let own = rooms.iter().filter(|((other, _), _)| other == key).map(|(_, room)| Rc::clone(room));
         own.collect::<Vec<_>>().into_iter()
+    }
+
+    /// Closes what is idle in all of them, and later what is given back: nothing is kept any more.
+    pub(crate) fn shut(&self) {
+        self.shut.set(true);
+        self.rooms.borrow().values().for_each(|room| room.shut());
     }
 
     /// Ends a key's rooms: its policy has changed, or its function is gone.

@@ -53,6 +53,8 @@ pub(crate) enum Order {
     Listen(u16, std::net::TcpListener),
     /// Nobody does any more.
     Close(u16),
+    /// Nothing is to be kept open for nobody any more.
+    Rest,
     /// Somebody wants to know how things stand.
     Report(SyncSender<Vec<PoolStatus>>),
 }
@@ -105,6 +107,7 @@ impl Exit {
                     let had = caller.iter().flat_map(|caller| &caller.destinations);
                     had.for_each(|to| self.keeper.expect_no_more(to));
                 }
+                Order::Rest => self.keeper.rest(),
                 Order::Report(to) => drop(to.send(self.keeper.report(Instant::now()))), // who asked may have gone
                 Order::Listen(port, listener) => self.listen(port, listener),
                 Order::Close(port) => {

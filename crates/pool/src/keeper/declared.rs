@@ -1,7 +1,7 @@
 //! The keys that instances have now, as the keeper and the stock know them.
 
 use std::collections::{BTreeMap, HashMap};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use nearpath_types::FunctionId;
 use nearpath_types::egress::Protocol;
@@ -19,7 +19,9 @@ pub(super) struct Declared {
     entries: BTreeMap<Key, Entry>,
     destinations: HashMap<KeyId, Rc<Destination>>,
     accounts: BTreeMap<Key, Account>,
-    askers: BTreeMap<FunctionId, u32>,
+    /// Those of functions that may ask now.
+    askers: BTreeMap<FunctionId, Weak<Asker>>,
+    last_asker: u32,
 }
 
 /// What is told of a key, also when no instance has it any more.
@@ -74,14 +76,25 @@ impl Declared {
         self.entries.get(key).map(|entry| entry.id)
     }
 
+    /// All that instances have.
+    pub(super) fn ids(&self) -> Vec<KeyId> {
+        self.entries.values().map(|entry| entry.id).collect()
+    }
+
     pub(super) fn destination(&self, id: KeyId) -> Option<Rc<Destination>> {
         self.destinations.get(&id).cloned()
     }
 
-    /// The number that stands for a function where clients take turns.
-    pub(super) fn asker(&mut self, function: &FunctionId) -> Asker {
-        let next = self.askers.len() as u32;
-        Asker(*self.askers.entry(function.clone()).or_insert(next))
+    /// The number that stands for a function where clients take turns: the same one as long as somebody holds it.
+    pub(super) fn asker(&mut self, function: &FunctionId) -> Rc<Asker> {
+        if let Some(asker) = self.askers.get(function).and_then(Weak::upgrade) {
+            return asker;
+        }
+        self.askers.retain(|_, asker| asker.strong_count() > 0);
+        self.last_asker = self.last_asker.wrapping_add(1);
+        let asker = Rc::new(Asker(self.last_asker));
+        self.askers.insert(function.clone(), Rc::downgrade(&asker));
+        asker
     }
 
     /// What is written down of a destination.
@@ -100,5 +113,25 @@ impl Declared {
         }
         let terms = (to.egress.protocol, to.egress.max);
         self.accounts.entry(to.key.clone()).or_insert_with(|| Account { ledger: Rc::default(), terms })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_function_has_one_number_while_it_may_ask_and_none_after() {
+        let mut declared = Declared::default();
+        let [a, b] = ["a", "b"].map(|name| name.parse::<FunctionId>().unwrap());
+        let (first, other) = (declared.asker(&a), declared.asker(&b));
+        assert_eq!(declared.asker(&a), first, "all instances of a function wait in one line");
+        assert_ne!(first, other);
+        drop(first);
+        for turn in 0..100 {
+            let passing = format!("f{turn}").parse().unwrap();
+            assert_ne!(declared.asker(&passing), other, "nobody takes a number that is in use");
+        }
+        assert!(declared.askers.len() <= 2, "functions that are gone are not remembered");
     }
 }

@@ -39,6 +39,8 @@ pub(crate) struct Keeper {
     pub(super) minded: Cell<Option<Instant>>,
     pub(crate) rooms: Rc<Rooms>,
     pub(super) declared: RefCell<Declared>,
+    /// Whether nothing is kept for nobody.
+    resting: Cell<bool>,
     waiting: RefCell<HashMap<Ticket, oneshot::Sender<Told>>>,
     names: Names,
     /// Why the connection was not taken that is being reported to the stock.
@@ -57,7 +59,7 @@ pub(super) enum Held {
 /// The connections that one function asks for: its clients wait in a line of their own.
 struct Asking {
     keeper: Rc<Keeper>,
-    asker: Asker,
+    asker: Rc<Asker>,
 }
 
 /// What instances are told and tell.
@@ -80,6 +82,9 @@ impl Keeper {
             }
             let id = self.stock.borrow_mut().declare(now, &to.key.place(), Terms::of(&to.egress));
             self.declared.borrow_mut().begin(to, id);
+            if self.resting.get() {
+                self.stock.borrow_mut().retire(now, id);
+            }
         }
         if let Some(id) = self.id(&to.key) {
             self.stock.borrow_mut().expects(now, id, 1);
@@ -98,6 +103,15 @@ impl Keeper {
             self.stock.borrow_mut().forget(Instant::now(), id);
             self.act();
         }
+    }
+
+    /// Keeps nothing for nobody any more, whatever is declared later.
+    pub(crate) fn rest(self: &Rc<Self>) {
+        self.resting.set(true);
+        self.rooms.shut();
+        let ids = self.declared.borrow().ids();
+        ids.into_iter().for_each(|id| self.stock.borrow_mut().retire(Instant::now(), id));
+        self.act();
     }
 
     /// What a function asks with.
@@ -335,6 +349,6 @@ impl Backends for Asking {
         to: &'a Destination,
         deadline: Instant,
     ) -> Pin<Box<dyn Future<Output = Result<Lease, NoConnection>> + 'a>> {
-        Box::pin(self.keeper.connect(self.asker, to, deadline))
+        Box::pin(self.keeper.connect(*self.asker, to, deadline))
     }
 }

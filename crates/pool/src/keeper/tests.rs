@@ -87,6 +87,31 @@ fn what_is_expected_is_open_before_it_is_asked_for() {
 }
 
 #[test]
+fn a_keeper_that_rests_serves_and_keeps_nothing_for_nobody() {
+    run(async {
+        let (server, port) = Server::start().await;
+        let (keeper, to) = (Keeper::start(), to(port, "warm=1"));
+        keeper.expect(&to);
+        server.until(1).await;
+        keeper.rest();
+        let mut warm = server.0.borrow_mut().remove(0);
+        assert_eq!(warm.read(&mut [0]).await.unwrap(), 0, "what was warm is closed");
+        keeper.expect(&to_at(port, "warm=1", 2));
+        let (first, second) = (asks(&keeper, "f"), asks(&keeper, "g"));
+        let leases = (get(&*first, &to).await.unwrap(), get(&*second, &to).await.unwrap());
+        server.until(2).await;
+        drop(leases);
+        for _ in 0..2 {
+            let mut used = server.0.borrow_mut().remove(0);
+            assert_eq!(used.read(&mut [0]).await.unwrap(), 0);
+        }
+        let none = async || keeper.report(Instant::now()).iter().all(|one| (one.open, one.connecting) == (0, 0));
+        eventually("nothing is left", none).await;
+        assert!(server.0.borrow().is_empty(), "and nothing follows");
+    });
+}
+
+#[test]
 fn one_that_its_server_has_closed_or_that_has_words_in_it_is_never_handed_out() {
     run(async {
         for says in [false, true] {

@@ -25,7 +25,7 @@ pub(crate) async fn logging_in(server: &Server, change: impl Fn(Egress) -> Egres
 }
 
 const PY: &str = r#"
-import sys, pymysql, mysql.connector
+import sys, tempfile, pymysql, mysql.connector
 host, port = sys.argv[1], int(sys.argv[2])
 def go(c, mark):
     k = c.cursor()
@@ -47,8 +47,8 @@ c = pymysql.connect(host=host, port=port, user="fn", password="pw", database="sh
 go(c, "a")
 k = c.cursor(); k.execute("CREATE OR REPLACE PROCEDURE two() BEGIN SELECT 1; SELECT 2; END"); k.callproc("two")
 assert k.fetchall() == ((1,),) and k.nextset() and k.fetchall() == ((2,),); k.nextset()
-open("/tmp/nearpath-infile", "w").write("".join(f"row{i}\n" for i in range(1000)))
-k.execute("CREATE TEMPORARY TABLE f (v TEXT)"); k.execute("LOAD DATA LOCAL INFILE '/tmp/nearpath-infile' INTO TABLE f")
+rows = tempfile.NamedTemporaryFile("w"); rows.write("".join(f"row{i}\n" for i in range(1000))); rows.flush()
+k.execute("CREATE TEMPORARY TABLE f (v TEXT)"); k.execute(f"LOAD DATA LOCAL INFILE '{rows.name}' INTO TABLE f")
 k.execute("SELECT COUNT(*) FROM f"); assert k.fetchone() == (1000,)
 c.ping(); c.select_db("other"); c.close()
 for pure in (True, False):

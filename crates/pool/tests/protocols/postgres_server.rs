@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{Child, Command};
@@ -109,6 +110,19 @@ impl Postgres {
     /// What it has written down.
     pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(self.home.path().join("log")).unwrap()
+    }
+}
+
+/// Killed, it would leave its shared memory to the machine.
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        let Some(mut child) = self.child.take() else { return };
+        let pid = child.id().and_then(|pid| Pid::from_raw(pid.cast_signed()));
+        pid.map(|pid| kill_process(pid, Signal::QUIT));
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while matches!(child.try_wait(), Ok(None)) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(2));
+        }
     }
 }
 

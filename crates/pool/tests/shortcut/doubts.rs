@@ -1,6 +1,6 @@
 //! One way of using a socket after another, in C: with a warm socket where one may take the place of the program's own, and without in any doubt.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
 
@@ -12,12 +12,15 @@ use crate::server::Server;
 
 /// `programs/client.c`, or why it could not be built.
 static CLIENT: LazyLock<Result<PathBuf, String>> = LazyLock::new(|| {
-    let path = std::env::temp_dir().join(format!("nearpath-shortcut-{}", std::process::id()));
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let (path, new) = (folder.join("shortcut-client"), folder.join(format!("shortcut-client.{}", std::process::id())));
     let source = harness::source("client.c");
     let mut compiler = Command::new("cc");
-    compiler.args(["-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"]).arg(&path).arg(&source);
+    compiler.args(["-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"]).arg(&new).arg(&source);
     let built = compiler.output().map_err(|error| format!("no C compiler: {error}"))?;
-    if built.status.success() { Ok(path) } else { panic!("{}", String::from_utf8_lossy(&built.stderr)) }
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    std::fs::rename(&new, &path).unwrap(); // one that runs goes on
+    Ok(path)
 });
 
 pub(crate) fn client(way: &str, server: &Server) -> Result<Command, String> {

@@ -14,6 +14,8 @@ pub const SETTINGS: &[&str] =
 const MOST_OPEN: u32 = 10_000;
 /// Longest user, database or name of a secret, in bytes.
 const LONGEST: usize = 253;
+/// Where servers of HTTP speak TLS.
+pub(super) const HTTPS: u16 = 443;
 /// User of Redis where a password alone is given (its documentation of AUTH).
 pub(super) const REDIS_USER: &str = "default";
 
@@ -77,7 +79,7 @@ impl Settings {
             age: self.age.unwrap_or(default.age),
             wait: self.wait.unwrap_or(default.wait),
             login: login(protocol, self.user, self.password, self.database)?,
-            tls: tls(self.originate.unwrap_or(false), self.ca)?,
+            tls: spoken(protocol, port, tls(self.originate.unwrap_or(false), self.ca)?)?,
             shared: self.shared.unwrap_or(default.shared),
             ..default
         })
@@ -108,6 +110,20 @@ fn tls(originate: bool, ca: Option<String>) -> Result<Tls, Flaw> {
         (true, ca) => Ok(Tls::Originate { ca }),
         (false, None) => Ok(Tls::Pass),
         (false, Some(_)) => Err(Flaw::value("ca", "it needs `tls=originate` beside it")),
+    }
+}
+
+/// A server of HTTP speaks TLS at this port (RFC 9110, section 4.2.2): an adapter that reads HTTP would break every handshake that passes it.
+fn spoken(protocol: Protocol, port: u16, tls: Tls) -> Result<Tls, Flaw> {
+    match (protocol, port, &tls) {
+        (Protocol::Http, HTTPS, Tls::Pass) => Err(Flaw::value(
+            "protocol",
+            format!(
+                "http at port {HTTPS} needs `tls=originate` beside it, and plain HTTP from the function; \
+                 where that speaks TLS itself, write `protocol=tcp`"
+            ),
+        )),
+        _ => Ok(tls),
     }
 }
 

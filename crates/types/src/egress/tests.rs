@@ -70,6 +70,8 @@ fn what_is_wrong_is_told() {
         ("db:5432 user=x password=secret:../x", "password: `../x` is not the name of a secret"),
         ("db:5432 user=", "user: it is empty"),
         ("db:6379 database=x", "database: those of Redis are numbers"),
+        ("db:443 protocol=http", "protocol: http at port 443 needs `tls=originate` beside it"),
+        ("db:443 protocol=http tls=pass", "protocol: http at port 443 needs `tls=originate` beside it"),
         ("db:1 ca=secret:x", "ca: it needs `tls=originate` beside it"),
     ] {
         assert!(refused(text).starts_with(why), "{text}: {}", refused(text));
@@ -112,7 +114,7 @@ fn a_login(protocol: Protocol) -> impl Strategy<Value = Option<Login>> {
 
 fn an_egress() -> impl Strategy<Value = Egress> {
     let protocols = [Protocol::Tcp, Protocol::Http, Protocol::Postgres, Protocol::Mysql, Protocol::Redis];
-    let ports = prop_oneof![Just(5432u16), Just(3306), Just(6379), Just(25), 1u16..];
+    let ports = prop_oneof![Just(5432u16), Just(3306), Just(6379), Just(25), Just(443), 1u16..];
     let place = (a_host(), ports, prop::sample::select(protocols.to_vec()));
     let times = (1u64..1 << 60, 1u64..1 << 60, 0u64..1 << 60);
     let rest = (any::<bool>(), 1u32..=10_000, any::<prop::sample::Index>(), any::<bool>(), any::<[bool; 2]>());
@@ -121,6 +123,7 @@ fn an_egress() -> impl Strategy<Value = Egress> {
         let ca = prop::option::of("[a-z][a-z0-9-]{0,5}[a-z]");
         (a_login(protocol), ca).prop_map(move |(login, ca)| {
             let default = Egress::of(host.clone(), port, protocol);
+            let tls = tls || (protocol, port) == (Protocol::Http, 443); // plain HTTP is not for there
             let tls = if tls { Tls::Originate { ca } } else { Tls::Pass };
             let shared = if chain { Shared::Chain } else { Shared::Function };
             let egress = Egress { login, tls, shared, ..default };

@@ -43,6 +43,9 @@ struct Fingerprint {
     settings: Vec<Vec<u8>>,
 }
 
+/// What a connection was before, a statement, and the answer to it.
+type Known = (Fingerprint, Vec<u8>, Vec<u8>);
+
 /// What is kept from one client to the next.
 struct House {
     bench: Rc<Bench<Fingerprint, Backend>>,
@@ -52,8 +55,8 @@ struct House {
     first: tokio::sync::Mutex<()>,
     /// What the server let the node log in with.
     proven: RefCell<Vec<Fingerprint>>,
-    /// What it answered to the settings of connections that the node logged in on: by what they were before, and the statement.
-    known: RefCell<Vec<(Fingerprint, Vec<u8>, Vec<u8>)>>,
+    /// What it answered to the settings of connections that the node logged in on.
+    known: RefCell<Vec<Known>>,
 }
 
 impl Room for House {
