@@ -5,22 +5,7 @@
  * handshake is held back as well.
  */
 #include "lib/helpers.h"
-
-/* The group's number. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, __u64);
-} home SEC(".maps");
-
-static __attribute__((always_inline)) int at_home(void)
-{
-	__u32 first = 0;
-	__u64 *group = bpf_map_lookup_elem(&home, &first);
-
-	return group && *group == bpf_get_current_cgroup_id();
-}
+#include "lib/home.h"
 
 #define HOOK(name)                                                                                                         \
 	SEC("cgroup/" #name) int name(struct bpf_sock_addr *call)                                                         \

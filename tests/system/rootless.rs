@@ -276,6 +276,8 @@ async fn doctor_tells_an_ordinary_user_what_is_lost() {
     assert_eq!(check("isolation")["verdict"], "warn");
     assert!(check("isolation")["lost"].as_str().unwrap().contains("under your user"), "{found}");
     assert!(check("memory limits")["lost"].as_str().unwrap().contains("limits.memory"), "{found}");
+    assert!(check("egress")["found"].as_str().unwrap().contains("the exit alone"), "{found}");
+    assert_eq!(check("opened congestion windows")["verdict"], "warn", "{found}");
 }
 
 /// Two functions that anybody could call, and one that may call the first.

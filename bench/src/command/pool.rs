@@ -6,6 +6,7 @@
 mod connections;
 mod database;
 mod retail;
+mod windows;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -57,11 +58,15 @@ impl Args {
 /// Exit code 1 when a goal is missed.
 pub(crate) fn run(args: &Args) -> Outcome {
     let mut comparison = Comparison::new("pool", args.rounds);
-    for &place in &args.delays {
+    let others = !args.case.starts_with("window");
+    for &place in args.delays.iter().filter(|_| others) {
         connections::measure(args, place, &mut comparison)?;
     }
     for &place in args.delays.iter().filter(|place| **place != Place::Link(Duration::ZERO)) {
         database::measure(args, place, &mut comparison)?;
+    }
+    for &place in &args.delays {
+        windows::measure(args, place, &mut comparison)?;
     }
     Ok(if comparison.finish()? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -40,7 +40,7 @@ pub fn probe() -> Capabilities {
     let (as_root, as_user) = namespaces();
     let isolation = best(&as_root, &as_user);
     let mut findings = vec![root(&as_root), user_namespaces(&as_user)];
-    findings.extend([seccomp(), usr(), sockmap(), forwarding(), shortcut()]);
+    findings.extend([seccomp(), usr(), sockmap(), forwarding(), listeners(), shortcut(), windows()]);
     findings.extend(cgroups());
     Capabilities { isolation, findings }
 }
@@ -168,17 +168,63 @@ fn shortcut() -> Finding {
     }
 }
 
+fn listeners() -> Finding {
+    Finding {
+        name: "seccomp listeners",
+        trouble: said(&listening_possible()),
+        optional: true,
+        lost: "the shortcut to destinations that `egress` declares in plain TCP",
+        remedy: "use Linux 6.6 or later; in a container, allow the system call seccomp() and no listener around it",
+    }
+}
+
+fn windows() -> Finding {
+    Finding {
+        name: "opened congestion windows",
+        trouble: said(&windows_possible()),
+        optional: true,
+        lost: "what earlier connections found out about a path: whatever is sent to a destination begins with ten segments",
+        remedy: "run as root with CAP_BPF and CAP_NET_ADMIN, on Linux 5.15 or later with cgroup v2, on a nearpath built where clang is",
+    }
+}
+
+/// Whether connections can begin with a window of the node's choice ([`open_window`](crate::sockets::open_window)). Tried, with a connection to itself.
+///
+/// # Errors
+/// What is missing.
+pub fn windows_possible() -> io::Result<()> {
+    tried(|| {
+        let fence = crate::bpf::Fence::around_this_thread()?;
+        fence.opens_windows()?;
+        let listener = std::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0))?;
+        let socket = std::net::TcpStream::connect(listener.local_addr()?)?;
+        let wanted = crate::sockets::Window { segments: 20, octets: 0, pace: u32::MAX - 1 };
+        crate::sockets::open_window(&socket, &wanted)?;
+        match crate::sockets::flow(&socket)?.window {
+            20 => Ok(()),
+            other => Err(io::Error::other(format!("the kernel took it, and has {other} segments for 20"))),
+        }
+    })
+}
+
+fn listening_possible() -> io::Result<()> {
+    tried(|| crate::seccomp::listener::install().map(drop).map_err(|error| said_of("a seccomp listener", &error)))
+}
+
+/// On a thread that ends with what it tries.
+fn tried(what: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::Result<()> {
+    let thread = std::thread::Builder::new().name("probe".into()).spawn(what)?;
+    thread.join().unwrap_or_else(|_| Err(io::Error::other("the probing thread panicked")))
+}
+
 /// Whether a warm socket can take the place of a function's own here: its connects can be asked about, its sockets looked at, and what it is given is kept
 /// where it was connected to ([`Fence`](crate::bpf::Fence)). Tried, by a thread that ends with its filter.
 ///
 /// # Errors
 /// What is missing.
 pub fn shortcut_possible() -> io::Result<()> {
-    let tried = std::thread::Builder::new().name("probe".into()).spawn(|| {
-        crate::bpf::Fence::around_this_thread().map(drop)?;
-        crate::seccomp::listener::install().map(drop).map_err(|error| said_of("a seccomp listener", &error))
-    })?;
-    tried.join().unwrap_or_else(|_| Err(io::Error::other("the probing thread panicked")))?;
+    tried(|| crate::bpf::Fence::around_this_thread().map(drop))?;
+    listening_possible()?;
     crate::foreign::possible()
 }
 

@@ -30,6 +30,8 @@ pub struct Ledger {
     pub passed: RefCell<BTreeMap<&'static str, u64>>,
     /// Of the connections given, those that took the place of a function's own.
     pub given: Cell<u64>,
+    /// Connections given that began with a window which their path had borne.
+    pub opened: Cell<u64>,
     /// Clients that had to keep a connection, by the reason.
     pub pins: RefCell<BTreeMap<&'static str, u64>>,
 }

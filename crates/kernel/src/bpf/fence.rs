@@ -11,6 +11,7 @@ use aya::programs::{CgroupAttachMode, CgroupSockAddr, ProgramError};
 use rustix::thread::gettid;
 
 use super::object::{self, load, refused};
+use super::window;
 use crate::cgroup::own_unified_group;
 
 /// Begins the names of the groups; a process id ends them.
@@ -23,6 +24,7 @@ const HOOKS: [&str; 4] = ["connect4", "connect6", "bind4", "bind6"];
 pub struct Fence {
     folder: PathBuf,
     _loaded: Ebpf,
+    windows: io::Result<Ebpf>,
 }
 
 impl Fence {
@@ -39,13 +41,22 @@ impl Fence {
         let at = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", folder.display()));
         fs::create_dir(&folder).map_err(at)?;
         let joined = fs::write(folder.join("cgroup.type"), "threaded").and_then(|()| enter(&folder)).map_err(at);
-        match joined.and_then(|()| attach(&folder)) {
-            Ok(_loaded) => Ok(Self { folder, _loaded }),
+        match joined.and_then(|()| File::open(&folder)).and_then(|group| Ok((attach(&group)?, window::attach(&group))))
+        {
+            Ok((_loaded, windows)) => Ok(Self { folder, _loaded, windows }),
             Err(error) => {
                 leave(&folder);
                 Err(error)
             }
         }
+    }
+
+    /// Whether the windows of connections that are made here can be opened ([`open_window`](crate::sockets::open_window)).
+    ///
+    /// # Errors
+    /// Without setsockopt hooks that may do so: before Linux 5.15.
+    pub fn opens_windows(&self) -> io::Result<()> {
+        self.windows.as_ref().map(drop).map_err(|error| io::Error::new(error.kind(), error.to_string()))
     }
 }
 
@@ -55,16 +66,21 @@ impl Drop for Fence {
     }
 }
 
-fn attach(folder: &Path) -> io::Result<Ebpf> {
+fn attach(group: &File) -> io::Result<Ebpf> {
     let mut loaded = load(object::sock_fence()?).map_err(|error| refused(&error))?;
-    let home = loaded.map_mut("home").ok_or_else(|| io::Error::other("bpf/sock_fence.c has no map `home`"))?;
-    let group = File::open(folder)?;
-    let set = Array::try_from(home).and_then(|mut home: Array<_, u64>| home.set(0, group.metadata()?.ino(), 0));
-    set.map_err(|error| refused(&error))?;
+    set_home(&mut loaded, group)?;
     for hook in HOOKS {
-        hang(&mut loaded, hook, &group).map_err(|error| refused(&error))?;
+        hang(&mut loaded, hook, group).map_err(|error| refused(&error))?;
     }
     Ok(loaded)
+}
+
+/// Tells programs whose group they serve (`bpf/lib/home.h`).
+pub(super) fn set_home(loaded: &mut Ebpf, group: &File) -> io::Result<()> {
+    let home = loaded.map_mut("home").ok_or_else(|| io::Error::other("bpf/lib/home.h has no map `home`"))?;
+    let number = group.metadata()?.ino();
+    let set = Array::try_from(home).and_then(|mut home: Array<_, u64>| home.set(0, number, 0));
+    set.map_err(|error| refused(&error))
 }
 
 fn hang(loaded: &mut Ebpf, hook: &str, group: &File) -> Result<(), ProgramError> {

@@ -3,7 +3,8 @@
 //! An [`Exchange`] is the delivery mode `sockmap` and belongs to one security domain. It makes a socket for each party, writes
 //! down who may send where, and has the kernel carry 32-byte records from socket to socket; see `bpf/sk_msg.c`. A
 //! [`Forwarder`] belongs to one switch and moves packets between the namespaces that hang on it; see `bpf/tc_forward.c`.
-//! A [`Fence`] keeps the sockets of one thread where they were connected to, also in other hands; see `bpf/sock_fence.c`.
+//! A [`Fence`] keeps the sockets of one thread where they were connected to, also in other hands; see `bpf/sock_fence.c`. It also lets that thread open
+//! their windows; see `bpf/sock_window.c`.
 //! Maps, programs, attachments and the network namespace of the sockets are anonymous: they end with whoever holds them.
 
 mod exchange;
@@ -11,6 +12,7 @@ mod fence;
 mod forwarder;
 mod object;
 mod sockets;
+mod window;
 
 use std::io;
 

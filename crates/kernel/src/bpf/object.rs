@@ -43,6 +43,12 @@ pub(super) fn sock_fence() -> io::Result<&'static [u8]> {
     Ok(aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/sock_fence.o")))
 }
 
+/// `bpf/sock_window.c`.
+#[cfg(nearpath_bpf)]
+pub(super) fn sock_window() -> io::Result<&'static [u8]> {
+    Ok(aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/sock_window.o")))
+}
+
 /// `bpf/tc_forward.c`.
 #[cfg(nearpath_bpf)]
 pub(super) fn tc_forward() -> io::Result<&'static [u8]> {
@@ -53,6 +59,8 @@ pub(super) fn tc_forward() -> io::Result<&'static [u8]> {
 pub(super) use missing as sk_msg;
 #[cfg(not(nearpath_bpf))]
 pub(super) use missing as sock_fence;
+#[cfg(not(nearpath_bpf))]
+pub(super) use missing as sock_window;
 #[cfg(not(nearpath_bpf))]
 pub(super) use missing as tc_forward;
 

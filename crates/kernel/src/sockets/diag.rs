@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use netlink_sys::{Socket, protocols::NETLINK_SOCK_DIAG};
 
+use super::flow::Flow;
 use super::raw::get;
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
@@ -14,6 +15,10 @@ const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const ENDS: [u32; 2] = [1, 3];
 /// Where the cookie is in a message about a socket: after `struct nlmsghdr`, in `struct inet_diag_msg`.
 const COOKIE: std::ops::Range<usize> = 16 + 44..16 + 52;
+/// Where attributes begin there: `struct inet_diag_msg` has 72 octets.
+const ATTRIBUTES: usize = 16 + 72;
+/// The attribute that holds `struct tcp_info` (`linux/inet_diag.h`).
+const INET_DIAG_INFO: u16 = 2;
 /// `struct nlmsghdr` and `struct inet_diag_req_v2`.
 const LENGTH: u32 = 16 + 56;
 
@@ -108,6 +113,35 @@ impl Diag {
 /// Where the kernel tells of every TCP socket of one network namespace that it has freed. Does not block; readable when there is news.
 pub struct Ends(Socket);
 
+/// A socket that is no more.
+#[derive(Debug, Clone, Copy)]
+pub struct Ended {
+    /// That of its [`Identity`].
+    pub cookie: u64,
+    /// What it showed of its path, as far as the kernel tells.
+    pub flow: Option<Flow>,
+}
+
+impl Ended {
+    fn read(news: &[u8]) -> Option<Self> {
+        let cookie = u64::from_ne_bytes(news.get(COOKIE)?.try_into().ok()?);
+        let flow = news.get(ATTRIBUTES..).and_then(|rest| attribute(rest, INET_DIAG_INFO)).and_then(Flow::read);
+        Some(Self { cookie, flow })
+    }
+}
+
+/// An attribute's content, of those that follow each other in `rest`.
+fn attribute(mut rest: &[u8], kind: u16) -> Option<&[u8]> {
+    loop {
+        let (&[a, b, c, d], _) = rest.split_first_chunk::<4>()?;
+        let (length, found) = (usize::from(u16::from_ne_bytes([a, b])), u16::from_ne_bytes([c, d]));
+        if found == kind {
+            return rest.get(4..length);
+        }
+        rest = rest.get(length.max(4).next_multiple_of(4)..)?;
+    }
+}
+
 impl Ends {
     /// For the calling thread's namespace, from now on.
     ///
@@ -123,17 +157,14 @@ impl Ends {
         Ok(Self(socket))
     }
 
-    /// The cookie of the next one that has ended; `None` when there is none at the moment.
+    /// The next one that has ended; `None` when there is none at the moment.
     ///
     /// # Errors
     /// `ENOBUFS` when there were too many to tell them all: ask for each.
-    pub fn next(&self) -> io::Result<Option<u64>> {
+    pub fn next(&self) -> io::Result<Option<Ended>> {
         let mut news = Vec::with_capacity(1024);
         match self.0.recv(&mut news, 0) {
-            Ok(_) => {
-                let cookie = news.get(COOKIE).and_then(|cookie| cookie.try_into().ok());
-                Ok(Some(u64::from_ne_bytes(cookie.ok_or(io::ErrorKind::InvalidData)?)))
-            }
+            Ok(_) => Ok(Some(Ended::read(&news).ok_or(io::ErrorKind::InvalidData)?)),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
             Err(error) => Err(error),
         }
@@ -155,6 +186,7 @@ impl AsRawFd for Ends {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write;
     use std::net::{TcpListener, TcpStream};
 
     #[test]
@@ -165,11 +197,16 @@ mod tests {
             let server = TcpListener::bind(at).unwrap();
             let given = TcpStream::connect(server.local_addr().unwrap()).unwrap();
             let (peer, known) = (server.accept().unwrap(), Identity::of(&given).unwrap());
+            (&given).write_all(&[7; 1000]).unwrap();
             drop((given, peer));
             let half_a_minute = Timespec { tv_sec: 30, tv_nsec: 0 };
-            while ends.next().unwrap() != Some(known.cookie()) {
-                poll(&mut [PollFd::new(&ends.0, PollFlags::IN)], Some(&half_a_minute)).unwrap();
-            }
+            let ended = loop {
+                match ends.next().unwrap() {
+                    Some(ended) if ended.cookie == known.cookie() => break ended,
+                    _ => poll(&mut [PollFd::new(&ends.0, PollFlags::IN)], Some(&half_a_minute)).unwrap(),
+                };
+            };
+            assert_eq!(ended.flow.unwrap().sent, 1000, "{ended:?}");
         }
     }
 

@@ -65,6 +65,9 @@ impl Socket {
 
     /// Says `words`, if any, closes, and keeps its place below the ceiling until the destination has closed, too.
     pub async fn leave(mut self, words: &[u8]) {
+        if let Stream::Plain(stream) = self.stream.get_mut() {
+            self.gone.look(stream);
+        }
         let bye = async {
             self.write_all(words).await?;
             self.shutdown().await?;

@@ -76,10 +76,11 @@ pub(crate) fn start(tell: Tell) -> io::Result<(mpsc::UnboundedSender<Order>, io:
     let ((give, take), (began, begun)) = (mpsc::unbounded_channel(), std::sync::mpsc::sync_channel(1));
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
     let run = move || {
-        let (_fence, fenced) =
+        let (fence, fenced) =
             Fence::around_this_thread().map_or_else(|why| (None, Err(why)), |fence| (Some(fence), Ok(())));
         let _ = began.send(fenced); // the node may have given up
-        LocalSet::new().block_on(&runtime, async { Exit::new(tell).obey(take).await });
+        let opens = fence.as_ref().is_some_and(|fence| fence.opens_windows().is_ok());
+        LocalSet::new().block_on(&runtime, async { Exit::new(tell, opens).obey(take).await });
     };
     thread::Builder::new().name("pool".into()).spawn(run)?;
     let fenced = begun.recv().map_err(|_| io::Error::other("the pool's thread did not start"))?;
@@ -87,9 +88,13 @@ pub(crate) fn start(tell: Tell) -> io::Result<(mpsc::UnboundedSender<Order>, io:
 }
 
 impl Exit {
-    fn new(tell: Tell) -> Rc<Self> {
+    fn new(tell: Tell, opens_windows: bool) -> Rc<Self> {
         let (guests, listeners, notices) = (RefCell::default(), RefCell::default(), RefCell::default());
-        Rc::new(Self { guests, listeners, notices, tell, keeper: Keeper::start(), given: RefCell::default() })
+        let keeper = Keeper::start();
+        if opens_windows {
+            keeper.open_windows();
+        }
+        Rc::new(Self { guests, listeners, notices, tell, keeper, given: RefCell::default() })
     }
 
     async fn obey(self: Rc<Self>, mut orders: mpsc::UnboundedReceiver<Order>) {

@@ -58,7 +58,11 @@ impl Exit {
     async fn raw(&self, client: &TcpStream, pass: Pass) -> io::Result<()> {
         let ledger = self.keeper.ledger(&pass.to);
         match self.lease(client, &pass).await {
-            Some(Lease { stream, gone: _gone }) => carry(client, &stream, &ledger).await,
+            Some(Lease { stream, mut gone }) => {
+                let carried = carry(client, &stream, &ledger).await;
+                gone.look(&stream);
+                carried
+            }
             None => Ok(()),
         }
     }

@@ -26,6 +26,7 @@ use crate::adapters::Rooms;
 use crate::destination::{Destination, Key};
 use crate::ledger::Ledger;
 use crate::stock::{Action, Answer, Asker, KeyId, SocketId, Stock, Terms, Ticket, Why};
+use crate::window::Windows;
 
 /// All connections to destinations, and who waits for one.
 #[derive(Debug, Default)]
@@ -41,6 +42,8 @@ pub(crate) struct Keeper {
     pub(super) declared: RefCell<Declared>,
     /// Whether nothing is kept for nobody.
     resting: Cell<bool>,
+    /// What paths bear; `None`: no windows are opened.
+    pub(super) windows: RefCell<Option<Windows>>,
     waiting: RefCell<HashMap<Ticket, oneshot::Sender<Told>>>,
     names: Names,
     /// Why the connection was not taken that is being reported to the stock.
@@ -133,7 +136,7 @@ impl Keeper {
             let good = self.good(socket?);
             self.act();
             if let Some(stream) = good {
-                return Some(self.lease(socket?, stream));
+                return Some(self.lease(to, socket?, stream));
             }
         }
     }
@@ -171,7 +174,7 @@ impl Keeper {
             };
             self.act();
             let (socket, stream) = told.map_err(|why| refused(to, begun, why))?;
-            let lease = self.lease(socket, stream);
+            let lease = self.lease(to, socket, stream);
             set_up(&lease.stream).map_err(|error| refused(to, begun, Refused::Failed(error)))?;
             return Ok(lease);
         }
@@ -212,13 +215,13 @@ impl Keeper {
         }
     }
 
-    fn lease(self: &Rc<Self>, socket: SocketId, stream: TcpStream) -> Lease {
+    fn lease(self: &Rc<Self>, to: &Destination, socket: SocketId, stream: TcpStream) -> Lease {
         let keeper = Rc::clone(self);
         let gone = Gone::then(move || {
             keeper.gone.borrow_mut().push(socket);
             keeper.changed.notify_one();
         });
-        Lease { stream, gone }
+        Lease { gone: self.follow(to, &stream, gone), stream }
     }
 }
 

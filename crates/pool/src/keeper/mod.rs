@@ -9,6 +9,7 @@ mod dial;
 mod keep;
 mod minder;
 pub mod names;
+mod opening;
 mod quiet;
 mod report;
 #[cfg(test)]
@@ -16,9 +17,11 @@ mod tests;
 mod wait;
 
 use std::future::Future;
+use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::time::Instant;
 
+use nearpath_kernel::sockets::{Flow, flow};
 use tokio::net::TcpStream;
 
 use crate::destination::Destination;
@@ -35,12 +38,39 @@ pub struct Lease {
 }
 
 /// Frees a connection's place when it is dropped.
-pub struct Gone(Option<Box<dyn FnOnce()>>);
+pub struct Gone {
+    then: Option<Box<dyn FnOnce()>>,
+    follower: Option<Follower>,
+}
+
+/// Wants to know what a connection shows of its path, and, by nothing, that it has ended.
+type Follower = Box<dyn FnMut(Option<&Flow>)>;
 
 impl Gone {
     /// Calls `then` when it is dropped.
     pub fn then(then: impl FnOnce() + 'static) -> Self {
-        Self(Some(Box::new(then)))
+        Self { then: Some(Box::new(then)), follower: None }
+    }
+
+    fn follow(mut self, follower: impl FnMut(Option<&Flow>) + 'static) -> Self {
+        self.follower = Some(Box::new(follower));
+        self
+    }
+
+    /// The connection has shown this of its path.
+    pub(crate) fn saw(&mut self, flow: &Flow) {
+        if let Some(follower) = &mut self.follower {
+            follower(Some(flow));
+        }
+    }
+
+    /// Looks at what the connection shows, if anybody wants to know. To be done when it was used, before it is closed.
+    pub(crate) fn look(&mut self, stream: impl AsFd) {
+        if let Some(follower) = &mut self.follower
+            && let Ok(flow) = flow(stream)
+        {
+            follower(Some(&flow));
+        }
     }
 }
 
@@ -52,7 +82,10 @@ impl std::fmt::Debug for Gone {
 
 impl Drop for Gone {
     fn drop(&mut self) {
-        if let Some(then) = self.0.take() {
+        if let Some(mut follower) = self.follower.take() {
+            follower(None);
+        }
+        if let Some(then) = self.then.take() {
             then();
         }
     }

@@ -8,6 +8,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use nearpath_kernel::bpf::Fence;
+use nearpath_kernel::sockets::flow;
+use nearpath_testkit::lab::{Lab, Link};
 use nearpath_testkit::{eventually, within};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -61,7 +64,11 @@ fn to(port: u16, settings: &str) -> Rc<Destination> {
 }
 
 fn to_at(port: u16, settings: &str, epoch: u64) -> Rc<Destination> {
-    let egress: nearpath_types::Egress = format!("127.0.0.1:{port} {settings}").parse().unwrap();
+    to_text(&format!("127.0.0.1:{port} {settings}"), epoch)
+}
+
+fn to_text(text: &str, epoch: u64) -> Rc<Destination> {
+    let egress: nearpath_types::Egress = text.parse().unwrap();
     let key = Key { owner: "f.ns".into(), to: egress.to(), identity: String::new(), epoch };
     Rc::new(Destination { egress, stands: Ipv4Addr::LOCALHOST, key, secrets: BTreeMap::new() })
 }
@@ -254,4 +261,46 @@ fn what_was_counted_stays_when_settings_change_and_instances_go() {
         let one = report(&keeper);
         assert_eq!((one.hits, one.open, one.warm), (1, 0, 0));
     });
+}
+
+/// A link has a round trip to speak of: on loopback hardly anything is ever under way.
+#[test]
+fn a_connection_begins_with_what_the_one_before_it_showed() {
+    nearpath_testkit::need_root!();
+    let mut lab = Lab::new().unwrap();
+    let (near, far) = (lab.node("near").unwrap(), lab.node("far").unwrap());
+    let cable = lab.link(&near, &far, &Link { delay: Duration::from_millis(5), ..Link::default() }).unwrap();
+    let listener = far.enter(|| std::net::TcpListener::bind((cable.second().v4, 0))).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        while let Ok((mut client, _)) = listener.accept() {
+            // Takes all, and says that it has.
+            let _ = io::copy(&mut client, &mut io::sink()).and_then(|_| io::Write::write_all(&mut client, b"."));
+        }
+    });
+    let text = format!("{}:{port} warm=0", cable.second().v4);
+    let windows = near.enter(|| {
+        let fence = Fence::around_this_thread().and_then(|fence| fence.opens_windows().map(|()| fence));
+        let _fence = fence.map_err(|why| why.to_string())?;
+        let mut windows = Vec::new();
+        run(async {
+            let (keeper, to) = (Keeper::start(), to_text(&text, 1));
+            keeper.open_windows();
+            keeper.expect(&to);
+            for _ in 0..3 {
+                let Lease { mut stream, mut gone } = get(&*asks(&keeper, "f.ns"), &to).await.unwrap();
+                windows.push(flow(&stream).unwrap().window);
+                stream.write_all(&[7; 400_000]).await.unwrap();
+                stream.shutdown().await.unwrap();
+                stream.read_u8().await.unwrap();
+                gone.look(&stream);
+            }
+            assert_eq!(keeper.ledger(&to).opened.get(), 2);
+        });
+        Ok::<_, String>(windows)
+    });
+    match windows {
+        Ok(windows) => assert!(windows[0] == 10 && windows[1] > 20 && windows[2] > 20, "{windows:?}"),
+        Err(why) => nearpath_testkit::skip!("no windows here: {why}"),
+    }
 }

@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-use nearpath_kernel::sockets::{Diag, Ends, Identity};
+use nearpath_kernel::sockets::{Diag, Ended, Ends, Identity};
 
 use super::warm::Warm;
 use super::watch;
@@ -56,11 +56,18 @@ impl Given {
     fn hear(&self, ends: &Ends) -> io::Result<()> {
         loop {
             match ends.next() {
-                Ok(Some(cookie)) => drop(self.open.borrow_mut().remove(&cookie)),
+                Ok(Some(ended)) => self.end(&ended),
                 Ok(None) => return Ok(()),
                 Err(error) if error.raw_os_error() == Some(NO_BUFFER) => self.count_anew(),
                 Err(error) => return Err(error),
             }
+        }
+    }
+
+    fn end(&self, Ended { cookie, flow }: &Ended) {
+        let gone = self.open.borrow_mut().remove(cookie);
+        if let Some((_, mut gone)) = gone {
+            flow.as_ref().inspect(|flow| gone.saw(flow));
         }
     }
 

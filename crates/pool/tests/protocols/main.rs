@@ -5,6 +5,8 @@
 mod careless;
 mod clients;
 mod dice;
+mod drivers;
+mod frozen;
 mod http;
 mod http_isolation;
 mod mysql;

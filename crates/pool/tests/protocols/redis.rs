@@ -1,7 +1,7 @@
 //! Redis and its clients.
 
 use nearpath_pool::adapters::redis::serve;
-use nearpath_types::egress::Protocol;
+use nearpath_types::egress::{Egress, Protocol};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::process::Command;
@@ -21,7 +21,11 @@ macro_rules! need {
 pub(crate) use need;
 
 pub(crate) async fn stage(server: &Server) -> Stage {
-    Stage::open(egress(Protocol::Redis, server.at), &[], serve).await
+    stage_with(server, |it| it).await
+}
+
+pub(crate) async fn stage_with(server: &Server, change: impl Fn(Egress) -> Egress) -> Stage {
+    Stage::open(change(egress(Protocol::Redis, server.at)), &[], serve).await
 }
 
 /// Sends `text` as it is typed, and reads until `end`.
@@ -118,7 +122,7 @@ fn the_node_logs_in_where_it_is_told_to() {
     on_stage(async {
         let server = need!(server::redis(&["--requirepass", "pw"]).await, "redis-server");
         let python = need!(python().await, "Python with redis");
-        let egress = nearpath_types::egress::Egress { login: login("default"), ..egress(Protocol::Redis, server.at) };
+        let egress = Egress { login: login("default"), ..egress(Protocol::Redis, server.at) };
         let stage = Stage::open(egress, &[("password", "pw\n")], serve).await;
         assert_eq!(script(python, PY, stage.at).await, "good\n");
         let own = PY.replace("db=3,", "db=3, username='me', password='nobody looks at it',");
@@ -130,7 +134,7 @@ fn the_node_logs_in_where_it_is_told_to() {
 fn many_clients_never_exceed_the_ceiling() {
     on_stage(async {
         let server = need!(server::redis(&[]).await, "redis-server");
-        let egress = nearpath_types::egress::Egress { max: 3, ..egress(Protocol::Redis, server.at) };
+        let egress = Egress { max: 3, ..egress(Protocol::Redis, server.at) };
         let stage = Stage::open(egress, &[], serve).await;
         let clients = (0..40).map(|at| {
             let to = stage.at;
@@ -157,7 +161,7 @@ fn who_waits_too_long_is_told_what_to_change() {
     on_stage(async {
         let server = need!(server::redis(&[]).await, "redis-server");
         let wait = std::time::Duration::from_millis(100);
-        let egress = nearpath_types::egress::Egress { max: 1, wait, ..egress(Protocol::Redis, server.at) };
+        let egress = Egress { max: 1, wait, ..egress(Protocol::Redis, server.at) };
         let stage = Stage::open(egress, &[], serve).await;
         let mut holder = TcpStream::connect(stage.at).await.unwrap();
         ask(&mut holder, "WATCH a\r\n", "+OK\r\n").await;

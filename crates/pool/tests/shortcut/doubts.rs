@@ -111,6 +111,35 @@ fn ways_that_leave_a_doubt() {
     }
 }
 
+/// What a connection has from its beginning no other one can be given: the way out carries these, and they are what they are without a pool.
+#[test]
+fn odd_sockets_are_left_alone() {
+    nearpath_testkit::need_root!();
+    let server = Server::start();
+    let ways = [
+        ("mark", "SO_MARK"),
+        ("transparent", "IP_TRANSPARENT"),
+        ("device", "SO_BINDTODEVICE"),
+        ("reuseport", "SO_REUSEPORT"),
+        ("fastopen", "TCP_FASTOPEN_CONNECT"),
+    ];
+    for (way, doubt) in ways {
+        let (pool, left) = alike(way, client!(way, &server), &server);
+        assert!(left.out.starts_with("setsockopt 0"), "{way}: {left:?}");
+        assert_eq!((pool.given(), pool.passed(doubt)), (0, 2), "{way}: {:?}", pool.tally());
+    }
+}
+
+/// What is no connect(), no TCP, or comes after a connection: how many warm sockets each takes in two runs.
+#[test]
+fn odd_orders_of_calls_stay_as_they_are() {
+    let server = Server::start();
+    for (way, given) in [("fast_send", 0), ("multipath", 0), ("layered", 2), ("twice", 2), ("disconnect", 2)] {
+        let (pool, _) = alike(way, client!(way, &server), &server);
+        assert_eq!(pool.given(), given, "{way}: {:?}", pool.tally());
+    }
+}
+
 /// What the look at other descriptors is for.
 #[test]
 fn control_without_a_look_around_programs_go_wrong() {

@@ -1,7 +1,9 @@
 //! Runtimes as they are, each twice against one pool: what they print is what they print without.
 
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use nearpath_kernel::seccomp::listener;
 use nearpath_testkit::skip;
@@ -130,4 +132,37 @@ fn curl() {
         shell
     };
     unmodified(shell, 2 * 3);
+}
+
+/// A program that speaks TLS itself, on warm sockets, and resumes its sessions there.
+#[test]
+fn tls_of_the_programs_own() {
+    if let Err(error) = listener::possible() {
+        skip!("no listeners here: {error}");
+    }
+    let made = rcgen::generate_simple_self_signed(["here.test".to_owned()]).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("cert"), made.cert.pem()).unwrap();
+    std::fs::write(folder.path().join("key"), made.signing_key.serialize_pem()).unwrap();
+    if !is_there("python3", &["-c", "import ssl"]) {
+        skip!("no python3");
+    }
+    let mut server = Command::new("python3");
+    server.arg(source("tls_server.py")).arg(folder.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut server = server.spawn().unwrap();
+    let mut port = String::new();
+    BufReader::new(server.stdout.take().unwrap()).read_line(&mut port).unwrap();
+    let address: SocketAddr = format!("127.0.0.1:{}", port.trim()).parse().unwrap();
+    let mut client = Command::new("python3");
+    client.arg(source("with_tls.py")).args([address.ip().to_string(), address.port().to_string()]);
+    client.arg(folder.path().join("cert"));
+    let (pool, left) = (Pool::to(address), natively(&mut client));
+    assert_eq!((left.code, left.out.matches("True").count()), (Some(0), 4), "{left:?}");
+    for _ in 0..2 {
+        assert_eq!(pool.run(&mut client), left, "{:?}", pool.tally());
+    }
+    assert_eq!(pool.given(), 12, "{:?}", pool.tally());
+    pool.all_closed();
+    drop(server.stdin.take());
+    server.wait().unwrap();
 }

@@ -575,6 +575,95 @@ static void way_cost(void)
 	printf("longest %.1f\n", first[ROUNDS - 1]);
 }
 
+/* Sets an option that a connection has from its beginning, and talks. */
+static void odd(int level, int name, const void *value, socklen_t length)
+{
+	int s = new_socket(0);
+
+	say("setsockopt", setsockopt(s, level, name, value, length));
+	say("connect", join(s));
+	ask(s, "odd");
+	say("close", close(s));
+}
+
+static const int one = 1;
+
+static void way_mark(void)
+{
+	odd(SOL_SOCKET, SO_MARK, &one, sizeof(one));
+}
+
+static void way_transparent(void)
+{
+	odd(IPPROTO_IP, IP_TRANSPARENT, &one, sizeof(one));
+}
+
+static void way_device(void)
+{
+	odd(SOL_SOCKET, SO_BINDTODEVICE, "lo", 3);
+}
+
+static void way_reuseport(void)
+{
+	odd(SOL_SOCKET, SO_REUSEPORT, &one, sizeof(one));
+}
+
+static void way_fastopen(void)
+{
+	odd(IPPROTO_TCP, TCP_FASTOPEN_CONNECT, &one, sizeof(one));
+}
+
+/* No kernel layers TLS on a socket that is not connected. */
+static void way_layered(void)
+{
+	odd(IPPROTO_TCP, TCP_ULP, "tls", 3);
+}
+
+/* Data before there is a connection: nobody calls connect(). */
+static void way_fast_send(void)
+{
+	int s = new_socket(0);
+
+	say("sendto", sendto(s, "fa", 2, MSG_FASTOPEN, (struct sockaddr *)&to, sizeof(to)));
+	ask(s, "st");
+	say("close", close(s));
+}
+
+static void way_multipath(void)
+{
+	int s = socket(AF_INET, SOCK_STREAM, 262 /* IPPROTO_MPTCP */);
+
+	if (s < 0)
+		return say("socket", -1);
+	say("connect", join(s));
+	ask(s, "many ways");
+	say("close", close(s));
+}
+
+static void way_twice(void)
+{
+	int s = new_socket(0);
+
+	say("connect", join(s));
+	say("again", join(s));
+	ask(s, "twice");
+	say("close", close(s));
+}
+
+/* Disconnects and connects once more. */
+static void way_disconnect(void)
+{
+	struct sockaddr none = {.sa_family = AF_UNSPEC};
+	int s = new_socket(0);
+
+	say("connect", join(s));
+	ask(s, "first");
+	say("disconnect", connect(s, &none, sizeof(none)));
+	say("connect", join(s));
+	ask(s, "second");
+	say("close", close(s));
+}
+
 /* Connects for ever. */
 static void way_forever(void)
 {
@@ -598,6 +687,8 @@ static const struct {
 	WAY(plain), WAY(names), WAY(nonblock), WAY(select), WAY(epoll_before), WAY(epoll_after), WAY(dup_before),
 	WAY(dup2_after), WAY(fork_after), WAY(exec), WAY(halfclose), WAY(options), WAY(untouched), WAY(odd_option), WAY(bound),
 	WAY(async), WAY(mapped), WAY(wrong), WAY(listener), WAY(threads), WAY(signals), WAY(crowded), WAY(wait), WAY(cost), WAY(forever),
+	WAY(mark), WAY(transparent), WAY(device), WAY(reuseport), WAY(fastopen), WAY(layered), WAY(fast_send), WAY(multipath), WAY(twice),
+	WAY(disconnect),
 };
 
 int main(int count, char **arguments)
