@@ -7,6 +7,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::future::Future;
 use std::io;
+use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Instant;
@@ -20,6 +21,7 @@ use super::declared::Declared;
 use super::dial::{LONGEST, dial, set_up};
 use super::names::Names;
 use super::quiet::is_quiet;
+use super::trays::{Lifted, Trays};
 use super::wait::{Refused, Told, Waiting};
 use super::{Backends, Gone, Lease, Need, NoConnection};
 use crate::adapters::Rooms;
@@ -44,6 +46,7 @@ pub(crate) struct Keeper {
     resting: Cell<bool>,
     /// What paths bear; `None`: no windows are opened.
     pub(super) windows: RefCell<Option<Windows>>,
+    pub(super) trays: RefCell<Trays>,
     waiting: RefCell<HashMap<Ticket, oneshot::Sender<Told>>>,
     names: Names,
     /// Why the connection was not taken that is being reported to the stock.
@@ -57,6 +60,8 @@ pub(super) enum Held {
     Opening(AbortHandle),
     /// It is open.
     Warm(TcpStream),
+    /// It is a clerk's, whose word is on its way.
+    Taken(TcpStream),
 }
 
 /// The connections that one function asks for: its clients wait in a line of their own.
@@ -105,6 +110,7 @@ impl Keeper {
             }
             self.stock.borrow_mut().forget(Instant::now(), id);
             self.act();
+            self.forget_tray(id);
         }
     }
 
@@ -147,7 +153,7 @@ impl Keeper {
         self.id(key).is_some()
     }
 
-    fn id(&self, key: &Key) -> Option<KeyId> {
+    pub(super) fn id(&self, key: &Key) -> Option<KeyId> {
         self.declared.borrow().id(key)
     }
 }
@@ -202,12 +208,16 @@ impl Keeper {
         self.act();
     }
 
-    /// A warm connection that is handed out, unless it has ended meanwhile.
+    /// A warm connection that is handed out, unless it has ended meanwhile, or a clerk was quicker: then that one is who it was handed out to.
     fn good(self: &Rc<Self>, socket: SocketId) -> Option<TcpStream> {
+        if self.lift(socket) == Lifted::Taken {
+            return None;
+        }
         let held = self.sockets.borrow_mut().remove(&socket);
         match held {
             Some(Held::Warm(stream)) if is_quiet(&stream) => Some(stream),
             _ => {
+                drop(self.begun(socket));
                 self.stock.borrow_mut().stale(Instant::now(), socket);
                 self.act();
                 None
@@ -216,12 +226,18 @@ impl Keeper {
     }
 
     fn lease(self: &Rc<Self>, to: &Destination, socket: SocketId, stream: TcpStream) -> Lease {
+        let gone = self.begun(socket).unwrap_or_else(|| self.begin_lease(to, socket, &stream));
+        Lease { gone, stream }
+    }
+
+    /// What hears of a connection that is as good as handed out.
+    pub(super) fn begin_lease(self: &Rc<Self>, to: &Destination, socket: SocketId, stream: impl AsFd + Copy) -> Gone {
         let keeper = Rc::clone(self);
         let gone = Gone::then(move || {
             keeper.gone.borrow_mut().push(socket);
             keeper.changed.notify_one();
         });
-        Lease { gone: self.follow(to, &stream, gone), stream }
+        self.follow(to, stream, gone)
     }
 }
 
@@ -230,6 +246,7 @@ impl Keeper {
     /// Does all that there is to do, and has what follows minded.
     pub(super) fn act(self: &Rc<Self>) {
         self.obey();
+        self.lay_out();
         let (due, minded) = (self.stock.borrow().wake_at(), self.minded.get());
         if due.is_some_and(|due| minded.is_none_or(|minded| due < minded)) {
             self.changed.notify_one();
@@ -302,7 +319,12 @@ impl Keeper {
         }
     }
 
+    /// What a clerk has taken in the same moment is not closed: it is handed out.
     fn close(&self, socket: SocketId) {
+        if self.lift(socket) == Lifted::Taken {
+            return self.stock.borrow_mut().taken(Instant::now(), socket);
+        }
+        drop(self.begun(socket));
         let held = self.sockets.borrow_mut().remove(&socket);
         if let Some(Held::Opening(opening)) = held {
             opening.abort();

@@ -14,6 +14,7 @@ mod quiet;
 mod report;
 #[cfg(test)]
 mod tests;
+mod trays;
 mod wait;
 
 use std::future::Future;
@@ -50,6 +51,15 @@ impl Gone {
     /// Calls `then` when it is dropped.
     pub fn then(then: impl FnOnce() + 'static) -> Self {
         Self { then: Some(Box::new(then)), follower: None }
+    }
+
+    /// The connection begins anew: nothing was sent yet, but more is known of its path.
+    fn again(&mut self, with: impl FnOnce(Self) -> Self) {
+        if let Some(mut follower) = self.follower.take() {
+            follower(None);
+        }
+        let bare = Self { then: self.then.take(), follower: None };
+        *self = with(bare);
     }
 
     fn follow(mut self, follower: impl FnMut(Option<&Flow>) + 'static) -> Self {
