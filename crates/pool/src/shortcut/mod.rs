@@ -23,6 +23,8 @@ use std::rc::Rc;
 pub use decide::{Doubt, Family};
 pub use given::Given;
 pub(crate) use shelf::Shelf;
+#[doc(hidden)]
+pub use shelf::kept;
 pub use supervisor::supervise;
 #[doc(hidden)]
 pub use supervisor::supervise_blindly;

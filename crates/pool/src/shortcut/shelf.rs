@@ -39,6 +39,14 @@ impl Shelf {
     }
 }
 
+/// The stock that a node has, for one destination.
+#[doc(hidden)] // for tests of the whole, with the node's own keeper
+pub fn kept(to: &Rc<Destination>) -> Rc<dyn Stock> {
+    let keeper = Keeper::start();
+    keeper.expect(to);
+    Shelf::of(&keeper)
+}
+
 impl Drop for Shelf {
     fn drop(&mut self) {
         self.by_v6.take().values().for_each(|to| self.keeper.expect_no_more(to));
