@@ -9,7 +9,7 @@ Every answer has X-Call-Id, X-Start-Time and X-Duration-Seconds. It prints its U
 
 Functions: `mirror` tells what it was asked, as JSON; `slow` waits for ever; `ticks` streams; `teapot` answers 418; `cookies` sets two; `moved` redirects;
 `packed` is gzip; `currency` is that of the guide's examples; `cut` breaks its answer off; `flaky` is busy twice; `long` answers 300,000 bytes;
-`kept` redirects with the body; `badly-packed` only says that it is gzip.
+`kept` redirects with the body.
 
 With `--tls FOLDER` it speaks TLS as `localhost`; the certificate to trust is FOLDER/authority.pem, which openssl makes.
 """
@@ -145,7 +145,6 @@ FUNCTIONS = {
     "cut": cut,
     "flaky": flaky,
     "kept": lambda connection, asked: connection.reply(307, b"", {"Location": "/function/mirror"}),
-    "badly-packed": lambda connection, asked: connection.reply(200, b"not packed", {"Content-Encoding": "gzip"}),
     "long": lambda connection, asked: connection.reply(200, bytes(300_000), {}),
 }
 

@@ -20,8 +20,13 @@ use nearpath_types::FunctionId;
 
 use super::Outcome;
 
+/// What calls over HTTP are answered.
 const RESPONSE: &[u8] =
     b"{\"message\":\"a small response of one hundred bytes, as a function gives it to its caller each time\"}\n";
+
+/// What calls through shared memory are answered: as long, and tells that no watchdog stood in for the function.
+const RESPONSE_IN_MEMORY: &[u8] =
+    b"{\"message\":\"a small response of one hundred bytes, as a function gives it to its peers via memory\"}\n";
 
 /// Options of `handler`.
 #[derive(clap::Args)]
@@ -49,7 +54,11 @@ pub(crate) async fn run(args: Args) -> Outcome {
 }
 
 async fn serve(args: Args) -> Outcome {
-    tokio::task::spawn_local(super::member::attend(args.next_function, Duration::from_micros(args.work), RESPONSE));
+    tokio::task::spawn_local(super::member::attend(
+        args.next_function,
+        Duration::from_micros(args.work),
+        RESPONSE_IN_MEMORY,
+    ));
     let next = args.next.map(|addr| Rc::new(Next { addr, idle: RefCell::default() }));
     let mut sockets = nearpath_wire::bind::bind(args.listen, 1)?;
     let listener = tokio::net::TcpListener::from_std(sockets.pop().ok_or("no socket")?)?;
@@ -106,7 +115,7 @@ impl Next {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn the_response_is_as_long_as_it_says() {
-        assert_eq!(super::RESPONSE.len(), 100);
+    fn the_responses_are_as_long_as_they_say() {
+        assert_eq!((super::RESPONSE.len(), super::RESPONSE_IN_MEMORY.len()), (100, 100));
     }
 }

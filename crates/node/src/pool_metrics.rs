@@ -100,9 +100,10 @@ fn oldest(to: &mut DescriptorEncoder, all: &[PoolStatus]) -> Result<(), Error> {
 
 fn counters(to: &mut DescriptorEncoder, all: &[PoolStatus]) -> Result<(), Error> {
     type Value = fn(&PoolStatus) -> u64;
-    let counters: [(&str, &str, Value); 8] = [
+    let counters: [(&str, &str, Value); 9] = [
         ("nearpath_pool_hits", "Clients that got a connection that was open already", |one| one.hits),
         ("nearpath_pool_given", "Of these, warm sockets that took the place of a function's own", |one| one.given),
+        ("nearpath_pool_opened", "Connections that began with a window which their path had borne", |one| one.opened),
         ("nearpath_pool_misses", "Clients whose connection had to be opened", |one| one.misses),
         ("nearpath_pool_waits", "Clients that waited for a place below the ceiling", |one| one.waits),
         ("nearpath_pool_refused", "Clients that got no connection", |one| one.refused),

@@ -1,5 +1,7 @@
 //! Windows over a link: what leaves before the first acknowledgement can have come.
 
+#![allow(clippy::unwrap_used)] // a test that panics has failed, which is what it is for
+
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc;

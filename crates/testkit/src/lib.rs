@@ -4,8 +4,9 @@
 
 use std::future::Future;
 use std::io::Write;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 #[cfg(all(feature = "lab", target_os = "linux"))]
@@ -46,10 +47,20 @@ pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// A loopback address that nothing listens on at this moment.
+/// A loopback address that is free for TCP and UDP, and that no other call in this process returns.
+///
+/// Taken from below the ports that Linux gives to outgoing connections (`ip_local_port_range`, from 32768 on): one of those
+/// could be anybody's by the time a program of the test binds it.
 pub fn free_addr() -> SocketAddr {
-    let probe = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free loopback port");
-    probe.local_addr().expect("a bound socket has an address")
+    const PORTS: std::ops::Range<u32> = 16_384..32_768;
+    static TAKEN: AtomicU32 = AtomicU32::new(0);
+    let first = std::process::id().wrapping_mul(61); // processes of tests side by side begin far from each other
+    let free = |addr: &SocketAddr| TcpListener::bind(addr).is_ok() && UdpSocket::bind(addr).is_ok();
+    let candidate = |_| {
+        let port = PORTS.start + first.wrapping_add(TAKEN.fetch_add(1, Ordering::Relaxed)) % PORTS.len() as u32;
+        SocketAddr::from((Ipv4Addr::LOCALHOST, port as u16))
+    };
+    PORTS.map(candidate).find(free).expect("a free loopback port")
 }
 
 /// Runs `what` to its end, or fails the test after 30 seconds: a hang becomes a failure with a name.

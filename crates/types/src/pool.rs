@@ -49,6 +49,9 @@ pub struct PoolStatus {
     /// Warm sockets that took the place of a function's own at connect(); they are hits, too.
     #[serde(default)]
     pub given: u64,
+    /// Connections given that began with a window which their path had borne before.
+    #[serde(default)]
+    pub opened: u64,
     /// Calls of connect() for which none did, by the reason: they went by the node's way out.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub passed: BTreeMap<String, u64>,
@@ -79,6 +82,7 @@ impl PoolStatus {
         self.failed += other.failed;
         self.stale += other.stale;
         self.resets += other.resets;
+        self.opened += other.opened;
         self.sent_bytes += other.sent_bytes;
         self.received_bytes += other.received_bytes;
         self.given += other.given;

@@ -65,8 +65,9 @@ impl Socket {
 
     /// Says `words`, if any, closes, and keeps its place below the ceiling until the destination has closed, too.
     pub async fn leave(mut self, words: &[u8]) {
-        if let Stream::Plain(stream) = self.stream.get_mut() {
-            self.gone.look(stream);
+        match self.stream.get_mut() {
+            Stream::Plain(stream) => self.gone.look(stream),
+            Stream::Tls(stream) => self.gone.look(stream.get_ref().0),
         }
         let bye = async {
             self.write_all(words).await?;

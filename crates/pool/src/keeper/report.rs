@@ -54,6 +54,7 @@ impl Keeper {
             sent_bytes: ledger.sent.get(),
             received_bytes: ledger.received.get(),
             given: ledger.given.get(),
+            opened: ledger.opened.get(),
             passed: by_reason(&ledger.passed.borrow()),
             pins: by_reason(&ledger.pins.borrow()),
             oldest_seconds: oldest.map(|since| now.saturating_duration_since(since).as_secs_f64()),

@@ -113,6 +113,14 @@ struct Speech<'a> {
     large: fn(&str) -> String,
 }
 
+impl Speech<'_> {
+    /// What another client hears that says a word.
+    async fn hears(&self, at: SocketAddr, word: &str) {
+        let said = run(&mut (self.client)(at), &format!("{}\n", (self.word)(word))).await;
+        assert_eq!(said, format!("{word}\n"));
+    }
+}
+
 async fn freeze_and_thaw(stage: &Stage, speech: Speech<'_>, cut: impl AsyncFnOnce()) {
     let mut held = Talker::start((speech.client)(stage.at));
     held.say(&(speech.word)("first")).await;
@@ -122,24 +130,26 @@ async fn freeze_and_thaw(stage: &Stage, speech: Speech<'_>, cut: impl AsyncFnOnc
     held.hear(100).await;
     freezer.freeze().await;
     for number in 0..10 {
-        let word = format!("other{number}");
-        let said = run(&mut (speech.client)(stage.at), &format!("{}\n", (speech.word)(&word))).await;
-        assert_eq!(said, format!("{word}\n"));
+        speech.hears(stage.at, &format!("other{number}")).await;
     }
     freezer.thaw();
     let large = held.hear(LARGE - 100 + 1).await;
     assert!(large.trim_end().bytes().all(|letter| letter == b'z'), "somebody else's reply");
     held.say(&(speech.word)("second")).await;
     assert_eq!(held.hear(7).await, "second\n");
+    loses_its_backend(&mut held, &freezer, &speech, cut).await;
+    speech.hears(stage.at, "after").await;
+    assert!(stage.backends.most() <= MOST, "{} were open", stage.backends.most());
+}
+
+/// What it held ends while it is frozen.
+async fn loses_its_backend(held: &mut Talker, freezer: &Freezer, speech: &Speech<'_>, cut: impl AsyncFnOnce()) {
     freezer.freeze().await;
     cut().await;
     freezer.thaw();
     held.say(&(speech.word)("third")).await;
     let rest = held.rest().await;
     assert!(!rest.contains("other") && !rest.contains('z'), "{rest}");
-    let said = run(&mut (speech.client)(stage.at), &format!("{}\n", (speech.word)("after"))).await;
-    assert_eq!(said, "after\n", "and others go on");
-    assert!(stage.backends.most() <= MOST, "{} were open", stage.backends.most());
 }
 
 fn narrow(egress: Egress) -> Egress {

@@ -160,7 +160,7 @@ impl Visitor {
     }
 
     fn sit_down(&mut self, mut kept: Kept<Backend>) {
-        self.talk.arrive(&kept.item.facts, &mut kept.item.line.out);
+        self.talk.arrive(&mut kept.item.facts, &mut kept.item.line.out);
         self.seat.serves(Some(&kept.item));
         self.guest.backend = Some(kept);
     }

@@ -140,6 +140,7 @@ impl Talk {
             }
             (b'Q', body) => {
                 self.freed(&self.judge(body)).into_iter().for_each(|name| drop(self.names.remove(&name)));
+                self.names.remove(&b""[..]);
                 words::tag(to_client, "DEALLOCATE");
                 words::ready(to_client, IDLE);
             }
@@ -147,8 +148,9 @@ impl Talk {
         }
     }
 
-    /// Restores the client's settings at a backend that it has just got.
-    pub(super) fn arrive(&mut self, facts: &Facts, to_backend: &mut BytesMut) {
+    /// Restores the client's settings at a backend that it has just got. As any simple query that ends the statement without a name there, which another
+    /// client may have prepared with the same text.
+    pub(super) fn arrive(&mut self, facts: &mut Facts, to_backend: &mut BytesMut) {
         let differs =
             |name: &&str| matches!((self.values.get(*name), facts.values.get(*name)), (Some(a), Some(b)) if a != b);
         let calls: Vec<String> = RESTORED
@@ -159,6 +161,7 @@ impl Talk {
         if calls.is_empty() {
             return;
         }
+        facts.forgets_unnamed();
         words::message(to_backend, b'Q', |out| words::text(out, format!("SELECT {}", calls.join(", ")).as_bytes()));
         self.queue.push(Expect::Restored);
     }
@@ -215,6 +218,7 @@ impl Talk {
         let judgement = self.judge(&message[HEAD..]);
         if let Some(name) = self.freed(&judgement).filter(|_| facts.status != b'E') {
             let statement = self.names.remove(&name);
+            self.names.remove(&b""[..]); // that of the backend may be another client's
             let undo = Undo::Freed((name, statement));
             let mut tag = BytesMut::new();
             words::tag(&mut tag, "DEALLOCATE");

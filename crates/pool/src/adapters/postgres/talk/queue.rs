@@ -98,7 +98,7 @@ impl Queue {
             Expect::Close(Undo::Freed(later)) if later.0 == name => Some(Some(later)),
             Expect::Say(_, Undo::Parsed(_, Some(later)) | Undo::Freed(later)) if later.0 == name => Some(Some(later)),
             // A simple query ends the statement without a name in any case.
-            Expect::Query if name.is_empty() => Some(None),
+            Expect::Query | Expect::SayReady if name.is_empty() => Some(None),
             _ => None,
         });
         match later {

@@ -288,8 +288,8 @@ impl Pool {
                     client.talk.answer(piece, &mut client.heard);
                     continue;
                 }
-                let backend = self.free.remove(0);
-                client.talk.arrive(&backend.facts, &mut to_backend);
+                let mut backend = self.free.remove(0);
+                client.talk.arrive(&mut backend.facts, &mut to_backend);
                 client.backend = Some(backend);
             }
             let backend = client.backend.as_mut().unwrap();
