@@ -7,7 +7,6 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::future::Future;
 use std::io;
-use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Instant;
@@ -217,7 +216,6 @@ impl Keeper {
         match held {
             Some(Held::Warm(stream)) if is_quiet(&stream) => Some(stream),
             _ => {
-                drop(self.begun(socket));
                 self.stock.borrow_mut().stale(Instant::now(), socket);
                 self.act();
                 None
@@ -225,19 +223,13 @@ impl Keeper {
         }
     }
 
-    fn lease(self: &Rc<Self>, to: &Destination, socket: SocketId, stream: TcpStream) -> Lease {
-        let gone = self.begun(socket).unwrap_or_else(|| self.begin_lease(to, socket, &stream));
-        Lease { gone, stream }
-    }
-
-    /// What hears of a connection that is as good as handed out.
-    pub(super) fn begin_lease(self: &Rc<Self>, to: &Destination, socket: SocketId, stream: impl AsFd + Copy) -> Gone {
+    pub(super) fn lease(self: &Rc<Self>, to: &Destination, socket: SocketId, stream: TcpStream) -> Lease {
         let keeper = Rc::clone(self);
         let gone = Gone::then(move || {
             keeper.gone.borrow_mut().push(socket);
             keeper.changed.notify_one();
         });
-        self.follow(to, stream, gone)
+        Lease { gone: self.follow(to, &stream, gone), stream }
     }
 }
 
@@ -324,7 +316,6 @@ impl Keeper {
         if self.lift(socket) == Lifted::Taken {
             return self.stock.borrow_mut().taken(Instant::now(), socket);
         }
-        drop(self.begun(socket));
         let held = self.sockets.borrow_mut().remove(&socket);
         if let Some(Held::Opening(opening)) = held {
             opening.abort();

@@ -27,7 +27,7 @@ impl Keeper {
             for socket in self.gone.take() {
                 let key = self.stock.borrow().key(socket);
                 self.stock.borrow_mut().closed(Instant::now(), socket);
-                key.inspect(|key| self.renew(*key));
+                key.inspect(|key| self.look_over(*key));
             }
             self.stock.borrow_mut().tick(Instant::now());
             self.obey();
@@ -52,7 +52,6 @@ impl Keeper {
             self.sockets.borrow_mut().insert(socket, Held::Taken(stream));
             return;
         }
-        drop(self.begun(socket));
         self.stock.borrow_mut().closed(Instant::now(), socket);
     }
 }

@@ -53,15 +53,6 @@ impl Gone {
         Self { then: Some(Box::new(then)), follower: None }
     }
 
-    /// The connection begins anew: nothing was sent yet, but more is known of its path.
-    fn again(&mut self, with: impl FnOnce(Self) -> Self) {
-        if let Some(mut follower) = self.follower.take() {
-            follower(None);
-        }
-        let bare = Self { then: self.then.take(), follower: None };
-        *self = with(bare);
-    }
-
     fn follow(mut self, follower: impl FnMut(Option<&Flow>) + 'static) -> Self {
         self.follower = Some(Box::new(follower));
         self

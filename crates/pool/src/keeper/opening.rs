@@ -1,12 +1,11 @@
 //! What connections show of their paths, and what the next one begins with: the rim of [`crate::window`].
 
 use std::cell::RefCell;
-use std::net::SocketAddr;
-use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::time::Instant;
 
 use nearpath_kernel::sockets::{Flow, flow, open_window};
+use tokio::net::TcpStream;
 
 use super::Gone;
 use super::keep::Keeper;
@@ -21,7 +20,7 @@ impl Keeper {
     }
 
     /// Has a connection that is handed out begin with what its path bears, and `gone` hear what it shows.
-    pub(super) fn follow(self: &Rc<Self>, to: &Destination, stream: impl AsFd + Copy, gone: Gone) -> Gone {
+    pub(super) fn follow(self: &Rc<Self>, to: &Destination, stream: &TcpStream, gone: Gone) -> Gone {
         let Some(one) = self.begin(to, stream) else { return gone };
         if let Some(window) = one.window {
             match open_window(stream, &window) {
@@ -34,11 +33,18 @@ impl Keeper {
         gone.follow(move |seen| keeper.hear(&mut one.borrow_mut(), seen))
     }
 
-    fn begin(&self, to: &Destination, stream: impl AsFd) -> Option<Use> {
+    /// Whether a connection would begin with more than the kernel gives it.
+    pub(super) fn would_open(&self, to: &Destination, stream: &TcpStream) -> bool {
+        let windows = self.windows.borrow();
+        let Some(windows) = windows.as_ref().filter(|windows| !windows.is_empty()) else { return false };
+        let (Ok(peer), Ok(flow)) = (stream.peer_addr(), flow(stream)) else { return false };
+        windows.would_open(Instant::now(), &Way::new(&to.key, peer.ip()), &flow)
+    }
+
+    fn begin(&self, to: &Destination, stream: &TcpStream) -> Option<Use> {
         let mut windows = self.windows.borrow_mut();
         let windows = windows.as_mut()?;
-        let peer = SocketAddr::try_from(rustix::net::getpeername(&stream).ok()??).ok()?;
-        let flow = flow(stream).ok()?;
+        let (peer, flow) = (stream.peer_addr().ok()?, flow(stream).ok()?);
         Some(windows.begin(Instant::now(), Way::new(&to.key, peer.ip()), &flow))
     }
 

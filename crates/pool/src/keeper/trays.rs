@@ -2,14 +2,17 @@
 //!
 //! To the stock such a connection is warm like any other, until it hears that it was taken. So whoever wants to do something with a warm connection lifts
 //! it from its tray first; where it lies there no more, a clerk has it, and word of that is on its way.
+//!
+//! A window is opened when a connection is handed out, by this thread alone. So where a path bears more than every connection begins with, nothing is laid
+//! out, and clerks ask: what is in bulk does not feel it.
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::time::Instant;
 
+use super::Lease;
 use super::keep::{Held, Keeper};
-use super::{Gone, Lease};
 use crate::destination::Destination;
 use crate::shortcut::Tray;
 use crate::stock::{KeyId, SocketId};
@@ -21,8 +24,6 @@ pub(super) struct Trays {
     /// Keys of which nothing lies there.
     bare: Vec<KeyId>,
     laid: HashMap<SocketId, KeyId>,
-    /// What hears of connections that lie there, or lay there: they began when they were laid.
-    begun: HashMap<SocketId, Gone>,
 }
 
 /// What was found when something was to be lifted.
@@ -49,14 +50,13 @@ impl Keeper {
     }
 
     /// A clerk has taken it. `None`: it was closed meanwhile, as far as the keeper can.
-    pub(crate) fn taken(self: &Rc<Self>, socket: SocketId) -> Option<Lease> {
+    pub(crate) fn taken(self: &Rc<Self>, to: &Destination, socket: SocketId) -> Option<Lease> {
         self.trays.borrow_mut().clear(socket);
         let held = self.sockets.borrow_mut().remove(&socket);
         self.stock.borrow_mut().taken(Instant::now(), socket);
         self.act();
-        let gone = self.begun(socket)?;
         match held? {
-            Held::Warm(stream) | Held::Taken(stream) => Some(Lease { stream, gone }),
+            Held::Warm(stream) | Held::Taken(stream) => Some(self.lease(to, socket, stream)),
             Held::Opening(_) => None,
         }
     }
@@ -64,33 +64,24 @@ impl Keeper {
     /// To be asked before anything is done with a warm connection.
     pub(super) fn lift(&self, socket: SocketId) -> Lifted {
         let mut trays = self.trays.borrow_mut();
-        let key = trays.laid.get(&socket).copied();
-        let tray = key.and_then(|key| trays.by_key.get(&key));
-        if tray.is_some_and(|tray| !tray.lift(socket)) {
+        let Some(key) = trays.laid.get(&socket) else { return Lifted::Ours };
+        // What lay on the tray of a key that is forgotten was closed before, unless it was taken.
+        if trays.by_key.get(key).is_none_or(|tray| !tray.lift(socket)) {
             return Lifted::Taken;
         }
         trays.clear(socket);
         Lifted::Ours
     }
 
-    /// What hears of a connection that was laid out once.
-    pub(super) fn begun(&self, socket: SocketId) -> Option<Gone> {
-        self.trays.borrow_mut().begun.remove(&socket)
-    }
-
-    /// A connection of this key has ended: what lies ready begins with what that one has shown, and no longer shares the path with it.
-    pub(super) fn renew(self: &Rc<Self>, key: KeyId) {
-        let Some(to) = self.declared.borrow().destination(key) else { return };
+    /// A connection of this key has ended, and has shown what the path bears: what lies ready may be worth a window now.
+    pub(super) fn look_over(&self, key: KeyId) {
         let lying = self.trays.borrow().laid.iter().find(|(_, of)| **of == key).map(|(socket, _)| *socket);
-        let Some((socket, mut gone)) = lying.and_then(|socket| Some((socket, self.begun(socket)?))) else { return };
-        let duplicate = match self.sockets.borrow().get(&socket) {
-            Some(Held::Warm(stream)) => stream.as_fd().try_clone_to_owned().ok(),
-            _ => None,
-        };
-        if let Some(duplicate) = duplicate {
-            gone.again(|bare| self.follow(&to, &duplicate, bare));
+        if let (Some(to), Some(socket)) = (self.declared.borrow().destination(key), lying)
+            && let Some(Held::Warm(stream)) = self.sockets.borrow().get(&socket)
+            && self.would_open(&to, stream)
+        {
+            self.lift(socket); // it stays warm; whoever wants it asks
         }
-        self.trays.borrow_mut().begun.insert(socket, gone);
     }
 
     /// Nobody has this key any more.
@@ -114,13 +105,10 @@ impl Keeper {
         let duplicate = {
             let sockets = self.sockets.borrow();
             let Some(Held::Warm(stream)) = sockets.get(&socket) else { return None };
-            let is_v4 = stream.peer_addr().is_ok_and(|peer| peer.is_ipv4()); // those of the other family are asked for
-            stream.as_fd().try_clone_to_owned().ok().filter(|_| is_v4)?
+            let fits = stream.peer_addr().is_ok_and(|peer| peer.is_ipv4()) && !self.would_open(&to, stream);
+            fits.then(|| stream.as_fd().try_clone_to_owned().ok())??
         };
-        let gone = self.begun(socket).unwrap_or_else(|| self.begin_lease(&to, socket, &duplicate));
-        let mut trays = self.trays.borrow_mut();
-        trays.begun.insert(socket, gone);
-        trays.laid.insert(socket, key);
+        self.trays.borrow_mut().laid.insert(socket, key);
         tray.lay(socket, duplicate);
         Some(())
     }

@@ -64,7 +64,7 @@ impl Stock for Shelf {
     }
 
     fn taken(&self, to: &Rc<Destination>, socket: SocketId) -> Option<Warm> {
-        let lease = self.keeper.taken(socket)?;
+        let lease = self.keeper.taken(to, socket)?;
         warm(lease, Family::V4)
             .inspect_err(|error| tracing::debug!(to = to.key.to, %error, "it has ended already"))
             .ok()

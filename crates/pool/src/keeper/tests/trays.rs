@@ -28,14 +28,14 @@ fn what_lies_ready_is_taken_without_asking_and_counted_afterwards() {
         keeper.expect(&to);
         let tray = keeper.tray(&to).unwrap();
         let (socket, duplicate) = taken(&tray).await;
-        let lease = keeper.taken(socket).unwrap();
+        let lease = keeper.taken(&to, socket).unwrap();
         let own = TcpStream::from_std(std::net::TcpStream::from(duplicate)).unwrap();
         assert_eq!(own.local_addr().unwrap(), lease.stream.local_addr().unwrap());
         let (next, other) = taken(&tray).await;
         assert_ne!(next, socket);
         let report = keeper.report(Instant::now());
         assert_eq!((report[0].hits, report[0].open), (1, 2), "the next one's word has not come");
-        let second = keeper.taken(next).unwrap();
+        let second = keeper.taken(&to, next).unwrap();
         assert_eq!((keeper.report(Instant::now())[0].hits, server.0.borrow().len()), (2, 2));
         drop((lease, second, own, other));
         eventually("both places are free", async || keeper.report(Instant::now())[0].open <= 1).await;
@@ -54,11 +54,11 @@ fn what_a_clerk_has_taken_is_neither_handed_out_nor_closed() {
         let own = std::net::TcpStream::from(duplicate);
         assert_ne!(other.stream.local_addr().unwrap(), own.local_addr().unwrap(), "the clerk's is another");
         assert_eq!(keeper.report(Instant::now())[0].stale, 0);
-        let lease = keeper.taken(socket).unwrap();
+        let lease = keeper.taken(&to, socket).unwrap();
         let (next, duplicate) = taken(&tray).await;
         keeper.rest(); // closes what is open for nobody
         let mut left = server.other_end(&lease.stream).await;
-        let late = keeper.taken(next).unwrap();
+        let late = keeper.taken(&to, next).unwrap();
         let report = keeper.report(Instant::now());
         assert_eq!((report[0].open, report[0].warm), (3, 0), "it counts, although it was to be closed");
         left.write_all(b"!").await.unwrap();
@@ -81,6 +81,6 @@ fn what_has_ended_on_its_tray_is_closed_and_another_takes_its_place() {
         server.until(1).await;
         let (socket, duplicate) = taken(&tray).await;
         assert_ne!(std::net::TcpStream::from(duplicate).local_addr().unwrap(), first);
-        assert!(keeper.taken(socket).is_some());
+        assert!(keeper.taken(&to, socket).is_some());
     });
 }
