@@ -20,6 +20,7 @@ use super::declared::Declared;
 use super::dial::{LONGEST, dial, set_up};
 use super::names::Names;
 use super::quiet::is_quiet;
+use super::trays::{Lifted, Trays};
 use super::wait::{Refused, Told, Waiting};
 use super::{Backends, Gone, Lease, Need, NoConnection};
 use crate::adapters::Rooms;
@@ -40,10 +41,11 @@ pub(crate) struct Keeper {
     pub(super) minded: Cell<Option<Instant>>,
     pub(crate) rooms: Rc<Rooms>,
     pub(super) declared: RefCell<Declared>,
-    /// What paths bear; `None`: no windows are opened.
-    pub(super) windows: RefCell<Option<Windows>>,
     /// Whether nothing is kept for nobody.
     resting: Cell<bool>,
+    /// What paths bear; `None`: no windows are opened.
+    pub(super) windows: RefCell<Option<Windows>>,
+    pub(super) trays: RefCell<Trays>,
     waiting: RefCell<HashMap<Ticket, oneshot::Sender<Told>>>,
     names: Names,
     /// Why the connection was not taken that is being reported to the stock.
@@ -57,6 +59,8 @@ pub(super) enum Held {
     Opening(AbortHandle),
     /// It is open.
     Warm(TcpStream),
+    /// It is a clerk's, whose word is on its way.
+    Taken(TcpStream),
 }
 
 /// See [`Keeper::stay`].
@@ -124,6 +128,7 @@ impl Keeper {
             }
             self.stock.borrow_mut().forget(Instant::now(), id);
             self.act();
+            self.forget_tray(id);
         }
     }
 
@@ -166,7 +171,7 @@ impl Keeper {
         self.id(key).is_some()
     }
 
-    fn id(&self, key: &Key) -> Option<KeyId> {
+    pub(super) fn id(&self, key: &Key) -> Option<KeyId> {
         self.declared.borrow().id(key)
     }
 }
@@ -221,8 +226,11 @@ impl Keeper {
         self.act();
     }
 
-    /// A warm connection that is handed out, unless it has ended meanwhile.
+    /// A warm connection that is handed out, unless it has ended meanwhile, or a clerk was quicker: then that one is who it was handed out to.
     fn good(self: &Rc<Self>, socket: SocketId) -> Option<TcpStream> {
+        if self.lift(socket) == Lifted::Taken {
+            return None;
+        }
         let held = self.sockets.borrow_mut().remove(&socket);
         match held {
             Some(Held::Warm(stream)) if is_quiet(&stream) => Some(stream),
@@ -234,7 +242,7 @@ impl Keeper {
         }
     }
 
-    fn lease(self: &Rc<Self>, to: &Destination, socket: SocketId, stream: TcpStream) -> Lease {
+    pub(super) fn lease(self: &Rc<Self>, to: &Destination, socket: SocketId, stream: TcpStream) -> Lease {
         let keeper = Rc::clone(self);
         let gone = Gone::then(move || {
             keeper.gone.borrow_mut().push(socket);
@@ -249,6 +257,7 @@ impl Keeper {
     /// Does all that there is to do, and has what follows minded.
     pub(super) fn act(self: &Rc<Self>) {
         self.obey();
+        self.lay_out();
         let (due, minded) = (self.stock.borrow().wake_at(), self.minded.get());
         if due.is_some_and(|due| minded.is_none_or(|minded| due < minded)) {
             self.changed.notify_one();
@@ -321,7 +330,11 @@ impl Keeper {
         }
     }
 
+    /// What a clerk has taken in the same moment is not closed: it is handed out.
     fn close(&self, socket: SocketId) {
+        if self.lift(socket) == Lifted::Taken {
+            return self.stock.borrow_mut().taken(Instant::now(), socket);
+        }
         let held = self.sockets.borrow_mut().remove(&socket);
         if let Some(Held::Opening(opening)) = held {
             opening.abort();

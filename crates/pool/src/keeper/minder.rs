@@ -9,6 +9,7 @@ use tokio::time::sleep_until;
 
 use super::keep::{Held, Keeper};
 use super::quiet::has_ended;
+use super::trays::Lifted;
 use crate::stock::SocketId;
 
 impl Keeper {
@@ -24,10 +25,13 @@ impl Keeper {
                 ended = poll_fn(|cx| self.poll_ended(cx)) => ended.into_iter().for_each(|socket| self.lapsed(socket)),
             }
             for socket in self.gone.take() {
+                let key = self.stock.borrow().key(socket);
                 self.stock.borrow_mut().closed(Instant::now(), socket);
+                key.inspect(|key| self.look_over(*key));
             }
             self.stock.borrow_mut().tick(Instant::now());
             self.obey();
+            self.lay_out();
         }
     }
 
@@ -36,7 +40,7 @@ impl Keeper {
         let sockets = self.sockets.borrow();
         let warm = sockets.iter().filter_map(|(id, held)| match held {
             Held::Warm(stream) => Some((*id, stream)),
-            Held::Opening(_) => None,
+            Held::Opening(_) | Held::Taken(_) => None,
         });
         let ended: Vec<_> = warm.filter(|(_, stream)| has_ended(stream, cx)).map(|(id, _)| id).collect();
         if ended.is_empty() { Poll::Pending } else { Poll::Ready(ended) }
@@ -44,7 +48,10 @@ impl Keeper {
 
     fn lapsed(&self, socket: SocketId) {
         let held = self.sockets.borrow_mut().remove(&socket);
-        drop(held);
+        if let (Lifted::Taken, Some(Held::Warm(stream))) = (self.lift(socket), held) {
+            self.sockets.borrow_mut().insert(socket, Held::Taken(stream));
+            return;
+        }
         self.stock.borrow_mut().closed(Instant::now(), socket);
     }
 }

@@ -14,6 +14,7 @@ mod quiet;
 mod report;
 #[cfg(test)]
 mod tests;
+mod trays;
 mod wait;
 
 use std::future::Future;

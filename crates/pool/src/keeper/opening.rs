@@ -33,6 +33,14 @@ impl Keeper {
         gone.follow(move |seen| keeper.hear(&mut one.borrow_mut(), seen))
     }
 
+    /// Whether a connection would begin with more than the kernel gives it.
+    pub(super) fn would_open(&self, to: &Destination, stream: &TcpStream) -> bool {
+        let windows = self.windows.borrow();
+        let Some(windows) = windows.as_ref().filter(|windows| !windows.is_empty()) else { return false };
+        let (Ok(peer), Ok(flow)) = (stream.peer_addr(), flow(stream)) else { return false };
+        windows.would_open(Instant::now(), &Way::new(&to.key, peer.ip()), &flow)
+    }
+
     fn begin(&self, to: &Destination, stream: &TcpStream) -> Option<Use> {
         let mut windows = self.windows.borrow_mut();
         let windows = windows.as_mut()?;

@@ -19,6 +19,8 @@ use tokio::task::{LocalSet, spawn_local};
 use super::{Backends, Keeper, Lease, Need, NoConnection};
 use crate::destination::{Destination, Key};
 
+mod trays;
+
 /// A server that keeps what it accepts.
 #[derive(Default, Clone)]
 struct Server(Rc<RefCell<Vec<TcpStream>>>);

@@ -18,6 +18,8 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::decide::{self, Doubt, Family, Nature};
 use super::neighbours::{Search, judge};
+use super::tray::Tray;
+use crate::stock::SocketId;
 
 /// The longest address that is asked about.
 const ADDRESS: usize = 28;
@@ -26,6 +28,8 @@ const ADDRESS: usize = 28;
 pub(super) enum Asked {
     /// A warm socket is wanted, or word that there is none.
     Warm(usize, Family),
+    /// One was taken from its tray, and whether it was handed over then.
+    Taken(usize, SocketId, bool),
     /// A call was left to the way out.
     Note(usize, Doubt),
 }
@@ -37,6 +41,8 @@ pub(super) struct Clerk {
     fresh_v6: Option<Options>,
     /// Where warm sockets are for, by the destinations' numbers.
     places: Vec<Option<SocketAddrV4>>,
+    /// Where one of those lies ready.
+    trays: Vec<Option<Tray>>,
     ask: UnboundedSender<Asked>,
     answers: Receiver<Option<OwnedFd>>,
     looks_around: bool,
@@ -47,11 +53,12 @@ impl Clerk {
     pub(super) fn new(
         handed: Handed,
         places: Vec<Option<SocketAddrV4>>,
+        trays: Vec<Option<Tray>>,
         (ask, answers): (UnboundedSender<Asked>, Receiver<Option<OwnedFd>>),
         looks_around: bool,
     ) -> Self {
         let Handed { listener, fresh_v4, fresh_v6 } = handed;
-        Self { listener, fresh_v4, fresh_v6, places, ask, answers, looks_around, threads: Threads::default() }
+        Self { listener, fresh_v4, fresh_v6, places, trays, ask, answers, looks_around, threads: Threads::default() }
     }
 
     /// Until all that could call have ended.
@@ -89,9 +96,19 @@ impl Clerk {
         if !self.listener.waits(call) {
             return Err(Doubt::Hidden);
         }
+        if let Some((socket, warm)) = self.ready(number, family) {
+            let handed = self.hand(call, &warm, &look);
+            let _ = self.ask.send(Asked::Taken(number, socket, handed.is_ok())); // as above
+            return handed.map_err(|_| Doubt::Hidden);
+        }
         let asked = self.ask.send(Asked::Warm(number, family)).ok();
         let warm = asked.and_then(|()| self.answers.recv().ok()).flatten().ok_or(Doubt::Empty)?;
         self.hand(call, &warm, &look).map_err(|_| Doubt::Hidden)
+    }
+
+    /// What lies ready: nobody has to be woken for it.
+    fn ready(&self, number: usize, family: Family) -> Option<(SocketId, OwnedFd)> {
+        self.trays[number].as_ref().filter(|_| family == Family::V4)?.take()
     }
 
     fn hand(&self, call: &Call, warm: &OwnedFd, look: &Look) -> io::Result<()> {

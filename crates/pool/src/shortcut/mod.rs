@@ -13,6 +13,7 @@ mod given;
 mod neighbours;
 mod shelf;
 mod supervisor;
+mod tray;
 mod warm;
 
 use std::io;
@@ -22,9 +23,12 @@ use std::rc::Rc;
 pub use decide::{Doubt, Family};
 pub use given::Given;
 pub(crate) use shelf::Shelf;
+#[doc(hidden)]
+pub use shelf::kept;
 pub use supervisor::supervise;
 #[doc(hidden)]
 pub use supervisor::supervise_blindly;
+pub use tray::Tray;
 pub use warm::Warm;
 
 use tokio::io::Interest;
@@ -32,12 +36,25 @@ use tokio::io::unix::AsyncFd;
 
 use crate::destination::Destination;
 use crate::ledger::Ledger;
+use crate::stock::SocketId;
 
 /// Where warm sockets are had. None of this waits.
 pub trait Stock {
     /// Takes one that is connected, healthy at this moment, and was never used; of the family asked for, because the program sees it in every address.
     /// Where there is none, the way out is asked next.
     fn take(&self, to: &Rc<Destination>, family: Family) -> Option<Warm>;
+
+    /// Where one for IPv4 sockets lies ready to be taken without asking; `None`: each is asked for.
+    fn tray(&self, to: &Rc<Destination>) -> Option<Tray> {
+        let _ = to;
+        None
+    }
+
+    /// It was taken from there.
+    fn taken(&self, to: &Rc<Destination>, socket: SocketId) -> Option<Warm> {
+        let _ = (to, socket);
+        None
+    }
 
     /// Where it is written down.
     fn ledger(&self, to: &Rc<Destination>) -> Rc<Ledger>;

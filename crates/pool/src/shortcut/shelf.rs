@@ -8,10 +8,11 @@ use std::rc::Rc;
 
 use rustix::net::{AddressFamily, sockopt};
 
-use super::{Family, Stock, Warm};
+use super::{Family, Stock, Tray, Warm};
 use crate::destination::{Destination, Key};
 use crate::keeper::{Keeper, Lease};
 use crate::ledger::Ledger;
+use crate::stock::SocketId;
 
 /// See the module. Destinations that the instance wants through IPv6 sockets have keys of their own, from the first such wish until this is dropped.
 pub(crate) struct Shelf {
@@ -38,6 +39,14 @@ impl Shelf {
     }
 }
 
+/// The stock that a node has, for one destination.
+#[doc(hidden)] // for tests of the whole, with the node's own keeper
+pub fn kept(to: &Rc<Destination>) -> Rc<dyn Stock> {
+    let keeper = Keeper::start();
+    keeper.expect(to);
+    Shelf::of(&keeper)
+}
+
 impl Drop for Shelf {
     fn drop(&mut self) {
         self.by_v6.take().values().for_each(|to| self.keeper.expect_no_more(to));
@@ -48,6 +57,17 @@ impl Stock for Shelf {
     fn take(&self, to: &Rc<Destination>, family: Family) -> Option<Warm> {
         let lease = self.keeper.take(&self.destination(to, family))?;
         warm(lease, family).inspect_err(|error| tracing::debug!(to = to.key.to, %error, "not to be given")).ok()
+    }
+
+    fn tray(&self, to: &Rc<Destination>) -> Option<Tray> {
+        self.keeper.tray(to)
+    }
+
+    fn taken(&self, to: &Rc<Destination>, socket: SocketId) -> Option<Warm> {
+        let lease = self.keeper.taken(to, socket)?;
+        warm(lease, Family::V4)
+            .inspect_err(|error| tracing::debug!(to = to.key.to, %error, "it has ended already"))
+            .ok()
     }
 
     fn ledger(&self, to: &Rc<Destination>) -> Rc<Ledger> {

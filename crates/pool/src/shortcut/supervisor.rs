@@ -43,7 +43,8 @@ async fn attend(
 ) -> io::Result<()> {
     let ((ask, mut asked), (answer, answers)) = (unbounded_channel(), channel());
     let places = caller.destinations.iter().map(|to| place(to)).collect();
-    let clerk = Clerk::new(handed, places, (ask, answers), looks_around);
+    let wanted = caller.destinations.iter().map(|to| place(to).and_then(|_| stock.tray(to)));
+    let clerk = Clerk::new(handed, places, wanted.collect(), (ask, answers), looks_around);
     thread::Builder::new().name("connects".into()).spawn(move || clerk.work())?;
     while let Some(asked) = asked.recv().await {
         match asked {
@@ -57,6 +58,14 @@ async fn attend(
                     ledger.passed(Doubt::Empty.reason())
                 }
                 let _ = answer.send(warm); // a clerk that has gone leaves it closed
+            }
+            Asked::Taken(number, socket, handed) => {
+                let to = &caller.destinations[number];
+                let own = stock.taken(to, socket).map(|warm| given.note(warm));
+                drop(own); // from here on it is the function's alone
+                if handed {
+                    stock.ledger(to).gave();
+                }
             }
             Asked::Note(number, doubt) => stock.ledger(&caller.destinations[number]).passed(doubt.reason()),
         }

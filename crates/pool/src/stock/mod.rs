@@ -109,6 +109,37 @@ impl Stock {
         Some(newest)
     }
 
+    /// The warm connection that [`take`](Self::take) would give.
+    pub fn newest(&self, key: KeyId) -> Option<SocketId> {
+        self.racks.get(key.0)?.warm.back().copied()
+    }
+
+    /// Whose a connection is.
+    pub fn key(&self, socket: SocketId) -> Option<KeyId> {
+        self.sockets.get(socket.0).map(|held| held.key)
+    }
+
+    /// A warm connection was taken without asking; one that was to be closed at the same moment, too. Else nothing has happened.
+    pub fn taken(&mut self, now: Instant, socket: SocketId) {
+        let Some(&Socket { key, state, .. }) = self.sockets.get(socket.0) else { return };
+        let rack = self.rack_mut(key);
+        match state {
+            State::Warm => rack.warm.retain(|warm| *warm != socket),
+            State::Closing => rack.wasted -= 1,
+            State::Connecting | State::Out => return,
+        }
+        rack.hits += 1;
+        rack.demand.asked(now);
+        let at = rack.place;
+        self.set(now, socket, State::Out);
+        if state == State::Closing {
+            self.place_mut(at).closing -= 1; // whoever was to have its room waits for another's
+            self.settle(now, at);
+            self.reclaim(at);
+        }
+        self.restock(now, key);
+    }
+
     /// A client asks for a connection that nobody has used. It waits for room until `deadline`; how long its connection may take to open is for whoever opens
     /// it to say, by [`failed`](Self::failed).
     pub fn ask(&mut self, now: Instant, key: KeyId, asker: Asker, deadline: Instant) -> Answer {

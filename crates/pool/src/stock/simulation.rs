@@ -13,8 +13,17 @@ const IDLE: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone)]
 enum Step {
-    Ask { function: usize, wait: u64 },
-    Take { function: usize },
+    Ask {
+        function: usize,
+        wait: u64,
+    },
+    Take {
+        function: usize,
+    },
+    /// A clerk takes one, and its word comes at once.
+    Taken(usize),
+    /// The stock has one closed that a clerk takes at that moment.
+    Snatched(usize),
     Cancel(usize),
     Connected(usize),
     Failed(usize),
@@ -22,8 +31,15 @@ enum Step {
     Idles(usize),
     DropsWarm(usize),
     Closed(usize),
-    Expects { function: usize, clients: u32 },
-    Redeploy { function: usize, max: u32, warm: u32 },
+    Expects {
+        function: usize,
+        clients: u32,
+    },
+    Redeploy {
+        function: usize,
+        max: u32,
+        warm: u32,
+    },
     Forget(usize),
     Pass(u64),
 }
@@ -33,6 +49,8 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         8 => (function.clone(), 0u64..5_000).prop_map(|(function, wait)| Step::Ask { function, wait }),
         2 => function.clone().prop_map(|function| Step::Take { function }),
+        2 => any.prop_map(Step::Taken),
+        2 => any.prop_map(Step::Snatched),
         2 => any.prop_map(Step::Cancel),
         8 => any.prop_map(Step::Connected),
         2 => any.prop_map(Step::Failed),
@@ -63,6 +81,7 @@ struct Line {
     key: KeyId,
     fate: Fate,
     open: Instant,
+    was_open: bool,
     given: bool,
 }
 
@@ -125,6 +144,8 @@ impl World {
                 let socket = self.stock.take(self.now, self.current[function]);
                 self.hand_out(self.current[function], socket);
             }
+            Step::Taken(n) => self.taken(n, Fate::Kept),
+            Step::Snatched(n) => self.taken(n, Fate::Ending),
             Step::Cancel(n) => self.cancel(n),
             Step::Connected(n) => self.connected(n),
             Step::Failed(n) => {
@@ -167,6 +188,13 @@ impl World {
         }
     }
 
+    fn taken(&mut self, n: usize, fate: Fate) {
+        let Some(socket) = self.pick(n, fate).filter(|socket| self.lines[socket].was_open) else { return };
+        self.stock.taken(self.now, socket);
+        let line = self.lines.get_mut(&socket).expect("it was picked");
+        (line.fate, line.given) = (Fate::Used, true);
+    }
+
     fn hand_out(&mut self, key: KeyId, socket: Option<SocketId>) {
         let Some(socket) = socket else { return };
         let line = self.lines.get_mut(&socket).expect("only what is open is handed out");
@@ -187,7 +215,7 @@ impl World {
     fn connected(&mut self, n: usize) {
         let Some(socket) = self.pick(n, Fate::Opening) else { return };
         let line = self.lines.get_mut(&socket).expect("it was picked");
-        (line.fate, line.open) = (Fate::Kept, self.now);
+        (line.fate, line.open, line.was_open) = (Fate::Kept, self.now, true);
         self.stock.connected(self.now, socket);
     }
 
@@ -272,7 +300,8 @@ impl World {
     fn open(&mut self, key: KeyId, socket: SocketId) {
         let place = self.keys[&key].place;
         assert!(self.at(place) < self.keys[&key].max, "nothing is opened above the ceiling");
-        let old = self.lines.insert(socket, Line { key, fate: Fate::Opening, open: self.now, given: false });
+        let old =
+            self.lines.insert(socket, Line { key, fate: Fate::Opening, open: self.now, was_open: false, given: false });
         assert!(old.is_none(), "a connection's id is never used again");
     }
 

@@ -10,7 +10,7 @@ pub struct KeyId(pub(super) u64);
 
 /// One connection, from the moment that it is to be opened until it is closed. Never used again for another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SocketId(pub(super) u64);
+pub struct SocketId(pub(crate) u64);
 
 /// One who waits. Tickets grow in the order in which they are drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

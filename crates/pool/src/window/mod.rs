@@ -68,6 +68,12 @@ impl Windows {
         Use { way, number: self.last, lost: flow.lost, window }
     }
 
+    /// Whether [`begin`](Self::begin) may give a window to one that shows this.
+    pub fn would_open(&self, now: Instant, way: &Way, flow: &Flow) -> bool {
+        let initial = u64::from(INITIAL) * u64::from(flow.segment);
+        self.paths.get(way).is_some_and(|path| path.bears(now) > initial)
+    }
+
     /// What a connection has shown since it was given, or since it was last told; while it lives or when it ends.
     pub fn learn(&mut self, now: Instant, one: &mut Use, flow: &Flow) {
         let lost = flow.lost > std::mem::replace(&mut one.lost, flow.lost);

@@ -25,7 +25,7 @@ fn cost() {
         }
     };
     for _ in 0..RUNS {
-        let full = Pool::new(server.address, Setup { warm: 420, refill: false, looks: true });
+        let full = Pool::new(server.address, Setup { warm: 420, refill: false, ..Setup::default() });
         full.tally(); // it has been filled
         note("1 natively", natively(&mut command));
         note("2 through, nothing warm", empty.run(&mut command));

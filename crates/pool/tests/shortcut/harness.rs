@@ -15,7 +15,7 @@ use nearpath_kernel::seccomp::handover;
 use nearpath_pool::destination::{Caller, Destination, Key};
 use nearpath_pool::keeper::Gone;
 use nearpath_pool::ledger::Ledger;
-use nearpath_pool::shortcut::{Family, Given, Stock, Warm, supervise, supervise_blindly};
+use nearpath_pool::shortcut::{Family, Given, Stock, Warm, kept, supervise, supervise_blindly};
 use nearpath_types::egress::{Egress, Host, Mode, Protocol, Shared, Tls, Writes};
 use nearpath_types::{Eip, FunctionId, InstanceId};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, socketpair};
@@ -58,11 +58,13 @@ pub(crate) struct Setup {
     pub(crate) refill: bool,
     /// Whether it looks at the caller's other descriptors.
     pub(crate) looks: bool,
+    /// Whether the warm sockets are those of a node's keeper, one of which lies ready.
+    pub(crate) kept: bool,
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Self { warm: 4, refill: true, looks: true }
+        Self { warm: 4, refill: true, looks: true, kept: false }
     }
 }
 
@@ -77,6 +79,11 @@ impl Pool {
     /// One that keeps `warm` sockets a family.
     pub(crate) fn with(server: SocketAddr, warm: usize) -> Self {
         Self::new(server, Setup { warm, ..Setup::default() })
+    }
+
+    /// One with the keeper of a node.
+    pub(crate) fn of_a_node(server: SocketAddr) -> Self {
+        Self::new(server, Setup { kept: true, ..Setup::default() })
     }
 
     /// A control: one that does not look at the caller's other descriptors.
@@ -135,8 +142,9 @@ impl Pool {
 }
 
 async fn work(server: SocketAddr, setup: Setup, mut orders: mpsc::UnboundedReceiver<Job>) {
-    let (stock, given) = (Rc::new(Shelf::new(server, setup)), Given::start().unwrap());
-    let caller = Rc::new(caller(&server));
+    let (caller, given) = (Rc::new(caller(&server)), Given::start().unwrap());
+    let to = &caller.destinations[0];
+    let stock: Rc<dyn Stock> = if setup.kept { kept(to) } else { Rc::new(Shelf::new(server, setup)) };
     while let Some(job) = orders.recv().await {
         match job {
             Job::Supervise(socket) => {
@@ -150,7 +158,8 @@ async fn work(server: SocketAddr, setup: Setup, mut orders: mpsc::UnboundedRecei
                 });
             }
             Job::Tell(tell) => {
-                let (hits, passed) = (stock.ledger.given.get(), stock.ledger.passed.borrow().clone());
+                let ledger = stock.ledger(to);
+                let (hits, passed) = (ledger.given.get(), ledger.passed.borrow().clone());
                 let _ = tell.send(Tally { given: hits, open: given.open(), passed });
             }
         }

@@ -5,5 +5,6 @@ mod cost;
 mod doubts;
 mod harness;
 mod isolation;
+mod kept;
 mod languages;
 mod server;
