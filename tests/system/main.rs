@@ -2,6 +2,7 @@
 //! gateway, with real sandboxes. One binary, so that it links once.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 
+mod ahead;
 mod badinput;
 mod boutique;
 mod canaries;

@@ -179,6 +179,11 @@ impl Node {
         self.pool.ask()
     }
 
+    /// A call of a function has arrived whose egress declares reads (`prefetch`): they are issued now. Never waits.
+    pub fn foresee(&self, function: &FunctionId) {
+        self.pool.foresee(function);
+    }
+
     /// The node is about to end: what it has open outside for nobody is closed, and nothing more is opened ahead. A successor has ceilings of its own,
     /// and opens connections of its own.
     pub fn rest(&self) {

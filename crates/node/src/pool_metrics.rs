@@ -7,6 +7,7 @@ use std::fmt::Error;
 use std::sync::Arc;
 
 use nearpath_daemon::metrics::Registry;
+use nearpath_types::FunctionId;
 use nearpath_types::pool::PoolStatus;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
@@ -28,6 +29,11 @@ impl PoolReport {
         let report = Self(machine);
         registry.with(|registry| registry.register_collector(Box::new(report.clone())));
         report
+    }
+
+    /// A call of a function has arrived whose egress declares reads.
+    pub(crate) fn foresee(&self, function: &FunctionId) {
+        self.0.foresee(function);
     }
 
     /// As it is now.
@@ -100,7 +106,7 @@ fn oldest(to: &mut DescriptorEncoder, all: &[PoolStatus]) -> Result<(), Error> {
 
 fn counters(to: &mut DescriptorEncoder, all: &[PoolStatus]) -> Result<(), Error> {
     type Value = fn(&PoolStatus) -> u64;
-    let counters: [(&str, &str, Value); 9] = [
+    let counters: [(&str, &str, Value); 14] = [
         ("nearpath_pool_hits", "Clients that got a connection that was open already", |one| one.hits),
         ("nearpath_pool_given", "Of these, warm sockets that took the place of a function's own", |one| one.given),
         ("nearpath_pool_opened", "Connections that began with a window which their path had borne", |one| one.opened),
@@ -110,6 +116,11 @@ fn counters(to: &mut DescriptorEncoder, all: &[PoolStatus]) -> Result<(), Error>
         ("nearpath_pool_failed", "Connections that the destination did not take", |one| one.failed),
         ("nearpath_pool_stale", "Warm connections found dead when they were to be handed out", |one| one.stale),
         ("nearpath_pool_resets", "Used connections cleaned for their next client", |one| one.resets),
+        ("nearpath_pool_cache_hits", "Requests answered with what was kept of an earlier answer", |one| one.cache_hits),
+        ("nearpath_pool_early_writes", "Writes taken before the destination had them", |one| one.early_writes),
+        ("nearpath_pool_failed_writes", "Of these, what did not get there", |one| one.failed_writes),
+        ("nearpath_pool_prefetch_used", "Reads issued when a call arrived, and used", |one| one.prefetch_used),
+        ("nearpath_pool_prefetch_unused", "Such reads that nobody asked for in time", |one| one.prefetch_unused),
     ];
     for (name, help, value) in counters {
         let mut metric = to.encode_descriptor(name, help, None, MetricType::Counter)?;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::rc::Rc;
 
-use nearpath_types::egress::{Egress, Protocol, Tls};
+use nearpath_types::egress::{Egress, Protocol, Tls, Writes};
 use nearpath_types::{Eip, FunctionId, InstanceId};
 
 /// An instance that may go out.
@@ -58,7 +58,8 @@ impl Destination {
 
 /// As [`Destination::may_be_given`].
 pub(crate) fn may_be_given(to: &Egress) -> bool {
-    to.protocol == Protocol::Tcp && to.tls == Tls::Pass && to.login.is_none() && to.warm > 0
+    let sync = to.writes == Writes::Sync; // else the node has to see what is written
+    sync && to.protocol == Protocol::Tcp && to.tls == Tls::Pass && to.login.is_none() && to.warm > 0
 }
 
 /// Connections with equal keys serve each other's functions.

@@ -30,6 +30,20 @@ pub struct Ledger {
     pub passed: RefCell<BTreeMap<&'static str, u64>>,
     /// Of the connections given, those that took the place of a function's own.
     pub given: Cell<u64>,
+    /// Requests answered with what was kept of an earlier answer.
+    pub cached: Cell<u64>,
+    /// Of those that the destination had to confirm first, answers that were still good.
+    pub confirmed: Cell<u64>,
+    /// Writes that were answered before they were done, and connections whose writes were taken so.
+    pub early: Cell<u64>,
+    /// Of those, writes that failed.
+    pub lost: Cell<u64>,
+    /// Failures that the function was told of.
+    pub told: Cell<u64>,
+    /// Reads that were issued when a call of the function arrived, and used.
+    pub foreseen: Cell<u64>,
+    /// Such reads that nobody asked for in time.
+    pub unforeseen: Cell<u64>,
     /// Connections given that began with a window which their path had borne.
     pub opened: Cell<u64>,
     /// Clients that had to keep a connection, by the reason.

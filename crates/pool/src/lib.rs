@@ -18,6 +18,7 @@ mod pool;
 pub mod shortcut;
 pub mod stock;
 pub mod tls;
+pub mod unwritten;
 pub mod window;
 
 pub use pool::{Admission, Admitted, Pool, Tell};

@@ -18,10 +18,9 @@ use nearpath_kernel::sandbox::Destination as Known;
 use nearpath_types::egress::{Egress, Host};
 use nearpath_types::pool::PoolStatus;
 use nearpath_types::{Eip, FunctionId, InstanceId};
-use tokio::sync::mpsc;
 
 use crate::destination::{Destination, Key};
-use crate::exit::{self, Order};
+use crate::exit::{self, Order, Wires};
 use crate::keys::{Keys, Secrets};
 use crate::places::{NoPlace, Places};
 
@@ -80,7 +79,7 @@ struct Shared {
     /// Whether a warm socket can take the place of a function's own on this machine.
     shortcut: bool,
     desk: Mutex<Desk>,
-    orders: mpsc::UnboundedSender<Order>,
+    wires: Wires,
 }
 
 /// What is answered for now.
@@ -96,12 +95,12 @@ impl Pool {
     /// # Errors
     /// When there is no thread or no descriptor to be had.
     pub fn start(doorway: Arc<Doorway>, gateway: Ipv4Addr, tell: Tell) -> io::Result<Self> {
-        let (orders, fenced) = exit::start(tell)?;
+        let (wires, fenced) = exit::start(tell)?;
         let shortcut = fenced.and_then(|()| shortcut_possible());
         let shortcut =
             shortcut.inspect_err(|why| tracing::info!(%why, "the node carries all connections itself")).is_ok();
         let desk = Desk { places: Places::new(gateway), keys: Keys::default(), ports: BTreeMap::new() };
-        Ok(Self(Arc::new(Shared { doorway, shortcut, desk: Mutex::new(desk), orders })))
+        Ok(Self(Arc::new(Shared { doorway, shortcut, desk: Mutex::new(desk), wires })))
     }
 
     /// Lets an instance out, before it starts. Blocks for about a tenth of a millisecond.
@@ -135,6 +134,19 @@ impl Pool {
         let (tell, told) = std::sync::mpsc::sync_channel(1);
         let asked = self.order(Order::Report(tell));
         asked.ok().and_then(|()| told.recv_timeout(PATIENCE).ok()).unwrap_or_default()
+    }
+
+    /// Waits until what functions wrote to destinations with `writes=async` is delivered, or until `deadline`. Whether all of it is.
+    pub fn settle(&self, deadline: Duration) -> bool {
+        let (done, wait) = std::sync::mpsc::sync_channel(1);
+        let asked = self.order(Order::Settle(done));
+        asked.is_ok_and(|()| wait.recv_timeout(deadline).is_ok())
+    }
+
+    /// A call of a function has arrived whose egress declares reads: they are issued before its code asks for them. Never waits; is passed over where there
+    /// is too much of it.
+    pub fn foresee(&self, function: &FunctionId) {
+        let _ = self.0.wires.hints.try_send(function.clone());
     }
 
     fn place(&self, who: &Admission, egress: &Egress, admitted: &mut Admitted) -> io::Result<Option<Destination>> {
@@ -179,7 +191,7 @@ impl Pool {
     }
 
     fn order(&self, order: Order) -> io::Result<()> {
-        self.0.orders.send(order).map_err(|_| ended())
+        self.0.wires.orders.send(order).map_err(|_| ended())
     }
 
     fn desk(&self) -> MutexGuard<'_, Desk> {

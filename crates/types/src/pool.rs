@@ -55,6 +55,21 @@ pub struct PoolStatus {
     /// Calls of connect() for which none did, by the reason: they went by the node's way out.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub passed: BTreeMap<String, u64>,
+    /// Requests answered with what was kept of an earlier answer (`cache`).
+    #[serde(default)]
+    pub cache_hits: u64,
+    /// Writes, or connections of a protocol that is not known, that were taken before the destination had them (`writes=async`).
+    #[serde(default)]
+    pub early_writes: u64,
+    /// Of those, what did not get there.
+    #[serde(default)]
+    pub failed_writes: u64,
+    /// Reads that were issued when a call arrived (`prefetch`), and used.
+    #[serde(default)]
+    pub prefetch_used: u64,
+    /// Such reads that nobody asked for in time.
+    #[serde(default)]
+    pub prefetch_unused: u64,
     /// Bytes to the destination. Those of connections that took the place of a function's own are in neither number.
     pub sent_bytes: u64,
     /// Bytes from it.
@@ -86,6 +101,11 @@ impl PoolStatus {
         self.sent_bytes += other.sent_bytes;
         self.received_bytes += other.received_bytes;
         self.given += other.given;
+        self.cache_hits += other.cache_hits;
+        self.early_writes += other.early_writes;
+        self.failed_writes += other.failed_writes;
+        self.prefetch_used += other.prefetch_used;
+        self.prefetch_unused += other.prefetch_unused;
         add_up(&mut self.pins, &other.pins);
         add_up(&mut self.passed, &other.passed);
         self.oldest_seconds = [self.oldest_seconds, other.oldest_seconds].into_iter().flatten().reduce(f64::max);

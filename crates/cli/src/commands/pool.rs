@@ -69,6 +69,7 @@ fn table(all: &[PoolStatus]) -> Table {
         "RESETS",
         "BYTES",
         "AGE",
+        "AHEAD",
         "PINS",
     ];
     let mut table = (3..14).fold(Table::new(&headings), Table::right);
@@ -78,9 +79,23 @@ fn table(all: &[PoolStatus]) -> Table {
         let bytes = size(one.sent_bytes.saturating_add(one.received_bytes));
         let age = one.oldest_seconds.map_or("-".to_owned(), |age| format!("{age:.0}s"));
         let pins: Vec<_> = one.pins.iter().map(|(why, count)| format!("{why} {count}")).collect();
-        table.row(names.into_iter().chain(now(one)).chain(counts).chain([bytes, age, pins.join(", ")]));
+        table.row(names.into_iter().chain(now(one)).chain(counts).chain([bytes, age, ahead(one), pins.join(", ")]));
     }
     table
+}
+
+/// What the node did before the destination or the function asked for it: what is not 0.
+fn ahead(one: &PoolStatus) -> String {
+    let counts = [
+        ("cached", one.cache_hits),
+        ("early", one.early_writes),
+        ("lost", one.failed_writes),
+        ("prefetched", one.prefetch_used),
+        ("in vain", one.prefetch_unused),
+    ];
+    let told: Vec<_> =
+        counts.iter().filter(|(_, count)| *count > 0).map(|(what, count)| format!("{what} {count}")).collect();
+    if told.is_empty() { "-".to_owned() } else { told.join(", ") }
 }
 
 /// What is at this moment: its own connections, the warm ones of them, all below the ceiling, clients that wait.
@@ -142,6 +157,8 @@ mod tests {
             max: 20,
             hits,
             sent_bytes: hits * 1024,
+            cache_hits: 3,
+            failed_writes: 1,
             pins: [("LISTEN".to_owned(), 2)].into(),
             ..PoolStatus::default()
         }
@@ -152,7 +169,7 @@ mod tests {
         let text = table(&[one(7)]).render();
         let row = text.lines().nth(1).unwrap();
         assert!(row.starts_with("cart.dev  db:5432      postgres     3     0  12/20"), "{text}");
-        assert!(row.ends_with("7.0 KiB    -  LISTEN 2"), "{text}");
+        assert!(row.ends_with("7.0 KiB    -  cached 3, lost 1  LISTEN 2"), "{text}");
     }
 
     #[test]

@@ -76,6 +76,10 @@ impl Control for FrontDesk {
         }
     }
 
+    fn called(&self, function: &FunctionId) {
+        self.node.get().into_iter().for_each(|node| node.foresee(function));
+    }
+
     fn admin(&self, request: Request<nearpath_wire::Body>) -> BoxFuture<'static, Response<nearpath_wire::Body>> {
         let Some(controller) = self.controller.get() else {
             return Box::pin(std::future::ready(unavailable()));

@@ -186,7 +186,7 @@ impl AsRawFd for Ends {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Write;
+    use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
 
     #[test]
@@ -197,7 +197,9 @@ mod tests {
             let server = TcpListener::bind(at).unwrap();
             let given = TcpStream::connect(server.local_addr().unwrap()).unwrap();
             let (peer, known) = (server.accept().unwrap(), Identity::of(&given).unwrap());
-            (&given).write_all(&[7; 1000]).unwrap();
+            (&given).write_all(&[7; 300_000]).unwrap();
+            let (mut peer, _) = peer;
+            peer.read_exact(&mut vec![0; 300_000]).unwrap();
             drop((given, peer));
             let half_a_minute = Timespec { tv_sec: 30, tv_nsec: 0 };
             let ended = loop {
@@ -206,7 +208,9 @@ mod tests {
                     _ => poll(&mut [PollFd::new(&ends.0, PollFlags::IN)], Some(&half_a_minute)).unwrap(),
                 };
             };
-            assert_eq!(ended.flow.unwrap().sent, 1000, "{ended:?}");
+            let flow = ended.flow.unwrap();
+            assert_eq!((flow.sent, flow.lost), (300_000, 0), "{flow:?}");
+            assert!(flow.rate > 0 && flow.window > 1 && flow.segment > 500 && flow.round_trip.is_some(), "{flow:?}");
         }
     }
 

@@ -11,6 +11,8 @@ pub enum State {
     Established,
     /// Not connected: new, or over.
     Closed,
+    /// This end has said all, and the other one has not confirmed it.
+    Ending,
     /// Anything else.
     Other,
 }
@@ -23,6 +25,7 @@ pub fn state(socket: impl AsFd) -> io::Result<State> {
     let mut first = [0]; // `tcpi_state` of `struct tcp_info`, of which the kernel gives as much as is asked for
     match (get(socket, libc::IPPROTO_TCP, libc::TCP_INFO, &mut first)?, first) {
         (1, [1]) => Ok(State::Established),
+        (1, [4 | 9 | 11]) => Ok(State::Ending),
         (1, [7]) => Ok(State::Closed),
         _ => Ok(State::Other),
     }

@@ -13,8 +13,8 @@ use nearpath_kernel::cgroup::{Cgroup, Cgroups, Controller, Limits as KernelLimit
 use nearpath_kernel::sandbox::{self, Bind, Isolation, Launcher, Network, Spec};
 use nearpath_kernel::switch::Switch;
 use nearpath_pool::{Admission, Admitted, Pool};
-use nearpath_types::Eip;
 use nearpath_types::pool::PoolStatus;
+use nearpath_types::{Eip, FunctionId};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 use tokio::io::unix::AsyncFd;
 
@@ -34,6 +34,8 @@ pub struct KernelMachine {
     pool: Option<Pool>,
 }
 
+/// Longest wait for what instances left behind: the longest `flush` there may be, and a little.
+const SETTLE: Duration = Duration::from_secs(605);
 /// What stands where the kernel keeps nobody from anything.
 const UNENFORCED: &str = "egress is not enforced without a sandbox: this function reaches what this machine reaches";
 /// What stands where there is no way out.
@@ -121,6 +123,19 @@ impl Machine for KernelMachine {
             remains: Mutex::new(Some(Remains { cgroup, _scratch: scratch, _admitted: admitted, _passage: passage })),
         };
         Ok(Launched { pid, stdout, stderr, notes, identity, remarks, process: Arc::new(process) })
+    }
+
+    fn foresee(&self, function: &FunctionId) {
+        self.pool.iter().for_each(|pool| pool.foresee(function));
+    }
+
+    fn settle(&self) {
+        let settled = self.pool.as_ref().is_none_or(|pool| pool.settle(SETTLE));
+        if !settled {
+            tracing::warn!(
+                "writes of functions to destinations with `writes=async` are lost: there is no time left to deliver them"
+            );
+        }
     }
 
     fn leave(&self) {

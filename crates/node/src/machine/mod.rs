@@ -165,6 +165,12 @@ pub trait Machine: Send + Sync + 'static {
     /// When something could not be removed; the text names it.
     fn sweep(&self) -> io::Result<()>;
 
+    /// Waits until what instances left behind for destinations outside is delivered, each for as long as its destination permits. Blocks.
+    fn settle(&self) {}
+
+    /// A call of a function has arrived whose egress declares reads. Must not block.
+    fn foresee(&self, _function: &FunctionId) {}
+
     /// Removes what the node itself keeps on the machine, once nothing runs on it any more.
     fn leave(&self) {}
 

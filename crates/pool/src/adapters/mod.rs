@@ -4,7 +4,9 @@
 //! only when the protocol itself has shown that nothing of this client is left in it. What it cannot prove it closes.
 
 pub mod bench;
+pub mod forecast;
 pub mod http;
+pub mod larder;
 pub mod mysql;
 pub mod postgres;
 pub mod pump;
@@ -14,9 +16,12 @@ pub mod socket;
 
 use std::rc::Rc;
 
+use tokio::sync::watch;
+
 use crate::destination::{Caller, Destination};
 use crate::keeper::Backends;
 use crate::ledger::Ledger;
+use crate::unwritten::Unwritten;
 
 pub use rooms::{Room, Rooms};
 
@@ -33,4 +38,8 @@ pub struct Visit {
     pub rooms: Rc<Rooms>,
     /// What is written down of it.
     pub ledger: Rc<Ledger>,
+    /// Where failures of writes are left that were answered before they were done.
+    pub unwritten: Rc<Unwritten>,
+    /// Fails when the client's instance has ended; `None`: then this visit is ended from outside.
+    pub here: Option<watch::Receiver<()>>,
 }

@@ -34,9 +34,13 @@ pub trait Room: Any {
 #[derive(Default)]
 pub struct Rooms {
     rooms: RefCell<BTreeMap<(Key, TypeId), Rc<dyn Room>>>,
+    memories: RefCell<BTreeMap<(Key, TypeId), Rc<dyn Any>>>,
     /// Whether rooms are shut from the beginning.
     shut: Cell<bool>,
 }
+
+/// Keys of which something is remembered while no instance has them.
+const REMEMBERED: usize = 1_024;
 
 impl Rooms {
     /// The adapter's room for a destination, made at its first use.
@@ -49,6 +53,19 @@ impl Rooms {
         let mut rooms = self.rooms.borrow_mut();
         let room = rooms.entry((to.key.clone(), TypeId::of::<R>())).or_insert_with(open).clone();
         (room as Rc<dyn Any>).downcast().expect("the entry's key names its type")
+    }
+
+    /// What is known of how a destination is used. It outlives the room, for a function that sleeps and is called again, but not its settings.
+    pub fn memory<M: Default + 'static>(&self, to: &Destination) -> Rc<M> {
+        let mut memories = self.memories.borrow_mut();
+        let at = (to.key.clone(), TypeId::of::<M>());
+        if !memories.contains_key(&at) {
+            let same = |key: &Key| Key { epoch: to.key.epoch, ..key.clone() } == to.key;
+            let full = memories.len() >= REMEMBERED;
+            memories.retain(|(key, _), _| !full && !same(key));
+        }
+        let memory = memories.entry(at).or_insert_with(|| Rc::new(M::default())).clone();
+        memory.downcast().expect("the entry's key names its type")
     }
 
     /// Closes the connection below the same ceiling that has been idle longest, whoever's it was: somebody whom it cannot serve waits below the ceiling. Whether

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::rc::Rc;
 
+use nearpath_types::egress::Writes;
 use nearpath_types::{Eip, FunctionId, InstanceId};
 use tokio::sync::watch;
 
@@ -50,6 +51,13 @@ pub(crate) struct Pass {
     pub(crate) here: watch::Receiver<()>,
     pub(crate) waiting: Counted,
     _open: Counted,
+}
+
+impl Pass {
+    /// Whether the connection goes on when its instance has ended, until what it wrote is delivered.
+    pub(super) fn is_async(&self) -> bool {
+        matches!(self.to.egress.writes, Writes::Async { .. })
+    }
 }
 
 /// One more, until it is ended or dropped.
@@ -105,6 +113,12 @@ impl Guests {
     /// Who has an address.
     pub(crate) fn caller(&self, eip: Eip) -> Option<Rc<Caller>> {
         self.by_address.get(&eip.0).map(|guest| Rc::clone(&guest.caller))
+    }
+
+    /// An instance of a function, and where it gets connections.
+    pub(crate) fn any_of(&self, function: &FunctionId) -> Option<(Rc<Caller>, Rc<dyn Backends>)> {
+        let found = self.by_address.values().find(|guest| guest.caller.function == *function)?;
+        Some((Rc::clone(&found.caller), Rc::clone(&found.backends)))
     }
 
     /// Whether who comes from one address may go to the other.

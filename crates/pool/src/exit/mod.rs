@@ -5,6 +5,8 @@
 //! adapter or as it is ([`carry`]). Whatever an instance had open ends with it.
 
 mod carry;
+mod deliver;
+mod foresee;
 mod guests;
 mod notices;
 mod supervised;
@@ -17,14 +19,14 @@ use std::collections::HashMap;
 use std::io;
 use std::net::{SocketAddr, SocketAddrV4};
 use std::os::fd::OwnedFd;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::mpsc::SyncSender;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use nearpath_kernel::bpf::Fence;
 use nearpath_types::pool::PoolStatus;
-use nearpath_types::{Eip, InstanceId};
+use nearpath_types::{Eip, FunctionId, InstanceId};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime;
 use tokio::sync::mpsc;
@@ -34,6 +36,7 @@ use crate::destination::{Caller, Destination};
 use crate::keeper::Keeper;
 use crate::pool::{Admission, Done, Tell};
 use crate::shortcut::Given;
+use crate::unwritten::Unwritten;
 use carry::reset_at_close;
 use guests::{Guests, Refusal};
 use notices::Notices;
@@ -53,10 +56,22 @@ pub(crate) enum Order {
     Listen(u16, std::net::TcpListener),
     /// Nobody does any more.
     Close(u16),
+    /// Somebody wants to know when all is delivered that was taken.
+    Settle(Done),
     /// Nothing is to be kept open for nobody any more.
     Rest,
     /// Somebody wants to know how things stand.
     Report(SyncSender<Vec<PoolStatus>>),
+}
+
+/// Calls of functions that are remembered until the thread has looked at them; more are passed over.
+const HINTS: usize = 256;
+
+/// Ways to the thread.
+pub(crate) struct Wires {
+    pub(crate) orders: mpsc::UnboundedSender<Order>,
+    /// Functions that were called just now.
+    pub(crate) hints: mpsc::Sender<FunctionId>,
 }
 
 /// What the thread has.
@@ -66,25 +81,29 @@ pub(crate) struct Exit {
     notices: RefCell<Notices>,
     tell: Tell,
     keeper: Rc<Keeper>,
+    unwritten: Rc<Unwritten>,
+    /// Functions that were called and have no instance yet.
+    called: RefCell<HashMap<FunctionId, Instant>>,
     /// What was given away; `None` until something is, or where the kernel does not tell.
     given: RefCell<Option<Rc<Given>>>,
 }
 
 /// Starts the thread; it ends with its orders. Whether its connections may be given away is known then, or why not: not without a fence that keeps them
 /// where they were connected to.
-pub(crate) fn start(tell: Tell) -> io::Result<(mpsc::UnboundedSender<Order>, io::Result<()>)> {
+pub(crate) fn start(tell: Tell) -> io::Result<(Wires, io::Result<()>)> {
     let ((give, take), (began, begun)) = (mpsc::unbounded_channel(), std::sync::mpsc::sync_channel(1));
+    let (hint, hints) = mpsc::channel(HINTS);
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
     let run = move || {
         let (fence, fenced) =
             Fence::around_this_thread().map_or_else(|why| (None, Err(why)), |fence| (Some(fence), Ok(())));
         let _ = began.send(fenced); // the node may have given up
         let opens = fence.as_ref().is_some_and(|fence| fence.opens_windows().is_ok());
-        LocalSet::new().block_on(&runtime, async { Exit::new(tell, opens).obey(take).await });
+        LocalSet::new().block_on(&runtime, async { Exit::new(tell, opens).obey(take, hints).await });
     };
     thread::Builder::new().name("pool".into()).spawn(run)?;
     let fenced = begun.recv().map_err(|_| io::Error::other("the pool's thread did not start"))?;
-    Ok((give, fenced))
+    Ok((Wires { orders: give, hints: hint }, fenced))
 }
 
 impl Exit {
@@ -94,16 +113,37 @@ impl Exit {
         if opens_windows {
             keeper.open_windows();
         }
-        Rc::new(Self { guests, listeners, notices, tell, keeper, given: RefCell::default() })
+        Rc::new_cyclic(|exit: &Weak<Self>| {
+            let exit = Weak::clone(exit);
+            let say = move |caller: &Caller, to: &str, what: &str| {
+                if let Some(exit) = exit.upgrade() {
+                    exit.notice(caller, to, what);
+                }
+            };
+            let unwritten = Rc::new(Unwritten::told_by(Box::new(say)));
+            let (called, given) = (RefCell::default(), RefCell::default());
+            Self { guests, listeners, notices, tell, keeper, unwritten, called, given }
+        })
     }
 
-    async fn obey(self: Rc<Self>, mut orders: mpsc::UnboundedReceiver<Order>) {
-        while let Some(order) = orders.recv().await {
+    async fn obey(self: Rc<Self>, mut orders: mpsc::UnboundedReceiver<Order>, mut hints: mpsc::Receiver<FunctionId>) {
+        loop {
+            let order = tokio::select! {
+                order = orders.recv() => match order {
+                    Some(order) => order,
+                    None => return,
+                },
+                Some(function) = hints.recv() => {
+                    self.foresee(&function);
+                    continue;
+                }
+            };
             match order {
                 Order::Admit(who, to, done) => {
                     let backends = self.keeper.for_function(&who.function);
                     let caller = self.guests.borrow_mut().admit(*who, to, backends);
                     caller.destinations.iter().for_each(|to| self.keeper.expect(to));
+                    self.foresee_late(&caller.function);
                     let _ = done.send(()); // the node may have given up
                 }
                 Order::Supervise(eip, listener) => self.supervise(eip, listener),
@@ -114,6 +154,13 @@ impl Exit {
                 }
                 Order::Rest => self.keeper.rest(),
                 Order::Report(to) => drop(to.send(self.keeper.report(Instant::now()))), // who asked may have gone
+                Order::Settle(done) => {
+                    let unwritten = Rc::clone(&self.unwritten);
+                    spawn_local(async move {
+                        unwritten.settled().await;
+                        let _ = done.send(()); // who asked may have given up
+                    });
+                }
                 Order::Listen(port, listener) => self.listen(port, listener),
                 Order::Close(port) => {
                     let listener = self.listeners.borrow_mut().remove(&port);

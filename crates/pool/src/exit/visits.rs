@@ -10,6 +10,7 @@ use tokio::net::TcpStream;
 
 use super::Exit;
 use super::carry::{carry, reset_at_close};
+use super::deliver::Carrier;
 use super::guests::Pass;
 use crate::adapters::{Visit, http, mysql, postgres, redis};
 use crate::keeper::{Lease, NoConnection};
@@ -22,6 +23,9 @@ impl Exit {
         let mut here = pass.here.clone();
         let to = Rc::clone(&pass.to);
         let _ = client.set_nodelay(true); // it is in the same kernel; a failure costs time alone
+        if pass.is_async() {
+            return self.outlive(client, pass).await;
+        }
         let served = tokio::select! {
             biased;
             _ = here.changed() => return,
@@ -52,6 +56,8 @@ impl Exit {
             backends: Rc::clone(&pass.backends),
             rooms: Rc::clone(&self.keeper.rooms),
             ledger: self.keeper.ledger(&pass.to),
+            unwritten: Rc::clone(&self.unwritten),
+            here: pass.is_async().then(|| pass.here.clone()),
         }
     }
 
@@ -100,5 +106,44 @@ impl Exit {
             NoConnection::Refused { .. } => format!("a connection was reset: no connection to {why}"),
         };
         self.notice(&pass.caller, &pass.to.key.to, &what);
+    }
+}
+
+/// Connections whose writes are taken at once: they go on when their instance has ended.
+impl Exit {
+    async fn outlive(self: Rc<Self>, client: TcpStream, pass: Pass) {
+        let to = Rc::clone(&pass.to);
+        let (_stay, _delivery) = (self.keeper.stay(&to), self.unwritten.begin());
+        let served = match to.egress.protocol {
+            Protocol::Redis => redis::serve(client, self.visit_of(&pass)).await,
+            _ => self.deliver(&client, pass).await,
+        };
+        if let Err(error) = served {
+            tracing::debug!(to = to.key.to, %error, "a connection broke");
+        }
+    }
+
+    async fn deliver(&self, client: &TcpStream, pass: Pass) -> io::Result<()> {
+        let (ledger, to, caller) = (self.keeper.ledger(&pass.to), &pass.to.key.to, &pass.caller);
+        if let Some(why) = self.unwritten.take(&caller.function, to) {
+            Ledger::count(&ledger.told, 1);
+            reset_at_close(client);
+            self.notice(caller, to, &format!("a connection was reset: an earlier write failed: {why}"));
+            return Ok(());
+        }
+        let connect = pass.backends.connect(&pass.to, Instant::now() + pass.to.egress.wait);
+        let carrier = Carrier::new(client, &pass, &ledger);
+        let Err(lost) = carrier.run(connect).await else { return Ok(()) };
+        reset_at_close(client);
+        if lost.taken {
+            Ledger::count(&ledger.lost, 1);
+            self.unwritten.failed(caller, to, &lost.why);
+        } else {
+            self.notice(caller, to, &format!("a connection was reset: {}", lost.why));
+        }
+        if lost.taken && lost.gone {
+            self.unwritten.owe(caller, to, &lost.why);
+        }
+        Ok(())
     }
 }

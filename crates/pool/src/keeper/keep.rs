@@ -63,6 +63,19 @@ pub(super) enum Held {
     Taken(TcpStream),
 }
 
+/// See [`Keeper::stay`].
+#[derive(Debug)]
+pub(crate) struct Stay {
+    keeper: Rc<Keeper>,
+    to: Rc<Destination>,
+}
+
+impl Drop for Stay {
+    fn drop(&mut self) {
+        self.keeper.expect_no_more(&self.to);
+    }
+}
+
 /// The connections that one function asks for: its clients wait in a line of their own.
 struct Asking {
     keeper: Rc<Keeper>,
@@ -97,6 +110,12 @@ impl Keeper {
             self.stock.borrow_mut().expects(now, id, 1);
         }
         self.act();
+    }
+
+    /// Somebody who came from an instance may need connections when that has ended: as long as this is kept, the key is known.
+    pub(crate) fn stay(self: &Rc<Self>, to: &Rc<Destination>) -> Option<Stay> {
+        let known = self.id(&to.key).is_some() && self.declared.borrow_mut().joins(&to.key);
+        known.then(|| Stay { keeper: Rc::clone(self), to: Rc::clone(to) })
     }
 
     /// Such an instance has ended.

@@ -9,6 +9,9 @@ use super::{INITIAL, MOST};
 
 /// In which what nobody shows again counts half, and after a loss the limit doubles.
 const MINUTE: Duration = Duration::from_secs(60);
+/// Least that a loss leaves as the limit, in octets: twice what every connection begins with. A loss may be a segment that was late, or of a connection that
+/// sent next to nothing.
+const LEAST: u64 = 32 << 10;
 /// As long as a connection's first flight counts as under way, while it is in use.
 const FLIGHT: Duration = Duration::from_secs(1);
 
@@ -46,7 +49,8 @@ impl Path {
     pub(super) fn learn(&mut self, now: Instant, flow: &Flow, lost: bool) {
         let bears = self.bears(now);
         if lost {
-            self.limit = Some((bears.max(bore(flow)) / 2, now));
+            tracing::debug!(bears, lost = flow.lost, "a path has lost something");
+            self.limit = Some(((bears.max(bore(flow)) / 2).max(LEAST), now));
             self.borne = 0;
             return;
         }

@@ -111,6 +111,17 @@ fn a_loss_takes_it_and_is_remembered() {
 }
 
 #[test]
+fn a_loss_of_next_to_nothing_is_not_for_ever() {
+    let now = Instant::now();
+    let mut windows = Windows::default();
+    used(&mut windows, now, &Flow { lost: 1, ..flow(0) });
+    used(&mut windows, now, &flow(400_000));
+    roughly(next(&mut windows, now), 32 << 10);
+    used(&mut windows, now + MINUTE, &flow(400_000));
+    roughly(next(&mut windows, now + MINUTE), 64 << 10);
+}
+
+#[test]
 fn a_loss_counts_once() {
     let now = Instant::now();
     let (mut windows, mut seen) = (learned(now, 400_000), flow(400_000));

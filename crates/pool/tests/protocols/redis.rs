@@ -1,7 +1,7 @@
 //! Redis and its clients.
 
 use nearpath_pool::adapters::redis::serve;
-use nearpath_types::egress::{Egress, Protocol};
+use nearpath_types::egress::{Egress, Login, Protocol};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::process::Command;
@@ -29,7 +29,7 @@ pub(crate) async fn stage_with(server: &Server, change: impl Fn(Egress) -> Egres
 }
 
 /// Sends `text` as it is typed, and reads until `end`.
-async fn ask(client: &mut TcpStream, text: &str, end: &str) -> String {
+pub(crate) async fn ask(client: &mut TcpStream, text: &str, end: &str) -> String {
     client.write_all(text.as_bytes()).await.unwrap();
     let (mut said, mut part) = (Vec::new(), [0; 4096]);
     while !said.ends_with(end.as_bytes()) {
@@ -40,7 +40,7 @@ async fn ask(client: &mut TcpStream, text: &str, end: &str) -> String {
     String::from_utf8(said).unwrap()
 }
 
-const PY: &str = r#"
+pub(crate) const PY: &str = r#"
 import sys, redis, threading
 host, port = sys.argv[1], int(sys.argv[2])
 for protocol in (2, 3):
@@ -127,6 +127,25 @@ fn the_node_logs_in_where_it_is_told_to() {
         assert_eq!(script(python, PY, stage.at).await, "good\n");
         let own = PY.replace("db=3,", "db=3, username='me', password='nobody looks at it',");
         assert_eq!(script(python, &own, stage.at).await, "good\n");
+    });
+}
+
+#[test]
+fn a_client_begins_in_the_database_that_egress_names() {
+    on_stage(async {
+        let server = need!(server::redis(&["--requirepass", "pw"]).await, "redis-server");
+        let login = login("default").map(|login| Login { database: Some("3".into()), ..login });
+        let egress = Egress { login, ..egress(Protocol::Redis, server.at) };
+        let stage = Stage::open(egress, &[("password", "pw\n")], serve).await;
+        for (words, last, replies) in [
+            ("SET k three\r\nSELECT 0\r\nSET k none\r\n", "+OK\r\n+OK\r\n+OK\r\n", "+OK\r\n+OK\r\n+OK\r\n"),
+            ("GET k\r\n", "three\r\n", "$5\r\nthree\r\n"),
+            ("SELECT 1\r\nRESET\r\nGET k\r\n", "three\r\n", "+OK\r\n+RESET\r\n$5\r\nthree\r\n"),
+            ("SELECT 0\r\nGET k\r\n", "none\r\n", "+OK\r\n$4\r\nnone\r\n"),
+        ] {
+            let mut client = TcpStream::connect(stage.at).await.unwrap();
+            assert_eq!(ask(&mut client, words, last).await, replies);
+        }
     });
 }
 

@@ -12,7 +12,8 @@ use nearpath_pool::adapters::Visit;
 use nearpath_pool::destination::{Caller, Destination, Key};
 use nearpath_pool::keeper::{Backends, Gone, Lease, Need, NoConnection};
 use nearpath_pool::ledger::Ledger;
-use nearpath_types::egress::{Egress, Host, Login, Mode, Protocol, Shared, Tls};
+use nearpath_pool::unwritten::Unwritten;
+use nearpath_types::egress::{Egress, Host, Login, Mode, Protocol, Shared, Tls, Writes};
 use nearpath_types::{Eip, InstanceId};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::LocalSet;
@@ -32,6 +33,9 @@ pub(crate) fn egress(protocol: Protocol, server: SocketAddr) -> Egress {
         login: None,
         tls: Tls::Pass,
         shared: Shared::Function,
+        cache: None,
+        writes: Writes::Sync,
+        prefetch: Vec::new(),
     }
 }
 
@@ -116,7 +120,10 @@ pub(crate) struct Stage {
     pub(crate) at: SocketAddr,
     pub(crate) backends: Rc<Direct>,
     pub(crate) ledger: Rc<Ledger>,
+    pub(crate) unwritten: Rc<Unwritten>,
     pub(crate) ended: Rc<RefCell<Vec<std::io::Result<()>>>>,
+    /// What its clients are served with.
+    pub(crate) visit: RefCell<Option<Visit>>,
 }
 
 impl Stage {
@@ -128,8 +135,11 @@ impl Stage {
     {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let (backends, ledger, ended) = (Rc::new(Direct::default()), Rc::new(Ledger::default()), Rc::default());
-        let stage = Self { at: listener.local_addr().unwrap(), backends, ledger, ended };
+        let unwritten = Rc::default();
+        let stage =
+            Self { at: listener.local_addr().unwrap(), backends, ledger, unwritten, ended, visit: RefCell::default() };
         let visit = visit(egress, secrets, &stage);
+        stage.visit.replace(Some(visit.clone()));
         let ended = stage.ended.clone();
         tokio::task::spawn_local(async move {
             while let Ok((client, _)) = listener.accept().await {
@@ -146,6 +156,11 @@ impl Stage {
     /// Waits until so many clients have been served to their end.
     pub(crate) async fn served(&self, clients: usize) {
         nearpath_testkit::eventually("the clients' ends", async || self.ended.borrow().len() >= clients).await;
+    }
+
+    /// A call of the function arrives.
+    pub(crate) fn called(&self, adapter: fn(&Visit)) {
+        adapter(self.visit.borrow().as_ref().unwrap());
     }
 
     /// Why clients kept their backends.
@@ -173,6 +188,8 @@ fn visit(egress: Egress, secrets: &[(&str, &str)], stage: &Stage) -> Visit {
         backends: stage.backends.clone(),
         rooms: Rc::default(),
         ledger: stage.ledger.clone(),
+        unwritten: stage.unwritten.clone(),
+        here: None,
     }
 }
 

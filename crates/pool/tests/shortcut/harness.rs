@@ -16,7 +16,7 @@ use nearpath_pool::destination::{Caller, Destination, Key};
 use nearpath_pool::keeper::Gone;
 use nearpath_pool::ledger::Ledger;
 use nearpath_pool::shortcut::{Family, Given, Stock, Warm, kept, supervise, supervise_blindly};
-use nearpath_types::egress::{Egress, Host, Mode, Protocol, Shared, Tls};
+use nearpath_types::egress::{Egress, Host, Mode, Protocol, Shared, Tls, Writes};
 use nearpath_types::{Eip, FunctionId, InstanceId};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, socketpair};
 use tokio::sync::mpsc;
@@ -226,6 +226,9 @@ fn caller(server: &SocketAddr) -> Caller {
         login: None,
         tls: Tls::Pass,
         shared: Shared::Function,
+        cache: None,
+        writes: Writes::Sync,
+        prefetch: Vec::new(),
     };
     let destination = Rc::new(Destination { egress, stands, key, secrets: BTreeMap::new() });
     Caller { instance: InstanceId(1), function, chain: None, eip: Eip(stands), destinations: vec![destination] }

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 
 use nearpath_testkit::skip;
 
-use crate::doubts::{client, client_or_skip};
+use crate::doubts::{client, client_or_skip, printed};
 use crate::harness::{Pool, natively};
 use crate::server::Server;
 
@@ -15,7 +15,7 @@ fn programs_that_connect_again_and_again_print_what_they_print_without() {
     for way in ["plain", "nonblock", "threads", "plain"] {
         let alone = natively(&mut client_or_skip!(way, &server));
         let through = pool.run(&mut client_or_skip!(way, &server));
-        assert_eq!((through.out, through.code), (alone.out, alone.code), "{way}: {}", through.err);
+        assert_eq!((printed(&through), through.code), (printed(&alone), alone.code), "{way}: {}", through.err);
     }
     assert!(pool.given() > 0, "{:?}", pool.tally());
     pool.all_closed();

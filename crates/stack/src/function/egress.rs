@@ -51,11 +51,23 @@ fn setting(entry: &Entry, to: &str, declared: &mut Option<Declared>, problems: &
     if entry.key.starts_with("x-") {
         return;
     }
-    let Some(value) = problems.text(&entry.value, &entry.key) else { return };
-    let place = if SETTINGS.contains(&entry.key.as_str()) { value.place } else { entry.place };
-    if let Some(Err(flaw)) = declared.as_mut().map(|declared| declared.set(&entry.key, &value.text)) {
+    let Some(value) = value(entry, problems) else { return };
+    let place = if SETTINGS.contains(&entry.key.as_str()) { entry.value.place } else { entry.place };
+    if let Some(Err(flaw)) = declared.as_mut().map(|declared| declared.set(&entry.key, &value)) {
         tell(to, &flaw, place, problems);
     }
+}
+
+/// A setting's text; a list, where there may be several, is one with `|` between.
+fn value(entry: &Entry, problems: &mut Problems<'_>) -> Option<String> {
+    if entry.key != "prefetch" || !matches!(entry.value.kind, Kind::List(_)) {
+        return Some(problems.text(&entry.value, &entry.key)?.text);
+    }
+    let mut texts = Vec::new();
+    for item in problems.list(&entry.value, &entry.key) {
+        texts.push(problems.text(item, "an item of prefetch")?.text);
+    }
+    Some(texts.join("|"))
 }
 
 /// Reports what is wrong with the destination `to`.

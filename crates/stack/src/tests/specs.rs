@@ -167,6 +167,15 @@ fn a_destination_is_a_text_or_a_map() {
 }
 
 #[test]
+fn reads_ahead_are_a_list_or_a_text() {
+    for reads in ["['GET /rates', /day]", "'GET /rates|GET /day'"] {
+        let egress = format!("[{{to: 'api.x:80', protocol: http, prefetch: {reads}}}]");
+        let stack = good(&format!("functions:\n  a: {{image: x, egress: {egress}}}\n"));
+        assert_eq!(annotation(&stack, "a", "egress"), Some("api.x:80 protocol=http prefetch=/rates|/day"));
+    }
+}
+
+#[test]
 fn merge_keys_and_anchors() {
     let stack = good(
         "x-base: &base\n  image: x\n  labels: {l: '1'}\nfunctions:\n  a: {<<: *base}\n  b:\n    <<: [*base]\n    image: y\n",

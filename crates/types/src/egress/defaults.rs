@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
-use super::{Egress, Host, Mode, Protocol, Shared, Tls};
+use super::{Egress, Host, Mode, Protocol, Shared, Tls, Writes};
 
 /// Ports at which the server speaks first: FTP, SSH, SMTP, POP3, IMAP, submission of mail, MySQL. A connection kept open there has its greeting
 /// waiting, and grows old.
 const SERVER_FIRST: [u16; 7] = [21, 22, 25, 110, 143, 587, 3306];
+/// How long the node goes on delivering what a function left to it.
+pub(super) const FLUSH: Duration = Duration::from_secs(10);
 /// Most kept open for nobody.
 const WARM: u32 = 8;
 
@@ -57,6 +59,9 @@ impl Egress {
             login: None,
             tls: Tls::Pass,
             shared: Shared::Function,
+            cache: None,
+            writes: Writes::Sync,
+            prefetch: Vec::new(),
         }
     }
 

@@ -1,5 +1,6 @@
 //! Destinations outside that a function may reach, and how the node carries it there.
 
+mod ahead;
 mod defaults;
 mod flaw;
 mod host;
@@ -46,6 +47,12 @@ pub struct Egress {
     pub tls: Tls,
     /// Who shares connections.
     pub shared: Shared,
+    /// Whether answers are kept, and how long or how many; `None`: no.
+    pub cache: Option<Cache>,
+    /// When a write counts as done.
+    pub writes: Writes,
+    /// What is read for the function as soon as somebody calls it: paths of HTTP, keys of Redis.
+    pub prefetch: Vec<String>,
 }
 
 /// What is spoken with a destination. The default goes by the port: 5432, 3306 and 6379 are what they are known for, all others are [`Protocol::Tcp`].
@@ -83,6 +90,29 @@ pub struct Login {
     pub password: Option<String>,
     /// The database; `None`: the one that the client names.
     pub database: Option<String>,
+}
+
+/// Which answers are kept to be given again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Cache {
+    /// HTTP: what the server permits to keep (RFC 9111), so many bytes of it at most.
+    Bytes(u64),
+    /// Redis: values, for so long at most.
+    For(Duration),
+}
+
+/// When a write counts as done for the function that made it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Writes {
+    /// When the destination says so.
+    Sync,
+    /// When the node has it.
+    Async {
+        /// How long the node goes on delivering when the function is gone.
+        flush: Duration,
+    },
 }
 
 /// Who speaks TLS with the destination.

@@ -4,12 +4,15 @@ use std::time::Duration;
 
 use crate::duration;
 
+use super::ahead;
 use super::flaw::{Flaw, brief};
 use super::{Egress, Host, Login, Mode, Protocol, Shared, Tls};
 
 /// The settings that there are.
-pub const SETTINGS: &[&str] =
-    &["protocol", "mode", "max", "warm", "idle", "age", "wait", "user", "password", "database", "tls", "ca", "shared"];
+pub const SETTINGS: &[&str] = &[
+    "protocol", "mode", "max", "warm", "idle", "age", "wait", "user", "password", "database", "tls", "ca", "shared",
+    "cache", "writes", "flush", "prefetch",
+];
 /// The highest ceiling: more connections to one place are beyond what one address has ports for, with room for everything else.
 const MOST_OPEN: u32 = 10_000;
 /// Longest user, database or name of a secret, in bytes.
@@ -35,6 +38,10 @@ pub(super) struct Settings {
     originate: Option<bool>,
     ca: Option<String>,
     shared: Option<Shared>,
+    cache: Option<String>,
+    detached: Option<bool>,
+    flush: Option<Duration>,
+    prefetch: Option<String>,
 }
 
 impl Settings {
@@ -56,6 +63,10 @@ impl Settings {
             "database" => once(&mut self.database, key, plain(key, value)?),
             "tls" => once(&mut self.originate, key, word(key, value, TLS)?),
             "ca" => once(&mut self.ca, key, secret(key, value)?),
+            "cache" => once(&mut self.cache, key, value.to_owned()),
+            "writes" => once(&mut self.detached, key, word(key, value, WRITES)?),
+            "flush" => once(&mut self.flush, key, length(key, value)?),
+            "prefetch" => once(&mut self.prefetch, key, value.to_owned()),
             _ => once(&mut self.shared, key, word(key, value, SHARED)?),
         }
     }
@@ -72,6 +83,7 @@ impl Settings {
         if self.mode.is_some() && !protocol.is_sql() {
             return Err(Flaw::value("mode", "only protocols postgres and mysql have one"));
         }
+        let tls = spoken(protocol, port, tls(self.originate.unwrap_or(false), self.ca)?)?;
         Ok(Egress {
             mode: self.mode.unwrap_or(default.mode),
             warm: self.warm.unwrap_or(default.warm),
@@ -79,8 +91,11 @@ impl Settings {
             age: self.age.unwrap_or(default.age),
             wait: self.wait.unwrap_or(default.wait),
             login: login(protocol, self.user, self.password, self.database)?,
-            tls: spoken(protocol, port, tls(self.originate.unwrap_or(false), self.ca)?)?,
             shared: self.shared.unwrap_or(default.shared),
+            cache: self.cache.map(|text| ahead::cache(protocol, &text)).transpose()?,
+            writes: ahead::writes(protocol, &tls, self.detached.unwrap_or(false), self.flush)?,
+            prefetch: self.prefetch.map_or(Ok(Vec::new()), |text| ahead::prefetch(protocol, &text))?,
+            tls,
             ..default
         })
     }
@@ -143,6 +158,7 @@ const PROTOCOLS: Vocabulary<Protocol> = (
 );
 const MODES: Vocabulary<Mode> = (&["session", "transaction"], &[Mode::Session, Mode::Transaction]);
 const TLS: Vocabulary<bool> = (&["pass", "originate"], &[false, true]);
+const WRITES: Vocabulary<bool> = (&["sync", "async"], &[false, true]);
 const SHARED: Vocabulary<Shared> = (&["function", "chain"], &[Shared::Function, Shared::Chain]);
 
 fn word<T: Copy>(key: &'static str, value: &str, (known, meant): Vocabulary<T>) -> Result<T, Flaw> {
@@ -155,7 +171,7 @@ fn number(key: &'static str, value: &str, least: u32) -> Result<u32, Flaw> {
     number.ok_or_else(|| Flaw::value(key, format!("`{}` is no number from {least} to {MOST_OPEN}", brief(value))))
 }
 
-fn length(key: &'static str, value: &str) -> Result<Duration, Flaw> {
+pub(super) fn length(key: &'static str, value: &str) -> Result<Duration, Flaw> {
     duration::parse(value).map_err(|error| Flaw::value(key, error.to_string()))
 }
 

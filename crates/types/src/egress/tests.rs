@@ -45,9 +45,27 @@ fn every_setting_is_read() {
         login: Some(login),
         tls: Tls::Originate { ca: Some("ca.pem".into()) },
         shared: Shared::Chain,
+        cache: None,
+        writes: Writes::Sync,
+        prefetch: Vec::new(),
     };
     assert_eq!(one(text), wanted);
     assert_eq!(wanted.secrets().collect::<Vec<_>>(), ["db-password", "ca.pem"]);
+}
+
+#[test]
+fn what_the_node_does_ahead_is_read() {
+    let http = one("api:80 protocol=http cache=16MB prefetch=/rates?x=1|/day|/rates?x=1");
+    assert_eq!(http.cache, Some(Cache::Bytes(16_000_000)));
+    assert_eq!(http.prefetch, ["/rates?x=1", "/day"]);
+    let redis = one("cache:6379 cache=5s writes=async flush=3s prefetch=motd");
+    assert_eq!(redis.cache, Some(Cache::For(Duration::from_secs(5))));
+    assert_eq!(redis.writes, Writes::Async { flush: Duration::from_secs(3) });
+    assert_eq!(one("log:514 writes=async").writes, Writes::Async { flush: Duration::from_secs(10) });
+    let mut declared = Declared::to("api:80").unwrap();
+    declared.set("prefetch", "GET /a|GET /b").unwrap();
+    declared.set("protocol", "http").unwrap();
+    assert_eq!(declared.finish().unwrap().prefetch, ["/a", "/b"], "the word GET may stand where blanks may");
 }
 
 #[test]
@@ -70,6 +88,19 @@ fn what_is_wrong_is_told() {
         ("db:5432 user=x password=secret:../x", "password: `../x` is not the name of a secret"),
         ("db:5432 user=", "user: it is empty"),
         ("db:6379 database=x", "database: those of Redis are numbers"),
+        ("db:1 cache=1MB", "cache: only protocols http and redis have one"),
+        ("db:1 protocol=http cache=5s", "cache: `5s` is no size from 64KiB to 4GiB; write for example 16MB"),
+        ("db:1 protocol=http cache=9GiB", "cache: `9GiB` is no size"),
+        ("db:6379 cache=16MB", "cache: invalid duration"),
+        ("db:6379 cache=0", "cache: it is no time up to 3600s"),
+        ("db:5432 writes=async", "writes: only protocols tcp and redis"),
+        ("db:1 writes=asnyc", "writes: `asnyc` is none of sync, async"),
+        ("db:1 writes=async tls=originate", "writes: protocol tcp has"),
+        ("db:1 flush=3s", "flush: it needs `writes=async` beside it"),
+        ("db:1 writes=async flush=1h", "flush: it is longer than 600s"),
+        ("db:1 prefetch=/x", "prefetch: only protocols http and redis have it"),
+        ("db:1 protocol=http prefetch=x", "prefetch: `x` is no path"),
+        ("db:6379 prefetch=a||b", "prefetch: a read has 1 to 512 plain characters"),
         ("db:443 protocol=http", "protocol: http at port 443 needs `tls=originate` beside it"),
         ("db:443 protocol=http tls=pass", "protocol: http at port 443 needs `tls=originate` beside it"),
         ("db:1 ca=secret:x", "ca: it needs `tls=originate` beside it"),
@@ -112,6 +143,29 @@ fn a_login(protocol: Protocol) -> impl Strategy<Value = Option<Login>> {
     prop::option::of(login).prop_map(move |login| login.filter(|_| protocol.has_login()))
 }
 
+/// What may be set of those that let the node act ahead.
+fn an_ahead(protocol: Protocol, plain: bool) -> impl Strategy<Value = (Option<Cache>, Writes, Vec<String>)> {
+    let cache = match protocol {
+        Protocol::Http => prop::option::of((64u64 << 10..=4 << 30).prop_map(Cache::Bytes)).boxed(),
+        Protocol::Redis => {
+            prop::option::of((1u64..=3_600_000).prop_map(|ms| Cache::For(Duration::from_millis(ms)))).boxed()
+        }
+        _ => Just(None).boxed(),
+    };
+    let writes = match protocol == Protocol::Redis || (protocol == Protocol::Tcp && plain) {
+        true => prop::option::of(0u64..600_000).boxed(),
+        false => Just(None).boxed(),
+    };
+    let lasting =
+        |flush: Option<u64>| flush.map_or(Writes::Sync, |ms| Writes::Async { flush: Duration::from_millis(ms) });
+    let reads = match protocol {
+        Protocol::Http => prop::collection::btree_set("/[a-z0-9?=&%.:-]{0,9}", 0..4).boxed(),
+        Protocol::Redis => prop::collection::btree_set("[a-zA-Z0-9:=-]{1,9}", 0..4).boxed(),
+        _ => Just(std::collections::BTreeSet::new()).boxed(),
+    };
+    (cache, writes.prop_map(lasting), reads.prop_map(|reads| reads.into_iter().collect()))
+}
+
 fn an_egress() -> impl Strategy<Value = Egress> {
     let protocols = [Protocol::Tcp, Protocol::Http, Protocol::Postgres, Protocol::Mysql, Protocol::Redis];
     let ports = prop_oneof![Just(5432u16), Just(3306), Just(6379), Just(25), Just(443), 1u16..];
@@ -121,12 +175,12 @@ fn an_egress() -> impl Strategy<Value = Egress> {
     (place, times, rest).prop_flat_map(|((host, port, protocol), (idle, age, wait), rest)| {
         let (mode, max, warm, defaults, [chain, tls]) = rest;
         let ca = prop::option::of("[a-z][a-z0-9-]{0,5}[a-z]");
-        (a_login(protocol), ca).prop_map(move |(login, ca)| {
+        (a_login(protocol), ca, an_ahead(protocol, !tls)).prop_map(move |(login, ca, (cache, writes, prefetch))| {
             let default = Egress::of(host.clone(), port, protocol);
             let tls = tls || (protocol, port) == (Protocol::Http, 443); // plain HTTP is not for there
             let tls = if tls { Tls::Originate { ca } } else { Tls::Pass };
             let shared = if chain { Shared::Chain } else { Shared::Function };
-            let egress = Egress { login, tls, shared, ..default };
+            let egress = Egress { login, tls, shared, cache, writes, prefetch, ..default };
             if defaults {
                 return egress;
             }

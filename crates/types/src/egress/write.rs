@@ -4,6 +4,7 @@ use std::fmt;
 
 use crate::duration;
 
+use super::ahead;
 use super::settings::REDIS_USER;
 use super::{Egress, Login, Mode, Protocol, Shared, Tls};
 
@@ -58,7 +59,10 @@ impl fmt::Display for Egress {
             f.write_str(" tls=originate")?;
             option(f, "ca=secret:", ca.as_deref())?;
         }
-        if self.shared == Shared::Chain { f.write_str(" shared=chain") } else { Ok(()) }
+        if self.shared == Shared::Chain {
+            f.write_str(" shared=chain")?;
+        }
+        ahead::write(self, f)
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::net::Ipv4Addr;
 
-use nearpath_types::egress::{Egress, Host, Mode, Protocol, Shared, Tls};
+use nearpath_types::egress::{Egress, Host, Mode, Protocol, Shared, Tls, Writes};
 use nearpath_types::{Eip, InstanceId};
 use tokio::task::LocalSet;
 
@@ -72,6 +72,9 @@ impl House {
             login: None,
             tls: Tls::Pass,
             shared: Shared::Function,
+            cache: None,
+            writes: Writes::Sync,
+            prefetch: Vec::new(),
         };
         let key = Key { owner: "a.b".into(), to: "127.0.0.1:1".into(), identity: String::new(), epoch: 0 };
         let secrets = BTreeMap::new();
@@ -86,7 +89,15 @@ impl House {
         let keeper = Rc::new(Full(Cell::new(Need::Nobody)));
         let bench = Bench::new(&destination);
         let (backends, rooms, ledger) = (keeper.clone(), Rc::default(), Rc::default());
-        let visit = Visit { caller: Rc::new(caller), destination, backends, rooms, ledger };
+        let visit = Visit {
+            caller: Rc::new(caller),
+            destination,
+            backends,
+            rooms,
+            ledger,
+            unwritten: Rc::default(),
+            here: None,
+        };
         Self { bench, keeper, visit, closed: Rc::default() }
     }
 

@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 use tokio::time::Sleep;
 
 use super::Guest;
+use super::cached::Copying;
 use super::line::Line;
 use crate::adapters::bench::Kept;
 use crate::ledger::Ledger;
@@ -106,26 +107,33 @@ impl Body for Upload {
 /// What the client gets.
 pub(super) enum Download {
     /// From the destination; its connection goes back when it has ended. Dropped before, it takes the connection along.
-    Body { body: Incoming, guest: Rc<Guest>, line: Option<Kept<Line>>, over: Option<Over> },
+    Body { body: Incoming, guest: Rc<Guest>, line: Option<Kept<Line>>, over: Option<Over>, copying: Option<Copying> },
     /// From the pool.
     Own(Full<Bytes>),
 }
 
 impl Download {
     /// The body of a response that came over `line`.
-    pub(super) fn new(body: Incoming, guest: Rc<Guest>, line: Kept<Line>, over: Option<Over>) -> Self {
-        let mut new = Self::Body { body, guest, line: Some(line), over };
+    pub(super) fn new(
+        body: Incoming,
+        guest: Rc<Guest>,
+        line: Kept<Line>,
+        over: Option<Over>,
+        copying: Option<Copying>,
+    ) -> Self {
+        let mut new = Self::Body { body, guest, line: Some(line), over, copying };
         new.pass_on(false);
         new
     }
 
-    /// Gives the connection back, if nothing more comes.
+    /// Gives the connection back, if nothing more comes; then the copy is whole.
     fn pass_on(&mut self, ended: bool) {
-        let Self::Body { body, guest, line, over } = self else { return };
+        let Self::Body { body, guest, line, over, copying } = self else { return };
         if (ended || body.is_end_stream())
             && let Some(line) = line.take()
         {
             drop(over.take());
+            copying.take().into_iter().for_each(Copying::end);
             tokio::task::spawn_local(back(guest.clone(), line));
         }
     }
@@ -148,12 +156,15 @@ impl Body for Download {
     type Error = io::Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
-        let (body, guest) = match &mut *self {
+        let (body, guest, copying) = match &mut *self {
             Self::Own(full) => return Pin::new(full).poll_frame(cx).map_err(|never| match never {}),
-            Self::Body { body, guest, .. } => (body, guest),
+            Self::Body { body, guest, copying, .. } => (body, guest, copying),
         };
         let frame = ready!(Pin::new(body).poll_frame(cx)).transpose().map_err(io::Error::other)?;
         count(&guest.visit.ledger.received, frame.as_ref());
+        if let Some(frame) = &frame {
+            *copying = copying.take().and_then(|copying| copying.with(frame));
+        }
         // After trailers nothing comes, and nobody asks whether it does.
         self.pass_on(frame.as_ref().is_none_or(Frame::is_trailers));
         Poll::Ready(frame.map(Ok))

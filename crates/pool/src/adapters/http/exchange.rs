@@ -5,7 +5,6 @@ use std::sync::Mutex;
 
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, EXPECT, WWW_AUTHENTICATE};
-use http::request::Parts;
 use http::{HeaderMap, Request, Response, StatusCode, Version};
 use http_body::Body;
 use http_body_util::Full;
@@ -15,6 +14,7 @@ use hyper_util::rt::TokioIo;
 
 use super::Guest;
 use super::body::{Download, Gate, Over, Upload};
+use super::cached::{self, Heard};
 use super::hop;
 use super::line::{Line, line};
 use crate::adapters::bench::Kept;
@@ -22,20 +22,25 @@ use crate::keeper::NoConnection;
 use crate::ledger::Ledger;
 
 /// Why there is no response.
-enum Failed {
+pub(super) enum Failed {
     /// There was no connection to send it on.
     NoConnection(NoConnection),
     /// It broke.
     Broken(hyper::Error),
 }
 
+/// A response, the connection on which it comes, and what is dropped when it has ended.
+pub(super) type Answered = (Response<Incoming>, Kept<Line>, Option<Over>);
+
 /// Answers one request, by the destination's response or the pool's own.
 pub(super) async fn answer(guest: Rc<Guest>, mut request: Request<Incoming>) -> Response<Download> {
     let leaves = hop::upgrades(request.method(), request.headers());
     let client = leaves.then(|| hyper::upgrade::on(&mut request));
     hop::strip(request.headers_mut(), leaves);
-    match exchange(&guest, request).await {
-        Ok((mut response, line, over)) => {
+    let request = outgoing(&guest, request);
+    match cached::answer(&guest, request).await {
+        Ok(Heard::Kept(response)) => response.map(|body| Download::Own(Full::new(body))),
+        Ok(Heard::From(mut response, line, over, copying)) => {
             let upgraded = is_upgraded(&response, leaves);
             hop::strip(response.headers_mut(), upgraded);
             // What the client is told of the connection concerns its own, which speaks 1.1.
@@ -45,7 +50,7 @@ pub(super) async fn answer(guest: Rc<Guest>, mut request: Request<Incoming>) -> 
                 tokio::task::spawn_local(tunnel(guest.clone(), client, destination, line));
                 return response.map(|_| Download::Own(Full::default()));
             }
-            response.map(|body| Download::new(body, guest, line, over))
+            response.map(|body| Download::new(body, guest, line, over, copying))
         }
         Err(failed) => refusal(&guest, &failed),
     }
@@ -59,16 +64,13 @@ fn is_upgraded(response: &Response<Incoming>, leaves: bool) -> bool {
 }
 
 /// Sends a request, and once more where that cannot do anything twice.
-async fn exchange(
-    guest: &Guest,
-    request: Request<Incoming>,
-) -> Result<(Response<Incoming>, Kept<Line>, Option<Over>), Failed> {
+pub(super) async fn exchange(guest: &Guest, request: Request<Upload>) -> Result<Answered, Failed> {
     let (parts, body) = request.into_parts();
     let keeps = binds(&parts.headers, AUTHORIZATION);
     let empty = body.is_end_stream();
     // What may be said twice, if the connection turns out to have been closed: a request that asks for nothing to be done (RFC 9110 section 9.2.2).
     let mut again = (empty && parts.method.is_idempotent()).then(|| parts.clone());
-    let mut request = outgoing(guest, parts, body);
+    let mut request = Request::from_parts(parts, body);
     loop {
         let (mut line, used) = line(guest).await.map_err(Failed::NoConnection)?;
         if keeps {
@@ -102,10 +104,9 @@ fn stale(error: &hyper::Error) -> bool {
         || std::error::Error::source(error).is_some_and(|source| source.is::<std::io::Error>())
 }
 
-fn outgoing(guest: &Guest, parts: Parts, body: Incoming) -> Request<Upload> {
+fn outgoing(guest: &Guest, request: Request<Incoming>) -> Request<Upload> {
     let ledger = guest.visit.ledger.clone();
-    let upload = if body.is_end_stream() { Upload::Empty } else { Upload::Body { body, gate: None, ledger } };
-    Request::from_parts(parts, upload)
+    request.map(|body| if body.is_end_stream() { Upload::Empty } else { Upload::Body { body, gate: None, ledger } })
 }
 
 /// Keeps a body back until the destination asks for it, where the client wants that.

@@ -36,7 +36,7 @@ pub(super) async fn line(guest: &Guest) -> Result<(Kept<Line>, bool), NoConnecti
     }
     let born = Instant::now();
     let deadline = born + guest.visit.destination.egress.wait;
-    match guest.bench.acquire(&guest.visit, &(), deadline).await? {
+    match guest.house.bench.acquire(&guest.visit, &(), deadline).await? {
         Got::Used(line) => Ok((line, true)),
         Got::New(lease) => {
             let failed = |error| NoConnection::Refused { to: guest.visit.destination.key.to.clone(), error };

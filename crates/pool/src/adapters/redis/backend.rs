@@ -66,6 +66,30 @@ impl Backend {
         self.done(&commands).await
     }
 
+    /// Reads one value; `None`: it is none, or too long to be held.
+    ///
+    /// # Errors
+    /// When the connection breaks, or more comes than the value: then it serves nobody any more.
+    pub async fn get(&mut self, key: &[u8], longest: usize) -> Result<Vec<u8>, Unfit> {
+        self.socket.write_all(&command(&[b"GET", key])).await?;
+        self.socket.flush().await?;
+        let (mut frames, mut input, mut seen) = (Frames::default(), BytesMut::new(), 0);
+        while input.len() <= longest {
+            if self.socket.read_buf(&mut input).await? == 0 {
+                return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+            }
+            let (used, value) = frames.step(&input[seen..]).map_err(no_redis)?;
+            seen += used;
+            match value {
+                Some(value) if value.is_error() => return Err(Unfit::Refused(value.line.to_vec())),
+                Some(value) if value.is_push() || seen < input.len() => break,
+                Some(_) => return Ok(input.to_vec()),
+                None => {}
+            }
+        }
+        Err(io::Error::from(io::ErrorKind::InvalidData).into())
+    }
+
     /// Has commands done; none may be refused.
     async fn done(&mut self, commands: &[Vec<u8>]) -> Result<(), Unfit> {
         if commands.is_empty() {

@@ -21,7 +21,36 @@ pub struct Identity {
     library_version: Vec<u8>,
 }
 
+/// Those who are told the same, in the same words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reader {
+    auth: Option<(Option<Vec<u8>>, Vec<u8>)>,
+    version: u8,
+}
+
+impl Reader {
+    /// Bytes that it takes beside itself.
+    pub fn size(&self) -> usize {
+        self.auth.as_ref().map_or(0, |(user, password)| user.as_ref().map_or(0, Vec::len) + password.len())
+    }
+}
+
 impl Identity {
+    /// A new connection's that is in this database.
+    pub fn within(db: u32) -> Self {
+        Self { db, ..Self::default() }
+    }
+
+    /// Who reads, as far as it matters for what it is told.
+    pub fn reader(&self) -> Reader {
+        Reader { auth: self.auth.clone(), version: self.version.unwrap_or(2) }
+    }
+
+    /// The database that commands mean.
+    pub fn db(&self) -> u32 {
+        self.db
+    }
+
     /// What it is when the server has agreed to `change`.
     pub fn after(&self, change: &Change) -> Self {
         let mut after = self.clone();

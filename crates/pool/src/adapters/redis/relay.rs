@@ -7,46 +7,66 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use bytes::BytesMut;
+use nearpath_types::egress::Writes;
 use tokio::net::TcpStream;
+use tokio::sync::watch;
 
 use super::House;
-use super::backend::{Backend, CLEANING, Unfit, no_redis};
+use super::ahead::Notes;
+use super::backend::{Backend, no_redis};
 use super::command::{Change, Words};
-use super::frame::Frames;
+use super::effect::Effect;
+use super::frame::{Frames, Value};
 use super::identity::{LONGEST, command};
 use super::input::{Input, Next};
-use super::session::{Changed, Leaves, Session, Verdict};
+use super::session::{Changed, Session, Verdict};
 use crate::adapters::Visit;
-use crate::adapters::bench::{Got, Kept, Reused};
+use crate::adapters::bench::Kept;
 use crate::adapters::pump::{poll_drain, poll_fill};
-use crate::keeper::NoConnection;
 use crate::ledger::Ledger;
 
 /// As much may wait to be written before no more is read.
 const FULL: usize = 256 * 1024;
 
 pub(super) struct Relay {
-    client: TcpStream,
-    visit: Visit,
-    house: Rc<House>,
-    session: Session,
-    backend: Option<Kept<Backend>>,
-    input: Input,
+    pub(super) client: TcpStream,
+    pub(super) visit: Visit,
+    pub(super) house: Rc<House>,
+    pub(super) session: Session,
+    pub(super) backend: Option<Kept<Backend>>,
+    pub(super) input: Input,
     /// Of the replies.
-    frames: Frames,
+    pub(super) frames: Frames,
     /// A reply that is to be remembered, as far as it is here.
-    learnt: Vec<u8>,
-    to_backend: BytesMut,
-    to_client: BytesMut,
+    pub(super) learnt: Vec<u8>,
+    pub(super) to_backend: BytesMut,
+    pub(super) to_client: BytesMut,
+    /// Whether what commands read and write is looked at.
+    pub(super) looks: bool,
+    pub(super) notes: Notes,
+    /// A write that was answered has failed, and the client does not know.
+    pub(super) failed: Option<String>,
+    /// Commands went through of which nothing is known.
+    unseen: bool,
     /// The client will say no more.
     ended: bool,
+    /// Nor will it hear anything.
+    gone: bool,
+    /// How long what it has left behind is delivered.
+    until: Option<Instant>,
     /// Whatever it says, it is not heard any more.
-    over: bool,
+    pub(super) over: bool,
 }
 
 impl Relay {
     pub(super) fn new(client: TcpStream, visit: Visit, house: Rc<House>) -> Self {
-        let session = Session::new(visit.destination.egress.login.is_some());
+        let login = visit.destination.egress.login.as_ref();
+        let home = login.and_then(|login| login.database.as_ref()?.parse().ok()).unwrap_or_default();
+        let session = Session::new(login.is_some(), home);
+        let to = &visit.destination;
+        let early = matches!(to.egress.writes, Writes::Async { .. });
+        let failed = if early { visit.unwritten.take(&visit.caller.function, &to.key.to) } else { None };
+        let looks = early || house.answers.is_some() || house.reads.get().is_some();
         Self {
             client,
             visit,
@@ -58,7 +78,13 @@ impl Relay {
             learnt: Vec::new(),
             to_backend: BytesMut::new(),
             to_client: BytesMut::new(),
+            looks,
+            notes: Notes::default(),
+            failed,
+            unseen: false,
             ended: false,
+            gone: false,
+            until: None,
             over: false,
         }
     }
@@ -71,12 +97,32 @@ impl Relay {
             if self.is_done() {
                 return Ok(());
             }
-            poll_fn(|cx| self.poll_turn(cx)).await?;
+            let (mut here, until) = (self.visit.here.clone(), self.until);
+            tokio::select! {
+                biased;
+                turn = poll_fn(|cx| self.poll_turn(cx)) => turn?,
+                () = ends(here.as_mut()), if !self.gone => self.hang_up(),
+                () = sleep(until), if until.is_some() => return Ok(()),
+            }
+        }
+    }
+
+    /// The client is gone; what it was told is done is still to be done.
+    fn hang_up(&mut self) {
+        (self.ended, self.gone) = (true, true);
+        self.to_client.clear();
+        self.set_time();
+    }
+
+    /// From now on there is only so much time left.
+    fn set_time(&mut self) {
+        if let Writes::Async { flush } = self.visit.destination.egress.writes {
+            self.until.get_or_insert(Instant::now() + flush);
         }
     }
 
     fn is_done(&self) -> bool {
-        if !self.to_client.is_empty() {
+        if !self.to_client.is_empty() || (self.ended && !self.over && self.notes.early() > 0) {
             return false;
         }
         // Nobody is there to take what a blocking command takes out of a list.
@@ -90,6 +136,8 @@ impl Relay {
         self.input.waits = false;
         while !self.over && !self.input.waits && !self.input.bytes.is_empty() && self.to_backend.len() < FULL {
             if self.session.is_opaque() {
+                self.unseen = true;
+                self.house.wrote(&Effect::Anything, None);
                 self.to_backend.unsplit(self.input.bytes.split());
             } else if self.input.streams {
                 let Ok(more) = self.input.more() else { return self.refuse("Protocol error") };
@@ -122,7 +170,10 @@ impl Relay {
         }
         self.input.take(next);
         match verdict {
-            Verdict::Forward | Verdict::Opaque => self.forward(&words, &bytes).await,
+            Verdict::Forward | Verdict::Opaque => match self.answer_ahead(&words, &bytes, next.whole).await? {
+                true => Ok(()),
+                false => self.forward(&words, &bytes, next.whole).await,
+            },
             Verdict::Change(change) => self.change(change, &bytes).await,
             Verdict::Agree => self.say(b"+OK\r\n"),
             Verdict::Reset => self.reset().await,
@@ -134,7 +185,7 @@ impl Relay {
         }
     }
 
-    fn say(&mut self, bytes: &[u8]) -> io::Result<()> {
+    pub(super) fn say(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.to_client.extend_from_slice(bytes);
         Ok(())
     }
@@ -145,9 +196,11 @@ impl Relay {
         self.say(format!("-ERR {why}\r\n").as_bytes())
     }
 
-    async fn forward(&mut self, words: &Words<'_>, bytes: &[u8]) -> io::Result<()> {
+    async fn forward(&mut self, words: &Words<'_>, bytes: &[u8], whole: bool) -> io::Result<()> {
         if self.attached().await? {
             let kept = self.session.kept();
+            let note = self.note(words, whole);
+            self.notes.sent(note);
             self.session.sent(words);
             if let (None, Some(why)) = (kept, self.session.kept()) {
                 self.visit.ledger.pinned(why);
@@ -173,6 +226,7 @@ impl Relay {
                 (Change::Hello { version, name, .. }, true) => self.to_backend.extend(hello(*version, name.as_deref())),
                 _ => self.to_backend.extend_from_slice(bytes),
             }
+            self.notes.sent(None);
             self.session.sent_change(change);
         }
         Ok(())
@@ -185,85 +239,16 @@ impl Relay {
         self.say(b"+RESET\r\n")
     }
 
-    /// Sees to it that there is a backend. If not, the client knows why, and is sent away.
-    async fn attached(&mut self) -> io::Result<bool> {
-        if self.backend.is_some() {
-            return Ok(true);
-        }
-        match self.attach().await {
-            Ok(backend) => {
-                self.backend = Some(backend);
-                Ok(true)
-            }
-            Err(line) => {
-                self.over = true;
-                self.house.known.borrow_mut().forget();
-                self.say(&line)?;
-                Ok(false)
-            }
-        }
-    }
-
-    /// A backend that is what the client's connection is; else a line for the client.
-    async fn attach(&mut self) -> Result<Kept<Backend>, Vec<u8>> {
-        let (to, born) = (&self.visit.destination, Instant::now());
-        let deadline = born + to.egress.wait;
-        let lease = match self.house.bench.acquire(&self.visit, self.session.identity(), deadline).await {
-            Ok(Got::Used(kept)) => return Ok(kept),
-            Ok(Got::New(lease)) => lease,
-            Err(error) => return Err(line(&error)),
-        };
-        let made = async {
-            let mut backend =
-                Backend { socket: crate::tls::on(lease, to, &self.visit.rooms).await.map_err(|error| line(&error))? };
-            match backend.set_up(to, self.session.identity()).await {
-                Ok(()) => Ok(backend),
-                Err(Unfit::Refused(line)) => Err([&line, &b"\r\n"[..]].concat()),
-                Err(Unfit::Broken(error)) => Err(line(&NoConnection::Refused { to: to.key.to.clone(), error })),
-            }
-        };
-        let late = || line(&NoConnection::Refused { to: to.key.to.clone(), error: io::ErrorKind::TimedOut.into() });
-        let backend = tokio::time::timeout_at(deadline.into(), made).await.map_err(|_| late())??;
-        Ok(Kept::new(backend, born))
-    }
-
-    /// Gives the backend back as soon as nothing of the client is in it.
-    fn release(&mut self) {
-        let clean = self.session.free() && !self.input.streams && self.to_backend.is_empty() && self.frames.between();
-        if clean && let Some(backend) = self.backend.take() {
-            self.house.bench.give_back(&self.visit, self.session.identity(), backend);
-        }
-    }
-
-    /// The client has left: what it left behind is removed, or goes with its backend.
-    pub(super) async fn leave(mut self) {
-        self.release();
-        // The client need not wait for what happens to its backend.
-        let _ = tokio::io::AsyncWriteExt::shutdown(&mut self.client).await;
-        self.detach().await;
-    }
-
-    async fn detach(&mut self) {
-        let whole = !self.input.streams && self.to_backend.is_empty() && self.frames.between();
-        let Some(mut backend) = self.backend.take() else { return };
-        if self.session.leaves() == Leaves::Unknown || !whole {
-            return backend.item.close();
-        }
-        let cleaning = backend.item.clean(&self.visit.destination, self.session.identity());
-        match tokio::time::timeout(CLEANING, cleaning).await {
-            Ok(Ok(())) => {
-                Ledger::count(&self.visit.ledger.resets, 1);
-                self.house.bench.give_back(&self.visit, self.session.identity(), backend);
-            }
-            _ => backend.item.close(),
-        }
-    }
-
     /// Moves what can be moved now.
     fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut moved = false;
         if !self.to_client.is_empty() {
-            moved |= poll_drain(&mut self.client, cx, &mut self.to_client)?.is_ready();
+            match poll_drain(&mut self.client, cx, &mut self.to_client) {
+                Poll::Ready(Err(_)) if self.notes.early() > 0 => self.hang_up(),
+                turn => {
+                    moved |= turn?.is_ready();
+                }
+            }
         }
         if let Some(backend) = &mut self.backend {
             let socket = &mut backend.item.socket;
@@ -285,9 +270,15 @@ impl Relay {
         if room
             && self.input.bytes.len() < FULL
             && self.to_backend.len() < FULL
-            && let Poll::Ready(count) = poll_fill(&mut self.client, cx, &mut self.input.bytes)?
+            && let Poll::Ready(count) = poll_fill(&mut self.client, cx, &mut self.input.bytes)
         {
-            self.ended = count == 0;
+            match count {
+                Err(_) if self.notes.early() > 0 => self.hang_up(),
+                count => self.ended = count? == 0,
+            }
+            if self.ended {
+                self.set_time();
+            }
             moved = true;
         }
         if moved { Poll::Ready(Ok(())) } else { Poll::Pending }
@@ -302,16 +293,36 @@ impl Relay {
             self.house.known.borrow_mut().forget();
             return Ok(());
         }
+        if self.unseen {
+            self.house.wrote(&Effect::Anything, None);
+        }
         let mut at = before;
         while at < self.to_client.len() && !self.session.is_opaque() {
             let part = &self.to_client[at..];
             let (used, value) = self.frames.step(part).map_err(no_redis)?;
-            if self.session.learns() && self.learnt.len() <= LONGEST {
+            let longest = if self.notes.next_is_read() { super::answers::LONGEST + 16 } else { LONGEST };
+            if (self.session.learns() || self.notes.next_is_read()) && self.learnt.len() <= longest {
                 self.learnt.extend_from_slice(&part[..used]);
             }
-            at += used;
+            if self.gone || self.notes.next_is_early() {
+                let rest = self.to_client.split_off(at + used);
+                self.to_client.truncate(at);
+                self.to_client.unsplit(rest);
+            } else {
+                at += used;
+            }
             let Some(value) = value else { break };
-            match self.session.answered(&value) {
+            let push = value.is_push();
+            let note = if push { None } else { self.notes.come() };
+            let noted = note.map(|note| (note, value.line.to_vec()));
+            let answered = self.session.answered(&value);
+            if push {
+                self.learnt.clear();
+            }
+            if let Some((note, line)) = noted {
+                self.noted(note, &Value { line: &line });
+            }
+            match answered {
                 Some(None) => {}
                 Some(Some(changed)) => self.learn(&changed),
                 // Nobody asked for it: it goes on, and the connection ends with it.
@@ -328,6 +339,20 @@ impl Relay {
     }
 }
 
+/// When the client's instance has ended.
+async fn ends(here: Option<&mut watch::Receiver<()>>) {
+    match here {
+        Some(here) => while here.changed().await.is_ok() {},
+        None => std::future::pending().await,
+    }
+}
+
+async fn sleep(until: Option<Instant>) {
+    if let Some(until) = until {
+        tokio::time::sleep_until(until.into()).await;
+    }
+}
+
 /// `HELLO` without the client's own password.
 fn hello(version: Option<u8>, name: Option<&[u8]>) -> Vec<u8> {
     let version = version.map(|version| version.to_string()).unwrap_or_default();
@@ -339,13 +364,4 @@ fn hello(version: Option<u8>, name: Option<&[u8]>) -> Vec<u8> {
         words.extend([&b"SETNAME"[..], name]);
     }
     command(&words)
-}
-
-/// An error in the words of Redis, as far as it has some.
-fn line(error: &NoConnection) -> Vec<u8> {
-    match error {
-        NoConnection::Exhausted { .. } => format!("-ERR max number of clients reached: {error} (egress max=)\r\n"),
-        NoConnection::Refused { .. } => format!("-ERR {error}\r\n").replace('\n', " ").replace("\r ", "\r\n"),
-    }
-    .into_bytes()
 }

@@ -73,12 +73,14 @@ pub struct Session {
     kept: Option<&'static str>,
     opaque: bool,
     login: bool,
+    /// The database that it begins in.
+    home: u32,
 }
 
 impl Session {
-    /// A new client; `login`: the node logs in, and the client's own password is not looked at.
-    pub fn new(login: bool) -> Self {
-        Self { login, ..Self::default() }
+    /// A new client in the database `home`; `login`: the node logs in, and the client's own password is not looked at.
+    pub fn new(login: bool, home: u32) -> Self {
+        Self { login, home, identity: Identity::within(home), ..Self::default() }
     }
 
     /// What its connection is.
@@ -104,6 +106,16 @@ impl Session {
     /// Whether its bytes can no longer be seen through.
     pub fn is_opaque(&self) -> bool {
         self.opaque
+    }
+
+    /// Whether a command is done when its reply is there, and nothing else hangs on it.
+    pub fn is_plain(&self) -> bool {
+        !self.opaque && !self.multi && !self.watch && self.kept.is_none()
+    }
+
+    /// Whether a change is outstanding.
+    pub fn is_changing(&self) -> bool {
+        self.expects.iter().any(|expect| matches!(expect, Expect::Change(_)))
     }
 
     /// Whether its backend may serve another client now.
@@ -232,7 +244,7 @@ impl Session {
 
     /// Its backend was reset, or it has none and asked for a reset.
     pub fn reset(&mut self) {
-        *self = Self::new(self.login);
+        *self = Self::new(self.login, self.home);
     }
 }
 
@@ -306,7 +318,7 @@ mod tests {
 
     #[test]
     fn a_password_is_not_looked_at_where_the_node_logs_in() {
-        let mut session = Session::new(true);
+        let mut session = Session::new(true, 0);
         assert_eq!(send(&mut session, "AUTH whatever"), Verdict::Agree);
         let hello = Change::Hello { version: Some(3), auth: None, name: None };
         assert_eq!(send(&mut session, "HELLO 3 AUTH me whatever"), Verdict::Change(hello));
