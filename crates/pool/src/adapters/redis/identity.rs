@@ -17,8 +17,8 @@ pub struct Identity {
     version: Option<u8>,
     db: u32,
     name: Vec<u8>,
-    library: Vec<u8>,
-    library_version: Vec<u8>,
+    driver: Vec<u8>,
+    driver_version: Vec<u8>,
 }
 
 /// Those who are told the same, in the same words.
@@ -58,8 +58,8 @@ impl Identity {
             Change::Auth(user, password) => after.auth = Some((user, password)),
             Change::Select(db) => after.db = db,
             Change::Name(name) => after.name = name,
-            Change::Library(name) => after.library = name,
-            Change::LibraryVersion(version) => after.library_version = version,
+            Change::Library(name) => after.driver = name,
+            Change::LibraryVersion(version) => after.driver_version = version,
             Change::Hello { version, auth, name } => {
                 after.version = version.or(after.version);
                 after.auth = auth.map(|(user, password)| (Some(user), password)).or(after.auth);
@@ -86,11 +86,11 @@ impl Identity {
         }
         let blank = Self::default();
         let of = of.unwrap_or(&blank);
-        if self.library != of.library {
-            all.push(command(&[b"CLIENT", b"SETINFO", b"LIB-NAME", &self.library]));
+        if self.driver != of.driver {
+            all.push(command(&[b"CLIENT", b"SETINFO", b"LIB-NAME", &self.driver]));
         }
-        if self.library_version != of.library_version {
-            all.push(command(&[b"CLIENT", b"SETINFO", b"LIB-VER", &self.library_version]));
+        if self.driver_version != of.driver_version {
+            all.push(command(&[b"CLIENT", b"SETINFO", b"LIB-VER", &self.driver_version]));
         }
         all
     }
