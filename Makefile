@@ -18,7 +18,8 @@ help: ## list what can be made
 
 setup:
 	@command -v $(CARGO) >/dev/null || { echo "cargo is missing: install Rust 1.90 or newer (https://rustup.rs)" >&2; exit 1; }
-	@tools/need cc=gcc clang=clang python3=python3 ip=iproute2 nft=nftables mosquitto_pub=mosquitto-clients coap-client-notls=libcoap3-bin || echo "going on with what is there"
+	@tools/need cc=gcc clang=clang python3=python3 ip=iproute2 nft=nftables mosquitto_pub=mosquitto-clients coap-client-notls=libcoap3-bin pg_createcluster=postgresql redis-server=redis-server mariadbd=mariadb-server mariadb=mariadb-client nginx=nginx curl=curl /usr/include/hiredis/hiredis.h=libhiredis-dev /usr/share/java/postgresql.jar=libpostgresql-jdbc-java || echo "going on with what is there"
+	@! command -v python3 >/dev/null || python3 -c 'import ensurepip, pip' 2>/dev/null || tools/need pip-and-venv=python3-pip pip-and-venv=python3-venv || echo "going on without packages of Python's"
 
 build: setup ## nearpath and its static watchdog, optimised
 	$(CARGO) build --release --locked -p nearpath-cli -p nearpath-bench -p boutique-currency -p boutique-native -p sensing
@@ -110,6 +111,11 @@ bench-quic: build ## calls to another machine, by the transports; root
 	@tools/need python3=python3 pip3=python3-pip || echo "going on without pip: the comparison will say what it lacks"
 	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || tools/need initdb=postgresql || echo "going on without PostgreSQL: the comparison will say so"
 	PATH="$(abspath $(RELEASE)):$$PATH" $(RELEASE)/nearpath-bench quic
+
+bench-pool: build ## connections of functions to servers elsewhere, warm and new; root
+	@tools/need python3=python3 pip3=python3-pip pgbouncer=pgbouncer || echo "going on without: the comparison will say what it lacks"
+	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || tools/need initdb=postgresql || echo "going on without PostgreSQL: the comparison will say so"
+	PATH="$(abspath $(RELEASE)):/usr/sbin:$$PATH" $(RELEASE)/nearpath-bench pool
 
 audit: build ## count by tracing what a request makes the kernel do; writes docs/reference/audit.md; root
 	@tools/need bpftrace=bpftrace nginx=nginx perf=linux-perf strace=strace || echo "going on with what is there"

@@ -16,6 +16,7 @@ mod load;
 mod peer;
 mod shop;
 mod tally;
+mod warm;
 
 use std::process::ExitCode;
 

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const SOURCES: [&str; 2] = ["sk_msg", "tc_forward"];
+const SOURCES: [&str; 4] = ["sk_msg", "sock_fence", "sock_window", "tc_forward"];
 
 fn main() {
     println!("cargo::rustc-check-cfg=cfg(nearpath_bpf)");

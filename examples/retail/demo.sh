@@ -2,9 +2,8 @@
 # The shop from nothing to a sale: starts the database, deploys the functions to a running `nearpath up`, gets a product
 # photographed and sold, and prints what happened. In another terminal beforehand:
 #
-#   nearpath up --insecure --no-sandbox
+#   nearpath up --insecure
 #
-# (--no-sandbox: in a sandbox nothing outside can be reached yet, so the functions would not find the database.)
 # Needs `nearpath` in PATH. OPENFAAS_URL: where it listens. Database and functions are gone afterwards; DEMO_KEEP=1 leaves them up
 # until Ctrl-C. DEMO_SECONDS: how long users go through the three chains (5).
 set -eu
@@ -13,13 +12,14 @@ export OPENFAAS_URL="${OPENFAAS_URL:-http://127.0.0.1:8080}"
 work=$(mktemp -d "${TMPDIR:-/tmp}/nearpath-retail.XXXXXX")
 chmod 755 "$work" # the database runs as a user of its own
 functions=$(sed -n '/^functions:/,/^chains:/s/^  \([a-z-]*\):$/\1/p' stack.yml)
-deployed= pause=
+deployed= pause= secret=
 
 stop() {
   trap - EXIT INT TERM
   [ -z "$pause" ] || kill "$pause" 2>/dev/null || true
   # shellcheck disable=SC2086
   [ -z "$deployed" ] || nearpath rm $functions >/dev/null 2>&1 || true
+  [ -z "$secret" ] || curl -fsS -X DELETE "$OPENFAAS_URL/system/secrets" -d '{"name": "retail-password"}' >/dev/null || true
   [ ! -f "$work/database/port" ] || ./database stop "$work/database" || true
   rm -rf "$work"
 }
@@ -28,7 +28,7 @@ trap 'exit 130' INT TERM
 
 fail() {
   echo "demo: $1" >&2
-  case $1 in *"cannot be reached"*) echo "Was it started with --no-sandbox? In a sandbox nothing outside can be reached yet." >&2 ;; esac
+  case $1 in *"cannot be reached"*) echo "Was it started with --no-sandbox? Then say so here, too: RETAIL_HOST=127.0.0.1 $0" >&2 ;; esac
   exit 1
 }
 
@@ -44,10 +44,10 @@ get() { show "$1" -X GET --path "$2" -d ''; }
 
 # A field of the last answer.
 field() { printf '%s' "$answer" | sed -n "s/.*\"$1\": *\"\([^\"]*\)\".*/\1/p"; }
-connections() { grep -c 'connection authorized: user=retail.*application_name=p[hr]o' "$work/database/log" || true; }
+connections() { grep 'connection authorized: user=retail' "$work/database/log" | grep -vc application_name=psql || true; }
 
 command -v nearpath >/dev/null || fail "nearpath is not in PATH: make build, then export PATH=\"\$PWD/target/release:\$PATH\""
-nearpath ls >/dev/null || fail "start it in another terminal: nearpath up --insecure --no-sandbox"
+nearpath ls >/dev/null || fail "start it in another terminal: nearpath up --insecure"
 
 if [ ! -d services/packages/pg8000 ]; then
   echo "== pip install --target services/packages -r requirements.txt"
@@ -59,8 +59,13 @@ variables=$(./database start "$work/database")
 eval "$variables"
 echo "  $RETAIL_DATABASE, $(./database sql "$work/database" 'SELECT count(*) FROM product_catalog') products"
 
+echo "== the secret retail-password: with it the node logs in at the database; no function sees it"
+secret=created
+curl -fsS -X POST "$OPENFAAS_URL/system/secrets" -d "{\"name\": \"retail-password\", \"value\": \"$RETAIL_PASSWORD\"}" >/dev/null || fail "the secret was not taken"
+
 echo "== nearpath deploy -f stack.yml"
 deployed=yes
+[ -z "${RETAIL_HOST:-}" ] || export RETAIL_PASS="$RETAIL_PASSWORD" # functions without a sandbox log in by themselves
 nearpath deploy -f stack.yml --timeout 120s || fail "not every function got ready"
 
 echo "== ann adds a card and looks at the boots"
@@ -79,12 +84,13 @@ post product-catalog-builder '{"id": "boot-1", "image": "boot-1.jpg"}' /image
 echo "== ann buys the boot: price, card, sale"
 before=$(connections)
 post product-purchase '{"id": "boot-1", "user": "ann"}'
-echo "  the sale opened $(($(connections) - before)) connections to the database, everything so far $(connections)"
+echo "  two of its functions connected, for which the node opened $(($(connections) - before)) connections to the database, for everything so far $(connections)"
 
 echo "== two users go through the three chains for ${DEMO_SECONDS:-5} seconds"
 before=$(connections)
 python3 load.py --users 2 --duration "${DEMO_SECONDS:-5}" || fail "requests failed"
-echo "connections to the database meanwhile: $(($(connections) - before)); 10 a round, and 2 for each time both wanted the same photographer"
+echo "connections to the database meanwhile: $(($(connections) - before)), for 10 accesses a round that open one each"
+nearpath pool ls
 
 if [ -n "${DEMO_KEEP:-}" ]; then
   echo "The shop stays up until Ctrl-C. Its database: $RETAIL_DATABASE, user retail, password $RETAIL_PASSWORD"

@@ -1,6 +1,8 @@
 //! A small open-loop load: requests start on a clock, whatever became of the earlier ones.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use http::Request;
@@ -13,15 +15,48 @@ pub(crate) struct Outcome {
     pub(crate) failures: Vec<String>,
 }
 
+/// How far a load is, while it runs.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    begun: AtomicUsize,
+    ended: AtomicUsize,
+}
+
+impl Counts {
+    /// Requests that were begun.
+    pub(crate) fn begun(&self) -> usize {
+        self.begun.load(Ordering::SeqCst)
+    }
+
+    /// Those that have no answer yet.
+    pub(crate) fn under_way(&self) -> usize {
+        self.begun() - self.ended.load(Ordering::SeqCst)
+    }
+}
+
 /// Sends `rate` requests a second for `length`, each on a connection of its own, and waits for all.
 pub(crate) async fn open_loop(addr: SocketAddr, path: &str, rate: u32, length: Duration) -> Outcome {
+    counted_loop(addr, path, (rate, length), &Arc::default()).await
+}
+
+/// The same, that tells how far it is.
+pub(crate) async fn counted_loop(
+    addr: SocketAddr,
+    path: &str,
+    (rate, length): (u32, Duration),
+    counts: &Arc<Counts>,
+) -> Outcome {
     let (start, mut running) = (Instant::now(), JoinSet::new());
     let total = (f64::from(rate) * length.as_secs_f64()) as u32;
     for n in 0..total {
         sleep_until(start + Duration::from_secs(1) * n / rate).await;
         let request = Request::post(path).header("host", "test").body(Default::default()).unwrap();
+        let counts = Arc::clone(counts);
+        counts.begun.fetch_add(1, Ordering::SeqCst);
         running.spawn(async move {
-            match tokio::time::timeout(Duration::from_secs(20), crate::house::send(addr, request)).await {
+            let answered = tokio::time::timeout(Duration::from_secs(20), crate::house::send(addr, request)).await;
+            counts.ended.fetch_add(1, Ordering::SeqCst);
+            match answered {
                 Ok(Ok(answer)) if answer.status().is_success() => Ok(()),
                 Ok(Ok(answer)) => Err(format!("{}: {}", answer.status(), String::from_utf8_lossy(answer.body()))),
                 Ok(Err(error)) => Err(format!("{error:?}")),

@@ -2,6 +2,7 @@
 //! gateway, with real sandboxes. One binary, so that it links once.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 
+mod ahead;
 mod badinput;
 mod boutique;
 mod canaries;
@@ -9,6 +10,7 @@ mod coap;
 mod cpu;
 mod death;
 mod direct;
+mod egress;
 mod forward;
 mod grpc;
 mod house;
@@ -16,10 +18,13 @@ mod http3;
 mod invoke;
 mod load;
 mod mqtt;
+mod outside;
 mod pickup;
 mod placement;
+mod pool;
 mod quic;
 mod restart;
+mod retail;
 mod rootless;
 mod scale;
 mod sdk;

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use http::{Method, StatusCode};
-use nearpath_testkit::program;
+use nearpath_testkit::{eventually, program};
 use rustix::process::Signal;
 
 use crate::house::{House, echo};
@@ -31,8 +31,9 @@ async fn a_second_house_on_the_same_folder_is_refused() {
     let mut second = House::spawn(Command::new(program("nearpath")), &house.data_dir, &[]);
     let status = nearpath_testkit::within(async { second.wait().await }).await;
     assert_eq!(status.code(), Some(1));
-    let said = second.log();
-    assert!(said.contains(&house.pid().to_string()) && said.contains("--data-dir"), "{said}");
+    let why = "it says who has the folder";
+    eventually(why, async || [&house.pid().to_string(), "--data-dir"].iter().all(|word| second.log().contains(*word)))
+        .await; // its last words may be read after its end
     assert_eq!(house.call("echo", "still here").await.status(), StatusCode::OK);
 }
 

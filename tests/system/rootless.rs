@@ -9,7 +9,9 @@ use nearpath_testkit::{eventually, program};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
+use crate::egress::{hello, is_reset, run, runner};
 use crate::house::{House, echo, http_function, script};
+use crate::outside::{MACHINE, Outside, on_a_machine};
 
 /// An ordinary user: nobody.
 const USER: u32 = 65_534;
@@ -102,6 +104,41 @@ async fn a_user_namespace_carries_functions_edges_and_scale() {
     house.scale("callee", 0).await;
     house.until_available("callee", 0).await;
     assert_eq!(text(&house, "callee", "woken").await, (StatusCode::OK, "woken".into()), "{}", house.log());
+}
+
+#[tokio::test]
+async fn a_users_function_reaches_what_it_declared_and_nothing_else() {
+    nearpath_testkit::need_root!();
+    need_user_namespaces!();
+    on_a_machine();
+    let (home, outside) = (Home::make(), Outside::at(MACHINE));
+    let house = home.start(&[]).await;
+    house.deploy_ready(&runner(&home.code(), "goes", &format!("{MACHINE}:{} warm=0", outside.port))).await;
+    for _ in 0..2 {
+        assert_eq!(run(&house, "goes", &hello(MACHINE, outside.port)).await, "heard hello", "{}", house.log());
+    }
+    assert_eq!(run(&house, "goes", &hello("203.0.113.8", outside.port)).await, "ENETUNREACH");
+    assert!(is_reset(&run(&house, "goes", &hello(MACHINE, house.addr.port())).await));
+}
+
+#[tokio::test]
+async fn without_a_sandbox_egress_is_not_enforced_and_says_so() {
+    on_a_machine_if_root();
+    let folder = tempfile::tempdir().unwrap();
+    let house = House::start_in(folder.path(), &["--no-sandbox"]).await;
+    let mut spec = runner(folder.path(), "free", "192.0.2.1:80");
+    spec["envVars"] = json!({ "mode": "http" });
+    house.deploy_ready(&spec).await;
+    let log = house.ask(Method::GET, "/system/logs?name=free&follow=false", "").await;
+    let log = String::from_utf8_lossy(log.body()).into_owned();
+    assert!(log.contains("egress is not enforced"), "{log}");
+}
+
+/// What is tested does not need it; where it can be had, nothing reaches the machine.
+fn on_a_machine_if_root() {
+    if nearpath_testkit::is_root() {
+        on_a_machine();
+    }
 }
 
 #[tokio::test]
@@ -239,6 +276,8 @@ async fn doctor_tells_an_ordinary_user_what_is_lost() {
     assert_eq!(check("isolation")["verdict"], "warn");
     assert!(check("isolation")["lost"].as_str().unwrap().contains("under your user"), "{found}");
     assert!(check("memory limits")["lost"].as_str().unwrap().contains("limits.memory"), "{found}");
+    assert!(check("egress")["found"].as_str().unwrap().contains("the exit alone"), "{found}");
+    assert_eq!(check("opened congestion windows")["verdict"], "warn", "{found}");
 }
 
 /// Two functions that anybody could call, and one that may call the first.

@@ -156,7 +156,7 @@ async fn a_chain_works_by_every_way_of_delivery() {
 }
 
 /// What a command prints, as JSON.
-fn cli(house: &House, words: &[&str]) -> Value {
+pub(crate) fn cli(house: &House, words: &[&str]) -> Value {
     let gateway = format!("http://{}", house.addr);
     let mut command = std::process::Command::new(program("nearpath"));
     let output = command.args(words).args(["--json", "--gateway", &gateway]).output().unwrap();
@@ -165,7 +165,7 @@ fn cli(house: &House, words: &[&str]) -> Value {
 }
 
 /// The value of the one series that has this name and these labels.
-async fn metric(house: &House, name: &str, labels: &str) -> f64 {
+pub(crate) async fn metric(house: &House, name: &str, labels: &str) -> f64 {
     let request = Request::builder().uri("/metrics").header("host", "localhost").body(Full::default()).unwrap();
     let text = String::from_utf8(send(house.admin, request).await.unwrap().into_body().to_vec()).unwrap();
     let ours = |line: &&str| line.starts_with(&format!("{name}{{")) && line.contains(labels);

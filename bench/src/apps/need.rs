@@ -46,13 +46,18 @@ impl Python {
         }
     }
 
+    /// The folder of the packages.
+    pub(crate) fn packages(&self) -> &Path {
+        &self.packages
+    }
+
     /// Runs a script, as a watchdog is told to; who starts it takes it along when it ends.
     pub(super) fn command(&self, script: &Path) -> String {
         format!("setpriv --pdeathsig KILL '{}' '{}'", self.program.display(), script.display())
     }
 
     /// A script with arguments.
-    pub(super) fn run(&self, script: &Path) -> Command {
+    pub(crate) fn run(&self, script: &Path) -> Command {
         let mut command = Command::new(&self.program);
         command.arg(script).envs(self.variables()).stdin(Stdio::null()).stdout(Stdio::piped());
         command

@@ -2,6 +2,7 @@
 //!
 //! The functions open a connection to the database for each access, on the machine where it runs; see examples/retail.
 
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -36,17 +37,19 @@ const NOT_TO_BE_HAD: i32 = 77;
 /// Whom the calls before those of [`Calls::Acquire`] go to, in turn: the second one gets what the first one answers.
 pub(crate) const ASSIGNERS: [&str; 2] = ["photo-assign", "photo-record"];
 
-/// PostgreSQL in a folder of its own. Ends with this.
-struct Database {
+/// The example's PostgreSQL, in a folder of its own. Ends with this.
+pub(crate) struct Database {
     node: Node,
     script: PathBuf,
     folder: TempDir,
+    /// Where it listens beside loopback.
+    listen: Option<Ipv4Addr>,
 }
 
 /// `node` is where the callees are to run.
 pub(super) fn start(python: Python, node: &Node) -> Result<App, Error> {
     let example = examples()?.join("retail");
-    let (database, variables) = Database::start(node, example.join("database"))?;
+    let (database, variables) = Database::start(node, None)?;
     let services = example.join("services");
     let script = |name: &str| services.join(format!("{name}.py"));
     let callees = CALLEES.into_iter().map(|(name, stored)| match stored {
@@ -94,18 +97,30 @@ pub(crate) fn acquire(assigned: &[u8]) -> Result<[Call; 2], Error> {
 }
 
 impl Database {
-    /// With the variables that tell functions where it is.
-    fn start(node: &Node, script: PathBuf) -> Result<(Self, Vec<(String, String)>), Error> {
+    /// With the variables that tell functions where it is: on loopback, or at an address of the node.
+    ///
+    /// # Errors
+    /// [`Missing`] when there is no PostgreSQL.
+    pub(crate) fn start(node: &Node, listen: Option<Ipv4Addr>) -> Result<(Self, Vec<(String, String)>), Error> {
+        let script = examples()?.join("retail/database");
         let folder = tempfile::Builder::new().prefix("nearpath-retail.").tempdir()?;
         open(folder.path())?; // the server runs as a user of its own
-        let database = Self { node: node.clone(), script, folder };
+        let database = Self { node: node.clone(), script, folder, listen };
         let variables = parse(&database.command("start")?)?;
         Ok((database, variables))
+    }
+
+    /// The most connections at a time that its log tells of.
+    pub(crate) fn most_at_once(&self) -> std::io::Result<usize> {
+        let log = std::fs::read_to_string(self.folder.path().join("log"))?;
+        Ok(most_at_once(&log))
     }
 
     fn command(&self, command: &str) -> Result<String, Error> {
         let mut program = Command::new(&self.script);
         program.arg(command).arg(self.folder.path()).stdin(Stdio::null());
+        program.env("RETAIL_HOST", self.listen.unwrap_or(Ipv4Addr::LOCALHOST).to_string());
+        program.envs(self.listen.map(|at| ("RETAIL_LISTEN", at.to_string())));
         let done = self.node.run(&mut program)?;
         let said = String::from_utf8_lossy(&done.stderr).trim().replace('\n', "; ");
         match done.status.code() {
@@ -128,6 +143,20 @@ impl Drop for Database {
             let _ = self.command("stop"); // what is left ends with the lab
         }
     }
+}
+
+/// Of the user of the functions; lines of the log are in the order of time.
+fn most_at_once(log: &str) -> usize {
+    let (mut now, mut most) = (0_usize, 0);
+    for line in log.lines().filter(|line| line.contains("user=retail")) {
+        match (line.contains("connection authorized:"), line.contains("disconnection:")) {
+            (true, _) => now += 1,
+            (_, true) => now = now.saturating_sub(1),
+            _ => {}
+        }
+        most = most.max(now);
+    }
+    most
 }
 
 fn open(folder: &Path) -> std::io::Result<()> {
@@ -154,6 +183,15 @@ mod tests {
         let variables = parse("export RETAIL_DATABASE=127.0.0.1:5433 RETAIL_PASSWORD=abc\n").unwrap();
         assert_eq!(variables[..2], [("HOST".into(), "127.0.0.1:5433".into()), ("PASS".into(), "abc".into())]);
         assert!(parse("export RETAIL_DATABASE=127.0.0.1:5433").is_err());
+    }
+
+    #[test]
+    fn connections_are_counted_while_they_are_open() {
+        let line = |what: &str| format!("2026-01-01 LOG:  {what} user=retail database=retail\n");
+        let (come, gone) = (line("connection authorized:"), line("disconnection: session time: 0:00:00.1"));
+        let other = "LOG: connection authorized: user=postgres\n";
+        let log = [come.as_str(), &come, &gone, &come, other, &gone];
+        assert_eq!(most_at_once(&log.concat()), 2);
     }
 
     #[test]

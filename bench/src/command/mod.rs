@@ -17,6 +17,7 @@ mod mint;
 mod motion;
 mod parking;
 mod placement;
+mod pool;
 mod quic;
 mod ring;
 mod shm;
@@ -67,6 +68,12 @@ pub(crate) enum Command {
     Quic(quic::Args),
     /// Calls beside minting for many workers, and the memory of idle QUIC connections
     Mint(mint::Args),
+    /// Connections of functions to servers elsewhere, warm and new; needs `nearpath` in PATH and root
+    Pool(pool::Args),
+    #[command(hide = true)]
+    PoolServer(crate::warm::server::Args),
+    #[command(hide = true)]
+    PoolDial,
     #[command(hide = true)]
     QuicSink(crate::apart::sink::Args),
     #[command(hide = true)]
@@ -103,6 +110,9 @@ pub(crate) fn run(command: Command) -> Outcome {
         Command::Parking(args) => on_one_thread(parking::run(args)),
         Command::Audit(args) => on_one_thread(audit::run(args)),
         Command::Quic(args) => quic::run(&args),
+        Command::Pool(args) => pool::run(&args),
+        Command::PoolServer(args) => Ok(crate::warm::server::run(&args).map(|()| ExitCode::SUCCESS)?),
+        Command::PoolDial => Ok(crate::warm::dial::run().map(|()| ExitCode::SUCCESS)?),
         Command::Mint(args) => on_one_thread(mint::run(args)),
         Command::QuicSink(args) => on_one_thread(crate::apart::sink::run(args)),
         Command::QuicFront(args) => on_one_thread(crate::apart::front::run(args)),

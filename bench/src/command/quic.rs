@@ -76,7 +76,7 @@ pub(crate) struct Args {
 }
 
 /// What lies between caller and worker.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
 pub(crate) enum Place {
     /// They are on one machine.
     Loopback,

@@ -119,6 +119,7 @@ impl Comparison {
         mut measure: impl AsyncFnMut(usize) -> Result<Measured, E>,
     ) -> Result<(), E> {
         let mut samples: Vec<Vec<Measured>> = vec![Vec::new(); variants.len()];
+        eprintln!("{case}: {} rounds of {}", self.rounds, variants.join(", "));
         for round in 0..self.rounds {
             for index in turn(variants.len(), round) {
                 samples[index].push(measure(index).await?);

@@ -38,6 +38,9 @@ pub enum Command {
     Edges(ChainArgs),
     /// Show who holds how much of the chains' shared memory
     Memory(ChainArgs),
+    /// Show connections to destinations outside (`egress`)
+    #[command(subcommand)]
+    Pool(PoolCommand),
     /// Show what a function's instances wrote
     Logs(LogsArgs),
     /// Set how many instances of a function run; 0 puts it to sleep
@@ -164,6 +167,37 @@ pub struct ChainArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub connection: Connection,
+}
+
+/// What to show of connections to destinations outside.
+#[derive(Debug, Subcommand)]
+#[allow(missing_docs)]
+pub enum PoolCommand {
+    /// List them by function and destination, with what was counted since the node started
+    #[command(visible_alias = "list")]
+    Ls(ChainArgs),
+    /// Show how fast they go, again and again, until Ctrl-C
+    Top(PoolTopArgs),
+}
+
+/// Options of `pool top`.
+#[derive(Debug, Args)]
+#[allow(missing_docs)]
+pub struct PoolTopArgs {
+    /// Time between two looks
+    #[arg(long, default_value = "2s", value_parser = duration::parse, value_name = "DURATION")]
+    pub interval: Duration,
+    /// End after so many tables
+    #[arg(long, value_name = "COUNT")]
+    pub count: Option<u64>,
+    /// Chain or function; NAME.NAMESPACE in another namespace [default: all of the namespace]
+    #[arg(value_name = "CHAIN|FUNCTION")]
+    pub name: Option<FunctionId>,
+    /// Namespace
+    #[arg(short, long, value_name = "NAMESPACE", conflicts_with = "name")]
+    pub namespace: Option<Namespace>,
     #[command(flatten)]
     pub connection: Connection,
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use nearpath_types::chain::{EdgeStatus, MemoryStatus, PathStatus};
+use nearpath_types::pool::PoolStatus;
 use nearpath_types::status::Usage;
 use nearpath_types::{Desired, FunctionId, LogLine, LogQuery, ObservedFunction};
 use tokio::sync::mpsc;
@@ -32,6 +33,10 @@ pub trait Fleet: Send + Sync + 'static {
     }
     /// Which path a plain call takes along every edge, the gateway's included.
     fn paths(&self) -> Vec<PathStatus> {
+        Vec::new()
+    }
+    /// How the functions' connections to destinations outside stand.
+    fn pool(&self) -> Vec<PoolStatus> {
         Vec::new()
     }
 }

@@ -30,6 +30,8 @@ pub trait Control: Send + Sync + 'static {
     /// A request waits for a function that has no ready instance. Called from serving threads, about once a second for
     /// a function; must not block.
     fn wake(&self, function: &FunctionId);
+    /// A call has arrived, of a function whose egress declares reads (`prefetch`). Called from serving threads, before the call goes on; must not block.
+    fn called(&self, _function: &FunctionId) {}
     /// Answers the administrator's paths: `/system/…`, `/ui…`, `/`, `/async-function/…`.
     fn admin(&self, request: Request<Body>) -> BoxFuture<'static, Response<Body>>;
     /// How often a function was called by others through shared memory, past the gateway: for metrics.

@@ -42,8 +42,7 @@ fn node(program: &[String], isolation: Isolation) -> io::Result<()> {
     let mut spec = Spec::new(InstanceId(1), isolation, program[0].clone().into());
     spec.arguments = program[1..].to_vec();
     spec.cgroup = cgroup.join_files();
-    spec.network =
-        Some(Network { eip: Eip(Ipv4Addr::new(10, 62, 0, 2)), gateway, switch: Some(switch), forwarder: None });
+    spec.network = Some(Network::new(Eip(Ipv4Addr::new(10, 62, 0, 2)), gateway, Some(switch)));
     let launched = launcher.launch(&spec)?;
     println!("{}", launched.pid);
     io::stdout().flush()?;

@@ -73,7 +73,7 @@ fn start(switch: &Arc<Switch>, launcher: &Launcher, cgroups: &Cgroups, id: u64) 
     spec.arguments = ["-c", "echo ready >&3; exec /bin/sleep 1000"].map(str::to_owned).into();
     spec.cgroup = cgroup.join_files();
     let eip = Eip(Ipv4Addr::from_bits(GATEWAY.to_bits() + id as u32));
-    spec.network = Some(Network { eip, gateway: GATEWAY, switch: Some(switch.clone()), forwarder: None });
+    spec.network = Some(Network::new(eip, GATEWAY, Some(switch.clone())));
     let mut launched = launcher.launch(&spec)?;
     let forked = begin.elapsed();
     let mut phases = vec![("0 cgroup create".into(), made), ("1 launch".into(), forked - made)];

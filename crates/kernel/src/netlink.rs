@@ -20,6 +20,9 @@ use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 /// The index of the loopback device: the first of every network namespace.
 pub(crate) const LOOPBACK: u32 = 1;
 
+/// `RT_TABLE_LOCAL` of `<linux/rtnetlink.h>`: addresses that are the namespace's own. It is asked before all others.
+const TABLE_LOCAL: u8 = 255;
+
 /// A socket for requests in one network namespace.
 pub(crate) struct Rtnl {
     socket: Socket,
@@ -106,6 +109,16 @@ impl Rtnl {
         self.request(RouteNetlinkMessage::NewRoute(message), NLM_F_CREATE | NLM_F_REPLACE)
     }
 
+    /// Has the namespace take packets to an address for its own, as it does with those of its devices; done already is done.
+    pub(crate) fn answer_for(&mut self, address: Ipv4Addr) -> io::Result<()> {
+        self.request(RouteNetlinkMessage::NewRoute(local(address)), NLM_F_CREATE | NLM_F_REPLACE)
+    }
+
+    /// Takes that back.
+    pub(crate) fn answer_no_more(&mut self, address: Ipv4Addr) -> io::Result<()> {
+        self.request(RouteNetlinkMessage::DelRoute(local(address)), 0)
+    }
+
     /// Makes a veth pair; the near end is up.
     pub(crate) fn veth(&mut self, veth: &Veth<'_>) -> io::Result<()> {
         let mut far = LinkMessage::default();
@@ -154,4 +167,17 @@ impl Rtnl {
             }
         }
     }
+}
+
+/// `ip route … local ADDRESS dev lo`: see ip-route(8).
+fn local(address: Ipv4Addr) -> RouteMessage {
+    let mut message = RouteMessage::default();
+    message.header.address_family = AddressFamily::Inet;
+    message.header.table = TABLE_LOCAL;
+    message.header.protocol = RouteProtocol::Static;
+    message.header.kind = RouteType::Local;
+    message.header.scope = RouteScope::Host;
+    message.header.destination_prefix_length = 32;
+    message.attributes = vec![RouteAttribute::Destination(RouteAddress::Inet(address)), RouteAttribute::Oif(LOOPBACK)];
+    message
 }

@@ -40,7 +40,7 @@ pub fn probe() -> Capabilities {
     let (as_root, as_user) = namespaces();
     let isolation = best(&as_root, &as_user);
     let mut findings = vec![root(&as_root), user_namespaces(&as_user)];
-    findings.extend([seccomp(), usr(), sockmap(), forwarding()]);
+    findings.extend([seccomp(), usr(), sockmap(), forwarding(), listeners(), shortcut(), windows()]);
     findings.extend(cgroups());
     Capabilities { isolation, findings }
 }
@@ -155,6 +155,81 @@ fn forwarding() -> Finding {
         lost: "`nearpath up --forward tc`",
         remedy: "run as root with CAP_BPF and CAP_NET_ADMIN, on Linux 6.6 or later, on a nearpath built where clang is",
     }
+}
+
+fn shortcut() -> Finding {
+    Finding {
+        name: "warm sockets in the place of a function's own",
+        trouble: said(&shortcut_possible()),
+        optional: true,
+        lost: "the shortcut to destinations that `egress` declares in plain TCP: the node carries them, warm, but with a hop more",
+        remedy: "run as root with CAP_BPF, CAP_NET_ADMIN and CAP_SYS_PTRACE, on Linux 6.9 or later with cgroup v2, on a nearpath built where clang is; \
+                 in a container, allow seccomp listeners",
+    }
+}
+
+fn listeners() -> Finding {
+    Finding {
+        name: "seccomp listeners",
+        trouble: said(&listening_possible()),
+        optional: true,
+        lost: "the shortcut to destinations that `egress` declares in plain TCP",
+        remedy: "use Linux 6.6 or later; in a container, allow the system call seccomp() and no listener around it",
+    }
+}
+
+fn windows() -> Finding {
+    Finding {
+        name: "opened congestion windows",
+        trouble: said(&windows_possible()),
+        optional: true,
+        lost: "what earlier connections found out about a path: whatever is sent to a destination begins with ten segments",
+        remedy: "run as root with CAP_BPF and CAP_NET_ADMIN, on Linux 5.15 or later with cgroup v2, on a nearpath built where clang is",
+    }
+}
+
+/// Whether connections can begin with a window of the node's choice ([`open_window`](crate::sockets::open_window)). Tried, with a connection to itself.
+///
+/// # Errors
+/// What is missing.
+pub fn windows_possible() -> io::Result<()> {
+    tried(|| {
+        let fence = crate::bpf::Fence::around_this_thread()?;
+        fence.opens_windows()?;
+        let listener = std::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0))?;
+        let socket = std::net::TcpStream::connect(listener.local_addr()?)?;
+        let wanted = crate::sockets::Window { segments: 20, octets: 0, pace: u32::MAX - 1 };
+        crate::sockets::open_window(&socket, &wanted)?;
+        match crate::sockets::flow(&socket)?.window {
+            20 => Ok(()),
+            other => Err(io::Error::other(format!("the kernel took it, and has {other} segments for 20"))),
+        }
+    })
+}
+
+fn listening_possible() -> io::Result<()> {
+    tried(|| crate::seccomp::listener::install().map(drop).map_err(|error| said_of("a seccomp listener", &error)))
+}
+
+/// On a thread that ends with what it tries.
+fn tried(what: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::Result<()> {
+    let thread = std::thread::Builder::new().name("probe".into()).spawn(what)?;
+    thread.join().unwrap_or_else(|_| Err(io::Error::other("the probing thread panicked")))
+}
+
+/// Whether a warm socket can take the place of a function's own here: its connects can be asked about, its sockets looked at, and what it is given is kept
+/// where it was connected to ([`Fence`](crate::bpf::Fence)). Tried, by a thread that ends with its filter.
+///
+/// # Errors
+/// What is missing.
+pub fn shortcut_possible() -> io::Result<()> {
+    tried(|| crate::bpf::Fence::around_this_thread().map(drop))?;
+    listening_possible()?;
+    crate::foreign::possible()
+}
+
+fn said_of(what: &str, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{what}: {error}"))
 }
 
 fn usr() -> Finding {

@@ -19,8 +19,12 @@ use crate::switch::write_settings;
 const ETH0: (u32, &str) = (2, "eth0");
 /// As in an instance: nothing here speaks IPv6. A station is no way to anywhere, whatever the host's own settings are, which
 /// new namespaces inherit.
-const SETTINGS: &[(&str, &str)] =
-    &[("ipv4/ip_forward", "0"), ("ipv6/conf/all/disable_ipv6", "1"), ("ipv6/conf/default/disable_ipv6", "1")];
+const SETTINGS: &[(&str, &str)] = &[
+    ("ipv4/ip_forward", "0"),
+    ("ipv4/conf/all/arp_announce", "2"), // ask as the station itself, also when a packet says it is from an address that this answers for
+    ("ipv6/conf/all/disable_ipv6", "1"),
+    ("ipv6/conf/default/disable_ipv6", "1"),
+];
 
 /// What a station asks for when it sends, where a forwarder answers for everybody: link-local (RFC 3927), nobody's address.
 pub const NEXT_HOP: Ipv4Addr = Ipv4Addr::new(169, 254, 0, 1);

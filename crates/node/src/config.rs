@@ -9,6 +9,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use nearpath_kernel::bpf::Forwarder;
+use nearpath_kernel::doorway::Doorway;
 use nearpath_kernel::sandbox::Isolation;
 use nearpath_kernel::switch::Switch;
 
@@ -70,6 +71,8 @@ pub struct Config {
     /// What moves packets between the gateway, which is attached already, and the instances; `None`: the gateway is in the
     /// switch.
     pub forwarder: Option<Arc<Forwarder>>,
+    /// Where the node answers for destinations outside; `None`: instances reach none.
+    pub doorway: Option<Arc<Doorway>>,
     /// Who says who instances are, for callers over QUIC.
     pub identities: Identities,
     /// When a withdrawn instance may be told to stop.
@@ -95,6 +98,7 @@ impl Config {
             gateway_url: "http://gateway:8080".to_owned(),
             switch: None,
             forwarder: None,
+            doorway: None,
             identities: Identities::default(),
             settle: Settle::after(Duration::from_millis(100)),
             artifact_limit: Limit::default(),
@@ -131,6 +135,9 @@ pub enum NodeError {
     /// What an earlier run left behind.
     #[error("the node cannot remove what an earlier run left behind: {0}")]
     Sweep(std::io::Error),
+    /// The thread that has the connections to destinations outside.
+    #[error("the node cannot open its way out: {0}")]
+    Pool(std::io::Error),
     /// No network although the isolation needs one.
     #[error("the isolation {0:?} needs a switch: create one, or run without a sandbox")]
     NoSwitch(Isolation),

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use nearpath_daemon::metrics::Registry;
 use nearpath_domain::hub::Calls;
 use nearpath_kernel::sandbox::{INIT_ARGUMENT, Isolation, Launcher};
+use nearpath_pool::Pool;
 use nearpath_types::chain::{EdgeStatus, MemoryStatus, NearCalls, PathStatus};
+use nearpath_types::pool::PoolStatus;
 use nearpath_types::status::Usage;
 use nearpath_types::{Desired, Eip, FunctionId, LogLine, LogQuery, ObservedFunction, Snapshot};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -27,6 +29,7 @@ use crate::logs::Logs;
 use crate::machine::Machine;
 use crate::machine::kernel::KernelMachine;
 use crate::metrics::Metrics;
+use crate::pool_metrics::PoolReport;
 use crate::run::named;
 use crate::{edge_metrics, paths};
 
@@ -39,6 +42,7 @@ pub struct Node {
     observed: watch::Receiver<Arc<Vec<ObservedFunction>>>,
     logs: Logs,
     books: Books,
+    pool: PoolReport,
 }
 
 impl Node {
@@ -62,7 +66,14 @@ impl Node {
         if let Some(forwarder) = config.forwarder.clone() {
             machine = machine.forwarded(Forwarding::new(forwarder, Eip(config.gateway_ip), registry));
         }
-        Self::start_on(Arc::new(machine), config, registry).await
+        let logs = Logs::new(config.log_bound);
+        if let Some(doorway) = config.doorway.clone() {
+            let told = logs.clone();
+            let tell = move |function: &_, instance, text| told.push(function, instance, format!("nearpath: {text}"));
+            let pool = Pool::start(doorway, config.gateway_ip, Box::new(tell));
+            machine = machine.going_out_by(pool.map_err(NodeError::Pool)?);
+        }
+        Self::start_with(Arc::new(machine), config, registry, logs).await
     }
 
     /// Like [`Node::start`], on any machine.
@@ -70,12 +81,22 @@ impl Node {
     /// # Errors
     /// See [`NodeError`].
     pub async fn start_on(machine: Arc<dyn Machine>, config: Config, registry: &Registry) -> Result<Node, NodeError> {
+        let logs = Logs::new(config.log_bound);
+        Self::start_with(machine, config, registry, logs).await
+    }
+
+    async fn start_with(
+        machine: Arc<dyn Machine>,
+        config: Config,
+        registry: &Registry,
+        logs: Logs,
+    ) -> Result<Node, NodeError> {
         let opening = (machine.clone(), config.clone());
         let opened = tokio::task::spawn_blocking(move || open(&*opening.0, &opening.1)).await;
         let (ids, artifacts) = opened.expect("opening does not panic")?;
-        let logs = Logs::new(config.log_bound);
         let books = Books::default();
         edge_metrics::register(books.clone(), registry);
+        let pool = PoolReport::register(machine.clone(), registry);
         let (events, heard) = mpsc::unbounded_channel();
         let gateway = (config.gateway_ip, config.gateway_port()).into();
         let (tmp, doors) = (config.own("tmp"), config.own("dispatch"));
@@ -91,7 +112,7 @@ impl Node {
         let (desired, wishes) = watch::channel(Desired::default());
         let agent = Agent::new(workshop, publisher, config.settle, Metrics::new(registry));
         tokio::spawn(agent.run(Inbox { desired: wishes, commands: obeyed, events: heard }));
-        Ok(Node { desired, commands, snapshots, observed, logs, books })
+        Ok(Node { desired, commands, snapshots, observed, logs, books, pool })
     }
 
     /// Says what should run: the whole truth, each time. Returns at once; the last call counts.
@@ -151,6 +172,22 @@ impl Node {
     pub fn paths(&self) -> Vec<PathStatus> {
         let snapshot = self.snapshots.borrow().clone();
         paths::matrix(&snapshot, &self.books.rolls(), self.books.ways())
+    }
+
+    /// How connections to destinations outside stand.
+    pub fn pool(&self) -> Vec<PoolStatus> {
+        self.pool.ask()
+    }
+
+    /// A call of a function has arrived whose egress declares reads (`prefetch`): they are issued now. Never waits.
+    pub fn foresee(&self, function: &FunctionId) {
+        self.pool.foresee(function);
+    }
+
+    /// The node is about to end: what it has open outside for nobody is closed, and nothing more is opened ahead. A successor has ceilings of its own,
+    /// and opens connections of its own.
+    pub fn rest(&self) {
+        self.pool.rest();
     }
 
     /// What the instances of a function use together; zero where nobody counts.

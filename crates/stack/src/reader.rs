@@ -92,9 +92,10 @@ impl Reader<'_, '_> {
         let names = drafts.iter().enumerate().map(|(index, draft)| (draft.spec.service.to_string(), index));
         let names: HashMap<_, _> = names.collect();
         for entry in self.problems.map(node, "egress") {
-            let destinations = self.problems.texts(&entry.value, &format!("egress.{}", brief(&entry.key)));
+            let what = format!("egress.{}", brief(&entry.key));
+            let destinations = function::egress::read(&entry.value, &what, self.problems);
             match names.get(&entry.key) {
-                Some(index) => drafts[*index].egress(&destinations, self.problems),
+                Some(index) => drafts[*index].egress(destinations, self.problems),
                 None if broken.contains(&entry.key) => {}
                 None => {
                     let text = format!("function `{}` is not below `functions:`", brief(&entry.key));

@@ -29,7 +29,7 @@ pub struct DesiredFunction {
     pub revision: Revision,
     /// How many ready instances there should be; 0 means asleep.
     pub replicas: u32,
-    /// Contents of the secrets that the spec names.
+    /// Contents of the secrets that the spec needs: [`FunctionSpec::needed_secrets`].
     pub secrets: BTreeMap<String, Vec<u8>>,
 }
 

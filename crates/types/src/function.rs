@@ -1,10 +1,12 @@
 //! What a tenant deploys. The JSON shape is OpenFaaS's `FunctionDeployment`, so its clients work unchanged.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use crate::egress;
 use crate::name::{FunctionId, FunctionName, Namespace};
+use crate::policy::EGRESS;
 
 /// Limits or requests of one instance, as text (`128Mi`, `500m`); see [`crate::quantity`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,6 +86,15 @@ impl FunctionSpec {
     pub fn id(&self) -> FunctionId {
         FunctionId { name: self.service.clone(), namespace: self.namespace.clone() }
     }
+
+    /// The names of all secrets that it needs: those that its code reads, and those with which the node reaches destinations for it, which its code
+    /// does not see. Each once, in the order in which they are written.
+    pub fn needed_secrets(&self) -> Vec<String> {
+        let declared = self.annotations.get(EGRESS).and_then(|text| egress::list(text).ok()).unwrap_or_default(); // told elsewhere
+        let all = self.secrets.iter().map(String::as_str).chain(declared.iter().flat_map(egress::Egress::secrets));
+        let mut seen = BTreeSet::new();
+        all.filter(|name| seen.insert(*name)).map(str::to_owned).collect()
+    }
 }
 
 fn empty_is_default<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Namespace, D::Error> {
@@ -114,5 +125,16 @@ mod tests {
     fn an_invalid_name_is_refused() {
         let error = serde_json::from_str::<FunctionSpec>(r#"{"service":"Echo_1"}"#).unwrap_err();
         assert!(error.to_string().contains("Echo_1"), "{error}");
+    }
+
+    #[test]
+    fn secrets_of_destinations_are_needed_too() {
+        let mut spec = FunctionSpec::named("echo".parse().unwrap());
+        spec.secrets = vec!["own".into()];
+        let text = "db:5432 user=shop password=secret:door, x:443 tls=originate ca=secret:ca, y:5432 user=a password=secret:own";
+        spec.annotations.insert(EGRESS.into(), text.into());
+        assert_eq!(spec.needed_secrets(), ["own", "door", "ca"]);
+        spec.annotations.insert(EGRESS.into(), "nonsense".into());
+        assert_eq!(spec.needed_secrets().len(), 1);
     }
 }

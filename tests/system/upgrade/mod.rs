@@ -1,6 +1,7 @@
 //! A process that takes over from another one: what was asked is answered by the old one, what is new comes to the new one.
 
 mod client;
+mod going_out;
 
 use std::net::{SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};

@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader};
 
 use http::{Method, StatusCode};
 use nearpath_types::chain::{EdgeStatus, MemoryStatus, PathStatus};
+use nearpath_types::pool::PoolStatus;
 use nearpath_types::{FunctionId, FunctionSpec, FunctionStatus, LogQuery, Namespace, status::rfc3339};
 use serde::{Deserialize, Serialize};
 
@@ -129,6 +130,12 @@ impl Client {
     pub(crate) fn paths(&self, namespace: &Namespace) -> Result<Vec<PathStatus>, Failure> {
         let path = format!("/system/paths?namespace={namespace}");
         self.json(self.ask("cannot show paths", Method::GET, &path, NOTHING)?)
+    }
+
+    /// How the connections of a namespace's functions to destinations outside stand.
+    pub(crate) fn pool(&self, namespace: &Namespace) -> Result<Vec<PoolStatus>, Failure> {
+        let path = format!("/system/pool?namespace={namespace}");
+        self.json(self.ask("cannot show connections", Method::GET, &path, NOTHING)?)
     }
 
     /// Who answers.

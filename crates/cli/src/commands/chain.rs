@@ -34,19 +34,19 @@ pub(super) fn memory(args: &ChainArgs) -> Outcome {
 }
 
 /// The chain or function that was named.
-struct Asked<'a>(&'a FunctionId);
+pub(super) struct Asked<'a>(pub(super) &'a FunctionId);
 
 impl Asked<'_> {
-    fn is(&self, function: &str) -> bool {
+    pub(super) fn is(&self, function: &str) -> bool {
         function == self.0.to_string()
     }
 
-    fn is_chain(&self, chain: Option<&str>) -> bool {
+    pub(super) fn is_chain(&self, chain: Option<&str>) -> bool {
         chain == Some(self.0.name.as_str())
     }
 }
 
-fn show<T: Serialize>(
+pub(super) fn show<T: Serialize>(
     args: &ChainArgs,
     ask: impl Fn(&Client, &Namespace) -> Result<Vec<T>, Failure>,
     of: impl Fn(&T, &Asked<'_>) -> bool,
@@ -120,7 +120,7 @@ fn memory_table(chains: &[MemoryStatus]) -> Table {
     table
 }
 
-fn size(bytes: u64) -> String {
+pub(super) fn size(bytes: u64) -> String {
     match bytes {
         0 => "0".to_owned(),
         b if b < 1 << 20 => format!("{:.1} KiB", b as f64 / 1024.0),

@@ -7,6 +7,7 @@ mod describe;
 mod invoke;
 mod logs;
 mod ls;
+mod pool;
 mod progress;
 mod readiness;
 mod rm;
@@ -31,6 +32,7 @@ pub fn run(command: Command) -> ExitCode {
         Command::Paths(args) => chain::paths(&args),
         Command::Edges(args) => chain::edges(&args),
         Command::Memory(args) => chain::memory(&args),
+        Command::Pool(command) => pool::run(&command),
         Command::Logs(args) => logs::run(&args),
         Command::Scale(args) => scale::run(&args),
         Command::Rm(args) => rm::run(&args),

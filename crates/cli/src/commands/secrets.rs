@@ -8,11 +8,12 @@ use crate::api::Client;
 /// One line a secret that the spec names and the gateway does not have. A gateway that does not tell leaves it at its
 /// refusal.
 pub(super) fn advice(client: &Client, spec: &FunctionSpec) -> Vec<String> {
-    if spec.secrets.is_empty() {
+    let needed = spec.needed_secrets();
+    if needed.is_empty() {
         return Vec::new();
     }
     let Ok(there) = client.secrets(&spec.namespace) else { return Vec::new() };
-    let missing = spec.secrets.iter().filter(|name| !there.contains(name));
+    let missing = needed.iter().filter(|name| !there.contains(name));
     missing.map(|name| how_to((client.base(), client.user()), spec.namespace.as_str(), name)).collect()
 }
 

@@ -1,7 +1,8 @@
 //! `doctor`: what this machine can do, what is lost where it cannot, and what to do about it.
 //!
-//! [`machine`] looks at what `nearpath up` needs around it, [`crate::capabilities`] asks the kernel. Nothing is changed.
+//! [`machine`] looks at what `nearpath up` needs around it, [`egress`] at how functions get outside, [`crate::capabilities`] asks the kernel. Nothing is changed.
 
+mod egress;
 mod machine;
 mod ports;
 mod udp;
@@ -85,6 +86,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Outcome {
     checks.extend(ports::checks());
     checks.extend(udp::checks());
     checks.extend(crate::capabilities::checks());
+    checks.extend(egress::checks());
     let usable = !checks.iter().any(|check| check.fatal);
     match args.json {
         true => output::print_json(&Findings { usable, checks })?,

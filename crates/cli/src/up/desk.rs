@@ -11,6 +11,7 @@ use nearpath_controller::{Controller, Fleet};
 use nearpath_gateway::{Control, Gateway};
 use nearpath_node::{Node, Settle};
 use nearpath_types::chain::{EdgeStatus, MemoryStatus, NearCalls, PathStatus};
+use nearpath_types::pool::PoolStatus;
 use nearpath_types::status::Usage;
 use nearpath_types::{Desired, FunctionId, LogLine, LogQuery, ObservedFunction};
 use tokio::runtime::Handle;
@@ -73,6 +74,10 @@ impl Control for FrontDesk {
         {
             controller.wake(function);
         }
+    }
+
+    fn called(&self, function: &FunctionId) {
+        self.node.get().into_iter().for_each(|node| node.foresee(function));
     }
 
     fn admin(&self, request: Request<nearpath_wire::Body>) -> BoxFuture<'static, Response<nearpath_wire::Body>> {
@@ -154,5 +159,9 @@ impl Fleet for Machine {
 
     fn paths(&self) -> Vec<PathStatus> {
         self.node.paths()
+    }
+
+    fn pool(&self) -> Vec<PoolStatus> {
+        self.node.pool()
     }
 }

@@ -117,6 +117,7 @@ impl House {
             false => tracing::info!("draining: new connections are refused, running requests go on"),
         }
         let _port = self.heirs.close();
+        self.node.rest();
         let mut admin = Some(self.admin);
         if let Some(admin) = admin.take_if(|_| succeeded) {
             tokio::spawn(admin.drain());

@@ -7,9 +7,11 @@ use std::sync::Arc;
 
 use nearpath_gateway::{Listener, Zone};
 use nearpath_kernel::bpf::Forwarder;
+use nearpath_kernel::doorway::Doorway;
 use nearpath_kernel::sandbox::Isolation;
 use nearpath_kernel::station::{NEXT_HOP, Station};
 use nearpath_kernel::switch::Switch;
+use nearpath_node::EXIT;
 use nearpath_types::Eip;
 
 use super::args::Forward;
@@ -21,11 +23,15 @@ pub(super) const GATEWAY_IP: Ipv4Addr = Ipv4Addr::new(10, 62, 0, 1);
 pub(super) const INNER_PORT: u16 = 8080;
 /// The switch's end of the gateway's pair.
 const DEVICE: &str = "gateway";
+/// That of the pair at whose other end the node answers for destinations outside.
+const EXIT_DEVICE: &str = "exit";
 
 /// See the module. Clones are the same network.
 #[derive(Debug, Clone)]
 pub(super) struct Network {
     pub(super) switch: Arc<Switch>,
+    /// Where the node answers for destinations outside.
+    pub(super) doorway: Arc<Doorway>,
     apart: Option<Apart>,
 }
 
@@ -48,15 +54,21 @@ impl Network {
     }
 
     fn plain() -> io::Result<Self> {
-        Ok(Self { switch: Arc::new(Switch::create(GATEWAY_IP)?), apart: None })
+        let switch = Arc::new(Switch::create(GATEWAY_IP)?);
+        let doorway = Arc::new(Doorway::in_switch(&switch)?);
+        Ok(Self { switch, doorway, apart: None })
     }
 
     fn forwarded() -> io::Result<Self> {
         let forwarder = Arc::new(Forwarder::load()?);
         let switch = Arc::new(Switch::create(NEXT_HOP)?);
         let station = Arc::new(Station::create(&*switch, Eip(GATEWAY_IP), DEVICE, NEXT_HOP)?);
-        forwarder.attach(&*switch, station.eip(), station.device())?;
-        Ok(Self { switch, apart: Some(Apart { station, forwarder }) })
+        let exit = Station::create(&*switch, EXIT, EXIT_DEVICE, NEXT_HOP)?;
+        for station in [&*station, &exit] {
+            forwarder.attach(&*switch, station.eip(), station.device())?;
+        }
+        let doorway = Arc::new(Doorway::in_station(&exit, Arc::clone(&forwarder))?);
+        Ok(Self { switch, doorway, apart: Some(Apart { station, forwarder }) })
     }
 
     /// What moves packets between gateway and instances, if something has to.

@@ -41,7 +41,8 @@ pub(super) fn node_config(
     let config = nearpath_node::Config::new(plan.data_dir.clone(), plan.watchdog.clone());
     let (isolation, gateway_ip, gateway_url) = (plan.isolation, GATEWAY_IP, gateway_url(plan));
     let (switch, forwarder) = (network.map(|network| network.switch.clone()), network.and_then(Network::forwarder));
-    Ok(nearpath_node::Config { node, isolation, gateway_ip, gateway_url, switch, forwarder, settle, ..config })
+    let doorway = network.map(|network| network.doorway.clone());
+    Ok(nearpath_node::Config { node, isolation, gateway_ip, gateway_url, switch, forwarder, doorway, settle, ..config })
 }
 
 /// Who says who instances are. Without a network of its own the gateway calls them on loopback.

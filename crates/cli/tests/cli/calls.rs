@@ -19,6 +19,29 @@ async fn ls_prints_a_table_or_the_statuses() {
 }
 
 #[tokio::test]
+async fn pool_shows_connections_as_they_are_and_as_they_go() {
+    let one = |hits: usize| {
+        json!({"owner": "cart.dev", "namespace": "dev", "destination": "db:5432", "protocol": "postgres", "max": 20, "openThere": 12,
+            "open": 3, "warm": 1, "connecting": 0, "waiting": 2, "hits": hits, "misses": 4, "waits": 0, "refused": 0, "failed": 0,
+            "stale": 0, "resets": 6, "sentBytes": 1024, "receivedBytes": 1024, "pins": {"LISTEN": 1}, "oldestSeconds": 2.5})
+    };
+    let fake = Fake::start(move |_, before| (200, json!([one(before * 1_000)]))).await;
+    let table = fake.run(&["pool", "ls", "cart.dev"]).await.expect(0).out;
+    assert!(
+        table.contains("cart.dev  db:5432      postgres     3     1  12/20        2") && table.contains("LISTEN 1"),
+        "{table}"
+    );
+    assert_eq!(fake.run(&["pool", "ls", "-n", "dev", "--json"]).await.expect(0).json()[0]["pins"]["LISTEN"], 1);
+    assert_eq!(fake.lines(), ["GET /system/pool?namespace=dev"; 2]);
+    assert!(fake.run(&["pool", "ls", "mail.dev"]).await.expect(4).err.contains("mail.dev"));
+    let top = fake.run(&["pool", "top", "-n", "dev", "--count", "1", "--interval", "100ms"]).await.expect(0).out;
+    assert!(
+        top.starts_with("OWNER") && top.lines().count() == 2 && !top.contains('\x1b'),
+        "a file gets no colours: {top}"
+    );
+}
+
+#[tokio::test]
 async fn describe_shows_instances_and_trouble() {
     let fake = Fake::start(|_, _| (200, status("web", 2, 1, Some("exit 1")))).await;
     let page = fake.run(&["describe", "web"]).await.expect(0).out;

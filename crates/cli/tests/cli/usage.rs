@@ -123,6 +123,12 @@ async fn doctor_says_what_is_lost_and_what_to_do() {
     assert_eq!(buffer["verdict"] == "ok", allowed >= 4 << 20, "{buffer}");
     assert_eq!(buffer["do"].is_string(), allowed < 4 << 20, "{buffer}");
     assert!(check(&whole, "UDP GSO")["found"].is_string() && check(&whole, "UDP GRO")["found"].is_string());
+    let possible = nearpath_kernel::probe::shortcut_possible().is_ok();
+    assert_eq!(check(&whole, "egress")["found"].as_str().unwrap().contains("exit alone"), !possible, "{whole}");
+    for name in ["seccomp listeners", "opened congestion windows", "windows after a pause", "local ports"] {
+        let found = check(&whole, name);
+        assert_eq!(found["verdict"] != "ok", found["do"].is_string() && found["lost"].is_string(), "{found}");
+    }
     let broken = Run::new(&args).env("NEARPATH_WATCHDOG", "/nonexistent").end().await.expect(1).json();
     assert_eq!(broken["usable"], false);
     let watchdog = check(&broken, "watchdog");

@@ -1,8 +1,9 @@
-//! Chains as they are: what their edges counted, who holds their memory, which paths their calls take. nearpath's own.
+//! Chains as they are: what their edges counted, who holds their memory, which paths their calls take, and how connections outside stand. nearpath's own.
 
 use axum::Json as Answer;
 use axum::extract::State;
 use nearpath_types::chain::{EdgeStatus, MemoryStatus, PathStatus};
+use nearpath_types::pool::PoolStatus;
 use nearpath_types::{FunctionId, Namespace};
 
 use super::input::Params;
@@ -28,6 +29,13 @@ pub(crate) async fn paths(State(it): State<Controller>, params: Params) -> Resul
     let namespace = params.listed_namespace(&it)?;
     let paths = it.inner.fleet.paths().into_iter();
     Ok(Answer(paths.filter(|path| is_in(&path.caller, &namespace) || is_in(&path.callee, &namespace)).collect()))
+}
+
+/// `GET /system/pool?namespace=`
+pub(crate) async fn pool(State(it): State<Controller>, params: Params) -> Result<Answer<Vec<PoolStatus>>, Refused> {
+    let namespace = params.listed_namespace(&it)?;
+    let all = it.inner.fleet.pool().into_iter();
+    Ok(Answer(all.filter(|one| one.namespace == namespace.as_str()).collect()))
 }
 
 fn is_in(function: &str, namespace: &Namespace) -> bool {

@@ -60,6 +60,7 @@ impl Controller {
             .route("/edges", get(chains::edges))
             .route("/memory", get(chains::memory))
             .route("/paths", get(chains::paths))
+            .route("/pool", get(chains::pool))
             .route("/info", get(info::info))
             .route("/telemetry", get(later::telemetry))
             .route("/alert", post(later::alert));

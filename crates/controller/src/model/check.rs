@@ -70,11 +70,11 @@ fn resources(which: &str, resources: Option<&Resources>) -> Result<(), Refusal> 
 
 fn secrets(model: &Model, spec: &FunctionSpec) -> Result<(), Refusal> {
     let mut missing = Vec::new();
-    for text in &spec.secrets {
+    for text in spec.needed_secrets() {
         let name: SecretName = text.parse().map_err(|error| field("secrets", format!("{error}")))?;
         let id = SecretId { namespace: spec.namespace.clone(), name };
         if !model.secrets.contains_key(&id) {
-            missing.push(text.as_str());
+            missing.push(text);
         }
     }
     match missing.is_empty() {

@@ -122,10 +122,10 @@ impl Model {
         self.functions.iter().filter(move |(id, _)| id.namespace == *name).map(|(_, function)| function)
     }
 
-    /// Functions that a secret is mounted into.
+    /// Functions that need a secret: it is mounted into them, or the node reaches destinations with it for them.
     pub fn users_of<'a>(&'a self, secret: &'a SecretId) -> impl Iterator<Item = &'a Function> {
         self.functions_in(&secret.namespace)
-            .filter(move |function| function.spec.secrets.iter().any(|name| name == secret.name.as_str()))
+            .filter(move |function| function.spec.needed_secrets().iter().any(|name| name == secret.name.as_str()))
     }
 
     /// The whole truth for the node.
@@ -134,15 +134,15 @@ impl Model {
     }
 
     fn desired_function(&self, function: &Function) -> DesiredFunction {
-        let content = |name: &String| {
+        let content = |name: String| {
             let id = SecretId { namespace: function.spec.namespace.clone(), name: name.parse().ok()? };
-            self.secrets.get(&id).map(|secret| (name.clone(), secret.0.to_vec()))
+            self.secrets.get(&id).map(|secret| (name, secret.0.to_vec()))
         };
         DesiredFunction {
             spec: function.spec.clone(),
             revision: function.revision,
             replicas: function.replicas,
-            secrets: function.spec.secrets.iter().filter_map(content).collect(),
+            secrets: function.spec.needed_secrets().into_iter().filter_map(content).collect(),
         }
     }
 }

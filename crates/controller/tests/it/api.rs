@@ -259,7 +259,7 @@ async fn a_wake_up_scales_a_sleeper_to_its_minimum() {
 #[tokio::test]
 async fn chains_are_told_by_namespace() {
     let lab = Lab::new().await;
-    for (path, first) in [("edges", "front"), ("memory", "shop"), ("paths", "gateway")] {
+    for (path, first) in [("edges", "front"), ("memory", "shop"), ("paths", "gateway"), ("pool", "LISTEN")] {
         let here = lab.expect(200, "GET", &format!("/system/{path}"), "").await;
         assert!(here.text.contains(first), "{path}: {}", here.text);
         let listed = here.json();

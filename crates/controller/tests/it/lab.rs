@@ -12,6 +12,7 @@ use http_body_util::BodyExt;
 use nearpath_controller::{Auth, Config, Controller, Fleet, OpenError, api};
 use nearpath_testkit::within;
 use nearpath_types::chain::{EdgeStatus, MemoryStatus, PathStatus};
+use nearpath_types::pool::PoolStatus;
 use nearpath_types::status::Usage;
 use nearpath_types::{Desired, DesiredFunction, FunctionId, LogLine, LogQuery, ObservedFunction};
 use tempfile::TempDir;
@@ -102,6 +103,16 @@ impl Fleet for FakeFleet {
             ..PathStatus::default()
         };
         vec![path("openfaas-fn"), path("elsewhere")]
+    }
+    fn pool(&self) -> Vec<PoolStatus> {
+        let one = |namespace: &str| PoolStatus {
+            owner: format!("front.{namespace}"),
+            namespace: namespace.to_owned(),
+            pins: [("LISTEN".to_owned(), 1)].into(),
+            oldest_seconds: Some(0.5),
+            ..PoolStatus::default()
+        };
+        vec![one("openfaas-fn"), one("elsewhere")]
     }
 }
 

@@ -27,6 +27,9 @@ use wait::{Next, Patience};
 /// # Errors
 /// `overload`, `queue_timeout`, `cold_timeout`, or `no_function` when it is removed meanwhile.
 pub(crate) async fn enter(call: &mut Call) -> Result<Permit, PlatformError> {
+    if call.route.foresees {
+        call.lane.control.called(&call.function.id);
+    }
     match call.function.gate.enter() {
         Entry::In(permit) => Ok(permit),
         Entry::Wait(waiter, first) => Box::pin(wait(call, waiter, first)).await,

@@ -62,6 +62,9 @@ pub(crate) fn send(lane: &Rc<Lane>, peer: &Peer, whole: &Whole, function: &Arc<F
         let request = nearpath_domain::Request { fields: &fields, body, deadline, trace, span };
         post.call(To::Instance(place.endpoint.id), &request).ok()?
     };
+    if route.foresees {
+        lane.control.called(&function.id);
+    }
     let mut record = Completion::of_plain(lane, function.clone(), whole.method(), whole.path(), received);
     record.identify(call_id.as_bytes(), None);
     record.went(Choice { path: Path::Shm, obstacle: None });

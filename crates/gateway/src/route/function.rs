@@ -44,6 +44,8 @@ pub(crate) struct Route {
     pub total: HeaderValue,
     /// The security domain.
     pub domain: Option<String>,
+    /// Whether reads are to be issued when it is called.
+    pub foresees: bool,
 }
 
 impl Function {
@@ -102,7 +104,8 @@ impl Route {
     ) -> Self {
         let total = HeaderValue::from_str(&duration::format(policy.total_timeout)).expect("a duration is ASCII");
         let domain = policy.domain(id);
-        Self { policy, ready, leaving, trouble, total, domain }
+        let foresees = policy.egress.iter().any(|to| !to.prefetch.is_empty());
+        Self { policy, ready, leaving, trouble, total, domain, foresees }
     }
 
     /// Whether a request would have to wait for an instance to start.

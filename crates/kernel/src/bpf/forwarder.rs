@@ -108,6 +108,8 @@ struct State {
     stations: BTreeMap<Eip, (u32, SchedClassifierLinkId)>,
     /// Both directions; stations need not be there yet.
     allowed: BTreeMap<(Eip, Eip), Leave>,
+    /// Further addresses, and the stations that answer for them.
+    further: BTreeMap<Eip, Eip>,
 }
 
 impl Forwarder {
@@ -125,8 +127,8 @@ impl Forwarder {
         let bad = |error: MapError| refused(&error);
         let (owners, rows) = (take("stations")?.try_into().map_err(bad)?, take("rows")?.try_into().map_err(bad)?);
         let counts = take("counts")?.try_into().map_err(bad)?;
-        let (stations, allowed) = (BTreeMap::new(), BTreeMap::new());
-        Ok(Self { state: Mutex::new(State { loaded, owners, rows, counts, stations, allowed }) })
+        let (stations, allowed, further) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Ok(Self { state: Mutex::new(State { loaded, owners, rows, counts, stations, allowed, further }) })
     }
 
     /// From now on `device` of `switch` is where `eip` is: nothing else is believed of it, and nothing goes past the program.
@@ -153,6 +155,16 @@ impl Forwarder {
     /// Nothing goes to or from a station any more. Permissions stay.
     pub fn detach(&self, eip: Eip) {
         self.state().detach(eip);
+    }
+
+    /// What is for `address`, which is no station's own, goes to `station` from now on, and may come from there. Whose, is for [`allow`](Self::allow) to say.
+    pub fn also(&self, address: Eip, station: Eip) {
+        self.state().further.insert(address, station);
+    }
+
+    /// Takes that back. Nobody may be allowed to talk to the address any more.
+    pub fn no_longer(&self, address: Eip) {
+        self.state().further.remove(&address);
     }
 
     /// Lets two stations talk to each other.
@@ -269,8 +281,9 @@ impl State {
 
     /// Writes the row from one station to another, when both are there.
     fn connect(&mut self, from: Eip, to: Eip) -> io::Result<()> {
-        let (Some(way), Some((device, _))) = (self.way(from, to), self.stations.get(&to)) else { return Ok(()) };
-        let [near, far] = macs(to);
+        let there = self.station(to);
+        let (Some(way), Some((device, _))) = (self.way(from, to), self.stations.get(&there)) else { return Ok(()) };
+        let [near, far] = macs(there);
         let port = self.allowed.get(&(from, to)).map_or(0, |leave| leave.port()).to_be_bytes();
         let row = Row { packets: 0, bytes: 0, device: *device, near, far, port, unused: [0; 6] };
         self.rows.insert(way, row, 0).map_err(|error| refused(&error))
@@ -282,8 +295,13 @@ impl State {
         }
     }
 
+    /// The station that has an address.
+    fn station(&self, address: Eip) -> Eip {
+        self.further.get(&address).copied().unwrap_or(address)
+    }
+
     fn way(&self, from: Eip, to: Eip) -> Option<Way> {
-        let (device, _) = self.stations.get(&from)?;
+        let (device, _) = self.stations.get(&self.station(from))?;
         Some(Way { device: *device, from: from.0.octets(), to: to.0.octets() })
     }
 }

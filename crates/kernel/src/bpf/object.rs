@@ -37,6 +37,18 @@ pub(super) fn sk_msg() -> io::Result<&'static [u8]> {
     Ok(aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/sk_msg.o")))
 }
 
+/// `bpf/sock_fence.c`.
+#[cfg(nearpath_bpf)]
+pub(super) fn sock_fence() -> io::Result<&'static [u8]> {
+    Ok(aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/sock_fence.o")))
+}
+
+/// `bpf/sock_window.c`.
+#[cfg(nearpath_bpf)]
+pub(super) fn sock_window() -> io::Result<&'static [u8]> {
+    Ok(aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/sock_window.o")))
+}
+
 /// `bpf/tc_forward.c`.
 #[cfg(nearpath_bpf)]
 pub(super) fn tc_forward() -> io::Result<&'static [u8]> {
@@ -45,6 +57,10 @@ pub(super) fn tc_forward() -> io::Result<&'static [u8]> {
 
 #[cfg(not(nearpath_bpf))]
 pub(super) use missing as sk_msg;
+#[cfg(not(nearpath_bpf))]
+pub(super) use missing as sock_fence;
+#[cfg(not(nearpath_bpf))]
+pub(super) use missing as sock_window;
 #[cfg(not(nearpath_bpf))]
 pub(super) use missing as tc_forward;
 

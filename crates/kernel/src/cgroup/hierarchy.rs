@@ -155,6 +155,14 @@ pub fn own_v2_group(text: &str) -> Option<&str> {
     text.lines().find_map(|line| line.strip_prefix("0::"))
 }
 
+/// The folder of this process's own group in the unified hierarchy, wherever that is mounted.
+pub(crate) fn own_unified_group() -> Option<PathBuf> {
+    let (mountinfo, own) =
+        (fs::read_to_string("/proc/self/mountinfo").ok()?, fs::read_to_string("/proc/self/cgroup").ok()?);
+    let unified = mounts(&mountinfo).into_iter().find(|mount| mount.version == Version::V2)?;
+    Some(unified.point.join(own_v2_group(&own)?.trim_start_matches('/')))
+}
+
 /// Reads `/proc/PID/mountinfo`; see `man 5 proc_pid_mountinfo`.
 fn mounts(mountinfo: &str) -> Vec<Mount> {
     mountinfo.lines().filter_map(mount).collect()

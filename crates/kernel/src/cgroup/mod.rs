@@ -18,6 +18,7 @@ use std::time::Duration;
 use nearpath_types::InstanceId;
 
 use hierarchy::Hierarchy;
+pub(crate) use hierarchy::own_unified_group;
 pub use hierarchy::{Controller, Version};
 #[doc(hidden)] // for the fuzz targets
 pub use hierarchy::{mount_points, own_v2_group};

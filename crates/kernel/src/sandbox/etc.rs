@@ -54,7 +54,10 @@ fn hosts(spec: &Spec) -> String {
     match &spec.network {
         Some(network) => {
             let gateway = spec.pickup.unwrap_or(network.gateway);
-            format!("{local}{gateway} gateway gateway.openfaas\n{} {}\n", network.eip, spec.hostname)
+            let known =
+                network.destinations.iter().filter_map(|one| Some(format!("{} {}\n", one.address, one.name.as_ref()?)));
+            let known: String = known.collect();
+            format!("{local}{gateway} gateway gateway.openfaas\n{} {}\n{known}", network.eip, spec.hostname)
         }
         None => format!("{local}127.0.1.1 {}\n", spec.hostname),
     }
@@ -63,17 +66,28 @@ fn hosts(spec: &Spec) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sandbox::{Isolation, Network};
+    use crate::sandbox::{Destination, Isolation, Network};
     use nearpath_types::{Eip, InstanceId};
 
     #[test]
     fn the_gateway_has_a_name() {
         let mut spec = Spec::new(InstanceId(7), Isolation::Root, "/bin/true".into());
         let (eip, gateway) = (Eip([10, 62, 0, 9].into()), [10, 62, 0, 1].into());
-        spec.network = Some(Network { eip, gateway, switch: None, forwarder: None });
+        spec.network = Some(Network::new(eip, gateway, None));
         let hosts = hosts(&spec);
         assert!(hosts.contains("10.62.0.1 gateway") && hosts.contains("10.62.0.9 i7"), "{hosts}");
         spec.pickup = Some([127, 0, 0, 2].into());
         assert!(super::hosts(&spec).contains("127.0.0.2 gateway gateway.openfaas\n10.62.0.9 i7"), "picked up");
+    }
+
+    #[test]
+    fn names_of_destinations_stand_for_addresses() {
+        let mut spec = Spec::new(InstanceId(7), Isolation::Root, "/bin/true".into());
+        let known =
+            |last, name: Option<&str>| Destination { address: [10, 61, 0, last].into(), name: name.map(str::to_owned) };
+        let network = Network::new(Eip([10, 62, 0, 9].into()), [10, 62, 0, 1].into(), None);
+        spec.network = Some(Network { destinations: vec![known(2, Some("db.shop")), known(3, None)], ..network });
+        let hosts = hosts(&spec);
+        assert!(hosts.contains("10.61.0.2 db.shop\n") && !hosts.contains("10.61.0.3"), "{hosts}");
     }
 }

@@ -97,7 +97,7 @@ mod tests {
         let (switch, forwarder) = (Switch::create(gateway).unwrap(), Forwarder::load().unwrap());
         let mut spec = Spec::new(InstanceId(1), crate::sandbox::Isolation::Root, "/bin/true".into());
         let (switch, forwarder) = (Some(Arc::new(switch)), Some(Arc::new(forwarder)));
-        spec.network = Some(Network { eip: Eip([10, 62, 0, 2].into()), gateway, switch, forwarder });
+        spec.network = Some(Network { forwarder, ..Network::new(Eip([10, 62, 0, 2].into()), gateway, switch) });
         let why = asked(move |node| stand(node.into(), &spec)).unwrap_err(); // no child, hence no pair
         assert!(why.to_string().starts_with("no forwarder: "), "{why}");
     }

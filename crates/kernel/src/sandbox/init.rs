@@ -18,7 +18,7 @@ use super::orders::{self, Order};
 use super::root;
 use super::spawn::{Forked, fork_sibling};
 use super::spec::{Isolation, Spec};
-use crate::seccomp::Filters;
+use crate::seccomp::{Filters, handover};
 
 /// Higher than a service's 0: when the machine runs out of memory, an instance goes before the node does.
 const OOM_SCORE: &str = "500";
@@ -86,6 +86,10 @@ fn become_instance(spec: &Spec, order: &mut Order, kit: &Kit, notes: &mut Notes)
     }
     step("lockdown", lock_down(spec, kit))?;
     let image = step("lockdown", Image::new(&in_place(spec)))?;
+    if let Some(socket) = order.listener.take() {
+        // A machine without listeners has told the node so; a node that does not take one is gone, and the instance with it.
+        let _ = handover::hand_out(socket);
+    }
     notes.phase("lockdown");
     execute(spec, &image, &kit.filters)
 }

@@ -39,6 +39,8 @@ pub struct Launched {
     pub notes: OwnedFd,
     /// The node's end of the socket at which the watchdog hears who it is: `contract/identity.md`. Nothing need be written.
     pub identity: OwnedFd,
+    /// Where its listener arrives, if its spec asks for one: [`crate::seccomp::handover::receive`]. Who drops it has the instance's connects fail.
+    pub listener: Option<OwnedFd>,
 }
 
 /// Where a child asks for the forwarder, if its pair is to have one.
@@ -168,11 +170,12 @@ impl Bench {
         let (gate, hold) = pipe_with(PipeFlags::CLOEXEC)?;
         let streams = Streams { stdout: out, stderr: err, notes: note, identity: who, gate: hold };
         let (guard, asks) = guarded(spec)?.unzip();
-        orders::send(self.template.socket.as_fd(), spec, &streams, asks.as_ref())?;
-        drop((streams, asks));
+        let (listener, hands) = listened(spec)?.unzip();
+        orders::send(self.template.socket.as_fd(), spec, &streams, [hands.as_ref(), asks.as_ref()])?;
+        drop((streams, asks, hands));
         let (pid, pidfd) = orders::answered(self.template.socket.as_fd())?;
         self.gates.open.push_back(gate);
-        Ok((Launched { pid, pidfd, stdout, stderr, notes, identity }, guard))
+        Ok((Launched { pid, pidfd, stdout, stderr, notes, identity, listener }, guard))
     }
 }
 
@@ -181,6 +184,14 @@ fn guarded(spec: &Spec) -> io::Result<Option<(OwnedFd, OwnedFd)>> {
     let wanted = spec.network.as_ref().is_some_and(|network| network.forwarder.is_some());
     match wanted && spec.isolation != Isolation::None {
         true => Ok(Some(socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?)),
+        false => Ok(None),
+    }
+}
+
+/// The node's end and the child's, where connects are to be asked about.
+fn listened(spec: &Spec) -> io::Result<Option<(OwnedFd, OwnedFd)>> {
+    match spec.listened {
+        true => Ok(Some(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)),
         false => Ok(None),
     }
 }

@@ -56,7 +56,12 @@ pub(super) fn connect(instance: InstanceId, network: &Network, switch: &mut Rtnl
     inside.address(ETH0, eip)?;
     inside.up(ETH0)?;
     inside.route(&Route { to: Some(gateway), via: None, device: ETH0, source: Some(eip) })?;
-    inside.route(&Route { to: None, via: Some(gateway), device: ETH0, source: Some(eip) })
+    let beyond = |to| Route { to, via: Some(gateway), device: ETH0, source: Some(eip) };
+    match guarded {
+        true => inside.route(&beyond(None)), // the forwarder refuses what is not allowed
+        // The switch would drop it in silence. Without a route the instance's own kernel says at once that there is no way.
+        false => network.destinations.iter().try_for_each(|one| inside.route(&beyond(Some(one.address)))),
+    }
 }
 
 /// Sets `lo` up in the calling process's namespace.

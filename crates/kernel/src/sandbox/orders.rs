@@ -16,7 +16,10 @@ use rustix::process::Pid;
 
 use super::spec::{Isolation, Spec};
 
-const MOST_FDS: usize = 8;
+const MOST_FDS: usize = 9;
+/// Bits of an order's octet: the child gets a PID namespace; it gets a socket for its listener.
+const OWN_PIDS: u8 = 1;
+const LISTENED: u8 = 2;
 
 /// One instance to be made, as the template gets it.
 pub(super) struct Order {
@@ -25,6 +28,8 @@ pub(super) struct Order {
     /// Whether the child gets a PID namespace: known before it exists.
     pub(super) own_pids: bool,
     pub(super) streams: Streams<OwnedFd>,
+    /// Where it is to send a listener for its connects, if it is to have one.
+    pub(super) listener: Option<OwnedFd>,
     /// The switch's network namespace.
     pub(super) switch: Option<OwnedFd>,
     /// Where to ask whether the pair is guarded, when somebody guards it.
@@ -47,20 +52,22 @@ pub(super) fn send(
     socket: BorrowedFd<'_>,
     spec: &Spec,
     streams: &Streams<OwnedFd>,
-    guard: Option<&OwnedFd>,
+    [listener, guard]: [Option<&OwnedFd>; 2],
 ) -> io::Result<()> {
     let text = memfd("spec", &serde_json::to_vec(spec)?)?;
     let Streams { stdout, stderr, notes, identity, gate } = streams;
     let mut fds = [&text, stdout, stderr, notes, identity, gate].map(AsFd::as_fd).to_vec();
+    fds.extend(listener.map(AsFd::as_fd));
     fds.extend(spec.network.as_ref().and_then(|network| network.switch.as_deref()).map(AsFd::as_fd));
     fds.extend(guard.map(AsFd::as_fd));
-    put(socket, &[u8::from(spec.isolation != Isolation::None)], &fds)
+    let own_pids = if spec.isolation == Isolation::None { 0 } else { OWN_PIDS };
+    put(socket, &[own_pids | if listener.is_some() { LISTENED } else { 0 }], &fds)
 }
 
 /// Waits for an order; `None` when the launcher is gone.
 pub(super) fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<Order>> {
-    let mut own_pids = [0];
-    let (length, fds) = take(socket, &mut own_pids)?;
+    let mut bits = [0];
+    let (length, fds) = take(socket, &mut bits)?;
     if length == 0 {
         return Ok(None);
     }
@@ -69,8 +76,9 @@ pub(super) fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<Order>> {
         || fds.next().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "an order lacks a descriptor"));
     let spec = next()?;
     let streams = Streams { stdout: next()?, stderr: next()?, notes: next()?, identity: next()?, gate: next()? };
+    let listener = if bits[0] & LISTENED == 0 { None } else { Some(next()?) };
     let (switch, guard) = (fds.next(), fds.next());
-    Ok(Some(Order { spec, own_pids: own_pids[0] == 1, streams, switch, guard }))
+    Ok(Some(Order { spec, own_pids: bits[0] & OWN_PIDS != 0, streams, listener, switch, guard }))
 }
 
 impl Order {
@@ -101,7 +109,7 @@ pub(super) fn answered(socket: BorrowedFd<'_>) -> io::Result<(u32, OwnedFd)> {
 }
 
 /// Sends a message of bytes and descriptors.
-pub(super) fn put(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+pub(crate) fn put(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FDS))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     if !fds.is_empty() {
@@ -112,7 +120,7 @@ pub(super) fn put(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) 
 }
 
 /// Receives a message: how many bytes there were, 0 at the end, and its descriptors.
-pub(super) fn take(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
+pub(crate) fn take(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FDS))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::CMSG_CLOEXEC;

@@ -40,7 +40,7 @@ pub struct Bind {
 pub struct Network {
     /// Its address.
     pub eip: Eip,
-    /// The gateway's address: the only one that it reaches.
+    /// The gateway's address: without `destinations` the only one that it reaches.
     pub gateway: std::net::Ipv4Addr,
     /// Where its veth pair's other end goes. Handed to the child as a descriptor; must be set when launching.
     #[serde(skip)]
@@ -49,6 +49,24 @@ pub struct Network {
     /// whom it lets through is for the caller to say, and to take it away for the caller as well.
     #[serde(skip)]
     pub forwarder: Option<Arc<Forwarder>>,
+    /// Addresses outside that the switch answers for: besides the gateway, the only ones to which it has a route.
+    pub destinations: Vec<Destination>,
+}
+
+/// An address outside that an instance may know.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Destination {
+    /// The address.
+    pub address: std::net::Ipv4Addr,
+    /// What it is called in the instance's `/etc/hosts`, if it has a name.
+    pub name: Option<String>,
+}
+
+impl Network {
+    /// A place at the switch, from which nothing but the gateway is reached.
+    pub fn new(eip: Eip, gateway: std::net::Ipv4Addr, switch: Option<Arc<Switch>>) -> Self {
+        Self { eip, gateway, switch, forwarder: None, destinations: Vec::new() }
+    }
 }
 
 impl fmt::Debug for Network {
@@ -98,6 +116,8 @@ pub struct Spec {
     pub arguments: Vec<String>,
     /// Its whole environment; `NEARPATH_NOTES_FD` is added.
     pub environment: BTreeMap<String, String>,
+    /// Whether its connects are asked about, so that a warm socket can take the place of its own.
+    pub listened: bool,
     /// Where it starts, as a path inside.
     pub workdir: PathBuf,
 }
@@ -131,6 +151,7 @@ impl Spec {
             program,
             arguments: Vec::new(),
             environment: BTreeMap::new(),
+            listened: false,
             workdir: PathBuf::from("/"),
         }
     }

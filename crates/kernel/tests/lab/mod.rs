@@ -68,7 +68,7 @@ impl Lab {
         spec.arguments = vec!["-c".into(), script.into()];
         spec.environment.insert("PATH".into(), "/usr/bin:/bin".into());
         let eip = Eip(Ipv4Addr::new(10, 62, (id >> 8) as u8, id as u8));
-        spec.network = Some(Network { eip, gateway: GATEWAY, switch: Some(self.switch.clone()), forwarder: None });
+        spec.network = Some(Network::new(eip, GATEWAY, Some(self.switch.clone())));
         (spec.uid, spec.gid) = (UID + id as u32, UID + id as u32);
         spec
     }

@@ -119,6 +119,9 @@ impl Agent {
             }
         }
         if let Some(done) = self.stopping.take() {
+            let machine = self.workshop.tools.machine.clone();
+            let settled = tokio::task::spawn_blocking(move || machine.settle()).await;
+            settled.expect("settling does not panic");
             self.workshop.tools.machine.leave();
             let _ = done.send(()); // the asker may have left
         }

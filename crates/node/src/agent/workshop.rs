@@ -1,17 +1,18 @@
 //! Where instances are made: draws a lot, then the blueprint, and sets the instance's task going.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use nearpath_types::{DesiredFunction, Eip, FunctionSpec, Policy, quantity};
+use nearpath_types::{DesiredFunction, Egress, Eip, FunctionSpec, Policy, quantity};
 
 use super::lots::{Lot, Lots};
 use super::record::Record;
 use crate::domains::Domains;
 use crate::instance::life::{Life, Tools};
 use crate::instance::{chain, variables};
-use crate::machine::{Blueprint, Limits};
+use crate::machine::{Blueprint, Limits, Outside};
 
 /// Processes and threads of an instance whose tenant set no limit: enough for any server, too few for a fork bomb.
 const DEFAULT_PIDS: u64 = 4_096;
@@ -47,6 +48,7 @@ impl Workshop {
         let lot = self.lots.draw(self.tools.machine.has_network())?;
         let mut blueprint = self.blueprint(&lot, desired, limits).inspect_err(|_| self.lots.give_back(lot))?;
         let policy = Policy::of(&desired.spec).unwrap_or_default(); // one that cannot be read is told elsewhere
+        blueprint.outside = outside(desired, &policy);
         self.open_door(&mut blueprint, &desired.spec, &policy);
         if self.tools.identities.serve(policy.transport) {
             self.introduce(&mut blueprint, &desired.spec, &policy);
@@ -100,7 +102,8 @@ impl Workshop {
             dispatch: None,
             pickup: None,
             environment,
-            secrets: desired.secrets.clone(),
+            secrets: of(desired, |name| spec.secrets.iter().any(|own| own == name)),
+            outside: Outside::default(),
             limits,
             read_only_root: spec.read_only_root_filesystem,
         })
@@ -111,6 +114,18 @@ impl Workshop {
         self.domains.gone(record.lot.id);
         self.lots.give_back(record.lot);
     }
+}
+
+/// Where its instances may go, with the secrets for that.
+fn outside(desired: &DesiredFunction, policy: &Policy) -> Outside {
+    let secrets = of(desired, |name| policy.egress.iter().flat_map(Egress::secrets).any(|named| named == name));
+    Outside { chain: policy.chain.clone(), egress: policy.egress.clone(), secrets }
+}
+
+/// Some of a function's secrets.
+fn of(desired: &DesiredFunction, wanted: impl Fn(&str) -> bool) -> BTreeMap<String, Vec<u8>> {
+    let wanted = desired.secrets.iter().filter(|(name, _)| wanted(name));
+    wanted.map(|(name, content)| (name.clone(), content.clone())).collect()
 }
 
 /// Hard limits. `requests` are for placing functions on machines; one machine has nothing to place.

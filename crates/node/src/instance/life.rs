@@ -157,10 +157,11 @@ impl Life {
     }
 
     async fn run(&self, launched: Launched, stop: oneshot::Receiver<StopOrder>) -> Ending {
-        let Launched { pid, stdout, stderr, notes, identity, process } = launched;
+        let Launched { pid, stdout, stderr, notes, identity, remarks, process } = launched;
         let _telling = self.told.then(|| self.identify(identity)); // otherwise the pipe ends here
         self.tell(Event::Launched { id: self.blueprint.id, pid, process: process.clone() });
         self.admit_unkept_limits();
+        remarks.iter().for_each(|remark| self.remark(remark));
         let pumps: Pumps = [stdout, stderr].map(|output| {
             tokio::spawn(self.tools.logs.clone().collect(self.blueprint.function.clone(), self.blueprint.id, output))
         });
@@ -200,9 +201,13 @@ impl Life {
     /// Nobody should believe in a limit that is not there.
     fn admit_unkept_limits(&self) {
         for limit in self.unkept_limits() {
-            let text = format!("{OWN_WORDS}{limit} is not kept on this node; `nearpath doctor` says why");
-            self.tools.logs.push(&self.blueprint.function, self.blueprint.id, text);
+            self.remark(&format!("{limit} is not kept on this node; `nearpath doctor` says why"));
         }
+    }
+
+    /// Writes something of the node's own into the function's log.
+    fn remark(&self, text: &str) {
+        self.tools.logs.push(&self.blueprint.function, self.blueprint.id, format!("{OWN_WORDS}{text}"));
     }
 
     async fn watch(

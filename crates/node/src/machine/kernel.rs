@@ -12,11 +12,13 @@ use futures_util::future::BoxFuture;
 use nearpath_kernel::cgroup::{Cgroup, Cgroups, Controller, Limits as KernelLimits};
 use nearpath_kernel::sandbox::{self, Bind, Isolation, Launcher, Network, Spec};
 use nearpath_kernel::switch::Switch;
-use nearpath_types::Eip;
+use nearpath_pool::{Admission, Admitted, Pool};
+use nearpath_types::pool::PoolStatus;
+use nearpath_types::{Eip, FunctionId};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 use tokio::io::unix::AsyncFd;
 
-use super::{Blueprint, Consumed, DISPATCH, Exit, Launched, Limits, Machine, Process, Way, session};
+use super::{Blueprint, Consumed, DISPATCH, Exit, Launched, Limits, Machine, Outside, Process, Way, session};
 use crate::forwarding::{Forwarding, Passage};
 use crate::instance::variables;
 
@@ -29,7 +31,15 @@ pub struct KernelMachine {
     switch: Option<Arc<Switch>>,
     gateway: Ipv4Addr,
     forwarding: Option<Forwarding>,
+    pool: Option<Pool>,
 }
+
+/// Longest wait for what instances left behind: the longest `flush` there may be, and a little.
+const SETTLE: Duration = Duration::from_secs(605);
+/// What stands where the kernel keeps nobody from anything.
+const UNENFORCED: &str = "egress is not enforced without a sandbox: this function reaches what this machine reaches";
+/// What stands where there is no way out.
+const CLOSED: &str = "egress: this node has no way out; nothing outside is reached";
 
 impl KernelMachine {
     /// A machine with `launcher` for its instances. `watchdog` is the program on the host; `node` names the cgroups.
@@ -42,7 +52,7 @@ impl KernelMachine {
     ) -> Self {
         let (gateway, switch) = network;
         let (cgroups, watchdog) = (Cgroups::detect(node), watchdog.to_owned());
-        Self { launcher, cgroups, isolation, watchdog, switch, gateway, forwarding: None }
+        Self { launcher, cgroups, isolation, watchdog, switch, gateway, forwarding: None, pool: None }
     }
 
     /// The same machine, on which a forwarder moves the packets of instances.
@@ -50,11 +60,34 @@ impl KernelMachine {
         Self { forwarding: Some(forwarding), ..self }
     }
 
-    fn spec(&self, from: &Blueprint, cgroup: &Cgroup) -> Spec {
+    /// The same machine, whose instances reach destinations outside by the pool.
+    pub(crate) fn going_out_by(self, pool: Pool) -> Self {
+        Self { pool: Some(pool), ..self }
+    }
+
+    /// Lets an instance out to where its function may go, and says what it does not reach.
+    fn admit(&self, from: &Blueprint) -> io::Result<(Option<Admitted>, Vec<String>)> {
+        let Outside { chain, egress, secrets } = from.outside.clone();
+        match (&self.pool, from.eip) {
+            _ if egress.is_empty() => Ok((None, Vec::new())),
+            (_, None) => Ok((None, vec![UNENFORCED.to_owned()])),
+            (None, _) => Ok((None, vec![CLOSED.to_owned()])),
+            (Some(pool), Some(eip)) => {
+                let (instance, function) = (from.id, from.function.clone());
+                let admitted = pool.admit(&Admission { instance, function, chain, eip, egress, secrets })?;
+                let troubles = admitted.troubles.iter().map(ToString::to_string).collect();
+                Ok((Some(admitted), troubles))
+            }
+        }
+    }
+
+    fn spec(&self, from: &Blueprint, cgroup: &Cgroup, admitted: Option<&Admitted>) -> Spec {
         let mut spec = Spec::new(from.id, self.isolation, self.watchdog.clone());
         let forwarder = self.forwarding.as_ref().map(Forwarding::forwarder);
-        spec.network =
-            from.eip.map(|eip| Network { eip, gateway: self.gateway, switch: self.switch.clone(), forwarder });
+        let destinations = admitted.map(|admitted| admitted.known.clone()).unwrap_or_default();
+        let network = |eip| Network { forwarder, destinations, ..Network::new(eip, self.gateway, self.switch.clone()) };
+        spec.network = from.eip.map(network);
+        spec.listened = admitted.is_some_and(|admitted| admitted.listened);
         spec.pickup = from.pickup;
         spec.cgroup = cgroup.join_files();
         (spec.uid, spec.gid) = (from.uid, from.uid);
@@ -78,14 +111,31 @@ impl Machine for KernelMachine {
         let scratch = Scratch::make(&blueprint.tmp, self.isolation)?;
         let passage = self.forwarding.as_ref().zip(blueprint.eip);
         let passage = passage.map(|(all, eip)| all.admit(eip, &blueprint.function)).transpose()?;
-        let launched = self.launcher.launch(&self.spec(blueprint, &cgroup))?;
-        let sandbox::Launched { pid, pidfd, stdout, stderr, notes, identity } = launched;
+        let (admitted, remarks) = self.admit(blueprint)?;
+        let launched = self.launcher.launch(&self.spec(blueprint, &cgroup, admitted.as_ref()))?;
+        let sandbox::Launched { pid, pidfd, stdout, stderr, notes, identity, listener } = launched;
+        if let Some((admitted, listener)) = admitted.as_ref().zip(listener) {
+            admitted.supervise(listener)?;
+        }
         let process = KernelProcess {
             pidfd,
             session: Pid::from_raw(pid as i32).filter(|_| self.isolation == Isolation::None),
-            remains: Mutex::new(Some(Remains { cgroup, _scratch: scratch, _passage: passage })),
+            remains: Mutex::new(Some(Remains { cgroup, _scratch: scratch, _admitted: admitted, _passage: passage })),
         };
-        Ok(Launched { pid, stdout, stderr, notes, identity, process: Arc::new(process) })
+        Ok(Launched { pid, stdout, stderr, notes, identity, remarks, process: Arc::new(process) })
+    }
+
+    fn foresee(&self, function: &FunctionId) {
+        self.pool.iter().for_each(|pool| pool.foresee(function));
+    }
+
+    fn settle(&self) {
+        let settled = self.pool.as_ref().is_none_or(|pool| pool.settle(SETTLE));
+        if !settled {
+            tracing::warn!(
+                "writes of functions to destinations with `writes=async` are lost: there is no time left to deliver them"
+            );
+        }
     }
 
     fn leave(&self) {
@@ -98,6 +148,14 @@ impl Machine for KernelMachine {
             tracing::info!(cgroups = swept.removed, killed = swept.killed, "removed what an earlier run left behind");
         }
         Ok(())
+    }
+
+    fn pool(&self) -> Vec<PoolStatus> {
+        self.pool.as_ref().map(Pool::report).unwrap_or_default()
+    }
+
+    fn rest(&self) {
+        self.pool.iter().for_each(Pool::rest);
     }
 
     fn has_network(&self) -> bool {
@@ -152,6 +210,7 @@ impl Drop for Scratch {
 struct Remains {
     cgroup: Cgroup,
     _scratch: Scratch,
+    _admitted: Option<Admitted>, // before its passage: rows go while its station is there
     _passage: Option<Passage>,
 }
 

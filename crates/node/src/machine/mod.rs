@@ -18,7 +18,8 @@ use std::time::Duration;
 use std::{fmt, io};
 
 use futures_util::future::BoxFuture;
-use nearpath_types::{Eip, FunctionId, InstanceId};
+use nearpath_types::pool::PoolStatus;
+use nearpath_types::{Egress, Eip, FunctionId, InstanceId};
 
 /// Where an instance finds the door to its domain; see `contract/dispatch.md`.
 pub const DISPATCH: &str = "/run/nearpath/dispatch";
@@ -46,10 +47,23 @@ pub struct Blueprint {
     pub environment: BTreeMap<String, String>,
     /// Contents by name, to be seen under `/var/openfaas/secrets`.
     pub secrets: BTreeMap<String, Vec<u8>>,
+    /// Where it may go outside.
+    pub outside: Outside,
     /// Limits of its memory, CPU and processes.
     pub limits: Limits,
     /// Whether its root is read-only apart from `/tmp`.
     pub read_only_root: bool,
+}
+
+/// Where an instance may go outside.
+#[derive(Clone, Default)]
+pub struct Outside {
+    /// The chain of its function, whose functions may share connections.
+    pub chain: Option<String>,
+    /// What its function declared.
+    pub egress: Vec<Egress>,
+    /// The secrets that this names, with their contents; the instance does not see them.
+    pub secrets: BTreeMap<String, Vec<u8>>,
 }
 
 /// Secrets never reach a log.
@@ -82,6 +96,8 @@ pub struct Launched {
     pub notes: OwnedFd,
     /// The node's end of the socket at which it hears who it is: `contract/identity.md`.
     pub identity: OwnedFd,
+    /// What it does not get of what its tenant wanted, in words for the tenant.
+    pub remarks: Vec<String>,
     /// Power over it.
     pub process: Arc<dyn Process>,
 }
@@ -149,6 +165,12 @@ pub trait Machine: Send + Sync + 'static {
     /// When something could not be removed; the text names it.
     fn sweep(&self) -> io::Result<()>;
 
+    /// Waits until what instances left behind for destinations outside is delivered, each for as long as its destination permits. Blocks.
+    fn settle(&self) {}
+
+    /// A call of a function has arrived whose egress declares reads. Must not block.
+    fn foresee(&self, _function: &FunctionId) {}
+
     /// Removes what the node itself keeps on the machine, once nothing runs on it any more.
     fn leave(&self) {}
 
@@ -157,6 +179,14 @@ pub trait Machine: Send + Sync + 'static {
     fn way(&self, _one: Eip, _other: Eip) -> Option<Way> {
         None
     }
+
+    /// How the connections of this machine's instances to destinations outside stand.
+    fn pool(&self) -> Vec<PoolStatus> {
+        Vec::new()
+    }
+
+    /// From now on no connection to a destination outside is kept open for nobody: this node is about to end. Those in use stay, and who asks gets new ones.
+    fn rest(&self) {}
 
     /// Whether instances get a network of their own, hence an eIP.
     fn has_network(&self) -> bool;

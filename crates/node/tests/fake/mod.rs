@@ -138,6 +138,7 @@ impl Machine for FakeMachine {
         }
         let pid = 1_000 + blueprint.id.0 as u32;
         Ok(Launched {
+            remarks: Vec::new(),
             pid,
             stdout: stdout.into(),
             stderr: stderr.into(),

@@ -1,19 +1,21 @@
 //! One entry below `functions:`.
 
-mod egress;
+pub(crate) mod egress;
 mod environment;
 mod origin;
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
-use nearpath_types::{FunctionName, FunctionSpec, Resources, policy, quantity};
+use nearpath_types::egress::Flaw;
+use nearpath_types::{Egress, FunctionName, FunctionSpec, Resources, policy, quantity};
 
 use crate::problem::Problems;
 use crate::surroundings::Surroundings;
 use crate::text::Place;
-use crate::yaml::shape::{Text, brief};
+use crate::yaml::shape::Text;
 use crate::yaml::{Entry, Node};
+use egress::Outside;
 use origin::Origin;
 
 /// Keys that nearpath obeys.
@@ -61,6 +63,8 @@ pub(crate) struct Draft {
     places: BTreeMap<String, Place>,
     /// Items to add to annotations that are lists, each once.
     lists: BTreeMap<&'static str, Items>,
+    /// Destinations outside, each place once.
+    outside: Vec<Egress>,
 }
 
 /// Texts in the order in which they were first seen.
@@ -98,6 +102,7 @@ pub(crate) fn read(
         name_place: entry.place,
         places: BTreeMap::new(),
         lists: BTreeMap::new(),
+        outside: Vec::new(),
     };
     let mut origin = Origin::default();
     let (mut files, mut destinations) = (Vec::new(), Vec::new());
@@ -106,7 +111,7 @@ pub(crate) fn read(
             "lang" => origin.lang = problems.text(&field.value, "lang"),
             "handler" => origin.handler = problems.text(&field.value, "handler"),
             "image" => origin.image = problems.text(&field.value, "image"),
-            "egress" => destinations = problems.texts(&field.value, "egress"),
+            "egress" => destinations = egress::read(&field.value, "egress", problems),
             "environment_file" => files = problems.texts(&field.value, "environment_file"),
             _ => draft.field(field, &home, problems),
         }
@@ -115,7 +120,7 @@ pub(crate) fn read(
         let variables = environment::read(&file, folder, around, problems);
         draft.keep(variables, |spec| &mut spec.env_vars);
     }
-    draft.egress(&destinations, problems);
+    draft.egress(destinations, problems);
     origin.settle(&mut draft, folder, around, problems);
     Some(draft)
 }
@@ -165,13 +170,16 @@ impl Draft {
     }
 
     /// Adds permitted destinations, each once.
-    pub(crate) fn egress(&mut self, destinations: &[Text], problems: &mut Problems<'_>) {
-        for destination in destinations {
-            if let Err(why) = egress::check(&destination.text) {
-                problems.error(destination.place, format!("invalid egress `{}`: {why}", brief(&destination.text)));
-                continue;
+    pub(crate) fn egress(&mut self, destinations: Vec<Outside>, problems: &mut Problems<'_>) {
+        for Outside { egress, place } in destinations {
+            let known = self.outside.iter().find(|other| other.is_at(&egress));
+            if known.is_some_and(|other| *other != egress) {
+                egress::tell(&egress.to(), &Flaw::Contradiction, place, problems);
             }
-            self.add(policy::EGRESS, &destination.text, destination.place);
+            if known.is_none() {
+                self.add(policy::EGRESS, &egress.to_string(), place);
+                self.outside.push(egress);
+            }
         }
     }
 

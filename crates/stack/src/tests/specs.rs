@@ -157,6 +157,25 @@ fn egress_in_both_places_is_one_list() {
 }
 
 #[test]
+fn a_destination_is_a_text_or_a_map() {
+    let egress =
+        "[{to: 'db:5432', max: 20, mode: session, password: 'secret:p', user: u, x-mine: 1}, 'api.x:443 warm=2']";
+    let stack = good(&format!("functions:\n  a: {{image: x, egress: {egress}}}\n"));
+    let text = "db:5432 mode=session user=u password=secret:p,api.x:443 warm=2";
+    assert_eq!(annotation(&stack, "a", "egress"), Some(text), "defaults are not written");
+    assert_eq!(Policy::of(&stack.functions[0]).unwrap().egress.len(), 2);
+}
+
+#[test]
+fn reads_ahead_are_a_list_or_a_text() {
+    for reads in ["['GET /rates', /day]", "'GET /rates|GET /day'"] {
+        let egress = format!("[{{to: 'api.x:80', protocol: http, prefetch: {reads}}}]");
+        let stack = good(&format!("functions:\n  a: {{image: x, egress: {egress}}}\n"));
+        assert_eq!(annotation(&stack, "a", "egress"), Some("api.x:80 protocol=http prefetch=/rates|/day"));
+    }
+}
+
+#[test]
 fn merge_keys_and_anchors() {
     let stack = good(
         "x-base: &base\n  image: x\n  labels: {l: '1'}\nfunctions:\n  a: {<<: *base}\n  b:\n    <<: [*base]\n    image: y\n",

@@ -32,7 +32,6 @@ fn every_error_has_its_place() {
             "functions:\n  a: {image: x, environment: {k: [1]}}\n",
             "2:34: error: environment.k should be text, and is a list",
         ),
-        ("functions:\n  a: {image: x, egress: [db]}\n", "2:26: error: invalid egress `db`: write HOST:PORT"),
         ("egress: {b: ['x:1']}\nfunctions:\n  a: {image: x}\n", "1:10: error: function `b` is not below"),
         ("functions:\n  a: {image: \"${SET!}\"}\n", "2:15: error: this form of `${…}` is not known"),
         ("functions:\n  a: {image: '${SET}', limits: {cpu: 1Mi}}\n", "2:38: error: invalid cpu"),
@@ -50,6 +49,34 @@ fn every_error_has_its_place() {
         let all = told(text);
         assert!(all.iter().any(|one| one.starts_with(wanted)), "{text}\nwanted {wanted}\ngot {all:#?}");
         assert!(read(text).is_err(), "{text}");
+    }
+}
+
+#[test]
+fn destinations_are_checked() {
+    for (egress, wanted) in [
+        ("[db]", "2:26: error: invalid egress `db`: write HOST:PORT"),
+        ("['db:1 max=0']", "2:26: error: invalid egress `db:1`: max: `0` is no number"),
+        ("[{max: 3}]", "2:26: error: an item of egress has no `to`"),
+        ("[{to: [db]}]", "2:31: error: to should be text, and is a list"),
+        ("[{to: 'db:1', max: lots}]", "2:44: error: invalid egress `db:1`: max: `lots`"),
+        ("[{to: 'db:1', mac: 3}]", "2:39: error: invalid egress `db:1`: unknown setting `mac`"),
+        ("[{to: 'db:1', ca: 'secret:x'}]", "2:26: error: invalid egress `db:1`: ca: it needs"),
+        ("['db:1', 'db:1 max=3']", "2:34: error: invalid egress `db:1`: it is declared twice"),
+    ] {
+        let text = format!("functions:\n  a: {{image: x, egress: {egress}}}\n");
+        let all = told(&text);
+        assert!(all.iter().any(|one| one.starts_with(wanted)), "{text}\nwanted {wanted}\ngot {all:#?}");
+        assert!(read(&text).is_err(), "{text}");
+    }
+}
+
+#[test]
+fn a_mistyped_setting_of_a_destination_is_told_with_the_right_one() {
+    for (setting, meant) in [("protocol=postgre", "postgres"), ("protocl=http", "protocol"), ("shared=chains", "chain")]
+    {
+        let text = format!("functions:\n  a: {{image: x, egress: ['db:1 {setting}']}}\n");
+        assert!(report(&text).to_string().contains(&format!("help: did you mean `{meant}`?")), "{}", report(&text));
     }
 }
 

@@ -21,7 +21,8 @@ pub const ZERO_RTT: &str = "nearpath.io/zero-rtt";
 pub const PUBLISHES: &str = "nearpath.io/publishes";
 /// Annotation: filters of the topics whose events this function wants from others of its chain, comma separated.
 pub const SUBSCRIBES: &str = "nearpath.io/subscribes";
-/// Annotation: destinations outside (`HOST:PORT`), comma separated, that this function may reach.
+/// Annotation: destinations outside that this function may reach, comma separated: `HOST:PORT` and settings, see
+/// [`Egress`](crate::Egress).
 pub const EGRESS: &str = "nearpath.io/egress";
 /// Annotation or environment variable: requests that one instance serves at a time; 0 means no limit.
 pub const MAX_INFLIGHT: &str = "nearpath.io/max-inflight";

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::function::FunctionSpec;
 use crate::name::FunctionId;
-use crate::{quantity, topic};
+use crate::{Egress, egress, quantity, topic};
 
 pub use keys::*;
 pub use transport::{Transport, ZeroRtt};
@@ -78,6 +78,9 @@ pub struct Policy {
     pub subscribes: Vec<String>,
     /// MQTT topic filters whose messages call it.
     pub topics: Vec<String>,
+    /// Destinations outside that it may reach.
+    #[serde(default)]
+    pub egress: Vec<Egress>,
 }
 
 impl Default for Policy {
@@ -105,6 +108,7 @@ impl Default for Policy {
             publishes: Vec::new(),
             subscribes: Vec::new(),
             topics: Vec::new(),
+            egress: Vec::new(),
         }
     }
 }
@@ -155,6 +159,7 @@ impl Policy {
             transport: note(TRANSPORT).read(str::parse)?.unwrap_or_default(),
             zero_rtt: note(ZERO_RTT).read(str::parse)?.unwrap_or_default(),
             topics: note(TOPIC).read(topics)?.unwrap_or_default(),
+            egress: note(EGRESS).read(egress::list)?.unwrap_or_default(),
         })
     }
 

@@ -6,12 +6,15 @@
 //! programs have another way when the kernel seems too old. Calls by a foreign ABI (32 bit on a 64-bit machine) kill the
 //! process, those by x32 fail with ENOSYS: their numbers differ, so the list would not see them.
 
+pub mod handover;
+pub mod listener;
+
 use std::io;
 
 use seccompiler::{BpfMap, BpfProgram, TargetArch, compile_from_json, sock_filter};
 
-const X86_64: &str = include_str!("../seccomp/x86_64.json");
-const AARCH64: &str = include_str!("../seccomp/aarch64.json");
+const X86_64: &str = include_str!("../../seccomp/x86_64.json");
+const AARCH64: &str = include_str!("../../seccomp/aarch64.json");
 
 /// Set in the number of every x32 system call (`__X32_SYSCALL_BIT` in `asm/unistd.h`).
 const X32_BIT: u32 = 0x4000_0000;

@@ -1,0 +1,168 @@
+//! A program that opens connections, one after another, and says what each one took: from socket() to the answer's first byte, and to its last.
+//!
+//! As a function it is started once a request, as a short-lived function is; the plan is the request, what it prints the answer.
+
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use super::server;
+
+/// What to do.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Plan {
+    /// `HOST:PORT`; nothing: a server of its own, on its own loopback.
+    pub(crate) to: Option<String>,
+    /// Connections that count; one more comes before them.
+    pub(crate) count: usize,
+    /// How it asks.
+    pub(crate) speech: Speech,
+    /// Bytes of an answer.
+    pub(crate) down: u32,
+    /// Bytes of a request, beside its head.
+    pub(crate) up: u32,
+    /// Whether the socket is bound before it connects: no other can take its place then.
+    pub(crate) bound: bool,
+    /// Between two connections.
+    pub(crate) pause: Duration,
+}
+
+/// What a request is like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Speech {
+    /// A hundred bytes, and an answer without a head.
+    Plain,
+    /// HTTP/1.1.
+    Http,
+}
+
+/// What came of it.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Found {
+    /// From socket() to the first byte, in nanoseconds.
+    pub(crate) first: Vec<u64>,
+    /// To the last one.
+    pub(crate) last: Vec<u64>,
+    /// Why some connections failed.
+    pub(crate) failures: Vec<String>,
+}
+
+/// Reads a plan and prints what came of it.
+pub(crate) fn run() -> io::Result<()> {
+    let plan: Plan = serde_json::from_reader(io::stdin())?;
+    let found = plan.carry_out()?;
+    println!("{}", serde_json::to_string(&found)?);
+    Ok(())
+}
+
+impl Plan {
+    fn carry_out(&self) -> io::Result<Found> {
+        let to = self.address()?; // a name is looked up once: this is about connections
+        let mut found = Found::default();
+        for number in 0..=self.count {
+            match self.once(to) {
+                Ok((first, last)) if number > 0 => {
+                    found.first.push(nanos(first));
+                    found.last.push(nanos(last));
+                }
+                Ok(_) => {}
+                Err(error) => found.failures.push(error.to_string()),
+            }
+            thread::sleep(self.pause);
+        }
+        Ok(found)
+    }
+
+    fn address(&self) -> io::Result<SocketAddr> {
+        let Some(to) = &self.to else { return own() };
+        let mut addresses = to.to_socket_addrs()?;
+        addresses.next().ok_or_else(|| io::Error::other(format!("{to} has no address")))
+    }
+
+    fn once(&self, to: SocketAddr) -> io::Result<(Duration, Duration)> {
+        let mut request = match self.speech {
+            Speech::Plain => server::request(self.down, self.up),
+            Speech::Http => server::web_request(&to.to_string(), self.down, self.up),
+        };
+        request.resize(request.len() + self.up as usize, 0);
+        let begun = Instant::now();
+        let mut stream = if self.bound { bound(to)? } else { TcpStream::connect(to)? };
+        stream.write_all(&request)?;
+        let first = self.hear(&mut stream, begun)?;
+        Ok((first, begun.elapsed()))
+    }
+
+    /// Reads an answer. When its first byte came.
+    fn hear(&self, stream: &mut TcpStream, begun: Instant) -> io::Result<Duration> {
+        let (mut piece, mut start) = ([0; 65_536], 0);
+        let (mut first, mut left) = (None, (self.speech == Speech::Plain).then_some(self.down as usize));
+        while left != Some(0) {
+            let read = match stream.read(&mut piece[start..])? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                read => read,
+            };
+            first.get_or_insert_with(|| begun.elapsed());
+            match &mut left {
+                Some(left) => *left = left.saturating_sub(read),
+                None => {
+                    start += read;
+                    let head = memchr::memmem::find(&piece[..start], b"\r\n\r\n").map(|at| at + 4);
+                    left = head.map(|head| (self.down as usize).saturating_sub(start - head));
+                    start = if left.is_some() { 0 } else { start };
+                }
+            }
+        }
+        Ok(first.unwrap_or_default())
+    }
+}
+
+/// A connection by a socket that was given an address of its own first.
+fn bound(to: SocketAddr) -> io::Result<TcpStream> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
+    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    bind(&socket, &SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)))?;
+    connect(&socket, &to)?;
+    Ok(socket.into())
+}
+
+/// A server in this process.
+fn own() -> io::Result<SocketAddr> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let address = listener.local_addr()?;
+    thread::spawn(move || server::serve(&listener));
+    Ok(address)
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(to: Option<String>, count: usize) -> Plan {
+        Plan { to, count, speech: Speech::Plain, down: 1, up: 0, bound: false, pause: Duration::ZERO }
+    }
+
+    #[test]
+    fn each_connection_is_answered() {
+        let plan = Plan { down: 70_000, up: 9, ..plan(None, 3) };
+        let found = plan.carry_out().unwrap();
+        assert_eq!((found.first.len(), found.last.len()), (3, 3));
+        assert!(found.failures.is_empty(), "{:?}", found.failures);
+        assert!(found.first.iter().zip(&found.last).all(|(first, last)| first <= last));
+    }
+
+    #[test]
+    fn a_failure_is_told() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let to = Some(listener.local_addr().unwrap().to_string());
+        drop(listener);
+        let found = plan(to, 1).carry_out().unwrap();
+        assert_eq!((found.first.len(), found.failures.len()), (0, 2));
+    }
+}

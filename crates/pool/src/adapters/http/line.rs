@@ -1,0 +1,66 @@
+//! A connection to the destination that speaks HTTP/1.1.
+
+use std::io;
+use std::rc::Rc;
+use std::time::Instant;
+
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper_util::rt::TokioIo;
+
+use super::body::Upload;
+use super::{Guest, HEADERS};
+use crate::adapters::bench::{Got, Kept, Reused};
+use crate::keeper::{Gone, Lease, NoConnection};
+
+/// Its sender; a task of its own drives it.
+#[derive(Debug)]
+pub(super) struct Line {
+    pub(super) sender: SendRequest<Upload>,
+    /// Its place below the ceiling: its task's, too, and after an upgrade the tunnel's alone.
+    _place: Rc<Gone>,
+}
+
+impl Reused for Line {
+    fn is_quiet(&self) -> bool {
+        self.sender.is_ready()
+    }
+
+    /// Its task ends when its sender is gone.
+    fn close(self) {}
+}
+
+/// A connection for one request, and whether it has served before.
+pub(super) async fn line(guest: &Guest) -> Result<(Kept<Line>, bool), NoConnection> {
+    if let Some(own) = guest.own() {
+        return Ok((own, true));
+    }
+    let born = Instant::now();
+    let deadline = born + guest.visit.destination.egress.wait;
+    match guest.house.bench.acquire(&guest.visit, &(), deadline).await? {
+        Got::Used(line) => Ok((line, true)),
+        Got::New(lease) => {
+            let failed = |error| NoConnection::Refused { to: guest.visit.destination.key.to.clone(), error };
+            let opening = tokio::time::timeout_at(deadline.into(), open(guest, lease));
+            let line = opening.await.unwrap_or_else(|_| Err(failed(io::ErrorKind::TimedOut.into())))?;
+            Ok((Kept::new(line, born), false))
+        }
+    }
+}
+
+async fn open(guest: &Guest, lease: Lease) -> Result<Line, NoConnection> {
+    let to = &guest.visit.destination;
+    let socket = crate::tls::on(lease, to, &guest.visit.rooms).await?;
+    let mut client = http1::Builder::new();
+    client.preserve_header_case(true).max_headers(HEADERS);
+    let refused = |error| NoConnection::Refused { to: to.key.to.clone(), error: io::Error::other(error) };
+    let (stream, gone) = socket.into_parts();
+    let (sender, connection) = client.handshake(TokioIo::new(stream)).await.map_err(refused)?;
+    let place = Rc::new(gone);
+    let kept = place.clone();
+    tokio::task::spawn_local(async move {
+        // Whoever sent the request is told what broke.
+        let _ = connection.with_upgrades().await;
+        drop(kept);
+    });
+    Ok(Line { sender, _place: place })
+}

@@ -1,0 +1,44 @@
+//! Bytes from a socket to a buffer, and back: what relays poll in both directions at once.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::BytesMut;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+
+/// Read at a time.
+const CHUNK: usize = 16 * 1024;
+
+/// Reads what is there, once. `Ok(0)`: the other end will send no more.
+pub fn poll_fill<S: AsyncRead + Unpin>(
+    from: &mut S,
+    cx: &mut Context<'_>,
+    into: &mut BytesMut,
+) -> Poll<io::Result<usize>> {
+    into.reserve(CHUNK);
+    // Made anew for each poll: it holds nothing, and nothing is cleared that is then written over.
+    std::pin::pin!(from.read_buf(into)).poll(cx)
+}
+
+/// Writes until the buffer is empty; how much it was.
+pub fn poll_drain<S: AsyncWrite + Unpin>(
+    to: &mut S,
+    cx: &mut Context<'_>,
+    from: &mut BytesMut,
+) -> Poll<io::Result<usize>> {
+    let mut written = 0;
+    while !from.is_empty() {
+        match Pin::new(&mut *to).poll_write(cx, from)? {
+            Poll::Ready(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+            Poll::Ready(count) => {
+                bytes::Buf::advance(from, count);
+                written += count;
+            }
+            Poll::Pending if written > 0 => return Poll::Ready(Ok(written)),
+            Poll::Pending => return Poll::Pending,
+        }
+    }
+    ready!(Pin::new(to).poll_flush(cx))?;
+    Poll::Ready(Ok(written))
+}

@@ -1,0 +1,242 @@
+//! Where a value of RESP ends (<https://redis.io/docs/latest/develop/reference/protocol-spec/>, versions 2 and 3), whatever the pieces in which it comes.
+//!
+//! A relay does not need what is in a value, only its end: so nothing is kept of it but its first line, and a reply of any size passes through buffers
+//! of one size. (The parsers to be had build the value, and start anew with every piece.)
+
+/// Longest first line that is kept; more of it is passed over.
+const KEPT: usize = 64;
+/// Values that one value may hold, over all its depths: what a server would have to send is counted, never reserved.
+const MOST: u64 = 1 << 40;
+
+/// Not RESP: where a value ends can no longer be known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("not RESP")]
+pub struct Malformed;
+
+/// A value whose end was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Value<'a> {
+    /// The first line, without its end; its first 64 bytes.
+    pub line: &'a [u8],
+}
+
+impl Value<'_> {
+    /// RESP 3: not a reply to anything.
+    pub fn is_push(&self) -> bool {
+        self.line.first() == Some(&b'>')
+    }
+
+    /// An error, short or long.
+    pub fn is_error(&self) -> bool {
+        matches!(self.line.first(), Some(b'-' | b'!'))
+    }
+}
+
+/// Finds the ends of values, one after the other.
+#[derive(Debug, Default)]
+pub struct Frames {
+    /// The line that is being read.
+    line: Vec<u8>,
+    /// The byte before the next one.
+    last: u8,
+    /// Bytes of a string still to come, with its end of line.
+    skip: u64,
+    /// Values still to come until this one is whole; 0: between two values.
+    left: u64,
+    /// The first line of this value.
+    first: Vec<u8>,
+}
+
+impl Frames {
+    /// Whether nothing of a value was seen yet.
+    pub fn between(&self) -> bool {
+        self.left == 0 && self.skip == 0 && self.line.is_empty()
+    }
+
+    /// How many of `bytes` belong to this value, and the value if they end it.
+    ///
+    /// # Errors
+    /// When the bytes are no RESP.
+    pub fn step(&mut self, bytes: &[u8]) -> Result<(usize, Option<Value<'_>>), Malformed> {
+        let mut used = 0;
+        while used < bytes.len() {
+            let rest = &bytes[used..];
+            let (taken, ended) = if self.skip > 0 { self.string(rest)? } else { self.head(rest)? };
+            used += taken;
+            if ended && self.left == 0 {
+                return Ok((used, Some(Value { line: &self.first })));
+            }
+        }
+        Ok((used, None))
+    }
+
+    /// Passes over a string; whether a value ended.
+    fn string(&mut self, bytes: &[u8]) -> Result<(usize, bool), Malformed> {
+        let taken = usize::try_from(self.skip).unwrap_or(usize::MAX).min(bytes.len());
+        let after = self.skip - taken as u64;
+        // The last two bytes, in whatever pieces, have to be the end of a line.
+        for (at, expected) in [(2, b'\r'), (1, b'\n')] {
+            if self.skip >= at
+                && after < at
+                && bytes[usize::try_from(self.skip - at).map_err(|_| Malformed)?] != expected
+            {
+                return Err(Malformed);
+            }
+        }
+        self.skip = after;
+        if after == 0 {
+            self.left -= 1;
+        }
+        Ok((taken, after == 0))
+    }
+
+    /// Reads the line that a value begins with; whether a value ended.
+    fn head(&mut self, bytes: &[u8]) -> Result<(usize, bool), Malformed> {
+        let end = memchr::memchr(b'\n', bytes);
+        let part = &bytes[..end.unwrap_or(bytes.len())];
+        let room = (KEPT + 1).saturating_sub(self.line.len()).min(part.len());
+        self.line.extend_from_slice(&part[..room]);
+        self.last = part.last().copied().unwrap_or(self.last);
+        let Some(end) = end else { return Ok((bytes.len(), false)) };
+        if self.last != b'\r' {
+            return Err(Malformed);
+        }
+        self.last = 0;
+        if self.line.last() == Some(&b'\r') {
+            self.line.pop();
+        }
+        let ended = self.begin()?;
+        Ok((end + 1, ended))
+    }
+
+    /// Takes a whole line; whether it ended a value.
+    fn begin(&mut self) -> Result<bool, Malformed> {
+        let mut line = std::mem::take(&mut self.line);
+        if self.left == 0 {
+            self.left = 1;
+            self.first.clear();
+            self.first.extend_from_slice(&line[..line.len().min(KEPT)]);
+        }
+        let ended = self.value(&line);
+        line.clear();
+        self.line = line;
+        ended
+    }
+
+    /// What follows after this line; whether it ended a value.
+    fn value(&mut self, line: &[u8]) -> Result<bool, Malformed> {
+        let (kind, rest) = line.split_first().ok_or(Malformed)?;
+        match kind {
+            b'+' | b'-' | b':' | b',' | b'#' | b'_' | b'(' => self.holds(0, 1),
+            b'$' | b'!' | b'=' => match count(rest)? {
+                None => self.holds(0, 1),
+                Some(length) => {
+                    self.skip = length + 2;
+                    Ok(false)
+                }
+            },
+            b'*' | b'~' | b'>' => self.holds(count(rest)?.unwrap_or(0), 1),
+            b'%' => self.holds(count(rest)?.unwrap_or(0) * 2, 1),
+            // Attributes come before the value that they belong to.
+            b'|' => self.holds(count(rest)?.unwrap_or(0) * 2, 0),
+            _ => Err(Malformed),
+        }
+    }
+
+    fn holds(&mut self, more: u64, less: u64) -> Result<bool, Malformed> {
+        self.left = self.left + more - less;
+        if self.left > MOST { Err(Malformed) } else { Ok(true) }
+    }
+}
+
+/// A length; `None`: the null of RESP 2.
+fn count(digits: &[u8]) -> Result<Option<u64>, Malformed> {
+    if digits == b"-1" {
+        return Ok(None);
+    }
+    let text = std::str::from_utf8(digits).map_err(|_| Malformed)?;
+    if !digits.iter().all(u8::is_ascii_digit) {
+        return Err(Malformed);
+    }
+    text.parse().ok().filter(|count| *count <= MOST).map(Some).ok_or(Malformed)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The ends of all values in `bytes`, read in pieces of `size`.
+    fn ends(bytes: &[u8], size: usize) -> Result<Vec<(usize, Vec<u8>)>, Malformed> {
+        let (mut frames, mut found, mut at) = (Frames::default(), Vec::new(), 0);
+        for piece in bytes.chunks(size) {
+            let mut used = 0;
+            while used < piece.len() {
+                let (taken, value) = frames.step(&piece[used..])?;
+                used += taken;
+                if let Some(value) = value {
+                    found.push((at + used, value.line.to_vec()));
+                }
+            }
+            at += piece.len();
+        }
+        Ok(found)
+    }
+
+    #[test]
+    fn every_kind_of_value_has_an_end() {
+        let values: [&[u8]; 14] = [
+            b"+OK\r\n",
+            b"-ERR no\r\n",
+            b":-1\r\n",
+            b"$-1\r\n",
+            b"$0\r\n\r\n",
+            b"$4\r\na\r\nb\r\n",
+            b"*-1\r\n",
+            b"*0\r\n",
+            b"*2\r\n$1\r\na\r\n*1\r\n:1\r\n",
+            b"%1\r\n+a\r\n~2\r\n#t\r\n,1.5\r\n",
+            b"=6\r\ntxt:ab\r\n",
+            b"|1\r\n+ttl\r\n:1\r\n_\r\n",
+            b">2\r\n+invalidate\r\n*0\r\n",
+            b"(123\r\n",
+        ];
+        let all = values.concat();
+        for size in 1..=all.len() {
+            let found = ends(&all, size).unwrap();
+            let mut end = 0;
+            for (value, (at, _)) in values.iter().zip(&found) {
+                end += value.len();
+                assert_eq!(*at, end);
+            }
+            assert_eq!(found.len(), values.len());
+        }
+    }
+
+    #[test]
+    fn what_is_no_resp_is_refused() {
+        for bytes in [
+            &b"HTTP/1.1 200 OK\r\n"[..],
+            b"+OK\n",
+            b"$1\r\nabc\r\n",
+            b"$x\r\n",
+            b"$+1\r\n",
+            b"*99999999999999999999\r\n",
+            b"\r\n",
+        ] {
+            for size in 1..=bytes.len() {
+                assert_eq!(ends(bytes, size), Err(Malformed), "{:?}", String::from_utf8_lossy(bytes));
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_change_nothing(bytes in proptest::collection::vec(prop_oneof![Just(b'\r'), Just(b'\n'), Just(b'$'), Just(b'*'), Just(b'1'), Just(b'2'), Just(b'+'), any::<u8>()], 0..200), size in 1_usize..20) {
+            // Up to the first byte that is no RESP, both see the same values.
+            let (whole, pieces) = (ends(&bytes, bytes.len().max(1)), ends(&bytes, size));
+            prop_assert_eq!(whole, pieces);
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Redis (and Valkey, KeyDB): a client has a backend only while a reply is outstanding, or something of its own is in the backend: a transaction, a watch,
+//! a mode. Many short-lived functions so share few connections.
+//!
+//! Where egress says so, values are kept ([`answers`]) and writes are answered before they are done ([`ahead`]); [`effect`] knows which commands read and
+//! write what.
+//!
+//! [`frame`] finds where commands and replies end, [`command`] knows what a command leaves on its connection, [`session`] is the state machine of one
+//! client, [`identity`] what of a connection can be made again on another one, [`backend`] makes and cleans them, and [`relay`] moves the bytes.
+
+mod ahead;
+pub mod answers;
+mod attach;
+pub mod backend;
+pub mod command;
+pub mod effect;
+mod foresee;
+pub mod frame;
+pub mod identity;
+mod input;
+mod relay;
+pub mod session;
+
+use std::cell::{OnceCell, RefCell};
+use std::io;
+use std::rc::Rc;
+use std::time::Instant;
+
+use nearpath_types::egress::Cache;
+use tokio::net::TcpStream;
+
+use super::bench::Bench;
+use super::{Room, Visit};
+use crate::destination::Destination;
+use answers::Answers;
+use backend::Backend;
+use effect::Effect;
+use foresee::Reads;
+pub use foresee::foresee;
+use identity::{Identity, Known};
+
+/// What is kept from one client to the next.
+struct House {
+    bench: Rc<Bench<Identity, Backend>>,
+    known: RefCell<Known>,
+    /// Values; `None`: none are kept.
+    answers: Option<RefCell<Answers>>,
+    /// Reads that are issued ahead; empty: none are.
+    reads: OnceCell<Rc<Reads>>,
+}
+
+impl House {
+    /// Something was written, or may have been.
+    fn wrote(&self, effect: &Effect, db: Option<u32>) {
+        if let Some(answers) = &self.answers {
+            answers.borrow_mut().wrote(effect, db);
+        }
+        if let Some(reads) = self.reads.get() {
+            foresee::wrote(reads, effect);
+        }
+    }
+}
+
+impl Room for House {
+    fn open(to: &Destination) -> Self {
+        let answers = match to.egress.cache {
+            Some(Cache::For(time)) => Some(RefCell::new(Answers::new(time))),
+            _ => None,
+        };
+        Self { bench: Bench::new(to), known: RefCell::default(), answers, reads: OnceCell::new() }
+    }
+
+    fn oldest(&self) -> Option<Instant> {
+        self.bench.oldest()
+    }
+
+    fn idle(&self) -> usize {
+        self.bench.idle()
+    }
+
+    fn close_oldest(&self) {
+        self.bench.close_oldest();
+    }
+
+    fn shut(&self) {
+        self.bench.shut();
+    }
+}
+
+fn house(visit: &Visit) -> Rc<House> {
+    let house = visit.rooms.of::<House>(&visit.destination);
+    if !visit.destination.egress.prefetch.is_empty() {
+        house.reads.get_or_init(|| visit.rooms.memory(&visit.destination));
+    }
+    house
+}
+
+/// Serves one client until it leaves.
+///
+/// # Errors
+/// When its connection breaks, or its backend's while it is in use: the client has lost its connection then, as it would have without the pool.
+pub async fn serve(client: TcpStream, visit: Visit) -> io::Result<()> {
+    client.set_nodelay(true)?;
+    let house = house(&visit);
+    let mut relay = relay::Relay::new(client, visit, house);
+    let served = relay.run().await;
+    relay.leave().await;
+    served
+}

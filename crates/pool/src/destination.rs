@@ -1,0 +1,114 @@
+//! Who goes out, and where to.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::rc::Rc;
+
+use nearpath_types::egress::{Egress, Protocol, Tls, Writes};
+use nearpath_types::{Eip, FunctionId, InstanceId};
+
+/// An instance that may go out.
+#[derive(Debug, Clone)]
+pub struct Caller {
+    /// Its id.
+    pub instance: InstanceId,
+    /// Whose instance it is.
+    pub function: FunctionId,
+    /// The chain of its function.
+    pub chain: Option<String>,
+    /// The address that its packets come from.
+    pub eip: Eip,
+    /// Where it may go.
+    pub destinations: Vec<Rc<Destination>>,
+}
+
+/// A destination that a function declared.
+#[derive(Debug, Clone)]
+pub struct Destination {
+    /// As declared.
+    pub egress: Egress,
+    /// The address by which an instance knows it: its own, or one that stands for its name.
+    pub stands: Ipv4Addr,
+    /// Whose connections to it are shared.
+    pub key: Key,
+    /// The secrets that it names, with their contents.
+    pub secrets: BTreeMap<String, Vec<u8>>,
+}
+
+/// Ends the identity of a key whose sockets are of the family `AF_INET6`.
+const V6: &str = " AF_INET6";
+
+impl Destination {
+    /// Whether its connections may be given away as they are: nobody speaks for the function there, and some are kept warm.
+    pub fn may_be_given(&self) -> bool {
+        may_be_given(&self.egress)
+    }
+
+    /// The same destination, reached through sockets of the family `AF_INET6`, by mapped addresses where it has IPv4 ones.
+    pub(crate) fn by_v6_sockets(&self) -> Self {
+        let key = Key { identity: format!("{}{V6}", self.key.identity), ..self.key.clone() };
+        Self { key, ..self.clone() }
+    }
+
+    /// Whether it is such a one.
+    pub(crate) fn is_by_v6_sockets(&self) -> bool {
+        self.key.identity.ends_with(V6)
+    }
+}
+
+/// As [`Destination::may_be_given`].
+pub(crate) fn may_be_given(to: &Egress) -> bool {
+    let sync = to.writes == Writes::Sync; // else the node has to see what is written
+    sync && to.protocol == Protocol::Tcp && to.tls == Tls::Pass && to.login.is_none() && to.warm > 0
+}
+
+/// Connections with equal keys serve each other's functions.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key {
+    /// The function, or `NAMESPACE/CHAIN` where a chain shares.
+    pub owner: String,
+    /// `HOST:PORT`.
+    pub to: String,
+    /// As whom, and through which TLS: empty where the function speaks for itself.
+    pub identity: String,
+    /// Grows with every change of the function's policy: what was opened before is not handed out after.
+    pub epoch: u64,
+}
+
+impl Key {
+    /// As whom connections are made, whatever the family of their sockets.
+    pub(crate) fn as_whom(&self) -> &str {
+        self.identity.strip_suffix(V6).unwrap_or(&self.identity)
+    }
+
+    /// The namespace whose connections these are.
+    pub fn namespace(&self) -> &str {
+        match self.owner.split_once('/') {
+            Some((namespace, _)) => namespace,
+            None => self.owner.rsplit_once('.').map_or("", |(_, namespace)| namespace),
+        }
+    }
+
+    /// What counts below one ceiling: all connections of a namespace to one `HOST:PORT`. Tenants do not take each other's room.
+    pub fn place(&self) -> String {
+        format!("{} {}", self.namespace(), self.to)
+    }
+
+    /// Whether connections of both keys count below one ceiling.
+    pub fn is_beside(&self, other: &Self) -> bool {
+        self.to == other.to && self.namespace() == other.namespace()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Key;
+
+    #[test]
+    fn a_namespace_has_a_ceiling_of_its_own() {
+        let key = |owner: &str| Key { owner: owner.into(), to: "db:5432".into(), identity: String::new(), epoch: 1 };
+        assert_eq!(key("cart.dev").place(), "dev db:5432");
+        assert!(key("cart.dev").is_beside(&key("dev/shop")), "a chain is in the namespace of its functions");
+        assert!(!key("cart.dev").is_beside(&key("cart.prod")));
+    }
+}

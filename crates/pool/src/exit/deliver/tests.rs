@@ -1,0 +1,176 @@
+//! What is taken gets there, or it is said that it did not.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::rc::Rc;
+
+use nearpath_testkit::within;
+use nearpath_types::{Eip, InstanceId};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+
+use super::super::guests::Guests;
+use super::*;
+use crate::destination::{Destination, Key};
+use crate::keeper::{Backends, Gone};
+use crate::pool::Admission;
+
+struct Never;
+
+impl Backends for Never {
+    fn connect<'a>(&'a self, _: &'a Destination, _: Instant) -> Connect<'a> {
+        Box::pin(std::future::pending())
+    }
+}
+
+const EIP: Eip = Eip(Ipv4Addr::new(10, 62, 0, 2));
+
+/// An instance with a pass to a destination whose writes are asynchronous.
+fn guests(settings: &str) -> (Guests, Pass) {
+    let egress: nearpath_types::Egress = format!("log:514 writes=async {settings}").parse().unwrap();
+    let key = Key { owner: "f".into(), to: egress.to(), identity: String::new(), epoch: 1 };
+    let stands = Ipv4Addr::new(10, 61, 0, 2);
+    let to = Destination { egress, stands, key, secrets: BTreeMap::new() };
+    let (function, secrets) = ("f".parse().unwrap(), BTreeMap::new());
+    let who = Admission { instance: InstanceId(1), function, chain: None, eip: EIP, egress: Vec::new(), secrets };
+    let mut guests = Guests::default();
+    guests.admit(who, vec![to], Rc::new(Never));
+    let pass = guests.judge(EIP.0, SocketAddrV4::new(stands, 514)).ok().unwrap();
+    (guests, pass)
+}
+
+async fn pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let one = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    (one, listener.accept().await.unwrap().0)
+}
+
+/// A connection that is there when it is let in.
+fn later(stream: TcpStream) -> (oneshot::Sender<()>, Connect<'static>) {
+    let (let_in, waits) = oneshot::channel();
+    let connect = async move {
+        let _ = waits.await;
+        Ok(Lease { stream, gone: Gone::then(|| {}) })
+    };
+    (let_in, Box::pin(connect))
+}
+
+#[tokio::test]
+async fn what_was_written_before_there_was_a_connection_arrives_after_the_function_has_closed() {
+    within(async {
+        let (_guests, pass) = guests("");
+        let ((mut function, node), (out, mut server)) = (pair().await, pair().await);
+        let (let_in, connect) = later(out);
+        function.write_all(&[7; 300_000]).await.unwrap();
+        drop(function);
+        let (ledger, mut got) = (Ledger::default(), Vec::new());
+        let carrier = Carrier::new(&node, &pass, &ledger).run(connect);
+        let reading = async {
+            let_in.send(()).unwrap();
+            server.read_to_end(&mut got).await.unwrap();
+            drop(server);
+        };
+        let (carried, ()) = tokio::join!(carrier, reading);
+        assert!(carried.is_ok());
+        assert_eq!(got, [7; 300_000]);
+        assert_eq!((ledger.sent.get(), ledger.early.get()), (300_000, 1));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_instance_that_ends_leaves_what_it_wrote_and_the_server_need_not_close() {
+    within(async {
+        let (mut guests, pass) = guests("");
+        let ((mut function, node), (out, mut server)) = (pair().await, pair().await);
+        let (let_in, connect) = later(out);
+        function.write_all(b"the last words").await.unwrap();
+        guests.leave(InstanceId(1), EIP);
+        let ledger = Ledger::default();
+        let carrier = Carrier::new(&node, &pass, &ledger).run(connect);
+        let reading = async {
+            let_in.send(()).unwrap();
+            let mut got = String::new();
+            server.read_to_string(&mut got).await.unwrap();
+            got
+        };
+        let (carried, got) = tokio::join!(carrier, reading);
+        assert!(carried.is_ok(), "{carried:?}");
+        assert_eq!(got, "the last words");
+        drop(function);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_conversation_goes_both_ways_and_a_half_close_waits_for_its_answer() {
+    within(async {
+        let (_guests, pass) = guests("flush=200ms");
+        let ((mut function, node), (out, mut server)) = (pair().await, pair().await);
+        let (let_in, connect) = later(out);
+        let_in.send(()).unwrap();
+        let ledger = Ledger::default();
+        let carrier = Carrier::new(&node, &pass, &ledger).run(connect);
+        let talking = async {
+            function.write_all(b"what?").await.unwrap();
+            function.shutdown().await.unwrap();
+            let mut asked = String::new();
+            server.read_to_string(&mut asked).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(500)).await; // longer than `flush`, which is not for this
+            server.write_all(b"this").await.unwrap();
+            drop(server);
+            let mut answer = String::new();
+            function.read_to_string(&mut answer).await.unwrap();
+            (asked, answer)
+        };
+        let (carried, said) = tokio::join!(carrier, talking);
+        assert!(carried.is_ok(), "{carried:?}");
+        assert_eq!(said, ("what?".to_owned(), "this".to_owned()));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_does_not_get_there_is_owed_only_if_nobody_saw_it() {
+    within(async {
+        let refused = || -> Connect<'static> {
+            let error = io::ErrorKind::ConnectionRefused.into();
+            Box::pin(async { Err(NoConnection::Refused { to: "log:514".into(), error }) })
+        };
+        let (_guests, pass) = guests("");
+        let ledger = Ledger::default();
+        let (_function, node) = pair().await;
+        let lost = Carrier::new(&node, &pass, &ledger).run(refused()).await.unwrap_err();
+        assert!(!lost.taken && !lost.gone, "it sees a reset, and had written nothing: {lost:?}");
+        let ((mut function, node), (out, _server)) = (pair().await, pair().await);
+        function.write_all(b"x").await.unwrap();
+        drop(function);
+        let (_never, connect) = later(out);
+        let (_guests, hurried) = guests("flush=1ms");
+        let lost = Carrier::new(&node, &hurried, &ledger).run(connect).await.unwrap_err();
+        assert!(lost.taken && lost.gone && lost.why.contains("`flush`"), "{lost:?}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn no_more_is_held_than_its_bound() {
+    within(async {
+        let (_guests, pass) = guests("");
+        let ((mut function, node), (out, _server)) = (pair().await, pair().await);
+        let (_never, connect) = later(out);
+        let ledger = Ledger::default();
+        let mut carrier = Carrier::new(&node, &pass, &ledger);
+        let filling = async {
+            let piece = vec![0; 64 << 10];
+            while tokio::time::timeout(Duration::from_millis(300), function.write_all(&piece)).await.is_ok() {}
+        };
+        tokio::select! {
+            _ = carrier.connected(connect) => panic!("it was let in"),
+            () = filling => {}
+        }
+        assert_eq!(carrier.held.len(), MOST);
+    })
+    .await;
+}

@@ -1,0 +1,237 @@
+//! The way out: listeners at the addresses of declared destinations, and what becomes of who comes.
+//!
+//! Everything here is on one thread, `pool`: the node sends [`Order`]s, connections are tasks. Who calls is known by the address that a connection comes
+//! from, where it wants to go by the one that it was made to, both as the kernel has them. What was not declared is reset, what was is carried, by an
+//! adapter or as it is ([`carry`]). Whatever an instance had open ends with it.
+
+mod carry;
+mod deliver;
+mod foresee;
+mod guests;
+mod notices;
+mod supervised;
+#[cfg(test)]
+mod tests;
+mod visits;
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::io;
+use std::net::{SocketAddr, SocketAddrV4};
+use std::os::fd::OwnedFd;
+use std::rc::{Rc, Weak};
+use std::sync::mpsc::SyncSender;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nearpath_kernel::bpf::Fence;
+use nearpath_types::pool::PoolStatus;
+use nearpath_types::{Eip, FunctionId, InstanceId};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime;
+use tokio::sync::mpsc;
+use tokio::task::{AbortHandle, LocalSet, spawn_local};
+
+use crate::destination::{Caller, Destination};
+use crate::keeper::Keeper;
+use crate::pool::{Admission, Done, Tell};
+use crate::shortcut::Given;
+use crate::unwritten::Unwritten;
+use carry::reset_at_close;
+use guests::{Guests, Refusal};
+use notices::Notices;
+
+/// How long nobody is let in when there is no descriptor left.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// What the node wants.
+pub(crate) enum Order {
+    /// An instance starts. Answered when it may go out.
+    Admit(Box<Admission>, Vec<Destination>, Done),
+    /// Its connects are asked about; the listener comes from here.
+    Supervise(Eip, OwnedFd),
+    /// It has ended.
+    Leave(InstanceId, Eip),
+    /// Somebody declared a destination at this port.
+    Listen(u16, std::net::TcpListener),
+    /// Nobody does any more.
+    Close(u16),
+    /// Somebody wants to know when all is delivered that was taken.
+    Settle(Done),
+    /// Nothing is to be kept open for nobody any more.
+    Rest,
+    /// Somebody wants to know how things stand.
+    Report(SyncSender<Vec<PoolStatus>>),
+}
+
+/// Calls of functions that are remembered until the thread has looked at them; more are passed over.
+const HINTS: usize = 256;
+
+/// Ways to the thread.
+pub(crate) struct Wires {
+    pub(crate) orders: mpsc::UnboundedSender<Order>,
+    /// Functions that were called just now.
+    pub(crate) hints: mpsc::Sender<FunctionId>,
+}
+
+/// What the thread has.
+pub(crate) struct Exit {
+    guests: RefCell<Guests>,
+    listeners: RefCell<HashMap<u16, AbortHandle>>,
+    notices: RefCell<Notices>,
+    tell: Tell,
+    keeper: Rc<Keeper>,
+    unwritten: Rc<Unwritten>,
+    /// Functions that were called and have no instance yet.
+    called: RefCell<HashMap<FunctionId, Instant>>,
+    /// What was given away; `None` until something is, or where the kernel does not tell.
+    given: RefCell<Option<Rc<Given>>>,
+}
+
+/// Starts the thread; it ends with its orders. Whether its connections may be given away is known then, or why not: not without a fence that keeps them
+/// where they were connected to.
+pub(crate) fn start(tell: Tell) -> io::Result<(Wires, io::Result<()>)> {
+    let ((give, take), (began, begun)) = (mpsc::unbounded_channel(), std::sync::mpsc::sync_channel(1));
+    let (hint, hints) = mpsc::channel(HINTS);
+    let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+    let run = move || {
+        let (fence, fenced) =
+            Fence::around_this_thread().map_or_else(|why| (None, Err(why)), |fence| (Some(fence), Ok(())));
+        let _ = began.send(fenced); // the node may have given up
+        let opens = fence.as_ref().is_some_and(|fence| fence.opens_windows().is_ok());
+        LocalSet::new().block_on(&runtime, async { Exit::new(tell, opens).obey(take, hints).await });
+    };
+    thread::Builder::new().name("pool".into()).spawn(run)?;
+    let fenced = begun.recv().map_err(|_| io::Error::other("the pool's thread did not start"))?;
+    Ok((Wires { orders: give, hints: hint }, fenced))
+}
+
+impl Exit {
+    fn new(tell: Tell, opens_windows: bool) -> Rc<Self> {
+        let (guests, listeners, notices) = (RefCell::default(), RefCell::default(), RefCell::default());
+        let keeper = Keeper::start();
+        if opens_windows {
+            keeper.open_windows();
+        }
+        Rc::new_cyclic(|exit: &Weak<Self>| {
+            let exit = Weak::clone(exit);
+            let say = move |caller: &Caller, to: &str, what: &str| {
+                if let Some(exit) = exit.upgrade() {
+                    exit.notice(caller, to, what);
+                }
+            };
+            let unwritten = Rc::new(Unwritten::told_by(Box::new(say)));
+            let (called, given) = (RefCell::default(), RefCell::default());
+            Self { guests, listeners, notices, tell, keeper, unwritten, called, given }
+        })
+    }
+
+    async fn obey(self: Rc<Self>, mut orders: mpsc::UnboundedReceiver<Order>, mut hints: mpsc::Receiver<FunctionId>) {
+        loop {
+            let order = tokio::select! {
+                order = orders.recv() => match order {
+                    Some(order) => order,
+                    None => return,
+                },
+                Some(function) = hints.recv() => {
+                    self.foresee(&function);
+                    continue;
+                }
+            };
+            match order {
+                Order::Admit(who, to, done) => {
+                    let backends = self.keeper.for_function(&who.function);
+                    let caller = self.guests.borrow_mut().admit(*who, to, backends);
+                    caller.destinations.iter().for_each(|to| self.keeper.expect(to));
+                    self.foresee_late(&caller.function);
+                    let _ = done.send(()); // the node may have given up
+                }
+                Order::Supervise(eip, listener) => self.supervise(eip, listener),
+                Order::Leave(instance, eip) => {
+                    let caller = self.guests.borrow_mut().leave(instance, eip);
+                    let had = caller.iter().flat_map(|caller| &caller.destinations);
+                    had.for_each(|to| self.keeper.expect_no_more(to));
+                }
+                Order::Rest => self.keeper.rest(),
+                Order::Report(to) => drop(to.send(self.keeper.report(Instant::now()))), // who asked may have gone
+                Order::Settle(done) => {
+                    let unwritten = Rc::clone(&self.unwritten);
+                    spawn_local(async move {
+                        unwritten.settled().await;
+                        let _ = done.send(()); // who asked may have given up
+                    });
+                }
+                Order::Listen(port, listener) => self.listen(port, listener),
+                Order::Close(port) => {
+                    let listener = self.listeners.borrow_mut().remove(&port);
+                    listener.inspect(AbortHandle::abort);
+                }
+            }
+        }
+    }
+
+    fn listen(self: &Rc<Self>, port: u16, listener: std::net::TcpListener) {
+        match TcpListener::from_std(listener) {
+            Ok(listener) => {
+                let accepting = spawn_local(Rc::clone(self).accept(listener)).abort_handle();
+                self.listeners.borrow_mut().insert(port, accepting);
+            }
+            Err(error) => tracing::error!(port, %error, "no way out at this port"),
+        }
+    }
+
+    async fn accept(self: Rc<Self>, listener: TcpListener) {
+        let mut failed = false;
+        loop {
+            match listener.accept().await {
+                Ok((client, from)) => {
+                    failed = false;
+                    self.meet(client, from);
+                }
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                Err(error) => {
+                    if !std::mem::replace(&mut failed, true) {
+                        tracing::warn!(%error, "the way out cannot take a connection; it goes on when it can");
+                    }
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// Carries who may go there, resets all others.
+    fn meet(self: &Rc<Self>, client: TcpStream, from: SocketAddr) {
+        let (Some(from), Some(to)) = (v4(Ok(from)), v4(client.local_addr())) else { return reset_at_close(&client) };
+        let judged = self.guests.borrow().judge(*from.ip(), to);
+        match judged {
+            Ok(pass) => drop(spawn_local(Rc::clone(self).visit(client, pass))),
+            Err(refusal) => {
+                reset_at_close(&client);
+                self.note(refusal, to);
+            }
+        }
+    }
+
+    fn note(&self, refusal: Refusal, to: SocketAddrV4) {
+        let Some(caller) = refusal.caller() else {
+            return tracing::warn!(%to, "a connection from nobody who may go out was reset");
+        };
+        self.notice(caller, &to.to_string(), &refusal.to_string());
+    }
+
+    /// Tells a function what became of its connections, once a while.
+    fn notice(&self, caller: &Caller, to: &str, what: &str) {
+        if let Some(more) = self.notices.borrow_mut().is_due(&caller.function, to, Instant::now()) {
+            let more = if more > 0 { format!(" ({more} more since the last such line)") } else { String::new() };
+            tracing::warn!(function = %caller.function, instance = %caller.instance, "{what}{more}");
+            (self.tell)(&caller.function, caller.instance, format!("{what}{more}"));
+        }
+    }
+}
+
+fn v4(address: io::Result<SocketAddr>) -> Option<SocketAddrV4> {
+    match address {
+        Ok(SocketAddr::V4(v4)) => Some(v4),
+        _ => None,
+    }
+}

@@ -1,0 +1,50 @@
+//! Lines for a function's log that must not fill it: one a minute for each destination. Pure.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use nearpath_types::FunctionId;
+
+const APART: Duration = Duration::from_secs(60);
+/// Pairs of function and destination that are remembered. Beyond it all are forgotten.
+const MOST: usize = 4_096;
+
+/// What was told when, and what was passed over since.
+#[derive(Debug, Default)]
+pub(super) struct Notices(HashMap<(FunctionId, String), (Instant, u64)>);
+
+impl Notices {
+    /// Whether a line about a destination is due, and how many were passed over since the last one.
+    pub(super) fn is_due(&mut self, function: &FunctionId, to: &str, now: Instant) -> Option<u64> {
+        if self.0.len() >= MOST {
+            self.0.clear();
+        }
+        match self.0.get_mut(&(function.clone(), to.to_owned())) {
+            Some((last, passed)) if now.saturating_duration_since(*last) < APART => {
+                *passed += 1;
+                None
+            }
+            Some(entry) => Some(std::mem::replace(entry, (now, 0)).1),
+            None => {
+                self.0.insert((function.clone(), to.to_owned()), (now, 0));
+                Some(0)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_line_a_minute_for_each_destination() {
+        let (mut notices, start) = (Notices::default(), Instant::now());
+        let f: FunctionId = "f".parse().unwrap();
+        let mut at = |seconds, to| notices.is_due(&f, to, start + Duration::from_secs(seconds));
+        assert_eq!(at(0, "db:1"), Some(0));
+        assert_eq!((at(1, "db:1"), at(59, "db:1"), at(59, "db:2")), (None, None, Some(0)));
+        assert_eq!(at(60, "db:1"), Some(2), "and how many were passed over");
+        assert_eq!(at(61, "db:1"), None);
+    }
+}

@@ -1,0 +1,266 @@
+//! The node's handle: who may go out, from when to when.
+//!
+//! Addresses, routes and listeners are made here, on the thread that starts the instance, which may block; connections are all on one thread of their
+//! own, `pool`, which stays in the network of the machine, where destinations are.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::net::Ipv4Addr;
+use std::os::fd::OwnedFd;
+use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use nearpath_kernel::doorway::Doorway;
+use nearpath_kernel::probe::shortcut_possible;
+use nearpath_kernel::sandbox::Destination as Known;
+use nearpath_types::egress::{Egress, Host};
+use nearpath_types::pool::PoolStatus;
+use nearpath_types::{Eip, FunctionId, InstanceId};
+
+use crate::destination::{Destination, Key};
+use crate::exit::{self, Order, Wires};
+use crate::keys::{Keys, Secrets};
+use crate::places::{NoPlace, Places};
+
+/// How long a report is waited for: who asks holds others up.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How a function's log is written to: what happened to its connections, in words for the tenant.
+pub type Tell = Box<dyn Fn(&FunctionId, InstanceId, String) + Send>;
+
+/// An instance that is about to start, and where its function may go.
+#[derive(Clone)]
+pub struct Admission {
+    /// Its id.
+    pub instance: InstanceId,
+    /// Whose instance it is.
+    pub function: FunctionId,
+    /// The chain of its function.
+    pub chain: Option<String>,
+    /// The address that its packets come from.
+    pub eip: Eip,
+    /// Where it may go.
+    pub egress: Vec<Egress>,
+    /// The secrets that those name, with their contents.
+    pub secrets: BTreeMap<String, Vec<u8>>,
+}
+
+/// An instance that may go out, until this is dropped: then its connections end.
+#[derive(Debug)]
+pub struct Admitted {
+    pool: Pool,
+    instance: InstanceId,
+    eip: Eip,
+    held: Vec<Held>,
+    /// What the instance has to know to get there.
+    pub known: Vec<Known>,
+    /// Whether its connects are to be asked about: then [`supervise`](Self::supervise) takes the listener.
+    pub listened: bool,
+    /// Destinations that were declared and that it cannot reach, in words for the tenant.
+    pub troubles: Vec<NoPlace>,
+}
+
+/// What an instance uses of a destination's place.
+#[derive(Debug)]
+struct Held {
+    address: Ipv4Addr,
+    port: u16,
+    key: Key,
+}
+
+/// The pool of a node. Clones are the same; it ends with the last one, and with the last [`Admitted`].
+#[derive(Clone)]
+pub struct Pool(Arc<Shared>);
+
+struct Shared {
+    doorway: Arc<Doorway>,
+    /// Whether a warm socket can take the place of a function's own on this machine.
+    shortcut: bool,
+    desk: Mutex<Desk>,
+    wires: Wires,
+}
+
+/// What is answered for now.
+struct Desk {
+    places: Places,
+    keys: Keys,
+    ports: BTreeMap<u16, u32>,
+}
+
+impl Pool {
+    /// Starts the thread. `gateway` is the gateway's address in the node's network.
+    ///
+    /// # Errors
+    /// When there is no thread or no descriptor to be had.
+    pub fn start(doorway: Arc<Doorway>, gateway: Ipv4Addr, tell: Tell) -> io::Result<Self> {
+        let (wires, fenced) = exit::start(tell)?;
+        let shortcut = fenced.and_then(|()| shortcut_possible());
+        let shortcut =
+            shortcut.inspect_err(|why| tracing::info!(%why, "the node carries all connections itself")).is_ok();
+        let desk = Desk { places: Places::new(gateway), keys: Keys::default(), ports: BTreeMap::new() };
+        Ok(Self(Arc::new(Shared { doorway, shortcut, desk: Mutex::new(desk), wires })))
+    }
+
+    /// Lets an instance out, before it starts. Blocks for about a tenth of a millisecond.
+    ///
+    /// # Errors
+    /// When the kernel refuses a route or a listener, or the pool's thread has ended; nothing is left behind then.
+    pub fn admit(&self, who: &Admission) -> io::Result<Admitted> {
+        let Admission { instance, eip, .. } = *who;
+        let (known, troubles) = (Vec::new(), Vec::new());
+        let (pool, held, listened) = (self.clone(), Vec::new(), false);
+        let mut admitted = Admitted { pool, instance, eip, held, known, listened, troubles };
+        let mut destinations = Vec::new();
+        for egress in &who.egress {
+            destinations.extend(self.place(who, egress, &mut admitted)?);
+        }
+        admitted.listened = self.0.shortcut && destinations.iter().any(Destination::may_be_given);
+        let (done, wait) = std::sync::mpsc::sync_channel(1);
+        self.order(Order::Admit(Box::new(who.clone()), destinations, done))?;
+        wait.recv().map_err(|_| ended())?;
+        Ok(admitted)
+    }
+
+    /// From now on nothing is kept open for nobody, warm or used: the node is about to end. What is in use stays, and who asks is served by new connections.
+    pub fn rest(&self) {
+        let _ = self.order(Order::Rest); // a thread that has ended keeps nothing
+    }
+
+    /// How things stand, owner by owner and destination by destination. Waits for the thread, which is busy for milliseconds at most; nothing, once it has
+    /// ended.
+    pub fn report(&self) -> Vec<PoolStatus> {
+        let (tell, told) = std::sync::mpsc::sync_channel(1);
+        let asked = self.order(Order::Report(tell));
+        asked.ok().and_then(|()| told.recv_timeout(PATIENCE).ok()).unwrap_or_default()
+    }
+
+    /// Waits until what functions wrote to destinations with `writes=async` is delivered, or until `deadline`. Whether all of it is.
+    pub fn settle(&self, deadline: Duration) -> bool {
+        let (done, wait) = std::sync::mpsc::sync_channel(1);
+        let asked = self.order(Order::Settle(done));
+        asked.is_ok_and(|()| wait.recv_timeout(deadline).is_ok())
+    }
+
+    /// A call of a function has arrived whose egress declares reads: they are issued before its code asks for them. Never waits; is passed over where there
+    /// is too much of it.
+    pub fn foresee(&self, function: &FunctionId) {
+        let _ = self.0.wires.hints.try_send(function.clone());
+    }
+
+    fn place(&self, who: &Admission, egress: &Egress, admitted: &mut Admitted) -> io::Result<Option<Destination>> {
+        let mut desk = self.desk();
+        let (address, first) = match desk.places.take(egress) {
+            Ok(place) => place,
+            Err(trouble) => {
+                admitted.troubles.push(trouble);
+                return Ok(None);
+            }
+        };
+        let secrets = named(egress, &who.secrets);
+        let key = desk.keys.take(&who.function, who.chain.as_deref(), egress, &secrets);
+        let users = desk.ports.entry(egress.port).or_default();
+        *users += 1;
+        let listens = *users > 1;
+        admitted.held.push(Held { address, port: egress.port, key: key.clone() });
+        admitted.know(address, &egress.host);
+        if first {
+            self.0.doorway.answer_for(address)?;
+        }
+        self.0.doorway.let_through(who.eip, address)?;
+        if !listens {
+            self.order(Order::Listen(egress.port, self.0.doorway.listen(egress.port)?))?;
+        }
+        Ok(Some(Destination { egress: egress.clone(), stands: address, key, secrets }))
+    }
+
+    fn leave(&self, admitted: &Admitted) {
+        let _ = self.order(Order::Leave(admitted.instance, admitted.eip)); // a thread that has ended has no connections
+        let mut desk = self.desk();
+        for Held { address, port, key } in &admitted.held {
+            self.0.doorway.hold_back(admitted.eip, *address);
+            desk.keys.give_back(key);
+            if desk.places.give_back(*address) {
+                self.0.doorway.answer_no_more(*address);
+            }
+            if desk.leave_port(*port) {
+                let _ = self.order(Order::Close(*port)); // as above
+            }
+        }
+    }
+
+    fn order(&self, order: Order) -> io::Result<()> {
+        self.0.wires.orders.send(order).map_err(|_| ended())
+    }
+
+    fn desk(&self) -> MutexGuard<'_, Desk> {
+        self.0.desk.lock().unwrap_or_else(PoisonError::into_inner) // counts are changed in one step each
+    }
+}
+
+impl Desk {
+    /// One instance less; whether nobody is listened for there any more.
+    fn leave_port(&mut self, port: u16) -> bool {
+        let Some(users) = self.ports.get_mut(&port) else { return false };
+        *users -= 1;
+        let last = *users == 0;
+        if last {
+            self.ports.remove(&port);
+        }
+        last
+    }
+}
+
+impl Admitted {
+    /// Takes the socket at which the instance's listener arrives ([`nearpath_kernel::sandbox::Launched::listener`]).
+    ///
+    /// # Errors
+    /// When the pool's thread has ended; the instance's connects fail then, too.
+    pub fn supervise(&self, listener: OwnedFd) -> io::Result<()> {
+        self.pool.order(Order::Supervise(self.eip, listener))
+    }
+
+    /// A name and its address are written down once, whatever ports are declared.
+    fn know(&mut self, address: Ipv4Addr, host: &Host) {
+        let name = match host {
+            Host::Name(name) => Some(name.clone()),
+            _ => None,
+        };
+        let known = Known { address, name };
+        if !self.known.contains(&known) {
+            self.known.push(known);
+        }
+    }
+}
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        self.pool.clone().leave(self);
+    }
+}
+
+/// Those of the secrets that a destination names.
+fn named(egress: &Egress, all: &Secrets) -> Secrets {
+    egress.secrets().filter_map(|name| Some((name.to_owned(), all.get(name)?.clone()))).collect()
+}
+
+fn ended() -> io::Error {
+    io::Error::other("the pool's thread has ended")
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool").field("doorway", &self.0.doorway).finish_non_exhaustive()
+    }
+}
+
+/// Secrets never reach a log.
+impl fmt::Debug for Admission {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {} to {} destinations", self.instance, self.function, self.egress.len())
+    }
+}
+
+/// Answered when an admission holds.
+pub(crate) type Done = SyncSender<()>;

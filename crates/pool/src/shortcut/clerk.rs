@@ -1,0 +1,213 @@
+//! Who looks at an instance's calls: a thread of its own, so that a tenant who has his threads looked at for long, or has them handed a socket while the
+//! kernel does not let them run, holds up nobody but himself.
+
+use std::cell::RefCell;
+use std::io;
+use std::net::SocketAddrV4;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+
+use nearpath_kernel::foreign::{self, Foreign};
+use nearpath_kernel::seccomp::handover::Handed;
+use nearpath_kernel::seccomp::listener::{Call, Listener};
+use nearpath_kernel::sockets::{self, Change, Options, State};
+use rustix::fs::OFlags;
+use rustix::net::{AddressFamily, ipproto, sockopt};
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::decide::{self, Doubt, Family, Nature};
+use super::neighbours::{Search, judge};
+use super::tray::Tray;
+use crate::stock::SocketId;
+
+/// The longest address that is asked about.
+const ADDRESS: usize = 28;
+
+/// What a clerk says to the pool: destinations by their number among its instance's.
+pub(super) enum Asked {
+    /// A warm socket is wanted, or word that there is none.
+    Warm(usize, Family),
+    /// One was taken from its tray, and whether it was handed over then.
+    Taken(usize, SocketId, bool),
+    /// A call was left to the way out.
+    Note(usize, Doubt),
+}
+
+/// See the module.
+pub(super) struct Clerk {
+    listener: Listener,
+    fresh_v4: Options,
+    fresh_v6: Option<Options>,
+    /// Where warm sockets are for, by the destinations' numbers.
+    places: Vec<Option<SocketAddrV4>>,
+    /// Where one of those lies ready.
+    trays: Vec<Option<Tray>>,
+    ask: UnboundedSender<Asked>,
+    answers: Receiver<Option<OwnedFd>>,
+    looks_around: bool,
+    threads: Threads,
+}
+
+impl Clerk {
+    pub(super) fn new(
+        handed: Handed,
+        places: Vec<Option<SocketAddrV4>>,
+        trays: Vec<Option<Tray>>,
+        (ask, answers): (UnboundedSender<Asked>, Receiver<Option<OwnedFd>>),
+        looks_around: bool,
+    ) -> Self {
+        let Handed { listener, fresh_v4, fresh_v6 } = handed;
+        Self { listener, fresh_v4, fresh_v6, places, trays, ask, answers, looks_around, threads: Threads::default() }
+    }
+
+    /// Until all that could call have ended.
+    pub(super) fn work(self) {
+        loop {
+            match self.listener.wait() {
+                Ok(Some(call)) => self.answer(&call),
+                Ok(None) => return,
+                Err(error) => return tracing::error!(%error, "an instance's connects fail from now on"),
+            }
+        }
+    }
+
+    /// A pool that has ended has nothing warm.
+    fn answer(&self, call: &Call) {
+        let Some((number, family)) = self.wanted(call) else { return self.listener.pass(call) };
+        if let Err(doubt) = self.give(call, number, family) {
+            if doubt != Doubt::Empty {
+                let _ = self.ask.send(Asked::Note(number, doubt)); // as above
+            }
+            self.listener.pass(call);
+        }
+    }
+
+    fn wanted(&self, call: &Call) -> Option<(usize, Family)> {
+        let mut address = [0; ADDRESS];
+        let address = address.get_mut(..call.length)?;
+        foreign::read(call.thread, call.address, address).ok()?;
+        decide::wanted(address, &self.places)
+    }
+
+    /// All that is learnt of the caller lies between two moments in which it waits for the answer, so it is of this caller and no other.
+    fn give(&self, call: &Call, number: usize, family: Family) -> Result<(), Doubt> {
+        let look = self.look(call, family)?;
+        if !self.listener.waits(call) {
+            return Err(Doubt::Hidden);
+        }
+        if let Some((socket, warm)) = self.ready(number, family) {
+            let handed = self.hand(call, &warm, &look);
+            let _ = self.ask.send(Asked::Taken(number, socket, handed.is_ok())); // as above
+            return handed.map_err(|_| Doubt::Hidden);
+        }
+        let asked = self.ask.send(Asked::Warm(number, family)).ok();
+        let warm = asked.and_then(|()| self.answers.recv().ok()).flatten().ok_or(Doubt::Empty)?;
+        self.hand(call, &warm, &look).map_err(|_| Doubt::Hidden)
+    }
+
+    /// What lies ready: nobody has to be woken for it.
+    fn ready(&self, number: usize, family: Family) -> Option<(SocketId, OwnedFd)> {
+        self.trays[number].as_ref().filter(|_| family == Family::V4)?.take()
+    }
+
+    fn hand(&self, call: &Call, warm: &OwnedFd, look: &Look) -> io::Result<()> {
+        rustix::io::ioctl_fionbio(warm, !look.blocking)?;
+        look.changes.iter().try_for_each(|change| change.apply(warm))?;
+        self.listener.replace(call, warm.as_fd(), look.close_at_exec)
+    }
+
+    fn look(&self, call: &Call, family: Family) -> Result<Look, Doubt> {
+        let hidden = |_| Doubt::Hidden;
+        let (thread, own) = self.threads.descriptor(call).map_err(hidden)?;
+        let (nature, blocking) = nature(&own).map_err(|_| Doubt::Kind)?; // what has no such facts is no TCP socket
+        nature.replaceable(family)?;
+        if self.looks_around {
+            alone(&thread, call.descriptor, !blocking)?;
+        }
+        let changes = self.fresh(family)?.changes(&own).map_err(Doubt::Option)?;
+        Ok(Look { changes, blocking, close_at_exec: thread.closes_at_exec(call.descriptor).map_err(hidden)? })
+    }
+
+    fn fresh(&self, family: Family) -> Result<&Options, Doubt> {
+        match family {
+            Family::V4 => Ok(&self.fresh_v4),
+            Family::V6 => self.fresh_v6.as_ref().ok_or(Doubt::Kind),
+        }
+    }
+}
+
+/// Threads that called before: a function that lives on calls by the same ones, and taking hold costs more than all else.
+#[derive(Default)]
+struct Threads(RefCell<Vec<Arc<Foreign>>>);
+
+/// Most that are remembered.
+const THREADS: usize = 32;
+
+impl Threads {
+    /// The caller's thread, and its socket. One that is remembered by a number that was given again has ended, and says so.
+    fn descriptor(&self, call: &Call) -> io::Result<(Arc<Foreign>, OwnedFd)> {
+        let known = self.0.borrow().iter().find(|known| known.number() == call.thread).cloned();
+        if let Some(known) = known {
+            match known.descriptor(call.descriptor) {
+                Err(error) if error.raw_os_error() == Some(ENDED) => {}
+                own => return Ok((known, own?)),
+            }
+        }
+        let thread = Arc::new(Foreign::hold(call.thread)?);
+        let own = thread.descriptor(call.descriptor)?;
+        self.remember(&thread);
+        Ok((thread, own))
+    }
+
+    fn remember(&self, thread: &Arc<Foreign>) {
+        let mut known = self.0.borrow_mut();
+        known.retain(|other| other.number() != thread.number());
+        if known.len() == THREADS {
+            known.remove(0);
+        }
+        known.push(Arc::clone(thread));
+    }
+}
+
+const ENDED: i32 = rustix::io::Errno::SRCH.raw_os_error();
+
+/// What a socket that is to take the caller's place must be like.
+struct Look {
+    changes: Vec<Change>,
+    blocking: bool,
+    close_at_exec: bool,
+}
+
+/// A program that lets connect() block registers its socket with no epoll before.
+fn alone(thread: &Foreign, descriptor: i32, may_be_watched: bool) -> Result<(), Doubt> {
+    let hidden = |_| Doubt::Hidden;
+    let relation = |other| thread.relation(descriptor, other, may_be_watched).map_err(hidden);
+    let mut search = Search::new(descriptor, thread.open_descriptors().map_err(hidden)?)?;
+    while let Some(other) = search.ask() {
+        search.met(relation(other)?)?;
+    }
+    if search.is_unfinished() {
+        let open = thread.descriptors().map_err(hidden)?;
+        search.unmet(open).try_for_each(|other| judge(relation(other)?).map(drop))?;
+    }
+    Ok(())
+}
+
+fn nature(socket: impl AsFd) -> io::Result<(Nature, bool)> {
+    let family = match sockopt::socket_domain(&socket)? {
+        AddressFamily::INET => Some(Family::V4),
+        AddressFamily::INET6 => Some(Family::V6),
+        _ => None,
+    };
+    let tcp = sockopt::socket_protocol(&socket)? == Some(ipproto::TCP);
+    let local = std::net::SocketAddr::try_from(rustix::net::getsockname(&socket)?)?;
+    let flags = rustix::fs::fcntl_getfl(&socket)?;
+    let nature = Nature {
+        family: family.filter(|_| tcp),
+        closed: sockets::state(&socket)? == State::Closed,
+        bound: local.port() != 0 || !local.ip().is_unspecified(),
+        odd_flags: !(flags - OFlags::NONBLOCK - OFlags::RDWR).is_empty(),
+    };
+    Ok((nature, !flags.contains(OFlags::NONBLOCK)))
+}

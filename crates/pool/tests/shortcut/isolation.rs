@@ -1,0 +1,68 @@
+//! Programs that end in the middle, and a pool that does.
+
+use std::io::{BufRead, BufReader};
+
+use nearpath_testkit::skip;
+
+use crate::doubts::{client, client_or_skip};
+use crate::harness::Pool;
+use crate::server::Server;
+
+#[test]
+fn a_client_killed_in_mid_request_leaves_nothing() {
+    let server = Server::start();
+    let pool = Pool::to(server.address);
+    for _ in 0..2 {
+        let mut child = pool.start(&mut client_or_skip!("wait", &server));
+        let mut lines = BufReader::with_capacity(1, child.stdout.take().unwrap());
+        for wanted in ["connect 0 \n", "write 9 \n"] {
+            let mut line = String::new();
+            lines.read_line(&mut line).unwrap();
+            assert_eq!(line, wanted);
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        pool.all_closed();
+        let next = pool.run(&mut client_or_skip!("plain", &server));
+        assert!(next.out.contains("echo plain 4\n"), "{next:?}");
+    }
+    assert_eq!(pool.given(), 12);
+}
+
+/// Kills clients at any moment of a connect; the supervisor serves the others on.
+#[test]
+fn clients_killed_in_mid_call_do_not_stop_the_others() {
+    let server = Server::start();
+    let pool = Pool::to(server.address);
+    for round in 0..20 {
+        let mut child = pool.start(&mut client_or_skip!("forever", &server));
+        let mut line = String::new();
+        BufReader::with_capacity(1, child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "connected 0 \n", "round {round}");
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    assert!(pool.run(&mut client_or_skip!("plain", &server)).out.contains("echo plain 4\n"));
+    pool.all_closed();
+}
+
+/// What is warm has gone with the pool; the kernel goes on with each call.
+#[test]
+fn without_a_pool_connects_go_on() {
+    let server = Server::start();
+    let pool = Pool::to(server.address);
+    let mut child = pool.start(&mut client_or_skip!("forever", &server));
+    let mut lines = BufReader::with_capacity(1, child.stdout.take().unwrap());
+    let mut next = || {
+        let mut line = String::new();
+        lines.read_line(&mut line).unwrap();
+        line
+    };
+    assert_eq!(next(), "connected 0 \n");
+    drop(pool);
+    for thousands in 1..3 {
+        assert_eq!(next(), format!("connected {thousands}000 \n"));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+}

@@ -1,0 +1,139 @@
+//! Destinations outside that a function may reach, and how the node carries it there.
+
+mod ahead;
+mod defaults;
+mod flaw;
+mod host;
+mod read;
+mod settings;
+#[cfg(test)]
+mod tests;
+mod write;
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+pub use flaw::{Flaw, InvalidEgress};
+pub use host::Host;
+pub use read::{Declared, MOST, list};
+pub use settings::SETTINGS;
+
+/// One declared destination. Its text form, one item of the annotation [`EGRESS`](crate::policy::EGRESS), is `HOST:PORT` and settings `KEY=VALUE`
+/// after blanks.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Egress {
+    /// The host as it was declared.
+    pub host: Host,
+    /// Its port, not 0.
+    pub port: u16,
+    /// What is spoken there.
+    pub protocol: Protocol,
+    /// How long a client keeps a connection to a database of its own.
+    pub mode: Mode,
+    /// Most connections that the node has open there at a time, for all replicas together.
+    pub max: u32,
+    /// Most connections kept open for nobody yet; 0: none.
+    pub warm: u32,
+    /// A connection that nobody used for so long is closed.
+    pub idle: Duration,
+    /// A connection older than this is not handed out again.
+    pub age: Duration,
+    /// Longest wait for a free connection.
+    pub wait: Duration,
+    /// As whom the node logs in, instead of passing the function's own password on.
+    pub login: Option<Login>,
+    /// Who speaks TLS.
+    pub tls: Tls,
+    /// Who shares connections.
+    pub shared: Shared,
+    /// Whether answers are kept, and how long or how many; `None`: no.
+    pub cache: Option<Cache>,
+    /// When a write counts as done.
+    pub writes: Writes,
+    /// What is read for the function as soon as somebody calls it: paths of HTTP, keys of Redis.
+    pub prefetch: Vec<String>,
+}
+
+/// What is spoken with a destination. The default goes by the port: 5432, 3306 and 6379 are what they are known for, all others are [`Protocol::Tcp`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Protocol {
+    /// Unknown: a connection serves one client, and is new when that gets it.
+    Tcp,
+    /// HTTP/1.1.
+    Http,
+    /// PostgreSQL's protocol 3.
+    Postgres,
+    /// MySQL's and MariaDB's.
+    Mysql,
+    /// Redis's RESP.
+    Redis,
+}
+
+/// How long a client of a database keeps a connection of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// Until it leaves.
+    Session,
+    /// For each transaction.
+    Transaction,
+}
+
+/// As whom the node logs in.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Login {
+    /// The user at the destination.
+    pub user: String,
+    /// The name of the function's secret that holds the password; `None`: there is none.
+    pub password: Option<String>,
+    /// The database; `None`: the one that the client names.
+    pub database: Option<String>,
+}
+
+/// Which answers are kept to be given again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Cache {
+    /// HTTP: what the server permits to keep (RFC 9111), so many bytes of it at most.
+    Bytes(u64),
+    /// Redis: values, for so long at most.
+    For(Duration),
+}
+
+/// When a write counts as done for the function that made it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Writes {
+    /// When the destination says so.
+    Sync,
+    /// When the node has it.
+    Async {
+        /// How long the node goes on delivering when the function is gone.
+        flush: Duration,
+    },
+}
+
+/// Who speaks TLS with the destination.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Tls {
+    /// The function, if anybody.
+    Pass,
+    /// The node: the function speaks plainly. Authorities of the system, or those of a secret of the function.
+    Originate {
+        /// The name of the secret that holds certificates of authorities, in PEM.
+        ca: Option<String>,
+    },
+}
+
+/// Who shares connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Shared {
+    /// The instances of one function.
+    Function,
+    /// All functions of its chain that declare the same destination with the same settings.
+    Chain,
+}

@@ -1,0 +1,26 @@
+"""Answers with the rates of a server outside, and leaves a line in a journal outside, for which nobody waits."""
+import http.server
+import os
+import socket
+import socketserver
+import urllib.request
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        with urllib.request.urlopen(f"http://{os.environ['RATES']}/rates", timeout=10) as answer:
+            rates = answer.read()
+        self.write_down(f"{self.path} {len(rates)}\n")
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(rates)))
+        self.end_headers()
+        self.wfile.write(rates)
+
+    def write_down(self, line):
+        host, port = os.environ["JOURNAL"].rsplit(":", 1)
+        with socket.create_connection((host, int(port)), 10) as journal:
+            journal.sendall(line.encode())
+
+
+socketserver.TCPServer.allow_reuse_address = True
+http.server.ThreadingHTTPServer(("127.0.0.1", 5000), Handler).serve_forever()

@@ -1,0 +1,26 @@
+//! Destinations as an annotation lists them: what is understood is written so that it is read back, and keeps the promises on which the pool builds.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use nearpath_types::egress::{Egress, Host, MOST, list};
+
+/// What the pool takes for granted of each.
+fn sound(egress: &Egress) {
+    assert!(egress.port != 0 && egress.max > 0 && egress.warm <= egress.max, "{egress:?}");
+    assert!(!egress.idle.is_zero() && !egress.age.is_zero(), "{egress:?}");
+    if let Host::Name(name) | Host::Below(name) = &egress.host {
+        assert!(
+            name.bytes().all(|byte| byte.is_ascii_graphic() && !byte.is_ascii_uppercase()),
+            "a line of /etc/hosts: {name}"
+        );
+    }
+    assert!(egress.secrets().all(|name| !name.is_empty() && !name.contains('/')), "{egress:?}");
+}
+
+fuzz_target!(|text: &str| {
+    let Ok(read) = list(text) else { return };
+    assert!(read.len() <= MOST);
+    read.iter().for_each(sound);
+    let again: Vec<_> = read.iter().map(Egress::to_string).collect();
+    assert_eq!(list(&again.join(",")).expect("what is written can be read"), read);
+});

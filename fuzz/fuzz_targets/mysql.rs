@@ -1,0 +1,58 @@
+//! What says MySQL's protocol, or not. The pieces in which bytes come change nothing, greetings and answers are read as they are written, and no reply,
+//! whatever is in it, makes a backend free while another is outstanding.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use nearpath_pool::adapters::mysql::handshake::{Answer, Greeting};
+use nearpath_pool::adapters::mysql::packet::Packets;
+use nearpath_pool::adapters::mysql::session::Session;
+
+/// Lengths and first bytes of all payloads.
+fn all(bytes: &[u8], size: usize) -> Vec<(u64, Vec<u8>)> {
+    let (mut packets, mut found) = (Packets::default(), Vec::new());
+    for piece in bytes.chunks(size) {
+        let mut used = 0;
+        while used < piece.len() {
+            let (taken, packet) = packets.step(&piece[used..]);
+            used += taken;
+            found.extend(packet.map(|packet| (packet.length, packet.head.to_vec())));
+        }
+    }
+    found
+}
+
+fn beginnings(bytes: &[u8]) {
+    if let Some(greeting) = Greeting::read(bytes) {
+        let again = Greeting::read(&greeting.write(&[b'x'; 20])).expect("it was written here");
+        assert_eq!((again.version, again.plugin), (greeting.version, greeting.plugin));
+    }
+    if let Some(answer) = Answer::read(bytes).filter(|answer| answer.proof.len() < 256) {
+        let again = Answer::read(&answer.write(false)).expect("it was written here");
+        assert_eq!((again.user, again.proof, again.db), (answer.user, answer.proof, answer.db));
+    }
+}
+
+/// Each packet of `said` answers to one of `commands`, at most.
+fn converse(commands: &[u8], said: &[u8], can: u32) {
+    let (mut session, mut packets) = (Session::new(can), Packets::default());
+    commands.iter().for_each(|command| session.sent(*command));
+    let silent = commands.iter().filter(|command| matches!(command, 0x18 | 0x19)).count();
+    let (mut used, mut count) = (0, 0);
+    while used < said.len() {
+        let (taken, packet) = packets.step(&said[used..]);
+        used += taken;
+        let Some(packet) = packet else { return };
+        if session.answered(&packet).is_err() {
+            return;
+        }
+        count += 1;
+        assert!(!session.quiet() || count >= commands.len() - silent, "quiet after {count} packets for {commands:?}");
+    }
+}
+
+fuzz_target!(|input: (u8, u32, &[u8], &[u8])| {
+    let (size, can, commands, said) = input;
+    assert_eq!(all(said, usize::from(size) + 1), all(said, said.len().max(1)));
+    beginnings(said);
+    converse(commands, said, can);
+});

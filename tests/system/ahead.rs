@@ -1,0 +1,218 @@
+//! What the node does ahead: answers that are kept, reads that are issued with the call, writes that end after their function.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use http::Method;
+use nearpath_testkit::{eventually, need_root, skip};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::egress::{is_reset, run, runner};
+use crate::house::House;
+use crate::outside::{MACHINE, NAMED, Redis, on_a_machine};
+use crate::shm::cli;
+
+/// A server of HTTP/1.1 that says `headers` and the number of the request.
+struct Counting {
+    port: u16,
+    asked: Arc<AtomicU32>,
+}
+
+impl Counting {
+    fn start(headers: &'static str) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let (port, asked) = (listener.local_addr().unwrap().port(), Arc::<AtomicU32>::default());
+        let counter = Arc::clone(&asked);
+        thread::spawn(move || {
+            for mut client in listener.incoming().map_while(Result::ok) {
+                let counter = Arc::clone(&counter);
+                thread::spawn(move || {
+                    let lines = BufReader::new(client.try_clone().unwrap()).lines().map_while(Result::ok);
+                    for _ in lines.filter(|line| line.is_empty()) {
+                        let body = format!("answer {}", counter.fetch_add(1, Ordering::SeqCst) + 1);
+                        let head = format!("HTTP/1.1 200 OK\r\n{headers}Content-Length: {}\r\n\r\n{body}", body.len());
+                        let _ = client.write_all(head.as_bytes()); // it may have gone
+                    }
+                });
+            }
+        });
+        Self { port, asked }
+    }
+
+    fn asked(&self) -> u32 {
+        self.asked.load(Ordering::SeqCst)
+    }
+}
+
+/// A server that keeps all that it is sent.
+fn journal() -> (u16, Arc<Mutex<Vec<u8>>>) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let (port, all) = (listener.local_addr().unwrap().port(), Arc::<Mutex<Vec<u8>>>::default());
+    let kept = Arc::clone(&all);
+    thread::spawn(move || {
+        for mut client in listener.incoming().map_while(Result::ok) {
+            let kept = Arc::clone(&kept);
+            thread::spawn(move || {
+                let mut said = Vec::new();
+                if client.read_to_end(&mut said).is_ok() {
+                    kept.lock().unwrap().extend(said);
+                }
+            });
+        }
+    });
+    (port, all)
+}
+
+/// What is told of a function's connections to the destination at a port.
+fn told(house: &House, function: &str, port: u16, what: &str) -> u64 {
+    let all = cli(house, &["pool", "ls", function]);
+    let of_port = |one: &&serde_json::Value| one["destination"].as_str().unwrap().ends_with(&format!(":{port}"));
+    all.as_array().unwrap().iter().find(of_port).unwrap()[what].as_u64().unwrap()
+}
+
+#[tokio::test]
+async fn the_example_is_answered_ahead_and_its_lines_arrive() {
+    need_root!();
+    on_a_machine();
+    let (rates, (port, lines)) = (Counting::start("Cache-Control: max-age=600\r\n"), journal());
+    let house = House::start().await;
+    let stack = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/ahead/stack.yml");
+    let mut command = tokio::process::Command::new(nearpath_testkit::program("nearpath"));
+    command.args(["deploy", "-f", stack]).env("OPENFAAS_URL", format!("http://{}", house.addr));
+    command.env("RATES", format!("{NAMED}:{}", rates.port)).env("JOURNAL", format!("{NAMED}:{port}"));
+    command.stdin(std::process::Stdio::null()).kill_on_drop(true);
+    let deployed = nearpath_testkit::within(command.output()).await.unwrap();
+    assert!(deployed.status.success(), "{}", String::from_utf8_lossy(&deployed.stderr));
+    for _ in 0..3 {
+        let answer = house.ask(Method::GET, "/function/rates", "").await;
+        assert_eq!((answer.status().as_u16(), answer.body().as_ref()), (200, b"answer 1".as_ref()), "{}", house.log());
+    }
+    assert_eq!(rates.asked(), 1, "the rest was kept");
+    eventually("the lines arrive", async || lines.lock().unwrap().len() == 3 * "/ 8\n".len()).await;
+    let of = |port, what| told(&house, "rates", port, what);
+    assert_eq!((of(rates.port, "prefetchUsed") + of(rates.port, "cacheHits") >= 2, of(port, "earlyWrites")), (true, 3));
+}
+
+#[tokio::test]
+async fn a_call_has_its_reads_issued_before_its_code_asks() {
+    need_root!();
+    on_a_machine();
+    let rates = Counting::start("");
+    let folder = tempfile::tempdir().unwrap();
+    let house = House::start_in(folder.path(), &[]).await;
+    let egress = format!("{NAMED}:{} protocol=http prefetch=/rates", rates.port);
+    house.deploy_ready(&runner(folder.path(), "goes", &egress)).await;
+    let code = format!(
+        "import urllib.request\nsaid = urllib.request.urlopen('http://{NAMED}:{}/rates', timeout=20).read().decode()",
+        rates.port
+    );
+    for turn in 1..=3 {
+        assert_eq!(run(&house, "goes", &code).await, format!("answer {turn}"), "{}", house.log());
+        assert_eq!(rates.asked(), turn);
+    }
+    assert_eq!(told(&house, "goes", rates.port, "prefetchUsed"), 2, "all but the first, which taught how");
+    assert_eq!(run(&house, "goes", "time.sleep(6)\nsaid = 'nothing'").await, "nothing");
+    eventually("what nobody asked for is dropped", async || told(&house, "goes", rates.port, "prefetchUnused") == 1)
+        .await;
+    house.scale("goes", 0).await;
+    assert_eq!(run(&house, "goes", &code).await, "answer 5", "asked ahead for one that slept, too: {}", house.log());
+    assert_eq!((rates.asked(), told(&house, "goes", rates.port, "prefetchUsed")), (5, 3));
+}
+
+#[tokio::test]
+async fn what_a_function_wrote_arrives_though_it_was_killed() {
+    need_root!();
+    on_a_machine();
+    let (port, all) = journal();
+    let folder = tempfile::tempdir().unwrap();
+    let house = House::start_in(folder.path(), &[]).await;
+    house.deploy_ready(&runner(folder.path(), "goes", &format!("{NAMED}:{port} writes=async warm=0"))).await;
+    let code = format!(
+        "s = socket.create_connection(('{NAMED}', {port}), 20)\ns.sendall(b'x' * 500000)\nos.kill(os.getpid(), signal.SIGKILL)"
+    );
+    let _ = house.ask(Method::POST, "/function/goes", code).await;
+    eventually("all of it arrives", async || all.lock().unwrap().len() == 500_000).await;
+}
+
+#[tokio::test]
+async fn what_did_not_arrive_is_told_at_the_next_connection_and_in_the_log() {
+    need_root!();
+    on_a_machine();
+    let port = TcpListener::bind((MACHINE, 0)).unwrap().local_addr().unwrap().port(); // nobody listens
+    let folder = tempfile::tempdir().unwrap();
+    let house = House::start_in(folder.path(), &[]).await;
+    for name in ["goes", "other"] {
+        house
+            .deploy_ready(&runner(folder.path(), name, &format!("{MACHINE}:{port} writes=async warm=0 flush=1s")))
+            .await;
+    }
+    let listener = TcpListener::bind((MACHINE, port)).unwrap();
+    let write = format!(
+        "s = socket.create_connection(('{MACHINE}', {port}), 20)\ns.sendall(b'x' * 800000)\ns.close()\nsaid = 'written'"
+    );
+    assert_eq!(run(&house, "goes", &write).await, "written");
+    drop(listener); // nobody took it, and what was sent there is reset
+    eventually("it is known", async || told(&house, "goes", port, "failedWrites") == 1).await;
+    let (next, heard) = (
+        journal_on(port),
+        format!(
+            "s = socket.create_connection(('{MACHINE}', {port}), 20)\ns.settimeout(20)\ns.sendall(b'a')\ns.shutdown(1)\nsaid = s.recv(1)"
+        ),
+    );
+    assert_eq!(run(&house, "other", &heard).await, "b''", "it is nobody else's");
+    let said = run(&house, "goes", &heard).await;
+    assert!(is_reset(&said), "{said}");
+    assert_eq!(run(&house, "goes", &heard).await, "b''", "it was told once");
+    drop(next);
+    let log = house.ask(Method::GET, "/system/logs?name=goes&tail=50", "").await;
+    let log = String::from_utf8_lossy(log.body()).into_owned();
+    assert!(log.contains("a write to") && log.contains("did not get there"), "{log}");
+}
+
+/// A server that reads to the end and closes.
+fn journal_on(port: u16) -> thread::JoinHandle<()> {
+    let listener = TcpListener::bind((MACHINE, port)).unwrap();
+    thread::spawn(move || {
+        for mut client in listener.incoming().map_while(Result::ok) {
+            let _ = client.read_to_end(&mut Vec::new());
+        }
+    })
+}
+
+#[tokio::test]
+async fn what_was_taken_is_delivered_before_the_node_ends() {
+    need_root!();
+    on_a_machine();
+    let folder = tempfile::tempdir().unwrap();
+    let Some(redis) = Redis::start(folder.path(), "pw").await else { skip!("redis-server is missing") };
+    let mut house = House::start_in(folder.path(), &[]).await;
+    let egress = format!("{MACHINE}:{} protocol=redis writes=async flush=60s", redis.port);
+    house.deploy_ready(&runner(folder.path(), "goes", &egress)).await;
+    let mut admin = std::net::TcpStream::connect((MACHINE, redis.port)).unwrap();
+    let mut order = |text: &str| {
+        admin.write_all(format!("{text}\r\n").as_bytes()).unwrap();
+        let mut said = [0; 64];
+        let read = admin.read(&mut said).unwrap();
+        String::from_utf8_lossy(&said[..read]).into_owned()
+    };
+    order("AUTH pw");
+    assert_eq!(order("CLIENT PAUSE 120000 WRITE"), "+OK\r\n");
+    let code = format!(
+        "s = socket.create_connection(('{MACHINE}', {}), 20)\ns.sendall(b'AUTH pw\\r\\n')\ns.recv(9)\ns.sendall(b'SET k v\\r\\n')\nsaid = s.recv(9)",
+        redis.port
+    );
+    assert_eq!(run(&house, "goes", &code).await, "b'+OK\\r\\n'", "{}", house.log());
+    assert_eq!(order("EXISTS k"), ":0\r\n");
+    let instances = house.instance_pids("goes").await;
+    kill_process(Pid::from_raw(house.pid() as i32).unwrap(), Signal::TERM).unwrap();
+    let lives = |pid: &i32| Path::new(&format!("/proc/{pid}")).exists();
+    eventually("no instance is left", async || !instances.iter().any(lives)).await;
+    assert_eq!(order("EXISTS k"), ":0\r\n");
+    assert_eq!(order("CLIENT UNPAUSE"), "+OK\r\n");
+    assert!(house.wait().await.success(), "{}", house.log());
+    assert_eq!(order("EXISTS k"), ":1\r\n", "{}", house.log());
+}

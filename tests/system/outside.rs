@@ -1,0 +1,142 @@
+//! A machine of a test's own, and servers on it that are outside of every house.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use nearpath_kernel::devices::{Devices, quiet_namespace};
+use nearpath_kernel::namespace;
+use nearpath_testkit::eventually;
+
+/// The machine's address besides loopback: documentation's own (RFC 5737).
+pub(crate) const MACHINE: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 7);
+/// The name by which functions know the machine.
+pub(crate) const NAMED: &str = "host.nearpath.internal";
+
+/// A server outside. To each line it says what came before it, to the end of the lines how many there were.
+pub(crate) struct Outside {
+    pub(crate) port: u16,
+    seen: Arc<Mutex<Seen>>,
+}
+
+/// How its connections came and ended.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(crate) struct Seen {
+    pub(crate) came: u32,
+    pub(crate) ended: u32,
+    pub(crate) broken: u32,
+    /// Most that were there at a time.
+    pub(crate) most: u32,
+}
+
+impl Seen {
+    fn comes(&mut self) {
+        self.came += 1;
+        self.most = self.most.max(self.came - self.ended - self.broken);
+    }
+}
+
+impl Outside {
+    pub(crate) fn at(address: impl Into<IpAddr>) -> Self {
+        Self::on(TcpListener::bind((address.into(), 0)).unwrap())
+    }
+
+    pub(crate) fn on(listener: TcpListener) -> Self {
+        let port = listener.local_addr().unwrap().port();
+        let seen = Arc::<Mutex<Seen>>::default();
+        let all = Arc::clone(&seen);
+        thread::spawn(move || {
+            for client in listener.incoming().map_while(Result::ok) {
+                all.lock().unwrap().comes();
+                let seen = Arc::clone(&all);
+                thread::spawn(move || {
+                    let whole = serve(&client).is_ok();
+                    let mut seen = seen.lock().unwrap();
+                    *(if whole { &mut seen.ended } else { &mut seen.broken }) += 1;
+                    drop(client); // after it was counted: whoever hears of its end may open the next one
+                });
+            }
+        });
+        Self { port, seen }
+    }
+
+    pub(crate) fn seen(&self) -> Seen {
+        self.seen.lock().unwrap().clone()
+    }
+}
+
+fn serve(mut client: &TcpStream) -> std::io::Result<()> {
+    let (mut lines, mut count) = (BufReader::new(client.try_clone()?), 0);
+    let mut line = String::new();
+    while lines.read_line(&mut line)? > 0 {
+        count += 1;
+        client.write_all(format!("heard {line}").as_bytes())?;
+        line.clear();
+    }
+    client.write_all(format!("bye {count}\n").as_bytes())
+}
+
+/// The calling thread, and what it starts from now on, are on a machine of their own.
+pub(crate) fn on_a_machine() {
+    let machine = quiet_namespace().unwrap();
+    namespace::enter(&machine).unwrap();
+    let mut devices = Devices::open().unwrap();
+    let loopback = devices.index("lo").unwrap();
+    devices.address(loopback, (MACHINE.into(), 32)).unwrap();
+}
+
+/// Answers every request over HTTP/1.0 with these words. Each connection has a thread: one that is kept warm says nothing for long.
+pub(crate) fn web(words: &'static str) -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let answer = format!("HTTP/1.0 200 OK\r\nContent-Length: {}\r\n\r\n{words}", words.len());
+    thread::spawn(move || {
+        for mut client in listener.incoming().map_while(Result::ok) {
+            let answer = answer.clone();
+            thread::spawn(move || {
+                let mut lines = BufReader::new(client.try_clone().unwrap()).lines().map_while(Result::ok);
+                if lines.any(|line| line.is_empty()) {
+                    let _ = client.write_all(answer.as_bytes()); // it may have gone
+                }
+            });
+        }
+    });
+    port
+}
+
+/// A Redis on the machine that wants this password; `None`: it is not installed. It ends with the handle.
+pub(crate) struct Redis {
+    pub(crate) port: u16,
+    password: &'static str,
+    child: std::process::Child,
+}
+
+impl Redis {
+    pub(crate) async fn start(folder: &std::path::Path, password: &'static str) -> Option<Self> {
+        let port = TcpListener::bind((MACHINE, 0)).unwrap().local_addr().unwrap().port();
+        let mut command = std::process::Command::new("redis-server");
+        command.args(["--port", &port.to_string(), "--bind", &MACHINE.to_string(), "--requirepass", password]);
+        command.args(["--save", "", "--appendonly", "no", "--dir"]).arg(folder);
+        let child = command.stdout(std::process::Stdio::null()).spawn().ok()?;
+        let redis = Self { port, password, child };
+        eventually("Redis answers", async || redis.info("redis_version").is_ok()).await;
+        Some(redis)
+    }
+
+    /// One line of what it knows of itself.
+    pub(crate) fn info(&self, key: &str) -> std::io::Result<String> {
+        let mut client = TcpStream::connect((MACHINE, self.port))?;
+        client.write_all(format!("AUTH {}\r\nINFO\r\nQUIT\r\n", self.password).as_bytes())?;
+        let lines = BufReader::new(client).lines().map_while(Result::ok);
+        let value = lines.filter_map(|line| Some(line.split_once(':').filter(|(name, _)| *name == key)?.1.to_owned()));
+        value.last().ok_or_else(|| std::io::ErrorKind::NotFound.into())
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

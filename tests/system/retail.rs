@@ -1,0 +1,93 @@
+//! The shop with a database, as its demo shows it: unmodified functions that open a connection for every access, on few connections of the node's.
+
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use nearpath_testkit::{need_root, program, skip};
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::process::Command;
+
+use crate::house::House;
+
+const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/retail");
+/// Sixteen functions in Python, a database, and packages for it: as long as that may take where others test, too.
+const PATIENCE: Duration = Duration::from_secs(300);
+/// What stack.yml declares.
+const MAX: u32 = 20;
+
+/// What the functions import. The demo would install it, too, but here its absence is no fault.
+async fn packages() -> bool {
+    let folder = Path::new(EXAMPLE).join("services/packages");
+    if folder.join("pg8000").exists() {
+        return true;
+    }
+    let mut pip = Command::new("python3");
+    pip.args(["-m", "pip", "install", "--quiet", "--retries", "1", "--timeout", "20", "--target"]).arg(&folder);
+    pip.args(["-r", "requirements.txt"]).current_dir(EXAMPLE).stdin(Stdio::null());
+    pip.output().await.is_ok_and(|done| done.status.success())
+}
+
+fn has_database() -> bool {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten();
+    versions.filter_map(Result::ok).any(|version| version.path().join("bin/initdb").exists())
+}
+
+/// Runs the demo to its end, which takes everything down again; so does its end by a signal.
+async fn demo(house: &House) -> (bool, String) {
+    let folder = program("nearpath").parent().unwrap().to_owned();
+    let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap_or_default());
+    let mut command = Command::new("./demo.sh");
+    command.current_dir(EXAMPLE).env("PATH", path).env("OPENFAAS_URL", format!("http://{}", house.addr));
+    command.env("DEMO_SECONDS", "3").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().unwrap();
+    let pid = Pid::from_raw(child.id().unwrap().cast_signed()).unwrap();
+    let mut ends = Box::pin(child.wait_with_output());
+    let ended = match tokio::time::timeout(PATIENCE, &mut ends).await {
+        Ok(ended) => ended,
+        Err(_) => {
+            kill_process(pid, Signal::TERM).unwrap();
+            ends.await
+        }
+    };
+    let ended = ended.unwrap();
+    let said = [&ended.stdout[..], &ended.stderr].map(|text| String::from_utf8_lossy(text).into_owned()).concat();
+    (ended.status.success(), said)
+}
+
+/// The number behind these words.
+fn number(said: &str, after: &str) -> u32 {
+    let rest = said.split_once(after).unwrap_or_else(|| panic!("{after}: {said}")).1;
+    let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().unwrap()
+}
+
+#[tokio::test]
+async fn functions_that_connect_for_every_access_share_few_connections() {
+    need_root!();
+    if !has_database() {
+        skip!("needs PostgreSQL");
+    }
+    if !packages().await {
+        skip!("needs pip and its index for pg8000");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let house = House::start_in(folder.path(), &[]).await;
+    let (ended_well, said) = demo(&house).await;
+    assert!(ended_well, "{said}\n{}", house.log());
+    assert!(said.contains("failed: 0"), "{said}");
+    // A round of the three chains opens ten connections, at least; a sandbox reaches the database by the node alone.
+    let (rounds, opened) =
+        (requests(&said, "product-purchase"), number(&said, "connections to the database meanwhile: "));
+    assert!(rounds > 0 && opened <= MAX, "{said}");
+    assert!(number(&said, "for everything so far ") > 0, "{said}");
+}
+
+/// How many requests the table of the load says a function had.
+fn requests(said: &str, function: &str) -> u32 {
+    let line = said.lines().filter(|line| line.starts_with(function)).find_map(|line| {
+        let words: Vec<_> = line.split_whitespace().collect();
+        (words.len() == 4).then(|| words[1].parse().ok()).flatten()
+    });
+    line.unwrap_or_else(|| panic!("{function}: {said}"))
+}
