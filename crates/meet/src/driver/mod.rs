@@ -1,0 +1,1 @@
+//! Sockets under the punching machine.
