@@ -8,4 +8,6 @@
 #![forbid(unsafe_code)]
 
 pub mod driver;
+pub mod link;
+pub mod quic;
 pub mod way;

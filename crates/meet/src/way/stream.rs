@@ -203,6 +203,9 @@ impl Way {
             }));
         }
         self.settled = self.direct.is_some() && self.unread.is_empty();
+        if self.settled {
+            self.arrivals = None; // whoever looks for connections may stop
+        }
     }
 
     fn note(&self) {
