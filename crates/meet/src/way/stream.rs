@@ -151,7 +151,10 @@ impl Way {
             match relay.poll_next_unpin(cx) {
                 Poll::Pending => return Ok(()),
                 Poll::Ready(Some(piece)) => self.hear(piece?)?,
-                Poll::Ready(None) => return self.halves.relay_ended().map_err(broken),
+                Poll::Ready(None) => {
+                    self.relay = None;
+                    return self.halves.relay_ended().map_err(broken);
+                }
             }
         }
         Ok(())
@@ -175,7 +178,11 @@ impl Way {
     fn speak(&mut self, cx: &mut Context<'_>) {
         loop {
             self.word = self.word.take().or_else(|| self.halves.say());
-            let (Some(word), Some(relay)) = (self.word, &mut self.relay) else { return };
+            let Some(relay) = &mut self.relay else {
+                self.word = None; // nobody hears it
+                return;
+            };
+            let Some(word) = self.word else { return };
             match relay.poll_ready_unpin(cx) {
                 Poll::Pending => return,
                 Poll::Ready(ready) => {

@@ -252,6 +252,20 @@ async fn a_relay_that_breaks_is_an_error_and_no_end() {
     assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof, "{error}");
 }
 
+/// Who has read all, and has no more to say, may be gone before the other one ends.
+#[tokio::test]
+async fn an_end_that_nobody_waits_for_is_no_error() {
+    let (near, far) = local(4);
+    let ((_keep, first), (_kept, second)) = (mpsc::unbounded_channel(), mpsc::unbounded_channel());
+    let mut way = Way::on_relay(true, Box::new(near), first);
+    let mut peer = Way::on_relay(false, Box::new(far), second);
+    peer.shutdown().await.unwrap();
+    drop(peer);
+    assert_eq!(way.read(&mut [0]).await.unwrap(), 0);
+    way.shutdown().await.unwrap();
+    assert_eq!(way.write(b"x").await.unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+}
+
 #[tokio::test]
 async fn without_relay_and_connection_there_is_an_error() {
     let (arrive, arrivals) = mpsc::unbounded_channel();

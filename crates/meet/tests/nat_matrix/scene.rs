@@ -35,12 +35,12 @@ impl Ask for AsText {
 
 /// The part of the rendezvous that sees addresses. It ends with this value.
 pub(crate) struct Watching {
-    pub observers: Observers,
+    pub(crate) observers: Observers,
     _end: oneshot::Sender<()>,
 }
 
 impl Watching {
-    pub fn begin(internet: &Internet) -> Self {
+    pub(crate) fn begin(internet: &Internet) -> Self {
         let (end, ended) = oneshot::channel();
         let addresses = [Family::V4, Family::V6].map(|family| (internet.addresses(family)[0], PORT).into());
         let (ready, is_ready) = std::sync::mpsc::channel();

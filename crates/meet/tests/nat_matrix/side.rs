@@ -11,7 +11,7 @@ use nearpath_punch::Transport;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf, split};
 
 /// Nobody hangs.
-pub const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_secs(60);
 /// What is written after the way was found.
 const REST: usize = 1 << 20;
 
