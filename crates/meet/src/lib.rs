@@ -8,4 +8,5 @@
 #![forbid(unsafe_code)]
 
 pub mod driver;
+pub mod message;
 pub mod way;
