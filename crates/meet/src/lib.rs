@@ -9,4 +9,6 @@
 
 pub mod driver;
 pub mod message;
+pub mod observe;
+pub mod ticket;
 pub mod way;

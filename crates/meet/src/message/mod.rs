@@ -277,29 +277,29 @@ impl Bye {
 }
 
 /// Identities are written as their text.
-mod spiffe {
+pub(crate) mod spiffe {
     use nearpath_types::SpiffeId;
     use serde::{Deserialize, Deserializer, Serializer, de};
 
-    pub(super) fn serialize<S: Serializer>(id: &SpiffeId, to: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(id: &SpiffeId, to: S) -> Result<S::Ok, S::Error> {
         to.collect_str(id)
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<SpiffeId, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<SpiffeId, D::Error> {
         String::deserialize(from)?.parse().map_err(de::Error::custom)
     }
 
-    pub(super) mod option {
+    pub(crate) mod option {
         use super::*;
 
-        pub(in super::super) fn serialize<S: Serializer>(id: &Option<SpiffeId>, to: S) -> Result<S::Ok, S::Error> {
+        pub(crate) fn serialize<S: Serializer>(id: &Option<SpiffeId>, to: S) -> Result<S::Ok, S::Error> {
             match id {
                 Some(id) => to.collect_str(id),
                 None => to.serialize_none(),
             }
         }
 
-        pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<SpiffeId>, D::Error> {
+        pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<SpiffeId>, D::Error> {
             let text = Option::<String>::deserialize(from)?;
             text.map(|text| text.parse().map_err(de::Error::custom)).transpose()
         }
