@@ -10,5 +10,6 @@
 pub mod driver;
 pub mod message;
 pub mod observe;
+pub mod server;
 pub mod ticket;
 pub mod way;

@@ -1,0 +1,2 @@
+//! The rendezvous and its relay.
+pub mod desk;
