@@ -13,3 +13,4 @@ pub mod observe;
 pub mod server;
 pub mod ticket;
 pub mod way;
+mod web;

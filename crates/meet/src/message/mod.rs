@@ -67,6 +67,17 @@ pub enum Said {
     },
 }
 
+impl Said {
+    /// Reads what came on a line; `None`: it is too long, or no such message.
+    pub fn read(text: &str) -> Option<Self> {
+        let said: Self = serde_json::from_str(text).ok().filter(|_| text.len() <= LONGEST)?;
+        match &said {
+            Self::Report { report, .. } if text.len() > MOST_OF_A_REPORT => report.fits().then_some(said),
+            _ => Some(said),
+        }
+    }
+}
+
 /// What a worker is told.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]

@@ -30,3 +30,10 @@ pub enum Report {
         body: Value,
     },
 }
+
+impl Report {
+    /// Whether it is short enough to be passed on.
+    pub fn fits(&self) -> bool {
+        serde_json::to_string(self).is_ok_and(|text| text.len() <= MOST_OF_A_REPORT)
+    }
+}

@@ -10,6 +10,7 @@ mod judge;
 
 use std::net::SocketAddr;
 
+pub(crate) use judge::leaves;
 pub use judge::{Judge, Verdict};
 
 use crate::message::Hex;
