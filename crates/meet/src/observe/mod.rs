@@ -82,5 +82,16 @@ impl Asker {
     }
 }
 
+impl crate::driver::Ask for Asker {
+    fn question(&self) -> Vec<u8> {
+        let question = Question { from: From::Here, number: fastrand::u64(..), cookie: [0; 16] };
+        self.ask(&question).to_vec()
+    }
+
+    fn answer(&self, bytes: &[u8]) -> Option<SocketAddr> {
+        self.read(bytes).map(|answer| answer.seen)
+    }
+}
+
 #[cfg(test)]
 mod tests;

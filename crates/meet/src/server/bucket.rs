@@ -15,21 +15,21 @@ pub struct Rate {
 
 /// One bucket: it says when what has passed is paid for (the virtual scheduling of ITU-T I.371).
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Bucket {
+pub(super) struct Bucket {
     /// Until then everything that passed is paid for.
     paid: Option<Instant>,
 }
 
 impl Bucket {
     /// So much passes. How long to wait until more may.
-    pub fn spend(&mut self, amount: u64, rate: Rate, now: Instant) -> Duration {
+    pub(super) fn spend(&mut self, amount: u64, rate: Rate, now: Instant) -> Duration {
         let paid = self.paid.map_or(now, |paid| paid.max(now)) + cost(amount, rate);
         self.paid = Some(paid);
         paid.duration_since(now).saturating_sub(cost(rate.burst, rate))
     }
 
     /// Whether so much may pass at once. What may not costs nothing.
-    pub fn admit(&mut self, amount: u64, rate: Rate, now: Instant) -> bool {
+    pub(super) fn admit(&mut self, amount: u64, rate: Rate, now: Instant) -> bool {
         let before = self.paid;
         let admitted = self.spend(amount, rate, now).is_zero();
         if !admitted {
@@ -50,7 +50,7 @@ fn cost(amount: u64, rate: Rate) -> Duration {
 
 /// A bucket for each of those that come, as many as there is room for.
 #[derive(Debug)]
-pub struct Buckets<K> {
+pub(super) struct Buckets<K> {
     rate: Rate,
     most: usize,
     all: HashMap<K, Bucket>,
@@ -59,12 +59,12 @@ pub struct Buckets<K> {
 impl<K: Eq + Hash + Copy> Buckets<K> {
     /// `most`: how many are known at a time. When there are more, those who have been silent are forgotten, which costs
     /// nothing; when all are busy, nobody new is let in.
-    pub fn new(rate: Rate, most: usize) -> Self {
+    pub(super) fn new(rate: Rate, most: usize) -> Self {
         Self { rate, most, all: HashMap::new() }
     }
 
     /// Whether so much of this one may pass.
-    pub fn admit(&mut self, key: K, amount: u64, now: Instant) -> bool {
+    pub(super) fn admit(&mut self, key: K, amount: u64, now: Instant) -> bool {
         if self.all.len() >= self.most && !self.all.contains_key(&key) {
             self.all.retain(|_, bucket| !bucket.is_full(now));
             if self.all.len() >= self.most {

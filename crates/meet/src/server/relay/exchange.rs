@@ -19,13 +19,12 @@ use crate::ticket::{Crossing, Job};
 use crate::web::Web;
 
 /// See the module.
-#[derive(Debug)]
 pub(in crate::server) struct Exchange {
     inner: Mutex<Inner>,
     hall: Arc<Hall>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Inner {
     waiting: HashMap<[u8; 16], Half>,
     /// The buckets of jobs that have relays.
@@ -34,7 +33,6 @@ struct Inner {
 }
 
 /// An end that waits for the other.
-#[derive(Debug)]
 struct Half {
     number: u64,
     you: SpiffeId,

@@ -1,0 +1,342 @@
+//! The stream itself: [`Halves`] with a relay and a direct connection.
+
+use std::fmt;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
+
+use bytes::{Buf, Bytes};
+use futures_util::{SinkExt, StreamExt};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::{mpsc, watch};
+
+use super::halves::{Halves, Source};
+use super::relay::{FRAME, Piece, Relay};
+use super::wakers::Wakers;
+use super::word::Word;
+
+/// The relay may take so long to pass on what is left in it, and close.
+const CLOSING: Duration = Duration::from_secs(5);
+
+/// A direct connection: both directions, of any kind.
+pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
+
+/// Direct connections as they are found; an error when there is none to be had. The last one counts, until the way moves.
+pub type Arrivals = mpsc::UnboundedReceiver<io::Result<Box<dyn Duplex>>>;
+
+/// What carries the bytes of a direction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// The relay.
+    Relay,
+    /// The direct connection, or what is to become one.
+    Direct,
+}
+
+/// What carries the bytes of both.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Places {
+    /// Those of this side.
+    pub out: Place,
+    /// Those of the peer.
+    pub inward: Place,
+}
+
+/// See the module's text. A way moves when it is read or written, or waited for so; who does neither stays where he is.
+///
+/// Over the relay a write is one frame. As long as nothing arrives, what was written before a flush may wait.
+pub struct Way {
+    halves: Halves,
+    relay: Option<Box<dyn Relay>>,
+    /// What the relay's sink said; reading may still go on.
+    mute: Option<io::Error>,
+    direct: Option<Box<dyn Duplex>>,
+    arrivals: Option<Arrivals>,
+    /// A word that waits for room in the relay.
+    word: Option<Word>,
+    /// What came over the relay and was not read yet. While there is any, the relay is not read.
+    unread: Bytes,
+    /// Both directions are direct, and nothing is left of the relay: the rest is plain.
+    settled: bool,
+    wakers: Arc<Wakers>,
+    places: watch::Sender<Places>,
+}
+
+impl fmt::Debug for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Way").field("halves", &self.halves).field("settled", &self.settled).finish_non_exhaustive()
+    }
+}
+
+impl Way {
+    /// A way that begins on the relay and moves to what arrives. `leads`: as in the session.
+    pub fn on_relay(leads: bool, relay: Box<dyn Relay>, arrivals: Arrivals) -> Self {
+        Self::new(Halves::on_relay(leads), Some(relay), arrivals)
+    }
+
+    /// A way without a relay: all waits for the first arrival.
+    pub fn without_relay(arrivals: Arrivals) -> Self {
+        Self::new(Halves::without_relay(), None, arrivals)
+    }
+
+    fn new(halves: Halves, relay: Option<Box<dyn Relay>>, arrivals: Arrivals) -> Self {
+        let place = if relay.is_some() { Place::Relay } else { Place::Direct };
+        let (places, _) = watch::channel(Places { out: place, inward: place });
+        let (unread, wakers) = (Bytes::new(), Arc::default());
+        let arrivals = Some(arrivals);
+        Self { halves, relay, mute: None, direct: None, arrivals, word: None, unread, settled: false, wakers, places }
+    }
+
+    /// What carries the bytes, now and later. It ends with the way.
+    pub fn places(&self) -> watch::Receiver<Places> {
+        self.places.subscribe()
+    }
+
+    /// Does all that can be done now without reading or writing for the user.
+    fn drive(&mut self) -> io::Result<()> {
+        let waker = Waker::from(Arc::clone(&self.wakers));
+        let cx = &mut Context::from_waker(&waker);
+        self.take_arrivals(cx)?;
+        self.listen(cx)?;
+        self.speak(cx);
+        self.note();
+        if self.is_flushed(cx) && self.halves.is_off_relay() && self.word.is_none() {
+            self.leave();
+        }
+        Ok(())
+    }
+
+    fn take_arrivals(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        while let Some(arrivals) = &mut self.arrivals {
+            match arrivals.poll_recv(cx) {
+                Poll::Pending => return Ok(()),
+                Poll::Ready(Some(Ok(_))) if self.halves.is_bound() => (),
+                Poll::Ready(Some(Ok(direct))) => {
+                    self.direct = Some(direct);
+                    self.halves.arrived();
+                }
+                Poll::Ready(Some(Err(error))) if self.awaits() => return Err(error),
+                Poll::Ready(Some(Err(_))) => (),
+                Poll::Ready(None) => self.arrivals = None,
+            }
+        }
+        if self.awaits() { Err(no_direct()) } else { Ok(()) }
+    }
+
+    /// Nothing but a direct connection helps.
+    fn awaits(&self) -> bool {
+        self.direct.is_none() && (self.halves.writes_direct() || self.halves.source() == Source::Awaited)
+    }
+
+    /// Reads the relay until bytes are there for the user, or it is off.
+    fn listen(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        while self.unread.is_empty() && !self.halves.is_off_relay() {
+            let Some(relay) = &mut self.relay else { return Ok(()) };
+            match relay.poll_next_unpin(cx) {
+                Poll::Pending => return Ok(()),
+                Poll::Ready(Some(piece)) => self.hear(piece?)?,
+                Poll::Ready(None) => return self.halves.relay_ended().map_err(broken),
+            }
+        }
+        Ok(())
+    }
+
+    fn hear(&mut self, piece: Piece) -> io::Result<()> {
+        match piece {
+            Piece::Bytes(bytes) => {
+                self.halves.came(bytes.len()).map_err(broken)?;
+                self.unread = bytes;
+            }
+            Piece::Word(text) => {
+                let word = Word::decode(&text).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+                self.halves.heard(word).map_err(broken)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Says what is to be said. An error of the sink is kept for who writes.
+    fn speak(&mut self, cx: &mut Context<'_>) {
+        loop {
+            self.word = self.word.take().or_else(|| self.halves.say());
+            let (Some(word), Some(relay)) = (self.word, &mut self.relay) else { return };
+            match relay.poll_ready_unpin(cx) {
+                Poll::Pending => return,
+                Poll::Ready(ready) => {
+                    let said = ready.and_then(|()| relay.start_send_unpin(Piece::Word(word.encode())));
+                    self.word = None;
+                    self.muted(said);
+                }
+            }
+        }
+    }
+
+    fn muted(&mut self, said: io::Result<()>) {
+        if let Err(error) = said {
+            self.mute.get_or_insert(error);
+        }
+    }
+
+    fn is_flushed(&mut self, cx: &mut Context<'_>) -> bool {
+        let Some(relay) = &mut self.relay else { return true };
+        match relay.poll_flush_unpin(cx) {
+            Poll::Pending => false,
+            Poll::Ready(flushed) => {
+                self.muted(flushed);
+                true
+            }
+        }
+    }
+
+    /// The relay closes by itself, after what it still carries for the peer.
+    fn leave(&mut self) {
+        if let Some(mut relay) = self.relay.take()
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            runtime.spawn(tokio::time::timeout(CLOSING, async move {
+                let _ = relay.close().await; // what was said is on its way; an end is not asked for an answer
+                while let Some(Ok(_)) = relay.next().await {}
+            }));
+        }
+        self.settled = self.direct.is_some() && self.unread.is_empty();
+        if self.settled {
+            self.arrivals = None; // whoever looks for connections may stop
+        }
+    }
+
+    fn note(&self) {
+        let place = |direct| if direct { Place::Direct } else { Place::Relay };
+        let inward = matches!(self.halves.source(), Source::Direct | Source::Awaited);
+        let places = Places { out: place(self.halves.writes_direct()), inward: place(inward) };
+        self.places.send_if_modified(|old| std::mem::replace(old, places) != places);
+    }
+
+    fn direct(&mut self) -> Option<Pin<&mut Box<dyn Duplex>>> {
+        self.direct.as_mut().map(Pin::new)
+    }
+
+    fn poll_relay_write(&mut self, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let waker = Waker::from(Arc::clone(&self.wakers));
+        let cx = &mut Context::from_waker(&waker);
+        let Some(relay) = self.relay.as_mut().filter(|_| !self.halves.has_ended()) else {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        };
+        ready!(relay.poll_ready_unpin(cx))?;
+        let piece = &buf[..buf.len().min(FRAME)];
+        relay.start_send_unpin(Piece::Bytes(Bytes::copy_from_slice(piece)))?;
+        self.halves.sent(piece.len());
+        let _ = self.is_flushed(cx); // as a socket does; what does not go now goes with the next poll
+        Poll::Ready(Ok(piece.len()))
+    }
+
+    /// Drives for who writes: `true` when the direct connection is the place to write to, `None` when it is to be waited for.
+    fn ready_to_write(&mut self, cx: &Context<'_>) -> io::Result<Option<bool>> {
+        if !self.settled {
+            self.wakers.writes(cx.waker());
+            self.drive()?;
+        }
+        if self.halves.writes_direct() {
+            // What moved is said before the first byte goes elsewhere: a peer that reads neither would wait for ever.
+            return Ok((self.direct.is_some() && self.word.is_none()).then_some(true));
+        }
+        self.mute.take().map_or(Ok(Some(false)), Err)
+    }
+}
+
+impl AsyncRead for Way {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let way = self.get_mut();
+        if !way.settled {
+            way.wakers.reads(cx.waker());
+            way.drive()?;
+        }
+        if !way.unread.is_empty() {
+            let n = way.unread.len().min(buf.remaining());
+            buf.put_slice(&way.unread[..n]);
+            way.unread.advance(n);
+            return Poll::Ready(Ok(()));
+        }
+        match (way.halves.source(), way.direct()) {
+            (Source::Direct, Some(direct)) => direct.poll_read(cx, buf),
+            (Source::End, _) => Poll::Ready(Ok(())),
+            _ => Poll::Pending,
+        }
+    }
+}
+
+impl AsyncWrite for Way {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let way = self.get_mut();
+        match (way.ready_to_write(cx)?, way.direct.as_mut()) {
+            (Some(true), Some(direct)) => Pin::new(direct).poll_write(cx, buf),
+            (Some(false), _) => way.poll_relay_write(buf),
+            _ => Poll::Pending,
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let way = self.get_mut();
+        match (way.ready_to_write(cx)?, way.direct.as_mut()) {
+            (Some(true), Some(direct)) => Pin::new(direct).poll_write_vectored(cx, bufs),
+            (Some(false), _) => way.poll_relay_write(bufs.iter().find(|buf| !buf.is_empty()).map_or(&[], |buf| &**buf)),
+            _ => Poll::Pending,
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.settled && self.direct.as_ref().is_some_and(|direct| direct.is_write_vectored())
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let way = self.get_mut();
+        match (way.ready_to_write(cx)?, way.direct.as_mut()) {
+            (Some(true), Some(direct)) => Pin::new(direct).poll_flush(cx),
+            (Some(false), _) => way.poll_relay_flush(),
+            _ => Poll::Pending,
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let way = self.get_mut();
+        let ready = way.ready_to_write(cx)?;
+        if way.word.is_none() {
+            way.word = way.halves.end();
+        }
+        match (ready, way.direct.as_mut()) {
+            (Some(true), Some(direct)) => Pin::new(direct).poll_shutdown(cx),
+            (Some(false), _) => way.poll_relay_flush(),
+            _ => Poll::Pending,
+        }
+    }
+}
+
+impl Way {
+    fn poll_relay_flush(&mut self) -> Poll<io::Result<()>> {
+        self.drive()?;
+        let waker = Waker::from(Arc::clone(&self.wakers));
+        let cx = &mut Context::from_waker(&waker);
+        if self.word.is_some() || !self.is_flushed(cx) {
+            return Poll::Pending;
+        }
+        Poll::Ready(self.mute.take().map_or(Ok(()), Err))
+    }
+}
+
+fn broken(torn: super::Torn) -> io::Error {
+    io::Error::new(io::ErrorKind::UnexpectedEof, torn)
+}
+
+fn no_direct() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::NotConnected,
+        "there is no direct connection to the peer, and no relay: connect again",
+    )
+}
