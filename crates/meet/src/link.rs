@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use nearpath_punch::session::Role;
 use nearpath_wire::pair::Pair;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::sync::watch;
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
@@ -76,6 +76,18 @@ impl Link {
     /// What is known of it.
     pub fn known(&self) -> &Known {
         &self.known
+    }
+
+    /// Ends this side, and waits until the peer has all that was written, as far as that can be known.
+    ///
+    /// # Errors
+    /// When what was written cannot reach the peer any more.
+    pub async fn close(mut self) -> io::Result<()> {
+        self.stream.shutdown().await?;
+        match self.stream {
+            TlsStream::Client(stream) => stream.into_inner().0.close().await,
+            TlsStream::Server(stream) => stream.into_inner().0.close().await,
+        }
     }
 }
 

@@ -3,13 +3,14 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
+use nearpath_punch::Transport;
 use rustix::net::sockopt::{
     set_ipv6_v6only, set_socket_keepalive, set_socket_reuseaddr, set_socket_reuseport, set_tcp_keepcnt,
     set_tcp_keepidle, set_tcp_keepintvl, set_tcp_nodelay,
 };
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with};
-use std::time::Duration;
 
 /// How long a connection may be silent before the kernel asks whether the peer lives; NATs of clouds forget after minutes.
 const IDLE: Duration = Duration::from_secs(30);
@@ -26,25 +27,27 @@ pub struct Ports {
 }
 
 impl Ports {
-    /// Binds a port of the kernel's choice for each family and transport that the machine has.
+    /// Binds a port of the kernel's choice for each family that the machine has, and each of these transports.
     ///
     /// # Errors
     /// When there is no family at all, or the process has too many files open.
-    pub fn bind() -> io::Result<Self> {
-        let wildcards: [IpAddr; 2] = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
-        let addresses = wildcards.map(|ip| SocketAddr::new(ip, 0));
+    pub fn bind(transports: &[Transport]) -> io::Result<Self> {
         let mut ports = Self { udp: Vec::new(), tcp: Vec::new() };
         let mut failed = None;
-        for addr in addresses {
-            match (open(addr, SocketType::DGRAM), open(addr, SocketType::STREAM)) {
-                (Ok((udp, at)), Ok((tcp, base))) => {
-                    ports.udp.push((at, udp.into()));
-                    ports.tcp.push((base, tcp));
-                }
-                (Err(error), _) | (_, Err(error)) => failed = Some(error), // without IPv6, say
-            }
+        for ip in [IpAddr::V4(Ipv4Addr::UNSPECIFIED), Ipv6Addr::UNSPECIFIED.into()] {
+            // Without IPv6, say, the other family is enough.
+            failed = transports.iter().try_for_each(|transport| ports.add(ip, *transport)).err().or(failed);
         }
-        failed.filter(|_| ports.udp.is_empty()).map_or(Ok(ports), Err)
+        let none = ports.udp.is_empty() && ports.tcp.is_empty();
+        failed.filter(|_| none).map_or(Ok(ports), Err)
+    }
+
+    fn add(&mut self, ip: IpAddr, transport: Transport) -> io::Result<()> {
+        let addr = SocketAddr::new(ip, 0);
+        match transport {
+            Transport::Udp => open(addr, SocketType::DGRAM).map(|(socket, base)| self.udp.push((base, socket.into()))),
+            Transport::Tcp => open(addr, SocketType::STREAM).map(|(socket, base)| self.tcp.push((base, socket))),
+        }
     }
 
     /// What the sockets are bound to, for people.

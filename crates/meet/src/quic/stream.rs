@@ -1,52 +1,85 @@
 //! The connection's one stream, as a socket would be.
 
+use std::fmt;
 use std::io;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use quinn::{Connection, Endpoint, RecvStream, SendStream};
+use quinn::{Connection, ConnectionError, Endpoint, RecvStream, SendStream, StoppedError, VarInt};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::way::{Duplex, Later};
 
 /// What was written before the end may take so long to reach the peer.
 const LINGER: Duration = Duration::from_secs(10);
+/// Everything was read.
+const DONE: VarInt = VarInt::from_u32(0);
+/// Not everything was read.
+const LEFT: VarInt = VarInt::from_u32(2);
 
-/// Both directions. When it is dropped, what was written still goes, as with a socket of TCP.
-#[derive(Debug)]
+type Ending = Pin<Box<dyn Future<Output = io::Result<()>> + Send>>;
+
+/// Both directions. No kernel goes on with it when the process ends: so shutting it down takes until the peer has
+/// everything, and [`Duplex::linger`] until it knows that.
 pub struct Stream {
     recv: RecvStream,
     send: SendStream,
     connection: Connection,
     endpoint: Endpoint,
+    ending: Option<Ending>,
+    /// The peer's last byte was read.
+    read_all: bool,
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stream").field("connection", &self.connection).finish_non_exhaustive()
+    }
 }
 
 impl Stream {
     pub(super) fn new(endpoint: Endpoint, connection: Connection, send: SendStream, recv: RecvStream) -> Self {
-        Self { recv, send, connection, endpoint }
+        Self { recv, send, connection, endpoint, ending: None, read_all: false }
     }
 
-    /// The connection, for its statistics.
-    pub fn connection(&self) -> &Connection {
-        &self.connection
+    fn end(&mut self) -> Ending {
+        let _ = self.send.finish(); // it was, or the peer has stopped reading
+        let arrived = self.send.stopped();
+        Box::pin(async move {
+            let arrived = tokio::time::timeout(LINGER, arrived).await;
+            match arrived {
+                Ok(Err(StoppedError::ConnectionLost(ConnectionError::ApplicationClosed(closed))))
+                    if closed.error_code != DONE =>
+                {
+                    Err(io::Error::new(io::ErrorKind::ConnectionReset, closed.to_string()))
+                }
+                // A peer that is done closes the connection, and need not say that it got the last of it.
+                _ => Ok(()),
+            }
+        })
     }
 }
 
-impl Drop for Stream {
-    fn drop(&mut self) {
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        let _ = self.send.finish(); // it was, or the peer has stopped reading
-        let (arrived, connection, endpoint) = (self.send.stopped(), self.connection.clone(), self.endpoint.clone());
-        runtime.spawn(async move {
-            let _ = tokio::time::timeout(LINGER, arrived).await;
-            connection.close(quinn::VarInt::from_u32(0), b"");
+impl Duplex for Stream {
+    fn linger(&mut self) -> Option<Later> {
+        let ending = self.ending.take().unwrap_or_else(|| self.end());
+        let (connection, endpoint) = (self.connection.clone(), self.endpoint.clone());
+        let code = if self.read_all { DONE } else { LEFT };
+        Some(Box::pin(async move {
+            let _ = ending.await;
+            connection.close(code, b"");
             endpoint.wait_idle().await;
-        });
+        }))
     }
 }
 
 impl AsyncRead for Stream {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        AsyncRead::poll_read(Pin::new(&mut self.recv), cx, buf)
+        let before = buf.filled().len();
+        ready!(AsyncRead::poll_read(Pin::new(&mut self.recv), cx, buf))?;
+        self.read_all |= buf.filled().len() == before && buf.remaining() > 0;
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -60,6 +93,10 @@ impl AsyncWrite for Stream {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        AsyncWrite::poll_shutdown(Pin::new(&mut self.send), cx)
+        let mut ending = self.ending.take().unwrap_or_else(|| self.end());
+        let ended = ending.as_mut().poll(cx);
+        // A future that is ready is not asked again: the next one is ready at once.
+        self.ending = ended.is_pending().then_some(ending);
+        ended
     }
 }

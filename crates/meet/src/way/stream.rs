@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use futures_util::{SinkExt, StreamExt};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf};
+use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 
 use super::halves::{Halves, Source};
@@ -20,10 +21,21 @@ use super::word::Word;
 /// The relay may take so long to pass on what is left in it, and close.
 const CLOSING: Duration = Duration::from_secs(5);
 
-/// A direct connection: both directions, of any kind.
-pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+/// What still has to run.
+pub type Later = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
+/// A direct connection: both directions, of any kind.
+pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {
+    /// What has to run after the last read and write, so that the peer gets what was written, and learns of the end;
+    /// `None`: the kernel sees to that.
+    fn linger(&mut self) -> Option<Later> {
+        None
+    }
+}
+
+impl Duplex for TcpStream {}
+
+impl Duplex for DuplexStream {}
 
 /// Direct connections as they are found; an error when there is none to be had. The last one counts, until the way moves.
 pub type Arrivals = mpsc::UnboundedReceiver<io::Result<Box<dyn Duplex>>>;
@@ -194,18 +206,27 @@ impl Way {
 
     /// The relay closes by itself, after what it still carries for the peer.
     fn leave(&mut self) {
-        if let Some(mut relay) = self.relay.take()
-            && let Ok(runtime) = tokio::runtime::Handle::try_current()
-        {
-            runtime.spawn(tokio::time::timeout(CLOSING, async move {
-                let _ = relay.close().await; // what was said is on its way; an end is not asked for an answer
-                while let Some(Ok(_)) = relay.next().await {}
-            }));
-        }
+        run_later(self.relay.take().map(leave_relay));
         self.settled = self.direct.is_some() && self.unread.is_empty();
         if self.settled {
             self.arrivals = None; // whoever looks for connections may stop
         }
+    }
+
+    /// Ends this side, and waits until the peer has all that was written, as far as that can be known. What is dropped
+    /// instead goes on by itself, as long as the process does.
+    ///
+    /// # Errors
+    /// When what was written cannot reach the peer any more.
+    pub async fn close(mut self) -> io::Result<()> {
+        let ended = self.shutdown().await;
+        if let Some(relay) = self.relay.take() {
+            leave_relay(relay).await;
+        }
+        if let Some(later) = self.direct.take().and_then(|mut direct| direct.linger()) {
+            later.await;
+        }
+        ended
     }
 
     fn note(&self) {
@@ -328,6 +349,30 @@ impl Way {
         }
         Poll::Ready(self.mute.take().map_or(Ok(()), Err))
     }
+}
+
+impl Drop for Way {
+    fn drop(&mut self) {
+        run_later(self.direct.take().and_then(|mut direct| direct.linger()));
+        run_later(self.relay.take().map(leave_relay));
+    }
+}
+
+/// Without a runtime the process is about to end anyway.
+fn run_later(later: Option<Later>) {
+    if let (Some(later), Ok(runtime)) = (later, tokio::runtime::Handle::try_current()) {
+        runtime.spawn(later);
+    }
+}
+
+fn leave_relay(mut relay: Box<dyn Relay>) -> Later {
+    Box::pin(async move {
+        let closing = async {
+            let _ = relay.close().await; // what was said is on its way; an end is not asked for an answer
+            while let Some(Ok(_)) = relay.next().await {}
+        };
+        let _ = tokio::time::timeout(CLOSING, closing).await;
+    })
 }
 
 fn broken(torn: super::Torn) -> io::Error {

@@ -1,0 +1,65 @@
+//! Beyond the matrix: what is preferred, who is let in, and ways without a relay.
+
+use std::time::{Duration, SystemTime};
+
+use nearpath_meet::driver::Verdict;
+use nearpath_punch::Transport;
+use nearpath_testkit::lab::Lab;
+use nearpath_testkit::lab::nat::Kind;
+use nearpath_testkit::need_nat;
+use nearpath_types::SpiffeId;
+use nearpath_wire::identity::authority::Authority;
+
+use crate::matrix::{meet, run_both};
+use crate::scene::{Watching, introduce, introduce_as};
+use crate::side::settings;
+
+const BOTH: [Transport; 2] = [Transport::Tcp, Transport::Udp];
+
+fn is_over(verdict: Verdict, wanted: Transport) -> bool {
+    matches!(verdict, Verdict::Direct { transport, .. } if transport == wanted)
+}
+
+#[test]
+fn tcp_is_taken_where_both_work() {
+    need_nat!();
+    let went = meet([Kind::None, Kind::Firewall], &BOTH);
+    assert!(went.iter().all(|went| is_over(went.verdict, Transport::Tcp)), "{went:?}");
+}
+
+#[test]
+fn without_a_relay_the_direct_way_is_waited_for() {
+    need_nat!();
+    let pair = Lab::pair(Kind::PortRestricted, Kind::PortRestricted).unwrap();
+    let watching = Watching::begin(&pair.internet);
+    let went = run_both(&pair, introduce(&watching.observers), [None, None], &BOTH, &settings());
+    let went = went.map(Result::unwrap);
+    assert!(went.iter().all(|went| matches!(went.verdict, Verdict::Direct { .. })), "{went:?}");
+    assert_eq!((went[0].sent, went[1].sent), (went[1].came, went[0].came));
+}
+
+#[test]
+fn without_a_relay_and_a_direct_way_the_error_says_so() {
+    need_nat!();
+    let pair = Lab::pair(Kind::Symmetric, Kind::Symmetric).unwrap();
+    let watching = Watching::begin(&pair.internet);
+    let went = run_both(&pair, introduce(&watching.observers), [None, None], &BOTH, &settings());
+    let texts = went.map(|went| went.unwrap_err().to_string());
+    assert!(texts.iter().all(|text| text.contains("direct way")), "{texts:?}");
+}
+
+/// The rendezvous may be mistaken, or lie: certificates decide.
+#[test]
+fn who_is_of_another_authority_is_no_peer() {
+    need_nat!();
+    let pair = Lab::pair(Kind::None, Kind::None).unwrap();
+    let watching = Watching::begin(&pair.internet);
+    let [true_one, other] =
+        [0; 2].map(|_| Authority::new("test", SystemTime::now(), Duration::from_secs(3600)).unwrap());
+    let ids = ["a", "b"].map(|node| SpiffeId::gateway("test", node));
+    for transports in [&[Transport::Tcp], &[Transport::Udp]] {
+        let sides = introduce_as(&watching.observers, [&ids[0], &ids[1]], [&true_one, &other]);
+        let went = run_both(&pair, sides, [None, None], transports, &settings());
+        assert!(went.iter().all(Result::is_err), "{transports:?} {went:?}");
+    }
+}
