@@ -7,7 +7,13 @@
 //! What decides is pure: the machine, the halves of a way, the desk of the rendezvous. What has sockets is at the rim.
 #![forbid(unsafe_code)]
 
+pub mod client;
 pub mod driver;
 pub mod link;
+pub mod message;
+pub mod observe;
 pub mod quic;
+pub mod server;
+pub mod ticket;
 pub mod way;
+mod web;
