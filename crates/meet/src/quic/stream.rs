@@ -9,7 +9,7 @@ use std::time::Duration;
 use quinn::{Connection, ConnectionError, Endpoint, RecvStream, SendStream, StoppedError, VarInt};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::way::{Duplex, Later};
+use crate::way::{Direct, Later};
 
 /// What was written before the end may take so long to reach the peer.
 const LINGER: Duration = Duration::from_secs(10);
@@ -21,7 +21,7 @@ const LEFT: VarInt = VarInt::from_u32(2);
 type Ending = Pin<Box<dyn Future<Output = io::Result<()>> + Send>>;
 
 /// Both directions. No kernel goes on with it when the process ends: so shutting it down takes until the peer has
-/// everything, and [`Duplex::linger`] until it knows that.
+/// everything, and [`Direct::linger`] until it knows that.
 pub struct Stream {
     recv: RecvStream,
     send: SendStream,
@@ -61,7 +61,7 @@ impl Stream {
     }
 }
 
-impl Duplex for Stream {
+impl Direct for Stream {
     fn linger(&mut self) -> Option<Later> {
         let ending = self.ending.take().unwrap_or_else(|| self.end());
         let (connection, endpoint) = (self.connection.clone(), self.endpoint.clone());

@@ -175,7 +175,7 @@ async fn exchange(seed: u64, room: usize, when: [u32; 2], relay: bool) {
     let (near, far) = local(room);
     let (one, other) = tokio::io::duplex(777);
     let ends = [(near, one, true), (far, other, false)].into_iter().zip(when).map(|((end, direct, leads), turns)| {
-        let (arrive, arrivals) = mpsc::unbounded_channel::<io::Result<Box<dyn Duplex>>>();
+        let (arrive, arrivals) = mpsc::unbounded_channel::<io::Result<Box<dyn Direct>>>();
         let way = if relay { Way::on_relay(leads, Box::new(end), arrivals) } else { Way::without_relay(arrivals) };
         tokio::spawn(async move {
             tokio::time::sleep(Duration::from_millis(u64::from(turns))).await;
@@ -228,10 +228,10 @@ async fn a_connection_is_replaced_as_long_as_nobody_moved() {
     let mut leader = Way::on_relay(true, Box::new(near), first);
     let mut follower = Way::on_relay(false, Box::new(far), second);
     let ((_, dead), (one, other)) = (tokio::io::duplex(9), tokio::io::duplex(9));
-    tell_second.send(Ok(Box::new(dead) as Box<dyn Duplex>)).unwrap();
+    tell_second.send(Ok(Box::new(dead) as Box<dyn Direct>)).unwrap();
     follower.write_all(b"over the relay ").await.unwrap();
     tell_second.send(Ok(Box::new(other))).unwrap();
-    tell_first.send(Ok(Box::new(one) as Box<dyn Duplex>)).unwrap();
+    tell_first.send(Ok(Box::new(one) as Box<dyn Direct>)).unwrap();
     leader.write_all(b"x").await.unwrap();
     follower.read_exact(&mut [0]).await.unwrap();
     follower.write_all(b"directly").await.unwrap();
