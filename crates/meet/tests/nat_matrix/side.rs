@@ -11,7 +11,7 @@ use nearpath_punch::Transport;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf, split};
 
 /// Nobody hangs.
-const DEADLINE: Duration = Duration::from_secs(60);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
 /// What went through a link in one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
