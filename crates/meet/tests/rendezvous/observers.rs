@@ -82,9 +82,12 @@ async fn a_flood_of_questions_is_not_answered() {
     for _ in 0..50 {
         socket.send_to(&asker.ask(&question(From::Here, [0; 16])), first(&observe, Transport::Udp)).await.unwrap();
     }
-    let dropped = async || house.metric("nearpath_rendezvous_observe_dropped_total") >= 40;
-    eventually("most are dropped", dropped).await;
-    assert!(house.metric("nearpath_rendezvous_observed_total") <= 10);
+    let counts = || {
+        ["nearpath_rendezvous_observed_total", "nearpath_rendezvous_observe_dropped_total"]
+            .map(|name| house.metric(name))
+    };
+    eventually("all are judged", async || counts().iter().sum::<u64>() == 50).await;
+    assert!(counts()[0] >= 5 && counts()[1] > 0, "{:?}", counts());
 }
 
 #[tokio::test]
