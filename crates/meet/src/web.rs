@@ -1,5 +1,6 @@
 //! WebSocket (RFC 6455) as both ends of a line and of a relay have it: with bounds on what a peer may make one hold.
 
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 
@@ -8,8 +9,13 @@ use crate::message;
 /// The longest frame of a relay, in bytes: a way's frames are half of it.
 pub(crate) const LONGEST_PIECE: usize = 64 * 1024;
 
-/// What a connection runs on, with TLS or without.
-pub(crate) type Socket = Box<dyn crate::way::Duplex>;
+/// What a connection runs on: TCP, with TLS or without.
+pub(crate) type Socket = Box<dyn Bytes>;
+
+/// Bytes both ways.
+pub(crate) trait Bytes: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Bytes for S {}
 
 /// A connection.
 pub(crate) type Web = WebSocketStream<Socket>;

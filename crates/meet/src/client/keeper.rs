@@ -26,7 +26,7 @@ const WORDS: usize = 256;
 
 /// Keeps a line until it is over, or nobody has a handle.
 pub(super) async fn keep(
-    settings: Settings,
+    settings: Arc<Settings>,
     orders: mpsc::UnboundedReceiver<Order>,
     own: mpsc::WeakUnboundedSender<Order>,
     tell: mpsc::Sender<Heard>,
@@ -39,7 +39,7 @@ pub(super) async fn keep(
 }
 
 struct Keeper {
-    settings: Settings,
+    settings: Arc<Settings>,
     orders: mpsc::UnboundedReceiver<Order>,
     /// For meetings; does not keep the line.
     own: mpsc::WeakUnboundedSender<Order>,

@@ -6,6 +6,7 @@
 mod backoff;
 mod dial;
 mod keeper;
+mod link;
 mod meeting;
 mod place;
 mod relay;
@@ -97,9 +98,10 @@ pub enum CallError {
     Closed,
 }
 
-/// A worker's line. Clones are of the same one; it closes when the last one is dropped.
+/// A worker's line. Clones are of the same one; it closes when the last one is dropped, and the last [`Meeting`].
 #[derive(Debug, Clone)]
 pub struct Line {
+    settings: Arc<Settings>,
     orders: mpsc::UnboundedSender<Order>,
     welcome: watch::Receiver<Option<Arc<Here>>>,
 }
@@ -126,8 +128,9 @@ impl Line {
         let (tell, heard) = mpsc::channel(HEARD);
         let (here, welcome) = watch::channel(None);
         let own = orders.downgrade();
-        tokio::spawn(keeper::keep(settings, ordered, own, tell, here));
-        (Self { orders, welcome }, heard)
+        let settings = Arc::new(settings);
+        tokio::spawn(keeper::keep(settings.clone(), ordered, own, tell, here));
+        (Self { settings, orders, welcome }, heard)
     }
 
     /// Asks to be introduced to a worker of the job, and waits for so long if it is not here yet. `about`: what for; the

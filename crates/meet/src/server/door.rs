@@ -80,7 +80,7 @@ impl Door {
             match tokio::time::timeout(door.hall.limits.handshake, door.greet(stream)).await {
                 Ok(Ok((web, guest))) => {
                     drop(permit);
-                    door.usher(web, guest, from).await;
+                    door.usher(web, guest, from);
                 }
                 Ok(Err(why)) => door.hall.ledger.turn_away(why),
                 Err(_) => door.hall.ledger.turn_away(Turned::Handshake),
@@ -126,17 +126,21 @@ impl Door {
         guest.map_err(|why| if why == BadSeal::Expired { Turned::Expired } else { Turned::Ticket })
     }
 
-    async fn usher(&self, web: Web, guest: Guest, from: SocketAddr) {
-        let (hall, drain) = (self.hall.clone(), self.drain.clone());
+    /// Tasks of their own: a line lives for hours, and does not keep what the greeting needed.
+    fn usher(self: &Arc<Self>, web: Web, guest: Guest, from: SocketAddr) {
+        let drain = self.drain.clone();
         match guest {
             Guest::Line(ticket) => {
                 let observe = self.observe(&ticket);
                 let seen = SocketAddr::new(from.ip().to_canonical(), from.port());
-                line::serve(web, ticket, hall, seen, observe, drain).await;
+                tokio::spawn(line::serve(web, ticket, self.hall.clone(), seen, observe, drain));
             }
             Guest::Relay(crossing) => {
-                let web = web::configured(web, Role::Server, web::for_relays()).await;
-                relay::serve(&self.relays, web, crossing, drain).await;
+                let door = self.clone();
+                tokio::spawn(async move {
+                    let web = web::configured(web, Role::Server, web::for_relays()).await;
+                    relay::serve(&door.relays, web, crossing, drain).await;
+                });
             }
         }
     }

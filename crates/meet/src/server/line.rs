@@ -33,9 +33,10 @@ pub(super) async fn serve(
     let life = ticket.until.saturating_sub(super::desk::Moment::now().unix).saturating_mul(1000);
     let (you, job) = (ticket.you.clone(), ticket.job.to_string());
     let welcome = Told::Welcome(Welcome { you, job, leader: ticket.leader, seen, life, observe });
-    if line.tell(&welcome).await.is_err() {
+    if Box::pin(line.tell(&welcome)).await.is_err() {
         return;
     }
+    drop(welcome);
     let (number, letters) = line.hall.arrive(&ticket);
     let why = line.run(number, letters).await;
     line.hall.leave(number);

@@ -1,0 +1,10 @@
+//! The rendezvous as workers and strangers meet it: over real sockets, on loopback.
+
+mod drain;
+mod house;
+mod lines;
+mod links;
+mod observers;
+mod relays;
+mod scale;
+mod strangers;
