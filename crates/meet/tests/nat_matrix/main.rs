@@ -10,3 +10,4 @@ mod scene;
 mod side;
 mod theory;
 mod upgrade;
+mod whole;

@@ -110,7 +110,7 @@ pub(crate) fn introduce_as(
     [sides.next().unwrap(), sides.next().unwrap()]
 }
 
-fn credentials(authority: &Authority, id: &SpiffeId) -> Credentials {
+pub(crate) fn credentials(authority: &Authority, id: &SpiffeId) -> Credentials {
     let (request, name) = (Request::new().unwrap(), name_of(id));
     let issued = authority.issue(request.csr(), id, &name, SystemTime::now(), HOUR).unwrap();
     request.complete(id.clone(), name, issued)
