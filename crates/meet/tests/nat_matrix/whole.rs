@@ -12,6 +12,7 @@ use nearpath_meet::driver::{Ports, Verdict, Why};
 use nearpath_meet::server::{self, Limits, Place};
 use nearpath_meet::ticket::{Key, Ticket};
 use nearpath_punch::Transport::{self, Tcp, Udp};
+use nearpath_punch::nat::{Behaviour, Report};
 use nearpath_testkit::lab::nat::{Family, Internet, Kind, Pair, Plan};
 use nearpath_testkit::lab::{Lab, Link};
 use nearpath_testkit::need_nat;
@@ -23,6 +24,7 @@ use tokio::sync::oneshot;
 
 use crate::scene::{credentials, machines, on_a_runtime};
 use crate::side::{self, DEADLINE, Went};
+use crate::theory;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -36,13 +38,14 @@ struct House {
 impl House {
     fn start(internet: &Internet) -> Self {
         let (key, addr) = (Key::new([5; 32]), SocketAddr::new(internet.addresses(Family::V4)[0], 8443));
+        let places = internet.addresses(Family::V4);
         let (end, ended) = oneshot::channel::<()>();
         let (ready, is_ready) = std::sync::mpsc::channel();
         let (node, own) = (internet.rendezvous.clone(), key.clone());
         let serve = async move {
             let (_trigger, drain) = drain::channel();
             let listener = std::net::TcpListener::bind(addr).unwrap();
-            let observers = vec![Place { bind: SocketAddr::new(addr.ip(), 3478), public: None }];
+            let observers = places.map(|ip| Place { bind: SocketAddr::new(ip, 3478), public: None }).to_vec();
             let limits = Limits::default();
             let settings = server::Settings { key: own, listener, tls: None, observers, limits, drain };
             server::start(settings, &Registry::default()).unwrap();
@@ -132,4 +135,49 @@ fn from_tickets_to_the_relay() {
     let verdicts = meet(&pair, &[Tcp, Udp]).map(|went| went.verdict);
     let settled = |verdict: &Verdict| matches!(verdict, Verdict::Relayed(Why::NoPath | Why::PeerGaveUp));
     assert!(verdicts.iter().all(settled), "{verdicts:?}");
+}
+
+/// What the rendezvous tells a machine of that site.
+fn told(kind: Kind, hairpin: bool) -> Report {
+    let pair = Lab::pair(Plan { hairpin, ..kind.into() }, Kind::None).unwrap();
+    let house = House::start(&pair.internet);
+    let settings = house.settings(&SpiffeId::gateway("test", "a"));
+    machines(&pair)[0].enter(|| {
+        on_a_runtime(async {
+            let (line, mut heard) = Line::open(settings);
+            tokio::spawn(async move { while heard.recv().await.is_some() {} });
+            tokio::time::timeout(DEADLINE, line.nat()).await.expect("nobody hangs").unwrap()
+        })
+    })
+}
+
+macro_rules! kind_is_told {
+    ($($name:ident: $kind:ident, $hairpin:literal;)*) => {
+        $(#[test]
+        fn $name() {
+            need_nat!();
+            let there = theory::behaviour(Kind::$kind, Family::V4).unwrap();
+            let told = told(Kind::$kind, $hairpin).behaviour().unwrap();
+            let kind = |one: Behaviour| (one.translates, one.mapping, one.filtering, one.udp);
+            assert_eq!(kind(told), kind(there));
+            assert_eq!(told.hairpins, $hairpin || !there.translates);
+        })*
+    };
+}
+
+kind_is_told! {
+    no_nat_is_told: None, false;
+    a_full_cone_is_told: FullCone, false;
+    a_restricted_cone_is_told: Restricted, false;
+    a_port_restricted_cone_that_turns_packets_around_is_told: PortRestricted, true;
+    a_symmetric_nat_is_told: Symmetric, false;
+    a_double_nat_is_told: Double, false;
+    a_firewall_is_told: Firewall, false;
+}
+
+#[test]
+fn udp_that_is_blocked_is_told() {
+    need_nat!();
+    let told = told(Kind::UdpBlocked, false);
+    assert_eq!((told.udp, told.reflexive), (Some(false), None));
 }
