@@ -242,6 +242,24 @@ async fn a_connection_is_replaced_as_long_as_nobody_moved() {
     assert_eq!((*leader.places().borrow(), *follower.places().borrow()), (places, places));
 }
 
+/// What comes after the word was said would tear the way.
+#[tokio::test]
+async fn a_connection_is_not_replaced_once_this_side_has_moved() {
+    let (near, far) = local(4);
+    let ((tell_first, first), (tell_second, second)) = (mpsc::unbounded_channel(), mpsc::unbounded_channel());
+    let mut leader = Way::on_relay(true, Box::new(near), first);
+    let mut follower = Way::on_relay(false, Box::new(far), second);
+    let ((one, other), (late, _dead)) = (tokio::io::duplex(9), tokio::io::duplex(9));
+    tell_first.send(Ok(Box::new(one) as Box<dyn Direct>)).unwrap();
+    leader.write_all(b"one").await.unwrap();
+    tell_first.send(Ok(Box::new(late))).unwrap();
+    leader.write_all(b", two").await.unwrap();
+    tell_second.send(Ok(Box::new(other) as Box<dyn Direct>)).unwrap();
+    let mut read = [0; 8];
+    follower.read_exact(&mut read).await.unwrap();
+    assert_eq!(&read, b"one, two");
+}
+
 #[tokio::test]
 async fn a_relay_that_breaks_is_an_error_and_no_end() {
     let (near, far) = local(4);
