@@ -18,3 +18,5 @@ pub mod server;
 pub mod ticket;
 pub mod way;
 mod web;
+
+pub use nearpath_punch::Transport;

@@ -20,7 +20,8 @@ const BOX: usize = 4096;
 /// What a line's task takes out of its box. A box that is closed without an end is one that overflowed.
 #[derive(Debug)]
 pub(super) enum Letter {
-    Tell(Told),
+    /// Boxed: a letter box takes the room of 32 letters from its beginning.
+    Tell(Box<Told>),
     End(Bye),
 }
 
@@ -154,7 +155,7 @@ impl Inner {
     }
 
     fn tell(&mut self, line: LineNo, told: Told, ledger: &Ledger) {
-        let sent = self.boxes.get(&line).map(|box_| box_.try_send(Letter::Tell(told)));
+        let sent = self.boxes.get(&line).map(|box_| box_.try_send(Letter::Tell(Box::new(told))));
         if let Some(Err(mpsc::error::TrySendError::Full(_))) = sent {
             Ledger::count(&ledger.slow);
             self.boxes.remove(&line);

@@ -84,6 +84,7 @@ impl Default for Limits {
 
 /// What is to be done.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "a list lives for one call, and most of it is what is told")]
 pub enum Action {
     /// Tell a line this.
     Tell(LineNo, Told),
