@@ -16,6 +16,7 @@ mod line;
 
 use std::cell::{OnceCell, RefCell};
 use std::io;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -76,7 +77,11 @@ struct Guest {
     house: Rc<House>,
     /// Some ways to log in (NTLM, Negotiate) are to a connection: from then on it is this client's alone.
     own: RefCell<Own>,
+    /// What carries it on when it has left HTTP.
+    left: RefCell<Option<Left>>,
 }
+
+type Left = Pin<Box<dyn Future<Output = ()>>>;
 
 /// Whether a client has a connection of its own.
 enum Own {
@@ -93,13 +98,18 @@ enum Own {
 pub async fn serve(client: TcpStream, visit: Visit) -> io::Result<()> {
     client.set_nodelay(true)?;
     let guest = guest(visit);
-    let answer = service_fn(move |request| {
+    let answer = service_fn(|request| {
         let guest = guest.clone();
         async move { Ok::<_, std::convert::Infallible>(exchange::answer(guest, request).await) }
     });
     let mut server = hyper::server::conn::http1::Builder::new();
     server.preserve_header_case(true).auto_date_header(false).max_headers(HEADERS);
-    server.serve_connection(TokioIo::new(client), answer).with_upgrades().await.map_err(io::Error::other)
+    server.serve_connection(TokioIo::new(client), answer).with_upgrades().await.map_err(io::Error::other)?;
+    let left = guest.left.take();
+    if let Some(left) = left {
+        left.await;
+    }
+    Ok(())
 }
 
 fn guest(visit: Visit) -> Rc<Guest> {
@@ -107,7 +117,7 @@ fn guest(visit: Visit) -> Rc<Guest> {
     if !visit.destination.egress.prefetch.is_empty() {
         house.reads.get_or_init(|| visit.rooms.memory(&visit.destination));
     }
-    Rc::new(Guest { visit, house, own: RefCell::new(Own::No) })
+    Rc::new(Guest { visit, house, own: RefCell::new(Own::No), left: RefCell::default() })
 }
 
 impl Guest {
