@@ -7,12 +7,14 @@ use crate::postgres_raw::Raw;
 use crate::postgres_server::Postgres;
 use crate::stage::on_stage;
 
-const SETUP: &str = "CREATE TABLE plain (a int);
+const SETUP: &str = "CREATE SEQUENCE s;
     CREATE FUNCTION sly() RETURNS int LANGUAGE plpgsql AS $$ BEGIN PERFORM set_config('left.over', 'x', false); RETURN 1; END $$";
 
 /// Ways that do not look like it.
-const WAYS: [&[&str]; 13] = [
+const WAYS: [&[&str]; 15] = [
     &["SET local.over = 'x'"],
+    &["UPDATE pg_settings SET setting = '77MB' WHERE name = 'work_mem'"],
+    &["SELECT nextval('s')"],
     &["SET transaction.over = 'x'"],
     &["SET constraints.over = 'x'"],
     &["SET SESSION local.over = 'x'"],
@@ -35,6 +37,12 @@ async fn found(client: &mut Raw) -> Vec<String> {
         if !["null", ""].contains(&value[0].as_str()) {
             found.push(format!("{name} = {value:?}"));
         }
+    }
+    if client.ask("SHOW work_mem").await.unwrap() != ["4MB"] {
+        found.push("a setting".into());
+    }
+    if client.ask("SELECT lastval()").await.is_ok() {
+        found.push("a number of a sequence".into());
     }
     if client.ask("SELECT a FROM left_over").await.is_ok() || client.ask("TABLE left_over").await.is_ok() {
         found.push("a temporary table".into());
