@@ -18,7 +18,6 @@ use std::cell::{OnceCell, RefCell};
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::time::Instant;
 
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
@@ -26,7 +25,7 @@ use nearpath_types::egress::Cache as Limit;
 use tokio::net::TcpStream;
 
 use super::bench::{Bench, Kept};
-use super::{Room, Visit};
+use super::{Idlers, Room, Visit};
 use crate::destination::Destination;
 use cache::Cache;
 use foresee::Reads;
@@ -54,20 +53,8 @@ impl Room for House {
         Self { bench: Bench::new(to), cache, reads: OnceCell::new() }
     }
 
-    fn oldest(&self) -> Option<Instant> {
-        self.bench.oldest()
-    }
-
-    fn idle(&self) -> usize {
-        self.bench.idle()
-    }
-
-    fn close_oldest(&self) {
-        self.bench.close_oldest();
-    }
-
-    fn shut(&self) {
-        self.bench.shut();
+    fn idlers(&self) -> Option<&dyn Idlers> {
+        Some(&*self.bench)
     }
 }
 
