@@ -1,18 +1,21 @@
 //! Beyond the matrix: what is preferred, who is let in, and ways without a relay.
 
+use std::thread;
 use std::time::{Duration, SystemTime};
 
-use nearpath_meet::driver::Verdict;
+use nearpath_meet::driver::{Ports, Verdict};
+use nearpath_meet::link::connect;
 use nearpath_punch::Transport;
 use nearpath_testkit::lab::Lab;
-use nearpath_testkit::lab::nat::Kind;
+use nearpath_testkit::lab::nat::{Kind, Plan};
 use nearpath_testkit::need_nat;
 use nearpath_types::SpiffeId;
 use nearpath_wire::identity::authority::Authority;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::matrix::{meet, run_both};
-use crate::scene::{Watching, introduce, introduce_as};
-use crate::side::settings;
+use crate::scene::{Watching, introduce, introduce_as, machines, on_a_runtime};
+use crate::side::{DEADLINE, settings};
 
 const BOTH: [Transport; 2] = [Transport::Tcp, Transport::Udp];
 
@@ -62,4 +65,31 @@ fn who_is_of_another_authority_is_no_peer() {
         let went = run_both(&pair, sides, [None, None], transports, 1000, &settings());
         assert!(went.iter().all(Result::is_err), "{transports:?} {went:?}");
     }
+}
+
+/// A NAT forgets after twelve seconds; what keeps it from that goes every ten.
+#[test]
+#[ignore = "takes half a minute: make test-nat"]
+fn an_idle_way_over_udp_is_not_forgotten_by_nats() {
+    need_nat!();
+    let plan = Plan { lifetime: Duration::from_secs(12), ..Kind::PortRestricted.into() };
+    let pair = Lab::pair(plan.clone(), plan).unwrap();
+    let watching = Watching::begin(&pair.internet);
+    thread::scope(|scope| {
+        for (node, introduction) in machines(&pair).into_iter().zip(introduce(&watching.observers)) {
+            let idle = async move {
+                let ports = Ports::bind(&[Transport::Udp]).unwrap();
+                let mut link = connect(ports, introduction, None, settings()).await.unwrap();
+                for round in 0..2 {
+                    link.write_all(&[round]).await.unwrap();
+                    link.flush().await.unwrap();
+                    assert_eq!(link.read_u8().await.unwrap(), round);
+                    tokio::time::sleep(Duration::from_secs(25 * u64::from(round == 0))).await;
+                }
+                link.close().await.unwrap();
+            };
+            let in_time = async { tokio::time::timeout(DEADLINE, idle).await.expect("nobody hangs") };
+            scope.spawn(move || node.enter(|| on_a_runtime(in_time)));
+        }
+    });
 }
