@@ -46,7 +46,8 @@ async fn addresses(names: &Names, host: &Host) -> io::Result<Vec<IpAddr>> {
     match host {
         Host::V4(address) => Ok(vec![(*address).into()]),
         Host::V6(address) => Ok(vec![(*address).into()]),
-        Host::Name(name) | Host::Below(name) => names.addresses(name).await,
+        Host::Name(name) => names.addresses(name).await,
+        Host::Below(_) => Err(io::Error::other("it is no whole name")),
     }
 }
 

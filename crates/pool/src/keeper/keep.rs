@@ -141,6 +141,11 @@ impl Keeper {
         self.act();
     }
 
+    /// Whether a name leads somewhere, as far as the machine can say now.
+    pub(crate) async fn look_up(&self, name: &str) -> io::Result<()> {
+        self.names.addresses(name).await.map(drop)
+    }
+
     /// What a function asks with.
     pub(crate) fn for_function(self: &Rc<Self>, function: &FunctionId) -> Rc<dyn Backends> {
         let asker = self.declared.borrow_mut().asker(function);
@@ -162,6 +167,16 @@ impl Keeper {
             if let Some(stream) = good {
                 return Some(self.lease(to, socket?, stream));
             }
+        }
+    }
+
+    /// Whether what would be taken next is of another family: of `AF_INET6` while `v4` is wanted, or the other way round.
+    pub(crate) fn differs(&self, to: &Destination, v4: bool) -> bool {
+        let next = self.id(&to.key).and_then(|id| self.stock.borrow().newest(id));
+        let sockets = self.sockets.borrow();
+        match next.and_then(|socket| sockets.get(&socket)) {
+            Some(Held::Warm(stream)) => stream.local_addr().is_ok_and(|own| own.is_ipv4() != v4),
+            _ => false,
         }
     }
 
