@@ -14,10 +14,10 @@ use crate::house::{House, need_forwarding};
 use crate::outside::{MACHINE, Outside, on_a_machine};
 
 /// The machine's IPv6 address besides loopback: documentation's own (RFC 3849).
-const MACHINE_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 7);
+pub(crate) const MACHINE_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 7);
 
 /// As [`on_a_machine`], with an IPv6 address, and a name server where the machine's resolver looks for one.
-fn on_a_machine_with(names: &[(&str, &[IpAddr])]) {
+pub(crate) fn on_a_machine_with(names: &[(&str, &[IpAddr])]) {
     on_a_machine();
     let mut devices = Devices::open().unwrap();
     let loopback = devices.index("lo").unwrap();

@@ -108,8 +108,8 @@ pub(crate) fn start(tell: Tell, doorway: Arc<Doorway>) -> io::Result<(Wires, io:
         let (fence, fenced) =
             Fence::around_this_thread().map_or_else(|why| (None, Err(why)), |fence| (Some(fence), Ok(())));
         let _ = began.send(fenced); // the node may have given up
-        let opens = fence.as_ref().is_some_and(|fence| fence.opens_windows().is_ok());
-        LocalSet::new().block_on(&runtime, async { Exit::new(tell, doorway, opens).obey(take, hints).await });
+        let (gives, opens) = (fence.is_some(), fence.as_ref().is_some_and(|fence| fence.opens_windows().is_ok()));
+        LocalSet::new().block_on(&runtime, async { Exit::new(tell, doorway, [gives, opens]).obey(take, hints).await });
     };
     thread::Builder::new().name("pool".into()).spawn(run)?;
     let fenced = begun.recv().map_err(|_| io::Error::other("the pool's thread did not start"))?;
@@ -117,9 +117,12 @@ pub(crate) fn start(tell: Tell, doorway: Arc<Doorway>) -> io::Result<(Wires, io:
 }
 
 impl Exit {
-    fn new(tell: Tell, doorway: Arc<Doorway>, opens_windows: bool) -> Rc<Self> {
+    fn new(tell: Tell, doorway: Arc<Doorway>, [gives, opens_windows]: [bool; 2]) -> Rc<Self> {
         let (guests, listeners, notices) = (RefCell::default(), RefCell::default(), RefCell::default());
         let keeper = Keeper::start();
+        if !gives {
+            keeper.keep_all();
+        }
         if opens_windows {
             keeper.open_windows();
         }

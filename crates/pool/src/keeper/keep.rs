@@ -43,6 +43,8 @@ pub(crate) struct Keeper {
     pub(super) declared: RefCell<Declared>,
     /// Whether nothing is kept for nobody.
     resting: Cell<bool>,
+    /// Whether none is ever given away.
+    keeps_all: Cell<bool>,
     /// What paths bear; `None`: no windows are opened.
     pub(super) windows: RefCell<Option<Windows>>,
     pub(super) trays: RefCell<Trays>,
@@ -89,6 +91,11 @@ impl Keeper {
         let keeper = Rc::<Self>::default();
         spawn_local(Rc::clone(&keeper).mind());
         keeper
+    }
+
+    /// No connection is given away on this machine. What makes it fit for that is not for everybody: a user may not have a filter on a socket everywhere.
+    pub(crate) fn keep_all(&self) {
+        self.keeps_all.set(true);
     }
 
     /// An instance starts that will want connections to it.
@@ -299,7 +306,8 @@ impl Keeper {
         };
         let keeper = Rc::clone(self);
         let opening = spawn_local(async move {
-            let dialled = dial(&keeper.names, &to, Instant::now() + LONGEST).await;
+            let gives = !keeper.keeps_all.get();
+            let dialled = dial(&keeper.names, &to, Instant::now() + LONGEST, gives).await;
             keeper.dialled(socket, dialled);
         });
         self.sockets.borrow_mut().insert(socket, Held::Opening(opening.abort_handle()));
