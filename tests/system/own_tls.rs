@@ -152,7 +152,8 @@ fn clients(folder: &Path) -> Vec<(&'static str, String)> {
         ("Java", done(&mut javac), "java -XX:TieredStopAtLevel=1 -cp . Client"),
     ]
     .into_iter()
-    .filter_map(|(language, there, command)| there.then(|| (language, command.to_owned())))
+    .filter(|(_, there, _)| *there)
+    .map(|(language, _, command)| (language, command.to_owned()))
     .collect()
 }
 
