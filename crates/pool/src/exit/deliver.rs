@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bytes::{Buf, BufMut, BytesMut};
 use nearpath_kernel::sockets::{State, state};
 use nearpath_types::egress::Writes;
-use rustix::net::{Shutdown, shutdown};
+use rustix::net::{Shutdown, shutdown, sockopt};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, WriteHalf, split};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -19,6 +19,7 @@ mod tests;
 
 use super::carry::reset_at_close;
 use super::guests::Pass;
+use crate::adapters::pump::sleep;
 use crate::adapters::socket::{Socket, Stream};
 use crate::keeper::NoConnection;
 use crate::ledger::Ledger;
@@ -134,7 +135,7 @@ impl<'a> Carrier<'a> {
         let ((mut from, mut to), mut back) = (split(stream), BytesMut::new());
         let mut flushed = true; // TLS may have taken more than it has sent
         loop {
-            confirmed |= said_all && has_all(tcp);
+            confirmed |= said_all && has_all(tcp)?;
             if confirmed && (heard_all && back.is_empty() || self.gone) {
                 return Ok(());
             }
@@ -150,7 +151,7 @@ impl<'a> Carrier<'a> {
             tokio::select! {
                 biased;
                 _ = here.changed(), if !self.gone => self.leave(),
-                () = sleep(until) => match said_all && has_all(tcp) {
+                () = sleep(until) => match said_all && has_all(tcp)? {
                     true => confirmed = true,
                     false => return Err(io::Error::other(LATE)),
                 },
@@ -272,13 +273,13 @@ fn known(shut: io::Result<()>) -> io::Result<()> {
 }
 
 /// Whether the destination's machine has confirmed all bytes, and the end after them.
-fn has_all(tcp: &OwnedFd) -> bool {
-    state(tcp).is_ok_and(|state| state != State::Ending)
-}
-
-async fn sleep(until: Option<Instant>) {
-    match until {
-        Some(until) => tokio::time::sleep_until(until.into()).await,
-        None => std::future::pending().await,
+///
+/// # Errors
+/// When it has reset the connection: that ends it as well, and confirms nothing.
+fn has_all(tcp: &OwnedFd) -> io::Result<bool> {
+    let ended = state(tcp).is_ok_and(|state| state != State::Ending); // before the error: nothing comes in between
+    match sockopt::socket_error(tcp)? {
+        Err(error) => Err(error.into()),
+        Ok(()) => Ok(ended),
     }
 }
