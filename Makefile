@@ -11,7 +11,7 @@ FUZZ_SECONDS ?= 60
 EXAMPLES ?= boutique retail certinfo resizer
 FUZZ_TARGETS = $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 
-.PHONY: help build demo up test test-python test-rendezvous test-go test-sdk test-shape sdk sdk-c sdk-python sdk-node loom asan lint fmt fuzz bench audit dist clean setup setup-cargo-tools
+.PHONY: help build demo up test test-nat test-python test-rendezvous test-go test-sdk test-shape sdk sdk-c sdk-python sdk-node loom asan lint fmt fuzz bench audit dist clean setup setup-cargo-tools
 
 help: ## list what can be made
 	@sed -n 's/^\([a-zA-Z%-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -43,6 +43,9 @@ test: setup ## every test that is fast; fails when more are skipped than tests/s
 	NEARPATH_SKIP_LOG=$(SKIPS) $(CARGO) test --locked --workspace
 	NEARPATH_SKIP_LOG=$(SKIPS) $(MAKE) --no-print-directory test-python test-go test-sdk
 	@tools/skips $(SKIPS)
+
+test-nat: setup ## two workers behind NATs, every kind against every kind, and a hundred times where packets are lost; root
+	$(CARGO) test --locked -p nearpath-meet --test nat_matrix -- --include-ignored
 
 test-python: ## the tests of the examples; those of one: EXAMPLES=retail
 	@tools/need pip3=python3-pip || echo "going on without pip: examples that need a package will be skipped"

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
@@ -12,7 +13,7 @@ use tokio::sync::watch;
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
 use crate::driver::{Driver, Introduction, Ports, Settings, Verdict};
-use crate::way::{Places, Relay, Way};
+use crate::way::{Arrivals, Place, Places, Relay, Way};
 
 /// The peer may take so long to shake hands, over the relay or directly.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -33,11 +34,48 @@ pub struct Known {
     pub places: watch::Receiver<Places>,
 }
 
-/// Connects to the peer of an introduction. With a relay bytes flow at once, and the direct connection is looked for
-/// meanwhile; without one it is waited for. The leader of the session is TLS's client.
+/// A direct connection is being looked for; the relay may be opened meanwhile. Dropped, the search ends.
+#[derive(Debug)]
+pub struct Begun {
+    role: Role,
+    pair: Arc<Pair>,
+    arrivals: Arrivals,
+    verdict: watch::Receiver<Verdict>,
+}
+
+/// Begins to look for a direct connection to the peer of an introduction. `settings.agent.relay` says whether
+/// [`Begun::over`] will be given a relay.
 ///
 /// # Errors
-/// When the relay breaks, when there is none and no direct way either, and when the peer is not who was meant.
+/// When the process has too many files open.
+pub fn begin(ports: Ports, introduction: Introduction, settings: Settings) -> io::Result<Begun> {
+    let (role, pair) = (introduction.session.role, introduction.pair.clone());
+    let (driver, arrivals, verdict) = Driver::new(ports, introduction, settings)?;
+    tokio::spawn(driver.run());
+    Ok(Begun { role, pair, arrivals, verdict })
+}
+
+impl Begun {
+    /// The connection. With a relay bytes flow at once; without one the direct connection is waited for. The leader of the
+    /// session is TLS's client.
+    ///
+    /// # Errors
+    /// When the relay breaks, when there is none and no direct way either, and when the peer is not who was meant.
+    pub async fn over(self, relay: Option<Box<dyn Relay>>) -> io::Result<Link> {
+        let way = match relay {
+            Some(relay) => Way::on_relay(self.role == Role::Leader, relay, self.arrivals),
+            None => Way::without_relay(self.arrivals),
+        };
+        let known = Known { verdict: self.verdict, places: way.places() };
+        let stream = tokio::time::timeout(PATIENCE, secure(way, self.role, &self.pair)).await??;
+        Ok(Link { stream, known })
+    }
+}
+
+/// Connects to the peer of an introduction: [`begin`], then [`Begun::over`].
+///
+/// # Errors
+/// See there.
 pub async fn connect(
     ports: Ports,
     introduction: Introduction,
@@ -45,16 +83,7 @@ pub async fn connect(
     mut settings: Settings,
 ) -> io::Result<Link> {
     settings.agent.relay = relay.is_some();
-    let (role, pair) = (introduction.session.role, introduction.pair.clone());
-    let (driver, arrivals, verdict) = Driver::new(ports, introduction, settings)?;
-    let way = match relay {
-        Some(relay) => Way::on_relay(role == Role::Leader, relay, arrivals),
-        None => Way::without_relay(arrivals),
-    };
-    let known = Known { verdict, places: way.places() };
-    tokio::spawn(driver.run());
-    let stream = tokio::time::timeout(PATIENCE, secure(way, role, &pair)).await??;
-    Ok(Link { stream, known })
+    begin(ports, introduction, settings)?.over(relay).await
 }
 
 /// TLS 1.3 with certificates on both sides, above a way.
@@ -70,6 +99,16 @@ pub async fn secure(way: Way, role: Role, pair: &Pair) -> io::Result<TlsStream<W
     let met = pair.check(chain, SystemTime::now());
     met.map_err(|stranger| io::Error::new(io::ErrorKind::PermissionDenied, stranger))?;
     Ok(stream)
+}
+
+impl Known {
+    /// The path's name, by what this side's bytes go over now: `punch` or `relay`.
+    pub fn path(&self) -> &'static str {
+        match self.places.borrow().out {
+            Place::Direct => "punch",
+            Place::Relay => "relay",
+        }
+    }
 }
 
 impl Link {

@@ -33,9 +33,9 @@ pub enum Stranger {
     #[error("the peer is {met}, and {meant} was meant")]
     Other {
         /// Who it is.
-        met: SpiffeId,
+        met: Box<SpiffeId>,
         /// Who it was to be.
-        meant: SpiffeId,
+        meant: Box<SpiffeId>,
     },
 }
 
@@ -130,6 +130,6 @@ impl Pair {
         if met.id == self.peer {
             return Ok(met);
         }
-        Err(Stranger::Other { met: met.id, meant: self.peer.clone() })
+        Err(Stranger::Other { met: Box::new(met.id), meant: Box::new(self.peer.clone()) })
     }
 }

@@ -15,6 +15,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nearpath_punch::nat::Server;
 use nearpath_types::SpiffeId;
 use rustls::ClientConfig;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -25,7 +26,7 @@ pub use place::{InvalidPlace, Place};
 pub use relay::RelayStream;
 
 use crate::driver::Observers;
-use crate::message::{Bye, Pass, Refusal, Report, Said, Welcome};
+use crate::message::{Bye, Observer, Pass, Refusal, Report, Said, Welcome};
 use crate::observe::Asker;
 
 /// What is heard and not read yet. When it is full the line is not read either, and the rendezvous ends it at last.
@@ -174,16 +175,27 @@ impl Line {
 impl Here {
     /// Where an observer has no address of its own, it has the one by which the line was reached.
     fn observers(&self) -> Observers {
-        let observe = &self.welcome.observe;
         let of = |transport| {
-            let all = observe.servers.iter().filter(|one| one.transport == transport);
-            let addr = |addr: SocketAddr| {
-                let ip = if addr.ip().is_unspecified() { self.rendezvous.ip() } else { addr.ip() };
-                SocketAddr::new(ip, addr.port())
-            };
-            all.map(|one| addr(one.addr)).collect()
+            let servers = self.welcome.observe.servers.iter();
+            servers.filter(|one| one.transport == transport).map(|one| self.reached(one.addr)).collect()
         };
-        let ask = Arc::new(Asker::new(observe.token, &observe.key));
+        let ask = Arc::new(self.asker());
         Observers { udp: of(nearpath_punch::Transport::Udp), tcp: of(nearpath_punch::Transport::Tcp), ask }
+    }
+
+    /// Those for UDP, and which of the four each of them is.
+    fn servers(&self) -> Vec<(Server, SocketAddr)> {
+        let udp = self.welcome.observe.servers.iter().filter(|one| one.transport == nearpath_punch::Transport::Udp);
+        let server = |one: &Observer| Server { second_address: one.second_address, second_port: one.second_port };
+        udp.map(|one| (server(one), self.reached(one.addr))).collect()
+    }
+
+    fn asker(&self) -> Asker {
+        Asker::new(self.welcome.observe.token, &self.welcome.observe.key)
+    }
+
+    fn reached(&self, addr: SocketAddr) -> SocketAddr {
+        let ip = if addr.ip().is_unspecified() { self.rendezvous.ip() } else { addr.ip() };
+        SocketAddr::new(ip, addr.port())
     }
 }

@@ -19,7 +19,7 @@ use super::ports::Ports;
 use super::rim::Rim;
 use super::verdict::{Verdict, Why};
 use crate::quic;
-use crate::way::{Arrivals, Duplex};
+use crate::way::{Arrivals, Direct};
 
 /// Probes that wait while QUIC has the socket.
 const PASSED: usize = 32;
@@ -64,7 +64,7 @@ pub struct Driver {
     rim: Rim,
     line: Line,
     pair: Arc<Pair>,
-    arrivals: mpsc::UnboundedSender<io::Result<Box<dyn Duplex>>>,
+    arrivals: mpsc::UnboundedSender<io::Result<Box<dyn Direct>>>,
     verdict: watch::Sender<Verdict>,
     handshakes: JoinSet<(Key, io::Result<quic::Stream>)>,
     begun: Instant,
@@ -211,7 +211,7 @@ impl Driver {
         }
     }
 
-    fn arrived(&mut self, key: Key, direct: Box<dyn Duplex>) {
+    fn arrived(&mut self, key: Key, direct: Box<dyn Direct>) {
         let (now, round_trip) = (Instant::now(), self.agent.round_trip(&key));
         let (transport, remote, after) = (key.transport, key.remote, now - self.begun);
         self.verdict.send_replace(Verdict::Direct { transport, remote, round_trip, after });

@@ -3,33 +3,29 @@
 use std::fmt;
 use std::io;
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use quinn::{Connection, ConnectionError, Endpoint, RecvStream, SendStream, StoppedError, VarInt};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::way::{Duplex, Later};
+use crate::way::{Direct, Later};
 
 /// What was written before the end may take so long to reach the peer.
 const LINGER: Duration = Duration::from_secs(10);
-/// Everything was read.
+/// The connection is needed no more.
 const DONE: VarInt = VarInt::from_u32(0);
-/// Not everything was read.
-const LEFT: VarInt = VarInt::from_u32(2);
 
 type Ending = Pin<Box<dyn Future<Output = io::Result<()>> + Send>>;
 
 /// Both directions. No kernel goes on with it when the process ends: so shutting it down takes until the peer has
-/// everything, and [`Duplex::linger`] until it knows that.
+/// everything, and [`Direct::linger`] until it knows that.
 pub struct Stream {
     recv: RecvStream,
     send: SendStream,
     connection: Connection,
     endpoint: Endpoint,
     ending: Option<Ending>,
-    /// The peer's last byte was read.
-    read_all: bool,
 }
 
 impl fmt::Debug for Stream {
@@ -40,7 +36,7 @@ impl fmt::Debug for Stream {
 
 impl Stream {
     pub(super) fn new(endpoint: Endpoint, connection: Connection, send: SendStream, recv: RecvStream) -> Self {
-        Self { recv, send, connection, endpoint, ending: None, read_all: false }
+        Self { recv, send, connection, endpoint, ending: None }
     }
 
     fn end(&mut self) -> Ending {
@@ -54,21 +50,21 @@ impl Stream {
                 {
                     Err(io::Error::new(io::ErrorKind::ConnectionReset, closed.to_string()))
                 }
-                // A peer that is done closes the connection, and need not say that it got the last of it.
+                // A peer that is done closes the connection, and need not say that it got the last of it. One that did not
+                // read everything stops the stream, which a write reports; so it is with TCP.
                 _ => Ok(()),
             }
         })
     }
 }
 
-impl Duplex for Stream {
+impl Direct for Stream {
     fn linger(&mut self) -> Option<Later> {
         let ending = self.ending.take().unwrap_or_else(|| self.end());
         let (connection, endpoint) = (self.connection.clone(), self.endpoint.clone());
-        let code = if self.read_all { DONE } else { LEFT };
         Some(Box::pin(async move {
             let _ = ending.await;
-            connection.close(code, b"");
+            connection.close(DONE, b"");
             endpoint.wait_idle().await;
         }))
     }
@@ -76,10 +72,7 @@ impl Duplex for Stream {
 
 impl AsyncRead for Stream {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let before = buf.filled().len();
-        ready!(AsyncRead::poll_read(Pin::new(&mut self.recv), cx, buf))?;
-        self.read_all |= buf.filled().len() == before && buf.remaining() > 0;
-        Poll::Ready(Ok(()))
+        AsyncRead::poll_read(Pin::new(&mut self.recv), cx, buf)
     }
 }
 

@@ -156,13 +156,12 @@ impl Halves {
         Ok(())
     }
 
-    /// The relay's connection ended.
+    /// The relay's connection ended. What this side still had to say there, nobody is waiting for.
     ///
     /// # Errors
     /// When more was to come.
     pub fn relay_ended(&self) -> Result<(), Torn> {
-        let needed = self.came_in == In::Relay || self.out == Out::Relay;
-        if needed { Err(Torn::Cut(self.came)) } else { Ok(()) }
+        if self.came_in == In::Relay { Err(Torn::Cut(self.came)) } else { Ok(()) }
     }
 
     /// Where the next byte is.

@@ -24,8 +24,13 @@ const CLOSING: Duration = Duration::from_secs(5);
 /// What still has to run.
 pub type Later = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// A direct connection: both directions, of any kind.
-pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {
+/// Both directions of a connection, of any kind.
+pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
+
+/// A direct connection to the peer.
+pub trait Direct: Duplex {
     /// What has to run after the last read and write, so that the peer gets what was written, and learns of the end;
     /// `None`: the kernel sees to that.
     fn linger(&mut self) -> Option<Later> {
@@ -33,12 +38,12 @@ pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {
     }
 }
 
-impl Duplex for TcpStream {}
+impl Direct for TcpStream {}
 
-impl Duplex for DuplexStream {}
+impl Direct for DuplexStream {}
 
 /// Direct connections as they are found; an error when there is none to be had. The last one counts, until the way moves.
-pub type Arrivals = mpsc::UnboundedReceiver<io::Result<Box<dyn Duplex>>>;
+pub type Arrivals = mpsc::UnboundedReceiver<io::Result<Box<dyn Direct>>>;
 
 /// What carries the bytes of a direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -66,7 +71,7 @@ pub struct Way {
     relay: Option<Box<dyn Relay>>,
     /// What the relay's sink said; reading may still go on.
     mute: Option<io::Error>,
-    direct: Option<Box<dyn Duplex>>,
+    direct: Option<Box<dyn Direct>>,
     arrivals: Option<Arrivals>,
     /// A word that waits for room in the relay.
     word: Option<Word>,
@@ -151,7 +156,10 @@ impl Way {
             match relay.poll_next_unpin(cx) {
                 Poll::Pending => return Ok(()),
                 Poll::Ready(Some(piece)) => self.hear(piece?)?,
-                Poll::Ready(None) => return self.halves.relay_ended().map_err(broken),
+                Poll::Ready(None) => {
+                    self.relay = None;
+                    return self.halves.relay_ended().map_err(broken);
+                }
             }
         }
         Ok(())
@@ -175,7 +183,11 @@ impl Way {
     fn speak(&mut self, cx: &mut Context<'_>) {
         loop {
             self.word = self.word.take().or_else(|| self.halves.say());
-            let (Some(word), Some(relay)) = (self.word, &mut self.relay) else { return };
+            let Some(relay) = &mut self.relay else {
+                self.word = None; // nobody hears it
+                return;
+            };
+            let Some(word) = self.word else { return };
             match relay.poll_ready_unpin(cx) {
                 Poll::Pending => return,
                 Poll::Ready(ready) => {
@@ -236,7 +248,7 @@ impl Way {
         self.places.send_if_modified(|old| std::mem::replace(old, places) != places);
     }
 
-    fn direct(&mut self) -> Option<Pin<&mut Box<dyn Duplex>>> {
+    fn direct(&mut self) -> Option<Pin<&mut Box<dyn Direct>>> {
         self.direct.as_mut().map(Pin::new)
     }
 

@@ -175,7 +175,7 @@ async fn exchange(seed: u64, room: usize, when: [u32; 2], relay: bool) {
     let (near, far) = local(room);
     let (one, other) = tokio::io::duplex(777);
     let ends = [(near, one, true), (far, other, false)].into_iter().zip(when).map(|((end, direct, leads), turns)| {
-        let (arrive, arrivals) = mpsc::unbounded_channel::<io::Result<Box<dyn Duplex>>>();
+        let (arrive, arrivals) = mpsc::unbounded_channel::<io::Result<Box<dyn Direct>>>();
         let way = if relay { Way::on_relay(leads, Box::new(end), arrivals) } else { Way::without_relay(arrivals) };
         tokio::spawn(async move {
             tokio::time::sleep(Duration::from_millis(u64::from(turns))).await;
@@ -228,10 +228,10 @@ async fn a_connection_is_replaced_as_long_as_nobody_moved() {
     let mut leader = Way::on_relay(true, Box::new(near), first);
     let mut follower = Way::on_relay(false, Box::new(far), second);
     let ((_, dead), (one, other)) = (tokio::io::duplex(9), tokio::io::duplex(9));
-    tell_second.send(Ok(Box::new(dead) as Box<dyn Duplex>)).unwrap();
+    tell_second.send(Ok(Box::new(dead) as Box<dyn Direct>)).unwrap();
     follower.write_all(b"over the relay ").await.unwrap();
     tell_second.send(Ok(Box::new(other))).unwrap();
-    tell_first.send(Ok(Box::new(one) as Box<dyn Duplex>)).unwrap();
+    tell_first.send(Ok(Box::new(one) as Box<dyn Direct>)).unwrap();
     leader.write_all(b"x").await.unwrap();
     follower.read_exact(&mut [0]).await.unwrap();
     follower.write_all(b"directly").await.unwrap();
@@ -242,6 +242,24 @@ async fn a_connection_is_replaced_as_long_as_nobody_moved() {
     assert_eq!((*leader.places().borrow(), *follower.places().borrow()), (places, places));
 }
 
+/// What comes after the word was said would tear the way.
+#[tokio::test]
+async fn a_connection_is_not_replaced_once_this_side_has_moved() {
+    let (near, far) = local(4);
+    let ((tell_first, first), (tell_second, second)) = (mpsc::unbounded_channel(), mpsc::unbounded_channel());
+    let mut leader = Way::on_relay(true, Box::new(near), first);
+    let mut follower = Way::on_relay(false, Box::new(far), second);
+    let ((one, other), (late, _dead)) = (tokio::io::duplex(9), tokio::io::duplex(9));
+    tell_first.send(Ok(Box::new(one) as Box<dyn Direct>)).unwrap();
+    leader.write_all(b"one").await.unwrap();
+    tell_first.send(Ok(Box::new(late))).unwrap();
+    leader.write_all(b", two").await.unwrap();
+    tell_second.send(Ok(Box::new(other) as Box<dyn Direct>)).unwrap();
+    let mut read = [0; 8];
+    follower.read_exact(&mut read).await.unwrap();
+    assert_eq!(&read, b"one, two");
+}
+
 #[tokio::test]
 async fn a_relay_that_breaks_is_an_error_and_no_end() {
     let (near, far) = local(4);
@@ -250,6 +268,20 @@ async fn a_relay_that_breaks_is_an_error_and_no_end() {
     drop(far);
     let error = way.read(&mut [0]).await.unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof, "{error}");
+}
+
+/// Who has read all, and has no more to say, may be gone before the other one ends.
+#[tokio::test]
+async fn an_end_that_nobody_waits_for_is_no_error() {
+    let (near, far) = local(4);
+    let ((_keep, first), (_kept, second)) = (mpsc::unbounded_channel(), mpsc::unbounded_channel());
+    let mut way = Way::on_relay(true, Box::new(near), first);
+    let mut peer = Way::on_relay(false, Box::new(far), second);
+    peer.shutdown().await.unwrap();
+    drop(peer);
+    assert_eq!(way.read(&mut [0]).await.unwrap(), 0);
+    way.shutdown().await.unwrap();
+    assert_eq!(way.write(b"x").await.unwrap_err().kind(), io::ErrorKind::BrokenPipe);
 }
 
 #[tokio::test]

@@ -13,6 +13,8 @@ use crate::theory;
 
 /// Pieces that the relay holds.
 const ROOM: usize = 8;
+/// What is written after the way was found.
+const REST: usize = 1 << 20;
 
 /// Runs both sides, each in its machine, to their ends.
 pub(crate) fn run_both(
@@ -20,13 +22,14 @@ pub(crate) fn run_both(
     introductions: [Introduction; 2],
     relays: [Option<Box<dyn Relay>>; 2],
     transports: &[Transport],
+    rest: usize,
     settings: &Settings,
 ) -> [std::io::Result<Went>; 2] {
     let sides = machines(pair).into_iter().zip(introductions).zip(relays);
     let mut went = std::thread::scope(|scope| {
         let threads: Vec<_> = sides
             .map(|((node, introduction), relay)| {
-                let side = move || on_a_runtime(side::run(introduction, relay, transports, settings.clone()));
+                let side = move || on_a_runtime(side::run(introduction, relay, transports, rest, settings.clone()));
                 scope.spawn(move || node.enter(side))
             })
             .collect();
@@ -38,10 +41,14 @@ pub(crate) fn run_both(
 /// Two workers behind such NATs, with a relay; every byte of both arrived.
 pub(crate) fn meet(kinds: [Kind; 2], transports: &[Transport]) -> [Went; 2] {
     let pair = Lab::pair(kinds[0], kinds[1]).unwrap();
-    let watching = Watching::begin(&pair.internet);
+    meet_on(&pair, &Watching::begin(&pair.internet), transports, REST)
+}
+
+/// The same on an internet that is there already.
+pub(crate) fn meet_on(pair: &Pair, watching: &Watching, transports: &[Transport], rest: usize) -> [Went; 2] {
     let (near, far) = local(ROOM);
     let relays: [Option<Box<dyn Relay>>; 2] = [Some(Box::new(near)), Some(Box::new(far))];
-    let went = run_both(&pair, introduce(&watching.observers), relays, transports, &settings());
+    let went = run_both(pair, introduce(&watching.observers), relays, transports, rest, &settings());
     let went = went.map(|went| went.unwrap());
     assert_eq!((went[0].sent, went[1].sent), (went[1].came, went[0].came));
     went

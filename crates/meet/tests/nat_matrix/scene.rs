@@ -35,12 +35,12 @@ impl Ask for AsText {
 
 /// The part of the rendezvous that sees addresses. It ends with this value.
 pub(crate) struct Watching {
-    pub observers: Observers,
+    pub(crate) observers: Observers,
     _end: oneshot::Sender<()>,
 }
 
 impl Watching {
-    pub fn begin(internet: &Internet) -> Self {
+    pub(crate) fn begin(internet: &Internet) -> Self {
         let (end, ended) = oneshot::channel();
         let addresses = [Family::V4, Family::V6].map(|family| (internet.addresses(family)[0], PORT).into());
         let (ready, is_ready) = std::sync::mpsc::channel();
@@ -110,7 +110,7 @@ pub(crate) fn introduce_as(
     [sides.next().unwrap(), sides.next().unwrap()]
 }
 
-fn credentials(authority: &Authority, id: &SpiffeId) -> Credentials {
+pub(crate) fn credentials(authority: &Authority, id: &SpiffeId) -> Credentials {
     let (request, name) = (Request::new().unwrap(), name_of(id));
     let issued = authority.issue(request.csr(), id, &name, SystemTime::now(), HOUR).unwrap();
     request.complete(id.clone(), name, issued)

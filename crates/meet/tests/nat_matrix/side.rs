@@ -11,9 +11,7 @@ use nearpath_punch::Transport;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf, split};
 
 /// Nobody hangs.
-pub const DEADLINE: Duration = Duration::from_secs(60);
-/// What is written after the way was found.
-const REST: usize = 1 << 20;
+pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
 /// What went through a link in one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,18 +39,19 @@ pub(crate) async fn run(
     introduction: Introduction,
     relay: Option<Box<dyn Relay>>,
     transports: &[Transport],
+    rest: usize,
     settings: Settings,
 ) -> io::Result<Went> {
     let link = connect(Ports::bind(transports)?, introduction, relay, settings);
     let seed = std::process::id().into();
-    tokio::time::timeout(DEADLINE, async { exchange(link.await?, seed).await }).await?
+    tokio::time::timeout(DEADLINE, async { exchange(link.await?, rest, seed).await }).await?
 }
 
-pub(crate) async fn exchange(link: Link, seed: u64) -> io::Result<Went> {
+pub(crate) async fn exchange(link: Link, rest: usize, seed: u64) -> io::Result<Went> {
     let known = link.known().clone();
     let (read, write) = split(link);
     let ((came, read), (sent, places, write)) =
-        tokio::try_join!(read_all(read), write_all(write, known.clone(), seed))?;
+        tokio::try_join!(read_all(read), write_all(write, known.clone(), rest, seed))?;
     read.unsplit(write).close().await?;
     Ok(Went { verdict: *known.verdict.borrow(), places, sent, came })
 }
@@ -67,10 +66,11 @@ async fn read_all(mut read: ReadHalf<Link>) -> io::Result<(Bytes, ReadHalf<Link>
     }
 }
 
-/// Small pieces while nobody knows how, so that the way moves between them; many at once after that.
+/// Small pieces while nobody knows how, so that the way moves between them; so many bytes more after that.
 async fn write_all(
     mut write: WriteHalf<Link>,
     known: Known,
+    rest: usize,
     seed: u64,
 ) -> io::Result<(Bytes, Places, WriteHalf<Link>)> {
     let (mut bytes, mut random) = (Sum::default(), fastrand::Rng::with_seed(seed));
@@ -79,7 +79,7 @@ async fn write_all(
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
     let places = *known.places.borrow();
-    let enough = bytes.count + REST;
+    let enough = bytes.count + rest;
     while bytes.count < enough {
         write_piece(&mut write, &mut bytes, &mut random, 100_000).await?;
     }

@@ -4,7 +4,7 @@ use nearpath_punch::Transport;
 use nearpath_punch::nat::{Behaviour, Between, Filtering, Mapping, can};
 use nearpath_testkit::lab::nat::{self, Family, Kind};
 
-fn behaviour(kind: Kind, family: Family) -> Option<Behaviour> {
+pub(crate) fn behaviour(kind: Kind, family: Family) -> Option<Behaviour> {
     let (translates, mapping) = match kind.mapping(family)? {
         nat::Mapping::Unchanged => (false, Mapping::Independent),
         nat::Mapping::EndpointIndependent => (true, Mapping::Independent),

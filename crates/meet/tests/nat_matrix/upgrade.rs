@@ -32,7 +32,7 @@ fn without_a_relay_the_direct_way_is_waited_for() {
     need_nat!();
     let pair = Lab::pair(Kind::PortRestricted, Kind::PortRestricted).unwrap();
     let watching = Watching::begin(&pair.internet);
-    let went = run_both(&pair, introduce(&watching.observers), [None, None], &BOTH, &settings());
+    let went = run_both(&pair, introduce(&watching.observers), [None, None], &BOTH, 1000, &settings());
     let went = went.map(Result::unwrap);
     assert!(went.iter().all(|went| matches!(went.verdict, Verdict::Direct { .. })), "{went:?}");
     assert_eq!((went[0].sent, went[1].sent), (went[1].came, went[0].came));
@@ -43,7 +43,7 @@ fn without_a_relay_and_a_direct_way_the_error_says_so() {
     need_nat!();
     let pair = Lab::pair(Kind::Symmetric, Kind::Symmetric).unwrap();
     let watching = Watching::begin(&pair.internet);
-    let went = run_both(&pair, introduce(&watching.observers), [None, None], &BOTH, &settings());
+    let went = run_both(&pair, introduce(&watching.observers), [None, None], &BOTH, 1000, &settings());
     let texts = went.map(|went| went.unwrap_err().to_string());
     assert!(texts.iter().all(|text| text.contains("direct way")), "{texts:?}");
 }
@@ -59,7 +59,7 @@ fn who_is_of_another_authority_is_no_peer() {
     let ids = ["a", "b"].map(|node| SpiffeId::gateway("test", node));
     for transports in [&[Transport::Tcp], &[Transport::Udp]] {
         let sides = introduce_as(&watching.observers, [&ids[0], &ids[1]], [&true_one, &other]);
-        let went = run_both(&pair, sides, [None, None], transports, &settings());
+        let went = run_both(&pair, sides, [None, None], transports, 1000, &settings());
         assert!(went.iter().all(Result::is_err), "{transports:?} {went:?}");
     }
 }
