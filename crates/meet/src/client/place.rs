@@ -35,7 +35,11 @@ impl FromStr for Place {
         let authority = uri.authority().filter(|authority| !authority.as_str().contains('@')).ok_or_else(bad)?;
         let bare = matches!(uri.path(), "" | "/") && uri.query().is_none();
         let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
-        let port = authority.port_u16().unwrap_or(if tls { 443 } else { 80 });
+        let port = match authority.as_str().strip_prefix(authority.host()) {
+            Some("") => Some(if tls { 443 } else { 80 }),
+            _ => authority.port_u16(),
+        };
+        let port = port.ok_or_else(bad)?;
         if bare && !host.is_empty() { Ok(Self { tls, host, port }) } else { Err(bad()) }
     }
 }

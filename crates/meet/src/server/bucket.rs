@@ -38,7 +38,8 @@ impl Bucket {
         admitted
     }
 
-    fn is_full(&self, now: Instant) -> bool {
+    /// Whether all that has passed is paid for.
+    pub(super) fn is_full(&self, now: Instant) -> bool {
         self.paid.is_none_or(|paid| paid <= now)
     }
 }

@@ -77,7 +77,9 @@ impl House {
 impl Drop for House {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
+            // Its sockets are closed when this returns; a runtime may not wait for another one on its own thread.
+            let closed = std::thread::spawn(move || runtime.shutdown_timeout(Duration::from_secs(5))).join();
+            assert!(closed.is_ok() || std::thread::panicking());
         }
     }
 }

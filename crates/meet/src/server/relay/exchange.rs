@@ -1,7 +1,7 @@
 //! Where the two ends of a session find each other.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use futures_util::StreamExt;
@@ -27,8 +27,8 @@ pub(in crate::server) struct Exchange {
 #[derive(Default)]
 struct Inner {
     waiting: HashMap<[u8; 16], Half>,
-    /// The buckets of jobs that have relays.
-    jobs: HashMap<Job, Weak<Mutex<Bucket>>>,
+    /// The buckets of jobs that have relays, or have had them and are not paid for yet: who joins anew has no second burst.
+    jobs: HashMap<Job, Arc<Mutex<Bucket>>>,
     last: u64,
 }
 
@@ -116,18 +116,13 @@ impl Exchange {
         let meter = Meter::new(self.hall.clone(), self.bucket_of(&crossing.job), Instant::now());
         pump::join(web, other, first, &meter).await;
         drop(meter);
-        self.with(|inner| inner.jobs.retain(|_, bucket| bucket.strong_count() > 0));
+        let now = Instant::now();
+        let needed = |bucket: &Arc<Mutex<Bucket>>| Arc::strong_count(bucket) > 1 || !lock(bucket).is_full(now);
+        self.with(|inner| inner.jobs.retain(|_, bucket| needed(bucket)));
     }
 
     fn bucket_of(&self, job: &Job) -> Arc<Mutex<Bucket>> {
-        self.with(|inner| match inner.jobs.get(job).and_then(Weak::upgrade) {
-            Some(bucket) => bucket,
-            None => {
-                let bucket = Arc::default();
-                inner.jobs.insert(job.clone(), Arc::downgrade(&bucket));
-                bucket
-            }
-        })
+        self.with(|inner| inner.jobs.entry(job.clone()).or_default().clone())
     }
 
     fn forget(&self, crossing: &Crossing, number: u64) {
@@ -139,6 +134,10 @@ impl Exchange {
     }
 
     fn with<T>(&self, f: impl FnOnce(&mut Inner) -> T) -> T {
-        f(&mut self.inner.lock().unwrap_or_else(PoisonError::into_inner))
+        f(&mut lock(&self.inner))
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
