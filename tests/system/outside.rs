@@ -115,6 +115,11 @@ pub(crate) struct Redis {
 impl Redis {
     pub(crate) async fn start(folder: &std::path::Path, password: &'static str) -> Option<Self> {
         let port = TcpListener::bind((MACHINE, 0)).unwrap().local_addr().unwrap().port();
+        Self::start_at(folder, password, port).await
+    }
+
+    /// The same at a port.
+    pub(crate) async fn start_at(folder: &std::path::Path, password: &'static str, port: u16) -> Option<Self> {
         let mut command = std::process::Command::new("redis-server");
         command.args(["--port", &port.to_string(), "--bind", &MACHINE.to_string(), "--requirepass", password]);
         command.args(["--save", "", "--appendonly", "no", "--dir"]).arg(folder);
