@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::rc::Rc;
 
-use nearpath_types::egress::{Egress, Protocol, Tls, Writes};
+use nearpath_types::egress::{Egress, Host, Protocol, Tls, Writes};
 use nearpath_types::{Eip, FunctionId, InstanceId};
 
 /// An instance that may go out.
@@ -53,6 +53,15 @@ impl Destination {
     /// Whether it is such a one.
     pub(crate) fn is_by_v6_sockets(&self) -> bool {
         self.key.identity.ends_with(V6)
+    }
+
+    /// Its name, where that means one server at a time, which another may take over from: a database's.
+    pub(crate) fn name_of_one(&self) -> Option<&str> {
+        let one = matches!(self.egress.protocol, Protocol::Postgres | Protocol::Mysql | Protocol::Redis);
+        match &self.egress.host {
+            Host::Name(name) if one => Some(name),
+            _ => None,
+        }
     }
 }
 

@@ -63,6 +63,11 @@ impl Socket {
         }
     }
 
+    /// Whether it goes to where its destination is now.
+    pub fn is_at_home(&self) -> bool {
+        self.gone.is_at_home()
+    }
+
     /// Says `words`, if any, closes, and keeps its place below the ceiling until the destination has closed, too.
     pub async fn leave(mut self, words: &[u8]) {
         match self.stream.get_mut() {

@@ -24,9 +24,21 @@ const QUESTIONS: u32 = 3;
 
 /// Connects to a destination by `deadline`, but within [`LONGEST`].
 pub(crate) async fn dial(names: &Names, to: &Destination, deadline: Instant) -> io::Result<TcpStream> {
-    let deadline = deadline.min(Instant::now() + LONGEST);
+    let begun = Instant::now();
+    let deadline = deadline.min(begun + LONGEST);
     let found = timeout_at(deadline.into(), addresses(names, &to.egress.host)).await;
     let addresses = found.map_err(|_| late("no name server answered"))??;
+    let why = match at_one_of(&addresses, to, deadline).await {
+        Ok(stream) => return Ok(stream),
+        Err(why) => why,
+    };
+    match timeout_at(deadline.into(), moved(names, &to.egress.host, &addresses, begun)).await {
+        Ok(Some(addresses)) => at_one_of(&addresses, to, deadline).await,
+        _ => Err(why),
+    }
+}
+
+async fn at_one_of(addresses: &[IpAddr], to: &Destination, deadline: Instant) -> io::Result<TcpStream> {
     let mut why = late("it has no address");
     for (tried, address) in addresses.iter().enumerate() {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -47,6 +59,14 @@ async fn addresses(names: &Names, host: &Host) -> io::Result<Vec<IpAddr>> {
         Host::V4(address) => Ok(vec![(*address).into()]),
         Host::V6(address) => Ok(vec![(*address).into()]),
         Host::Name(name) | Host::Below(name) => names.addresses(name).await,
+    }
+}
+
+/// Where the destination is now, if nobody was found where it was.
+async fn moved(names: &Names, host: &Host, before: &[IpAddr], begun: Instant) -> Option<Vec<IpAddr>> {
+    match host {
+        Host::V4(_) | Host::V6(_) => None,
+        Host::Name(name) | Host::Below(name) => names.moved(name, before, begun).await,
     }
 }
 

@@ -125,6 +125,10 @@ impl Reused for Backend {
         self.has_said_all() && self.line.stream.is_quiet()
     }
 
+    fn is_at_home(&self) -> bool {
+        self.line.stream.is_at_home()
+    }
+
     fn close(self) {
         tokio::task::spawn_local(self.leave());
     }
