@@ -76,6 +76,54 @@ async fn another_server_at_the_same_address() {
     assert!(second.sessions() <= 3, "{}", second.sessions());
 }
 
+/// Words of nft(8) and ss(8), in the test's own network.
+fn says(program: &str, words: &str) -> Option<String> {
+    let output = Command::new(program).args(words.split_whitespace()).output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// A server's machine loses its power: its connections are gone, and nobody was told. Whether that can be played here.
+fn vanishes(server: &mut Database, port: u16) -> bool {
+    let mute = format!(
+        "add table ip mute; add chain ip mute out {{ type filter hook output priority 0; }}; add rule ip mute out tcp sport {port} drop"
+    );
+    let muted = says("nft", &mute).is_some();
+    server.stop(Signal::KILL);
+    let gone = (0..100).any(|_| {
+        says("ss", &format!("-K -t -a sport = :{port}"))
+            .is_some_and(|_| says("ss", &format!("-H -t -a -n sport = :{port}")).is_some_and(|left| left.is_empty()))
+    });
+    muted && says("nft", "delete table ip mute").is_some() && gone
+}
+
+#[tokio::test]
+async fn another_server_at_the_address_of_one_that_vanished_without_a_word() {
+    need_root!();
+    on_a_machine();
+    let port = free_port();
+    let (Some(mut first), Some(mut second)) =
+        (Database::make("first", MACHINE, port).await, Database::make("second", MACHINE, port).await)
+    else {
+        skip!("needs PostgreSQL")
+    };
+    first.start().await;
+    let folder = tempfile::tempdir().unwrap();
+    let house = House::start_in(folder.path(), &[]).await;
+    let egress = format!("{MACHINE}:{port} protocol=postgres user=postgres max=3 wait=30s");
+    house.deploy_ready(&client(folder.path(), &egress)).await;
+    let once = once(MACHINE, port);
+    all_hear(&house, &once, "first").await;
+    assert!(first.sessions() > 0, "else this test shows nothing");
+    // Those that were used within the last seconds are not asked: they might fail, as a statement does that is under way.
+    tokio::time::sleep(std::time::Duration::from_secs(6)).await;
+    if !vanishes(&mut first, port) {
+        skip!("needs nft, and ss that may end connections");
+    }
+    second.start().await;
+    all_hear(&house, &once, "second").await;
+    assert!(second.sessions() <= 3, "{}", second.sessions());
+}
+
 /// A file of names that the house has in the place of the machine's.
 struct Names(PathBuf);
 
