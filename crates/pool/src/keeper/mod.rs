@@ -29,6 +29,7 @@ use crate::destination::Destination;
 
 pub(crate) use keep::Keeper;
 use names::Home;
+pub(crate) use quiet::is_quiet;
 
 /// A connection that counts towards its destination's ceiling until this is dropped.
 #[derive(Debug)]
