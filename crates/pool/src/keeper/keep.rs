@@ -9,16 +9,17 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nearpath_types::FunctionId;
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::{AbortHandle, spawn_local};
+use tokio::time::timeout;
 
 use super::declared::Declared;
 use super::dial::{LONGEST, dial, set_up};
-use super::names::Names;
+use super::names::{Home, Names};
 use super::quiet::is_quiet;
 use super::trays::{Lifted, Trays};
 use super::wait::{Refused, Told, Waiting};
@@ -28,6 +29,9 @@ use crate::destination::{Destination, Key};
 use crate::ledger::Ledger;
 use crate::stock::{Action, Answer, Asker, KeyId, SocketId, Stock, Terms, Ticket, Why};
 use crate::window::Windows;
+
+/// Longest wait for what a name means, where a connection may be open already.
+const LOOK_UP: Duration = Duration::from_millis(200);
 
 /// All connections to destinations, and who waits for one.
 #[derive(Debug, Default)]
@@ -149,7 +153,7 @@ impl Keeper {
     }
 
     /// Whether a name leads somewhere, as far as the machine can say now.
-    pub(crate) async fn look_up(&self, name: &str) -> io::Result<()> {
+    pub(crate) async fn leads_somewhere(&self, name: &str) -> io::Result<()> {
         self.names.addresses(name).await.map(drop)
     }
 
@@ -169,7 +173,7 @@ impl Keeper {
         let id = self.id(&to.key)?;
         loop {
             let socket = self.stock.borrow_mut().take(Instant::now(), id);
-            let good = self.good(socket?);
+            let good = self.good(to, socket?);
             self.act();
             if let Some(stream) = good {
                 return Some(self.lease(to, socket?, stream));
@@ -207,11 +211,12 @@ impl Keeper {
         deadline: Instant,
     ) -> Result<Lease, NoConnection> {
         let begun = Instant::now();
+        self.look_up(to).await;
         loop {
             let id = self.id(&to.key).ok_or_else(|| refused(to, begun, Refused::Because(GONE)))?;
             let answer = self.stock.borrow_mut().ask(Instant::now(), id, asker, deadline);
             let told = match answer {
-                Answer::Take(socket) => match self.good(socket) {
+                Answer::Take(socket) => match self.good(to, socket) {
                     Some(stream) => Ok((socket, stream)),
                     None => continue,
                 },
@@ -249,13 +254,13 @@ impl Keeper {
     }
 
     /// A warm connection that is handed out, unless it has ended meanwhile, or a clerk was quicker: then that one is who it was handed out to.
-    fn good(self: &Rc<Self>, socket: SocketId) -> Option<TcpStream> {
+    fn good(self: &Rc<Self>, to: &Destination, socket: SocketId) -> Option<TcpStream> {
         if self.lift(socket) == Lifted::Taken {
             return None;
         }
         let held = self.sockets.borrow_mut().remove(&socket);
         match held {
-            Some(Held::Warm(stream)) if is_quiet(&stream) => Some(stream),
+            Some(Held::Warm(stream)) if is_quiet(&stream) && self.is_at_home(to, &stream) => Some(stream),
             _ => {
                 self.stock.borrow_mut().stale(Instant::now(), socket);
                 self.act();
@@ -270,7 +275,28 @@ impl Keeper {
             keeper.gone.borrow_mut().push(socket);
             keeper.changed.notify_one();
         });
-        Lease { gone: self.follow(to, &stream, gone), stream }
+        let gone = self.follow(to, &stream, gone).at_home(self.home(to, &stream));
+        Lease { gone, stream }
+    }
+}
+
+/// Names that move.
+impl Keeper {
+    /// Where a connection is at home whose destination is one server, wherever that is: a database's. What else has a name may be many.
+    fn home(&self, to: &Destination, stream: &TcpStream) -> Option<Home> {
+        let name = to.name_of_one()?;
+        self.names.home(name, stream.peer_addr().ok()?.ip())
+    }
+
+    fn is_at_home(&self, to: &Destination, stream: &TcpStream) -> bool {
+        self.home(to, stream).is_none_or(|home| home.is_there())
+    }
+
+    /// What lies ready was opened to where such a name led. Whether it still does is asked first, unless that takes long.
+    async fn look_up(&self, to: &Destination) {
+        if let Some(name) = to.name_of_one() {
+            let _ = timeout(LOOK_UP, self.names.addresses(name)).await; // who dials is told of a failure
+        }
     }
 }
 
