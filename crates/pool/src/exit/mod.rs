@@ -187,6 +187,8 @@ impl Exit {
                 Ok((client, from)) => {
                     failed = false;
                     self.meet(client, from);
+                    // It has often spoken already: that goes on before anybody looks who else has come.
+                    tokio::task::yield_now().await;
                 }
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
