@@ -11,6 +11,7 @@
 use std::io;
 use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -95,7 +96,11 @@ pub struct Call {
 
 /// Where the questions of one filter arrive. Readable while there is one; hung up when nobody is left who could ask.
 #[derive(Debug)]
-pub struct Listener(OwnedFd);
+pub struct Listener {
+    descriptor: OwnedFd,
+    /// Whether who waits for a call hears that there will be none.
+    tells_the_end: bool,
+}
 
 /// What a listener has at the moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -108,6 +113,8 @@ pub enum Waiting {
     Over,
 }
 
+const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+
 impl Listener {
     /// Takes a listener's descriptor over, from [`install`].
     ///
@@ -115,7 +122,8 @@ impl Listener {
     pub fn new(descriptor: OwnedFd) -> Self {
         // SAFETY: the argument is a number, no pointer.
         unsafe { libc::ioctl(descriptor.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SET_FLAGS, SYNC_WAKE_UP) };
-        Self(descriptor)
+        let release = rustix::system::uname();
+        Self { descriptor, tells_the_end: release.release().to_str().is_ok_and(tells_the_end) }
     }
 
     /// The next call, without waiting for one.
@@ -123,7 +131,16 @@ impl Listener {
     /// # Errors
     /// When the descriptor is no listener.
     pub fn next(&self) -> io::Result<Waiting> {
-        self.within(Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))
+        self.within(Some(&AT_ONCE))
+    }
+
+    /// The next call, or nothing if there is none for so long.
+    ///
+    /// # Errors
+    /// As [`next`](Self::next).
+    pub fn wait_for(&self, patience: Duration) -> io::Result<Waiting> {
+        let patience = Timespec::try_from(patience).map_err(|_| io::ErrorKind::InvalidInput)?;
+        self.within(Some(&patience))
     }
 
     /// Waits for the next call; `None`: there will be none.
@@ -132,7 +149,11 @@ impl Listener {
     /// As [`next`](Self::next).
     pub fn wait(&self) -> io::Result<Option<Call>> {
         loop {
-            match self.within(None)? {
+            let found = match self.tells_the_end {
+                true => self.receive_or(|| self.within(Some(&AT_ONCE)))?,
+                false => self.within(None)?,
+            };
+            match found {
                 Waiting::Call(call) => return Ok(Some(call)),
                 Waiting::Over => return Ok(None),
                 Waiting::Nothing => {}
@@ -142,19 +163,27 @@ impl Listener {
 
     fn within(&self, patience: Option<&Timespec>) -> io::Result<Waiting> {
         loop {
-            let mut ends = [PollFd::new(&self.0, PollFlags::IN)];
+            let mut ends = [PollFd::new(&self.descriptor, PollFlags::IN)];
             rustix::io::retry_on_intr(|| poll(&mut ends, patience))?;
             let found = ends[0].revents();
             if !found.contains(PollFlags::IN) {
                 let over = found.intersects(PollFlags::HUP | PollFlags::ERR);
                 return Ok(if over { Waiting::Over } else { Waiting::Nothing });
             }
-            match self.receive() {
-                Ok(call) => return Ok(Waiting::Call(call)),
-                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {} // killed before it was looked at
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
+            match self.receive_or(|| Ok(Waiting::Nothing))? {
+                Waiting::Nothing => {}
+                found => return Ok(found),
             }
+        }
+    }
+
+    /// Takes the next call, and waits for it; `none` where its caller was killed before it was looked at, or nobody is left.
+    fn receive_or(&self, none: impl FnOnce() -> io::Result<Waiting>) -> io::Result<Waiting> {
+        match self.receive() {
+            Ok(call) => Ok(Waiting::Call(call)),
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => none(),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(Waiting::Nothing),
+            Err(error) => Err(error),
         }
     }
 
@@ -174,7 +203,7 @@ impl Listener {
     }
 
     /// Whether the caller still waits. What was learnt of its thread by number before is of this thread then, and not of another one that got the
-    /// number after its death.
+    /// number after its death. [`replace`](Self::replace) says so as well.
     pub fn waits(&self, call: &Call) -> bool {
         let mut id = call.id;
         self.control(libc::SECCOMP_IOCTL_NOTIF_ID_VALID, &raw mut id).is_ok()
@@ -210,22 +239,28 @@ impl Listener {
     /// One of the listener's ioctls, with the struct that it takes.
     fn control<T>(&self, request: libc::Ioctl, argument: *mut T) -> io::Result<()> {
         // SAFETY: each request's number holds the size of its struct (`_IOWR`), and every caller here passes that very struct, alive and exclusive.
-        match unsafe { libc::ioctl(self.0.as_raw_fd(), request, argument) } {
+        match unsafe { libc::ioctl(self.descriptor.as_raw_fd(), request, argument) } {
             -1 => Err(io::Error::last_os_error()),
             _ => Ok(()),
         }
     }
 }
 
+/// Since Linux 6.11, which its number has to tell: to try it is to wait for ever on others.
+fn tells_the_end(release: &str) -> bool {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|number| number.parse::<u32>().ok());
+    numbers.next().zip(numbers.next()) >= Some((6, 11))
+}
+
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.descriptor.as_fd()
     }
 }
 
 impl AsRawFd for Listener {
     fn as_raw_fd(&self) -> i32 {
-        self.0.as_raw_fd()
+        self.descriptor.as_raw_fd()
     }
 }
 
@@ -279,6 +314,55 @@ mod tests {
         assert_eq!(client.join().unwrap(), (to, to));
         assert!(listener.replace(&second, warm.as_fd(), true).is_err());
         assert_eq!(listener.next().unwrap(), Waiting::Over);
+    }
+
+    #[test]
+    fn who_waits_hears_the_end() {
+        if let Err(why) = possible() {
+            nearpath_testkit::skip!("no listeners here: {why}");
+        }
+        let known = rustix::system::uname().release().to_str().is_ok_and(tells_the_end);
+        for tells_the_end in [false, known] {
+            let server = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+            let to = server.local_addr().unwrap();
+            let (go, gone) = mpsc::channel::<()>();
+            let (mut listener, client) = listened(move || (TcpStream::connect(to).unwrap(), gone.recv()));
+            listener.tells_the_end = tells_the_end;
+            let (tell, told) = mpsc::channel();
+            let waiting = thread::spawn(move || {
+                let mut calls = 0;
+                while let Some(call) = listener.wait().unwrap() {
+                    listener.pass(&call);
+                    calls += 1;
+                }
+                tell.send(calls).unwrap();
+            });
+            drop(go);
+            client.join().unwrap().0.peer_addr().unwrap();
+            assert_eq!(told.recv_timeout(Duration::from_secs(30)), Ok(1), "it never hears: {tells_the_end}");
+            waiting.join().unwrap();
+        }
+    }
+
+    #[test]
+    fn who_has_patience_for_so_long_waits_no_longer() {
+        if let Err(why) = possible() {
+            nearpath_testkit::skip!("no listeners here: {why}");
+        }
+        let (go, gone) = mpsc::channel::<()>();
+        let (listener, client) = listened(move || gone.recv());
+        assert_eq!(listener.wait_for(Duration::from_millis(1)).unwrap(), Waiting::Nothing);
+        drop(go);
+        let _ = client.join().unwrap();
+        assert_eq!(listener.wait_for(Duration::from_secs(30)).unwrap(), Waiting::Over);
+    }
+
+    #[test]
+    fn releases_are_told_apart() {
+        for (release, tells) in [("6.11.0", true), ("6.18.44-fc", true), ("7.0-rc1", true), ("6.8.0-90", false), ("5.19", false)] {
+            assert_eq!(tells_the_end(release), tells, "{release}");
+        }
+        assert!(!tells_the_end("") && !tells_the_end("6") && !tells_the_end("next"));
     }
 
     #[test]

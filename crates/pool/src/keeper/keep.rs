@@ -222,6 +222,7 @@ impl Keeper {
     pub(super) fn unused(self: &Rc<Self>, socket: SocketId, stream: TcpStream) {
         self.sockets.borrow_mut().insert(socket, Held::Warm(stream));
         self.stock.borrow_mut().unused(Instant::now(), socket);
+        self.has_more(socket);
         self.changed.notify_one();
         self.act();
     }
@@ -296,6 +297,7 @@ impl Keeper {
             Ok(stream) => {
                 self.sockets.borrow_mut().insert(socket, Held::Warm(stream));
                 self.stock.borrow_mut().connected(now, socket);
+                self.has_more(socket);
                 self.changed.notify_one(); // it may stay, and has to be watched then
             }
             Err(error) => {
@@ -320,6 +322,7 @@ impl Keeper {
         if let Err(Ok((socket, stream))) = told {
             self.sockets.borrow_mut().insert(socket, Held::Warm(stream));
             self.stock.borrow_mut().unused(Instant::now(), socket);
+            self.has_more(socket);
         }
     }
 

@@ -1,16 +1,17 @@
 //! Who looks at an instance's calls: a thread of its own, so that a tenant who has his threads looked at for long, or has them handed a socket while the
 //! kernel does not let them run, holds up nobody but himself.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::SocketAddrV4;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
 
 use nearpath_kernel::foreign::{self, Foreign};
 use nearpath_kernel::seccomp::handover::Handed;
-use nearpath_kernel::seccomp::listener::{Call, Listener};
+use nearpath_kernel::seccomp::listener::{Call, Listener, Waiting};
 use nearpath_kernel::sockets::{self, Change, Options, State};
 use rustix::fs::OFlags;
 use rustix::net::{AddressFamily, ipproto, sockopt};
@@ -47,6 +48,7 @@ pub(super) struct Clerk {
     answers: Receiver<Option<OwnedFd>>,
     looks_around: bool,
     threads: Threads,
+    untold: Untold,
 }
 
 impl Clerk {
@@ -58,17 +60,29 @@ impl Clerk {
         looks_around: bool,
     ) -> Self {
         let Handed { listener, fresh_v4, fresh_v6 } = handed;
-        Self { listener, fresh_v4, fresh_v6, places, trays, ask, answers, looks_around, threads: Threads::default() }
+        Self { listener, fresh_v4, fresh_v6, places, trays, ask, answers, looks_around, threads: Threads::default(), untold: Untold::default() }
     }
 
     /// Until all that could call have ended.
     pub(super) fn work(self) {
         loop {
-            match self.listener.wait() {
-                Ok(Some(call)) => self.answer(&call),
-                Ok(None) => return,
-                Err(error) => return tracing::error!(%error, "an instance's connects fail from now on"),
+            match self.next() {
+                Ok(Waiting::Call(call)) => self.answer(&call),
+                Ok(Waiting::Nothing) => self.tell(),
+                Ok(Waiting::Over) => return self.tell(),
+                Err(error) => {
+                    self.tell();
+                    return tracing::error!(%error, "an instance's connects fail from now on");
+                }
             }
+        }
+    }
+
+    fn next(&self) -> io::Result<Waiting> {
+        match self.untold.due().map(|due| due.saturating_duration_since(Instant::now())) {
+            Some(Duration::ZERO) => Ok(Waiting::Nothing),
+            Some(left) => self.listener.wait_for(left),
+            None => Ok(self.listener.wait()?.map_or(Waiting::Over, Waiting::Call)),
         }
     }
 
@@ -83,6 +97,13 @@ impl Clerk {
         }
     }
 
+    /// Says what was taken.
+    fn tell(&self) {
+        for (number, socket, handed) in self.untold.take() {
+            let _ = self.ask.send(Asked::Taken(number, socket, handed)); // as above
+        }
+    }
+
     fn wanted(&self, call: &Call) -> Option<(usize, Family)> {
         let mut address = [0; ADDRESS];
         let address = address.get_mut(..call.length)?;
@@ -90,17 +111,17 @@ impl Clerk {
         decide::wanted(address, &self.places)
     }
 
-    /// All that is learnt of the caller lies between two moments in which it waits for the answer, so it is of this caller and no other.
+    /// All that is learnt of the caller lies between two moments in which it waits for the answer, so it is of this caller and no other: who is dead
+    /// cannot be handed anything.
     fn give(&self, call: &Call, number: usize, family: Family) -> Result<(), Doubt> {
         let look = self.look(call, family)?;
-        if !self.listener.waits(call) {
-            return Err(Doubt::Hidden);
-        }
         if let Some((socket, warm)) = self.ready(number, family) {
             let handed = self.hand(call, &warm, &look);
-            let _ = self.ask.send(Asked::Taken(number, socket, handed.is_ok())); // as above
+            drop(warm);
+            self.took(number, socket, handed.is_ok());
             return handed.map_err(|_| Doubt::Hidden);
         }
+        self.tell();
         let asked = self.ask.send(Asked::Warm(number, family)).ok();
         let warm = asked.and_then(|()| self.answers.recv().ok()).flatten().ok_or(Doubt::Empty)?;
         self.hand(call, &warm, &look).map_err(|_| Doubt::Hidden)
@@ -109,6 +130,14 @@ impl Clerk {
     /// What lies ready: nobody has to be woken for it.
     fn ready(&self, number: usize, family: Family) -> Option<(SocketId, OwnedFd)> {
         self.trays[number].as_ref().filter(|_| family == Family::V4)?.take()
+    }
+
+    /// The first one may wait to be told; of several, the last that lay ready may not.
+    fn took(&self, number: usize, socket: SocketId, handed: bool) {
+        let several = self.untold.add(number, socket, handed);
+        if several && self.trays[number].as_ref().is_none_or(|tray| tray.len() == 0) {
+            self.tell();
+        }
     }
 
     fn hand(&self, call: &Call, warm: &OwnedFd, look: &Look) -> io::Result<()> {
@@ -167,6 +196,37 @@ impl Threads {
             known.remove(0);
         }
         known.push(Arc::clone(thread));
+    }
+}
+
+/// What was taken, and the pool's thread does not know yet. Its work (another connection is opened) would else run between a request and its answer.
+#[derive(Default)]
+struct Untold {
+    taken: RefCell<Vec<(usize, SocketId, bool)>>,
+    due: Cell<Option<Instant>>,
+}
+
+/// How long it does not know: within this most answers have come. So much later a connection ends, too, that is closed at once; and so much longer than
+/// else clients find nothing that come for the last one.
+const UNTOLD: Duration = Duration::from_micros(500);
+
+impl Untold {
+    /// Whether it is one of several.
+    fn add(&self, number: usize, socket: SocketId, handed: bool) -> bool {
+        let mut taken = self.taken.borrow_mut();
+        taken.push((number, socket, handed));
+        self.due.update(|due| due.or_else(|| Some(Instant::now() + UNTOLD)));
+        taken.len() > 1
+    }
+
+    /// When it is to be told.
+    fn due(&self) -> Option<Instant> {
+        self.due.get()
+    }
+
+    fn take(&self) -> Vec<(usize, SocketId, bool)> {
+        self.due.set(None);
+        self.taken.take()
     }
 }
 
