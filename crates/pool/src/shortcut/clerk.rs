@@ -3,7 +3,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::io;
-use std::net::SocketAddrV4;
+use std::net::{SocketAddr, SocketAddrV4};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
@@ -14,7 +14,7 @@ use nearpath_kernel::seccomp::handover::Handed;
 use nearpath_kernel::seccomp::listener::{Call, Listener, Waiting};
 use nearpath_kernel::sockets::{self, Change, Options, State};
 use rustix::fs::OFlags;
-use rustix::net::{AddressFamily, ipproto, sockopt};
+use rustix::net::{ipproto, sockopt};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::decide::{self, Doubt, Family, Nature};
@@ -60,7 +60,18 @@ impl Clerk {
         looks_around: bool,
     ) -> Self {
         let Handed { listener, fresh_v4, fresh_v6 } = handed;
-        Self { listener, fresh_v4, fresh_v6, places, trays, ask, answers, looks_around, threads: Threads::default(), untold: Untold::default() }
+        Self {
+            listener,
+            fresh_v4,
+            fresh_v6,
+            places,
+            trays,
+            ask,
+            answers,
+            looks_around,
+            threads: Threads::default(),
+            untold: Untold::default(),
+        }
     }
 
     /// Until all that could call have ended.
@@ -154,7 +165,8 @@ impl Clerk {
         if self.looks_around {
             alone(&thread, call.descriptor, !blocking)?;
         }
-        let changes = self.fresh(family)?.changes(&own).map_err(Doubt::Option)?;
+        let changes =
+            self.fresh(family)?.changes(&own, self.listener.has_heard_of_odd_options()).map_err(Doubt::Option)?;
         Ok(Look { changes, blocking, close_at_exec: thread.closes_at_exec(call.descriptor).map_err(hidden)? })
     }
 
@@ -254,17 +266,14 @@ fn alone(thread: &Foreign, descriptor: i32, may_be_watched: bool) -> Result<(), 
     Ok(())
 }
 
+/// Sockets of other families may have addresses of these (`AF_SMC`), but not this protocol.
 fn nature(socket: impl AsFd) -> io::Result<(Nature, bool)> {
-    let family = match sockopt::socket_domain(&socket)? {
-        AddressFamily::INET => Some(Family::V4),
-        AddressFamily::INET6 => Some(Family::V6),
-        _ => None,
-    };
     let tcp = sockopt::socket_protocol(&socket)? == Some(ipproto::TCP);
-    let local = std::net::SocketAddr::try_from(rustix::net::getsockname(&socket)?)?;
+    let local = SocketAddr::try_from(rustix::net::getsockname(&socket)?)?;
+    let family = if local.is_ipv4() { Family::V4 } else { Family::V6 };
     let flags = rustix::fs::fcntl_getfl(&socket)?;
     let nature = Nature {
-        family: family.filter(|_| tcp),
+        family: tcp.then_some(family),
         closed: sockets::state(&socket)? == State::Closed,
         bound: local.port() != 0 || !local.ip().is_unspecified(),
         odd_flags: !(flags - OFlags::NONBLOCK - OFlags::RDWR).is_empty(),

@@ -88,10 +88,13 @@ mod tests {
     fn the_newest_that_is_quiet_comes_first() {
         let server = TcpListener::bind("127.0.0.1:0").unwrap();
         let tray = Tray::default();
-        let mut peers: Vec<_> = [1, 2, 3].map(SocketId).map(|socket| {
-            tray.lay(socket, TcpStream::connect(server.local_addr().unwrap()).unwrap().into());
-            server.accept().unwrap().0
-        }).into();
+        let mut peers: Vec<_> = [1, 2, 3]
+            .map(SocketId)
+            .map(|socket| {
+                tray.lay(socket, TcpStream::connect(server.local_addr().unwrap()).unwrap().into());
+                server.accept().unwrap().0
+            })
+            .into();
         peers[2].write_all(b"!").unwrap();
         while is_quiet(&tray.lock()[2].1) {
             std::thread::yield_now();
