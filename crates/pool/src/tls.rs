@@ -18,7 +18,7 @@ use tokio_rustls::TlsConnector;
 
 use crate::adapters::bench::{Bench, Got, Kept, Reused};
 use crate::adapters::socket::Socket;
-use crate::adapters::{Room, Rooms, Visit};
+use crate::adapters::{Idlers, Room, Rooms, Visit};
 use crate::destination::Destination;
 use crate::keeper::{Lease, Need, NoConnection};
 use crate::ledger::Ledger;
@@ -31,13 +31,9 @@ impl Room for Speaker {
         Self(connector(to).and_then(|connector| Ok((connector, name(&to.egress.host)?))))
     }
 
-    fn oldest(&self) -> Option<Instant> {
+    fn idlers(&self) -> Option<&dyn Idlers> {
         None
     }
-
-    fn close_oldest(&self) {}
-
-    fn shut(&self) {}
 }
 
 /// Connections with TLS on them that nobody has used.
@@ -61,16 +57,8 @@ impl Room for Ready {
         Self(Bench::new(to))
     }
 
-    fn oldest(&self) -> Option<Instant> {
-        self.0.oldest()
-    }
-
-    fn close_oldest(&self) {
-        self.0.close_oldest();
-    }
-
-    fn shut(&self) {
-        self.0.shut();
+    fn idlers(&self) -> Option<&dyn Idlers> {
+        Some(&*self.0)
     }
 }
 

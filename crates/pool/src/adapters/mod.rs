@@ -23,7 +23,7 @@ use crate::keeper::Backends;
 use crate::ledger::Ledger;
 use crate::unwritten::Unwritten;
 
-pub use rooms::{Room, Rooms};
+pub use rooms::{Idlers, Room, Rooms};
 
 /// One connection of a function to a destination whose protocol is understood.
 #[derive(Clone)]

@@ -16,6 +16,7 @@ mod tests;
 
 use super::carry::reset_at_close;
 use super::guests::Pass;
+use crate::adapters::pump::sleep;
 use crate::keeper::{Lease, NoConnection};
 use crate::ledger::Ledger;
 
@@ -126,7 +127,7 @@ impl<'a> Carrier<'a> {
                 shut(server)?;
                 said_all = true;
             }
-            confirmed |= said_all && has_all(server);
+            confirmed |= said_all && has_all(server)?;
             if confirmed && (heard_all && back.is_empty() || self.gone) {
                 return Ok(());
             }
@@ -136,7 +137,7 @@ impl<'a> Carrier<'a> {
             tokio::select! {
                 biased;
                 _ = here.changed(), if !self.gone => self.leave(),
-                () = sleep(until) => match said_all && has_all(server) {
+                () = sleep(until) => match said_all && has_all(server)? {
                     true => confirmed = true,
                     false => return Err(io::Error::other(LATE)),
                 },
@@ -244,13 +245,13 @@ fn shut(server: &TcpStream) -> io::Result<()> {
 }
 
 /// Whether the destination's machine has confirmed all bytes, and the end after them.
-fn has_all(server: &TcpStream) -> bool {
-    state(server).is_ok_and(|state| state != State::Ending)
-}
-
-async fn sleep(until: Option<Instant>) {
-    match until {
-        Some(until) => tokio::time::sleep_until(until.into()).await,
-        None => std::future::pending().await,
+///
+/// # Errors
+/// When it has reset the connection: that ends it as well, and confirms nothing.
+fn has_all(server: &TcpStream) -> io::Result<bool> {
+    let ended = state(server).is_ok_and(|state| state != State::Ending); // before the error: nothing comes in between
+    match server.take_error()? {
+        Some(error) => Err(error),
+        None => Ok(ended),
     }
 }

@@ -28,6 +28,7 @@ use tokio::net::TcpStream;
 use crate::destination::Destination;
 
 pub(crate) use keep::Keeper;
+pub(crate) use quiet::is_quiet;
 
 /// A connection that counts towards its destination's ceiling until this is dropped.
 #[derive(Debug)]

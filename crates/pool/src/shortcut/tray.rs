@@ -7,9 +7,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rustix::io::Errno;
-use rustix::net::{RecvFlags, recv};
-
+use crate::keeper::is_quiet;
 use crate::stock::SocketId;
 
 /// So many lie on one at the most: as many connections as begin before anybody is told of the first.
@@ -48,11 +46,6 @@ impl Tray {
     fn lock(&self) -> MutexGuard<'_, Vec<(SocketId, OwnedFd)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Open, and nothing to read.
-fn is_quiet(socket: &OwnedFd) -> bool {
-    recv(socket, &mut [0u8; 1][..], RecvFlags::PEEK | RecvFlags::DONTWAIT).is_err_and(|error| error == Errno::AGAIN)
 }
 
 #[cfg(test)]

@@ -38,9 +38,9 @@ pub struct End {
     pub node: Node,
     /// The device's name there.
     pub device: String,
-    /// Its IPv4 address, one of a network of 30 bits.
+    /// Its IPv4 address, one of a network of 30 bits; unspecified (`0.0.0.0`) where it has none.
     pub v4: Ipv4Addr,
-    /// Its IPv6 address, one of a network of 64 bits.
+    /// Its IPv6 address, one of a network of 64 bits; unspecified (`::`) where it has none.
     pub v6: Ipv6Addr,
 }
 
@@ -152,11 +152,13 @@ impl Cable {
             let mut devices = end.node.devices()?;
             let device = devices.index(&end.device)?;
             devices.size(device, link.mtu, WAITING)?;
-            devices.address(device, (IpAddr::V4(end.v4), 30))?;
-            devices.address(device, (IpAddr::V6(end.v6), 64))?;
+            let addresses = [(IpAddr::V4(end.v4), 30), (IpAddr::V6(end.v6), 64)];
+            let mut given = addresses.into_iter().filter(|(address, _)| !address.is_unspecified());
+            given.try_for_each(|prefix| devices.address(device, prefix))?;
             devices.up(device)?;
         }
-        self.0.ends.iter().try_for_each(|end| end.node.await_address(end.v6))
+        let mut ends = self.0.ends.iter().filter(|end| !end.v6.is_unspecified());
+        ends.try_for_each(|end| end.node.await_address(end.v6))
     }
 
     fn change_each(&self, links: [Option<&Link>; 2]) -> io::Result<()> {

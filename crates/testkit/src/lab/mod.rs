@@ -3,7 +3,8 @@
 //! [`Lab::node`] makes a namespace, [`Lab::link`] joins two by a pair of TUN devices with a thread between them that holds
 //! each packet as long as [`Link`] says. The kernel's own netem would do that in fewer steps, but is not in every kernel. What
 //! happens to which packet is decided by a state machine without clock (`line`) from seed and number alone, so a run repeats.
-//! Links route, nothing bridges: a node with two links and [`Node::forward`] is a router between them.
+//! Links route, nothing bridges: a node with two links and [`Node::forward`] is a router between them. [`nat`] has sites behind
+//! routers that translate addresses.
 //!
 //! ```no_run
 //! use std::process::Command;
@@ -28,6 +29,7 @@ mod driver;
 mod leftovers;
 mod line;
 mod link;
+pub mod nat;
 mod node;
 
 use std::io;
@@ -82,7 +84,12 @@ impl Lab {
     pub fn link(&mut self, first: &Node, second: &Node, link: &Link) -> io::Result<Cable> {
         let number = u16::try_from(self.cables.len()).ok().filter(|&number| number < LINKS);
         let number = number.ok_or_else(|| io::Error::other("a lab has 2560 links at the most"))?;
-        let cable = Cable::lay([end(first, number, 1), end(second, number, 2)], link)?;
+        self.lay([end(first, number, 1), end(second, number, 2)], link)
+    }
+
+    /// Joins two nodes by devices and addresses of the caller's choice.
+    fn lay(&mut self, ends: [End; 2], link: &Link) -> io::Result<Cable> {
+        let cable = Cable::lay(ends, link)?;
         self.cables.push(cable.clone());
         Ok(cable)
     }

@@ -18,7 +18,7 @@ use std::rc::{Rc, Weak};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use super::Visit;
+use super::{Idlers, Visit};
 use crate::destination::Destination;
 use crate::keeper::{Lease, Need, NoConnection};
 use crate::ledger::Ledger;
@@ -136,25 +136,23 @@ impl<F: Clone + PartialEq + 'static, T: Reused> Bench<F, T> {
             Err(old) => old.close(),
         }
     }
+}
 
-    /// Idle connections.
-    pub fn idle(&self) -> usize {
-        self.shelf.borrow().len()
-    }
-
-    /// Since when the one waits that waits longest.
-    pub fn oldest(&self) -> Option<Instant> {
+impl<F: Clone + PartialEq + 'static, T: Reused> Idlers for Bench<F, T> {
+    fn oldest(&self) -> Option<Instant> {
         self.shelf.borrow().oldest()
     }
 
-    /// Closes the one that waits longest, for a client that it cannot serve.
-    pub fn close_oldest(&self) {
+    fn idle(&self) -> usize {
+        self.shelf.borrow().len()
+    }
+
+    fn close_oldest(&self) {
         let oldest = self.shelf.borrow_mut().take_oldest();
         oldest.into_iter().for_each(T::close);
     }
 
-    /// Closes what is idle, and from now on what is given back.
-    pub fn shut(&self) {
+    fn shut(&self) {
         self.shut.set(true);
         while self.idle() > 0 {
             self.close_oldest();

@@ -174,3 +174,32 @@ async fn no_more_is_held_than_its_bound() {
     })
     .await;
 }
+
+/// A server that says its end, reads nothing, and dies: its machine has not confirmed what was written.
+#[tokio::test]
+async fn a_reset_confirms_nothing() {
+    within(async {
+        const MUCH: usize = 900_000; // more than is taken in for a program that does not read
+        let (_guests, pass) = guests("flush=20s");
+        let ledger = Ledger::default();
+        let ((mut function, node), (out, mut server)) = (pair().await, pair().await);
+        let (let_in, connect) = later(out);
+        let_in.send(()).unwrap();
+        let writes = async {
+            server.shutdown().await.unwrap();
+            let (more, many) = (vec![b'x'; MUCH], MUCH as u64);
+            function.write_all(&more).await.unwrap();
+            drop(function);
+            while ledger.sent.get() < many {
+                tokio::time::sleep(LOOK).await;
+            }
+            tokio::time::sleep(LOOK * 3).await; // it has looked, and waits
+            server.set_zero_linger().unwrap();
+            drop(server);
+        };
+        let (run, ()) = tokio::join!(Carrier::new(&node, &pass, &ledger).run(connect), writes);
+        let lost = run.expect_err("what was reset was not delivered");
+        assert!(lost.taken && lost.gone, "{lost:?}");
+    })
+    .await;
+}

@@ -1,0 +1,116 @@
+//! A follower, and a leader's words written by hand.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use nearpath_types::SpiffeId;
+
+use super::{Action, Agent, Event, Message, Settings, State};
+use crate::candidate::{Key, Kind, Transport};
+use crate::probe::Probe;
+use crate::session::{Grant, Role, Session};
+
+const BASE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1)), 40_000);
+
+/// The leader's side, in miniature.
+struct Leader {
+    session: Session,
+    number: u64,
+    follower: Agent,
+    now: Instant,
+}
+
+fn key(port: u16) -> Key {
+    Key { transport: Transport::Udp, base: BASE, remote: SocketAddr::from(([192, 0, 2, 1], port)) }
+}
+
+impl Leader {
+    fn new() -> Self {
+        let grant = Grant { id: [1; 16], secret: [2; 32], expires: 9 };
+        let (a, b) = (SpiffeId::gateway("test", "a"), SpiffeId::gateway("test", "b"));
+        let now = Instant::now();
+        let session = |me, peer| Session::new(&grant, me, peer, now + Duration::from_secs(60)).unwrap();
+        let mut follower = Agent::new(session(&b, &a), Settings::default(), 3, now);
+        let local = Event::Local { kind: Kind::Host, transport: Transport::Udp, addr: BASE, base: BASE };
+        follower.take(local, now);
+        Self { session: session(&a, &b), number: 0, follower, now }
+    }
+
+    /// Sends a probe from a port: the probes that come back, and the pair that the follower takes.
+    fn say(&mut self, port: u16, answer: Option<u64>, nominates: Option<u16>) -> (Vec<Probe>, Option<Key>) {
+        self.number += 1;
+        let ask = answer.is_none().then_some(self.number);
+        let probe = Probe { from: Role::Leader, nonce: 1, ask, answer, nominates, seen: None };
+        let bytes = probe.encode(&self.session).to_vec();
+        let actions = self.follower.take(Event::Datagram { base: BASE, from: key(port).remote, bytes }, self.now);
+        let back = actions.iter().filter_map(|action| match action {
+            Action::Send { bytes, .. } => Probe::decode(bytes, &self.session).ok(),
+            _ => None,
+        });
+        let used = actions.iter().find_map(|action| match action {
+            Action::Use(key) => Some(*key),
+            _ => None,
+        });
+        (back.collect(), used)
+    }
+
+    /// Makes a pair work for the follower.
+    fn prove(&mut self, port: u16) {
+        let (back, _) = self.say(port, None, None);
+        let asked = back.iter().find_map(|probe| probe.ask).expect("it asks as well");
+        self.say(port, Some(asked), None);
+    }
+}
+
+#[test]
+fn only_what_works_is_agreed_to() {
+    let mut leader = Leader::new();
+    let (back, used) = leader.say(1, None, Some(1));
+    assert_eq!((back.len(), back[0].nominates, used), (1, None, None));
+    leader.prove(1);
+    let (back, used) = leader.say(1, None, Some(1));
+    assert_eq!((back.len(), back[0].nominates, used), (1, Some(1), Some(key(1))));
+}
+
+#[test]
+fn the_newest_nomination_counts_and_may_be_said_again() {
+    let mut leader = Leader::new();
+    leader.prove(1);
+    leader.prove(2);
+    assert_eq!(leader.say(2, None, Some(2)).1, Some(key(2)));
+    let (back, used) = leader.say(1, None, Some(1));
+    assert_eq!((back[0].nominates, used), (None, None), "it is older");
+    let (back, used) = leader.say(1, None, Some(2));
+    assert_eq!((back[0].nominates, used), (None, None), "it was for another pair");
+    let (back, used) = leader.say(2, None, Some(2));
+    assert_eq!((back[0].nominates, used), (Some(2), None), "its answer was lost");
+    assert_eq!(leader.say(1, None, Some(3)).1, Some(key(1)));
+    assert_eq!(leader.follower.state(), State::Direct(key(1)));
+}
+
+#[test]
+fn who_has_settled_for_the_relay_agrees_to_nothing() {
+    let mut leader = Leader::new();
+    leader.prove(1);
+    leader.follower.take(Event::Told(Message::Relay), leader.now);
+    assert_eq!(leader.say(1, None, Some(1)), (Vec::new(), None));
+    assert_eq!(leader.follower.state(), State::Relayed);
+}
+
+#[test]
+fn an_answer_counts_where_the_ask_went_and_once() {
+    let mut leader = Leader::new();
+    let (back, _) = leader.say(1, None, None);
+    leader.say(2, Some(back[0].ask.unwrap()), None);
+    assert_eq!(leader.say(1, None, Some(1)).1, None, "the answer came from elsewhere");
+}
+
+#[test]
+fn each_ask_is_answered_by_one_probe_with_where_it_came_from() {
+    let mut leader = Leader::new();
+    for port in 1..=16 {
+        let (back, _) = leader.say(port, None, None);
+        assert_eq!((back.len(), back[0].seen), (1, Some(key(port).remote)));
+    }
+    assert!(leader.say(17, None, None).0.is_empty(), "so many addresses are none of one peer's");
+}

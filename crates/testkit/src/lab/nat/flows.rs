@@ -1,0 +1,39 @@
+//! The memory of a router's connection tracking, and its loss.
+
+use std::io;
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with};
+
+/// "Delete flows", of the subsystem for connection tracking (linux/netfilter/nfnetlink_conntrack.h).
+const DELETE: u16 = (1 << 8) | 2;
+/// A request whose end is told (linux/netlink.h).
+const REQUEST_AND_ACKNOWLEDGE: u16 = 1 | 4;
+/// Octets of the header of a message, and of the one for netfilter that follows.
+const HEADER: u32 = 16;
+const NETFILTER_HEADER: u32 = 4;
+
+/// Makes connection tracking forget all flows of the calling thread's network namespace.
+pub(super) fn forget() -> io::Result<()> {
+    let flags = SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, Some(netlink::NETFILTER))?;
+    send(&socket, &everything(), SendFlags::empty())?;
+    let mut answer = [0; 64];
+    recv(&socket, &mut answer, RecvFlags::empty())?;
+    // After the header comes the error's number, negative; zero when it was done.
+    match i32::from_ne_bytes([answer[16], answer[17], answer[18], answer[19]]) {
+        0 => Ok(()),
+        error => Err(Errno::from_raw_os_error(-error).into()),
+    }
+}
+
+/// The request. Without attributes, and of no family, it means every flow.
+fn everything() -> Vec<u8> {
+    let mut request = Vec::new();
+    request.extend((HEADER + NETFILTER_HEADER).to_ne_bytes());
+    request.extend(DELETE.to_ne_bytes());
+    request.extend(REQUEST_AND_ACKNOWLEDGE.to_ne_bytes());
+    request.extend([0; 8]); // sequence and sender: one question, one answer
+    request.extend([0; NETFILTER_HEADER as usize]);
+    request
+}

@@ -1,0 +1,140 @@
+//! The rules of one router, as text for `nft`.
+//!
+//! Linux by itself is a port-restricted NAT: it keeps the source port where it can, keeps the mapping as long as any flow of
+//! that source lives, and its connection tracking lets in only answers. The other kinds need a memory of their own: `mapped`
+//! says whose an outside port is, `written` whom was written to from it. Both are filled from packets that have just been
+//! translated, and asked for the first packet of a flow from outside.
+
+use std::fmt::Write;
+use std::net::Ipv4Addr;
+
+use super::kind::{Family, Filtering, Kind, Mapping, Plan};
+
+/// The device of every router that leads outwards.
+pub(super) const OUT: &str = "wan";
+/// After what time without a packet an outside port of TCP is nobody's any more (RFC 5382, REQ-5: not less than 2 h 4 min).
+const TCP_LIFETIME: u64 = 124 * 60;
+
+/// The rules of a router with that outside address; empty: it only routes.
+pub(super) fn rules(plan: &Plan, outside: Ipv4Addr) -> String {
+    if plan.kind == Kind::None {
+        return String::new();
+    }
+    let translation = if translates(plan) { translation(plan, outside) } else { String::new() };
+    translation + &wall(plan, outside)
+}
+
+/// What makes such a router forget what its rules remember.
+pub(super) fn forgetting(plan: &Plan) -> &'static str {
+    if translates(plan) { "flush map ip nat mapped\nflush set ip nat written\n" } else { "" }
+}
+
+fn translates(plan: &Plan) -> bool {
+    plan.kind.mapping(Family::V4).is_some_and(|mapping| mapping != Mapping::Unchanged)
+}
+
+/// What is let through, and what to the router itself.
+///
+/// Packets that nobody waits for must not leave a trace: a flow that they began would take the port from who writes to them
+/// next. Dropped before the end of `input` or `forward`, they are forgotten.
+fn wall(plan: &Plan, outside: Ipv4Addr) -> String {
+    let udp = if plan.kind.passes_udp() { "" } else { "meta l4proto udp drop" };
+    let refuse = if plan.refuses { "meta l4proto tcp reject with tcp reset\n reject" } else { "drop" };
+    format!(
+        r#"
+table inet wall {{
+  chain through {{
+    type filter hook forward priority filter; policy accept;
+    {udp}
+    ct state invalid drop
+    ct state established,related accept
+    iifname != "{OUT}" accept
+    ct status dnat accept
+    {refuse}
+  }}
+  chain own {{
+    type filter hook input priority filter; policy accept;
+    ct state established,related accept
+    iifname "{OUT}" {refuse}
+    ip daddr {outside} drop
+  }}
+}}
+"#
+    )
+}
+
+/// Source translation, and the ways in that connection tracking alone does not give.
+fn translation(plan: &Plan, outside: Ipv4Addr) -> String {
+    let random = match plan.kind.mapping(Family::V4) {
+        Some(Mapping::AddressAndPortDependent) => " fully-random",
+        _ => "",
+    };
+    format!(
+        r#"
+table ip nat {{
+  map mapped {{
+    type inet_proto . inet_service : ipv4_addr . inet_service
+    flags dynamic,timeout
+    size 65535
+  }}
+  set written {{
+    type inet_proto . ipv4_addr . inet_service
+    flags dynamic,timeout
+    size 65535
+  }}
+  chain leave {{
+    type nat hook postrouting priority srcnat;
+    oifname "{OUT}" snat to {outside}{random}
+    meta mark 1 snat to {outside}{random}
+  }}
+  chain enter {{
+    type nat hook prerouting priority dstnat;
+    {}
+  }}
+  chain learn {{
+    type filter hook postrouting priority srcnat + 10;
+    oifname "{OUT}" jump note
+    ct status snat ct status dnat jump note
+  }}
+  chain note {{
+    {}
+  }}
+}}
+"#,
+        ways_in(plan, outside),
+        notes(plan)
+    )
+}
+
+/// Who is let in although connection tracking does not know them. The mark makes packets that come back into the site have
+/// their source translated, too.
+fn ways_in(plan: &Plan, outside: Ipv4Addr) -> String {
+    let owner = "dnat ip to meta l4proto . th dport map @mapped";
+    let from_outside = match plan.kind.filtering(Family::V4) {
+        Some(Filtering::EndpointIndependent) => format!("iifname \"{OUT}\" {owner}\n"),
+        Some(Filtering::AddressDependent) => {
+            format!("iifname \"{OUT}\" meta l4proto . ip saddr . th dport @written {owner}\n")
+        }
+        _ => String::new(),
+    };
+    let back = format!("iifname != \"{OUT}\" ip daddr {outside} meta mark set 1 {owner}\n");
+    from_outside + if plan.hairpin { &back } else { "" }
+}
+
+/// Who is behind an outside port: the source of the flow's first packet, or of the answers to it.
+fn notes(plan: &Plan) -> String {
+    let mut notes = String::new();
+    if !plan.hairpin && plan.kind.filtering(Family::V4) == Some(Filtering::AddressAndPortDependent) {
+        return notes; // nobody would ask
+    }
+    for (protocol, seconds) in [("udp", plan.lifetime.as_secs()), ("tcp", TCP_LIFETIME)] {
+        for way in ["original", "reply"] {
+            let owner = format!("ct {way} ip saddr . ct {way} proto-src");
+            let key = format!("meta l4proto . th sport timeout {seconds}s");
+            let _ = writeln!(notes, "meta l4proto {protocol} ct direction {way} update @mapped {{ {key} : {owner} }}");
+        }
+        let key = format!("meta l4proto . ip daddr . th sport timeout {seconds}s");
+        let _ = writeln!(notes, "meta l4proto {protocol} update @written {{ {key} }}");
+    }
+    notes
+}

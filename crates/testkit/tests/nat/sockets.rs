@@ -1,0 +1,125 @@
+//! Sockets with a deadline, and TCP connections that begin from a port that others use, too.
+
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use nearpath_testkit::lab::Node;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, listen, socket_with, sockopt};
+
+/// After this a test that waits for something fails.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
+
+/// A UDP socket in a node. Port 0 is any.
+pub(crate) fn udp(node: &Node, address: IpAddr, port: u16) -> UdpSocket {
+    let socket = node.enter(|| UdpSocket::bind((address, port))).unwrap();
+    socket.set_read_timeout(Some(DEADLINE)).unwrap();
+    socket
+}
+
+/// The next datagram: what it says, which is one octet, and who sent it.
+pub(crate) fn receive(socket: &UdpSocket) -> (u8, SocketAddr) {
+    let mut octets = [0; 2];
+    let (length, from) = socket.recv_from(&mut octets).expect("a datagram within the deadline");
+    assert_eq!(length, 1);
+    (octets[0], from)
+}
+
+/// The datagrams up to the one that says `last`.
+pub(crate) fn until(socket: &UdpSocket, last: u8) -> Vec<(u8, SocketAddr)> {
+    let all = std::iter::repeat_with(|| receive(socket));
+    all.take_while(|&(octet, _)| octet != last).collect()
+}
+
+pub(crate) fn send(socket: &UdpSocket, octet: u8, to: SocketAddr) {
+    assert_eq!(socket.send_to(&[octet], to).unwrap(), 1);
+}
+
+/// A TCP socket at an address and port that it shares with others of the same machine.
+fn shared(node: &Node, at: SocketAddr) -> OwnedFd {
+    let family = if at.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = node.enter(|| socket_with(family, SocketType::STREAM, flags, None)).unwrap();
+    sockopt::set_socket_reuseaddr(&socket, true).unwrap();
+    sockopt::set_socket_reuseport(&socket, true).unwrap();
+    bind(&socket, &at).unwrap();
+    socket
+}
+
+/// A port of a machine that others can share, and a socket that holds it.
+pub(crate) fn port(node: &Node, address: IpAddr) -> (SocketAddr, OwnedFd) {
+    let holder = shared(node, (address, 0).into());
+    let at = rustix::net::getsockname(&holder).unwrap().try_into().unwrap();
+    (at, holder)
+}
+
+/// Listens; accepting does not block. A place has one listener in the whole of a test: one that was closed lives on for a
+/// moment in a program that another test is just starting, and would take connections.
+pub(crate) fn listener(node: &Node, at: SocketAddr) -> TcpListener {
+    let socket = shared(node, at);
+    listen(&socket, 16).unwrap();
+    socket.into()
+}
+
+/// Waits until a connection comes in.
+pub(crate) fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
+    assert!(wait(listener, PollFlags::IN, DEADLINE), "nobody connected within the deadline");
+    let (stream, from) = listener.accept().unwrap();
+    stream.set_read_timeout(Some(DEADLINE)).unwrap();
+    (stream, from)
+}
+
+/// A connection that has begun.
+pub(crate) struct Dial(OwnedFd);
+
+/// Sends the SYN. What it leads to ends with the socket, without a farewell, so that the next dial finds the same ports free.
+pub(crate) fn dial(node: &Node, from: SocketAddr, to: SocketAddr) -> Dial {
+    let socket = shared(node, from);
+    sockopt::set_socket_linger(&socket, Some(Duration::ZERO)).unwrap();
+    assert_eq!(connect(&socket, &to), Err(Errno::INPROGRESS));
+    Dial(socket)
+}
+
+impl Dial {
+    /// Whether it has ended, and how; `None` as long as nobody answers.
+    pub(crate) fn now(&self) -> Option<Result<(), Errno>> {
+        self.within(Duration::ZERO)
+    }
+
+    /// Waits until it has ended.
+    pub(crate) fn ended(&self) -> Result<(), Errno> {
+        self.within(DEADLINE).expect("an answer within the deadline")
+    }
+
+    fn within(&self, time: Duration) -> Option<Result<(), Errno>> {
+        wait(&self.0, PollFlags::OUT, time).then(|| sockopt::socket_error(&self.0).unwrap())
+    }
+
+    /// The connection, whose reading has a deadline.
+    pub(crate) fn stream(self) -> TcpStream {
+        self.ended().unwrap();
+        let stream = TcpStream::from(self.0);
+        stream.set_nonblocking(false).unwrap();
+        stream.set_read_timeout(Some(DEADLINE)).unwrap();
+        stream
+    }
+}
+
+fn wait(what: impl AsFd, event: PollFlags, time: Duration) -> bool {
+    let time = Timespec::try_from(time).unwrap();
+    poll(&mut [PollFd::new(&what, event)], Some(&time)).unwrap() > 0
+}
+
+/// One octet there and one back: what was sent on the same way before has arrived, and so have its answers.
+pub(crate) fn round_trip([near, far]: [&TcpStream; 2]) -> io::Result<()> {
+    one_way(near, far)?;
+    one_way(far, near)
+}
+
+fn one_way(mut from: &TcpStream, mut to: &TcpStream) -> io::Result<()> {
+    from.write_all(b"b")?;
+    to.read_exact(&mut [0])
+}
