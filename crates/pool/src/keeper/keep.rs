@@ -9,17 +9,16 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use nearpath_types::FunctionId;
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::{AbortHandle, spawn_local};
-use tokio::time::timeout;
 
 use super::declared::Declared;
-use super::dial::{LONGEST, dial, set_up};
-use super::names::{Home, Names};
+use super::dial::set_up;
+use super::names::Names;
 use super::quiet::is_quiet;
 use super::trays::{Lifted, Trays};
 use super::wait::{Refused, Told, Waiting};
@@ -27,11 +26,8 @@ use super::{Backends, Gone, Lease, Need, NoConnection};
 use crate::adapters::Rooms;
 use crate::destination::{Destination, Key};
 use crate::ledger::Ledger;
-use crate::stock::{Action, Answer, Asker, KeyId, SocketId, Stock, Terms, Ticket, Why};
+use crate::stock::{Answer, Asker, KeyId, SocketId, Stock, Terms, Ticket};
 use crate::window::Windows;
-
-/// Longest wait for what a name means, where a connection may be open already.
-const LOOK_UP: Duration = Duration::from_millis(200);
 
 /// All connections to destinations, and who waits for one.
 #[derive(Debug, Default)]
@@ -46,16 +42,16 @@ pub(crate) struct Keeper {
     pub(crate) rooms: Rc<Rooms>,
     pub(super) declared: RefCell<Declared>,
     /// Whether nothing is kept for nobody.
-    resting: Cell<bool>,
+    pub(super) resting: Cell<bool>,
     /// Whether none is ever given away.
-    keeps_all: Cell<bool>,
+    pub(super) keeps_all: Cell<bool>,
     /// What paths bear; `None`: no windows are opened.
     pub(super) windows: RefCell<Option<Windows>>,
     pub(super) trays: RefCell<Trays>,
-    waiting: RefCell<HashMap<Ticket, oneshot::Sender<Told>>>,
-    names: Names,
+    pub(super) waiting: RefCell<HashMap<Ticket, oneshot::Sender<Told>>>,
+    pub(super) names: Names,
     /// Why the connection was not taken that is being reported to the stock.
-    refusal: RefCell<Option<io::Error>>,
+    pub(super) refusal: RefCell<Option<io::Error>>,
 }
 
 /// A connection that nobody has been given.
@@ -183,7 +179,7 @@ impl Keeper {
 
     /// Whether what would be taken next is of another family: of `AF_INET6` while `v4` is wanted, or the other way round.
     pub(crate) fn differs(&self, to: &Destination, v4: bool) -> bool {
-        let next = self.id(&to.key).and_then(|id| self.stock.borrow().newest(id));
+        let next = self.id(&to.key).and_then(|id| self.stock.borrow().warm(id).next());
         let sockets = self.sockets.borrow();
         match next.and_then(|socket| sockets.get(&socket)) {
             Some(Held::Warm(stream)) => stream.local_addr().is_ok_and(|own| own.is_ipv4() != v4),
@@ -249,6 +245,7 @@ impl Keeper {
     pub(super) fn unused(self: &Rc<Self>, socket: SocketId, stream: TcpStream) {
         self.sockets.borrow_mut().insert(socket, Held::Warm(stream));
         self.stock.borrow_mut().unused(Instant::now(), socket);
+        self.has_more(socket);
         self.changed.notify_one();
         self.act();
     }
@@ -280,139 +277,7 @@ impl Keeper {
     }
 }
 
-/// Names that move.
-impl Keeper {
-    /// Where a connection is at home whose destination is one server, wherever that is: a database's. What else has a name may be many.
-    fn home(&self, to: &Destination, stream: &TcpStream) -> Option<Home> {
-        let name = to.name_of_one()?;
-        self.names.home(name, stream.peer_addr().ok()?.ip())
-    }
-
-    fn is_at_home(&self, to: &Destination, stream: &TcpStream) -> bool {
-        self.home(to, stream).is_none_or(|home| home.is_there())
-    }
-
-    /// What lies ready was opened to where such a name led. Whether it still does is asked first, unless that takes long.
-    async fn look_up(&self, to: &Destination) {
-        if let Some(name) = to.name_of_one() {
-            let _ = timeout(LOOK_UP, self.names.addresses(name)).await; // who dials is told of a failure
-        }
-    }
-}
-
-/// What the stock says.
-impl Keeper {
-    /// Does all that there is to do, and has what follows minded.
-    pub(super) fn act(self: &Rc<Self>) {
-        self.obey();
-        self.lay_out();
-        let (due, minded) = (self.stock.borrow().wake_at(), self.minded.get());
-        if due.is_some_and(|due| minded.is_none_or(|minded| due < minded)) {
-            self.changed.notify_one();
-        }
-    }
-
-    pub(super) fn obey(self: &Rc<Self>) {
-        loop {
-            let next = self.stock.borrow_mut().poll();
-            match next {
-                Some(Action::Connect(key, socket)) => self.open(key, socket),
-                Some(Action::Give(ticket, socket)) => self.give(ticket, socket),
-                Some(Action::Refuse(ticket, why)) => self.refuse(ticket, why),
-                Some(Action::Close(socket)) => self.close(socket),
-                Some(Action::Reclaim(key)) => self.reclaim(key),
-                None => break,
-            }
-        }
-    }
-
-    fn open(self: &Rc<Self>, key: KeyId, socket: SocketId) {
-        let Some(to) = self.declared.borrow().destination(key) else {
-            return self.stock.borrow_mut().failed(Instant::now(), socket);
-        };
-        let keeper = Rc::clone(self);
-        let opening = spawn_local(async move {
-            let gives = !keeper.keeps_all.get();
-            let dialled = dial(&keeper.names, &to, Instant::now() + LONGEST, gives).await;
-            keeper.dialled(socket, dialled);
-        });
-        self.sockets.borrow_mut().insert(socket, Held::Opening(opening.abort_handle()));
-    }
-
-    fn dialled(self: &Rc<Self>, socket: SocketId, dialled: io::Result<TcpStream>) {
-        let now = Instant::now();
-        match dialled {
-            Ok(stream) => {
-                self.sockets.borrow_mut().insert(socket, Held::Warm(stream));
-                self.stock.borrow_mut().connected(now, socket);
-                self.changed.notify_one(); // it may stay, and has to be watched then
-            }
-            Err(error) => {
-                self.sockets.borrow_mut().remove(&socket);
-                self.refusal.replace(Some(error));
-                self.stock.borrow_mut().failed(now, socket);
-            }
-        }
-        self.act();
-    }
-
-    fn give(&self, ticket: Ticket, socket: SocketId) {
-        let waiter = self.waiting.borrow_mut().remove(&ticket);
-        let held = self.sockets.borrow_mut().remove(&socket);
-        let Some(Held::Warm(stream)) = held else {
-            return self.stock.borrow_mut().stale(Instant::now(), socket);
-        };
-        let told = match waiter {
-            Some(waiter) => waiter.send(Ok((socket, stream))),
-            None => Err(Ok((socket, stream))),
-        };
-        if let Err(Ok((socket, stream))) = told {
-            self.sockets.borrow_mut().insert(socket, Held::Warm(stream));
-            self.stock.borrow_mut().unused(Instant::now(), socket);
-        }
-    }
-
-    fn refuse(&self, ticket: Ticket, why: Why) {
-        let why = self.why(why);
-        if let Some(waiter) = self.waiting.borrow_mut().remove(&ticket) {
-            let _ = waiter.send(Err(why)); // it may have gone
-        }
-    }
-
-    /// What a clerk has taken in the same moment is not closed: it is handed out.
-    fn close(&self, socket: SocketId) {
-        if self.lift(socket) == Lifted::Taken {
-            return self.stock.borrow_mut().taken(Instant::now(), socket);
-        }
-        let held = self.sockets.borrow_mut().remove(&socket);
-        if let Some(Held::Opening(opening)) = held {
-            opening.abort();
-        }
-        self.stock.borrow_mut().closed(Instant::now(), socket);
-    }
-
-    fn reclaim(&self, key: KeyId) {
-        let to = self.declared.borrow().destination(key);
-        to.map(|to| self.rooms.reclaim(&to.key));
-    }
-
-    fn why(&self, why: Why) -> Refused {
-        match why {
-            Why::Failed => {
-                let error = self.refusal.take();
-                Refused::Failed(error.unwrap_or_else(|| io::Error::other("it did not take the connection")))
-            }
-            Why::Late { failing: true, .. } => {
-                Refused::Because("it has refused connections lately, and none was opened in time")
-            }
-            Why::Late { open, failing: false } => Refused::Late(open),
-            Why::Crowded => Refused::Because("too many clients of this function wait for it"),
-            Why::Gone => Refused::Because(GONE),
-        }
-    }
-}
-
-const GONE: &str = "no instance that declares it is there any more";
+pub(super) const GONE: &str = "no instance that declares it is there any more";
 
 fn refused(to: &Destination, begun: Instant, why: Refused) -> NoConnection {
     let to = to.key.to.clone();

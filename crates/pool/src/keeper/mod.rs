@@ -6,9 +6,11 @@
 
 mod declared;
 mod dial;
+mod home;
 mod keep;
 mod minder;
 pub mod names;
+mod obey;
 mod opening;
 mod quiet;
 mod report;
