@@ -63,10 +63,24 @@ impl Doorway {
     /// Without `CAP_NET_ADMIN`.
     pub fn answer_for(&self, address: Ipv4Addr) -> io::Result<()> {
         self.routes().answer_for(address)?;
+        self.introduce(address);
+        Ok(())
+    }
+
+    /// Takes what is for any address of a network, by the length of its prefix, for good. Behind a forwarder each address is still
+    /// to be introduced ([`introduce`](Self::introduce)).
+    ///
+    /// # Errors
+    /// As [`answer_for`](Self::answer_for).
+    pub fn answer_for_all(&self, network: Ipv4Addr, length: u8) -> io::Result<()> {
+        self.routes().answer_for_all(network, length)
+    }
+
+    /// Has a forwarder know that an address of such a network is here.
+    pub fn introduce(&self, address: Ipv4Addr) {
         if let Some(Apart { station, forwarder }) = &self.apart {
             forwarder.also(Eip(address), *station);
         }
-        Ok(())
     }
 
     /// Takes that back, as far as it was there. Nobody may be let to it any more.

@@ -13,6 +13,7 @@ use nearpath_types::egress::{Host, Tls};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
+use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
@@ -68,7 +69,12 @@ impl Room for Ready {
 /// When there is no connection, or it breaks: the client's is reset then.
 pub async fn serve(mut client: TcpStream, visit: Visit) -> io::Result<()> {
     client.set_nodelay(true)?;
-    let mut socket = match take(&visit).await {
+    let taken = tokio::select! {
+        biased;
+        _ = client.ready(Interest::ERROR) => return Ok(()), // it does not wait any more
+        taken = take(&visit) => taken,
+    };
+    let mut socket = match taken {
         Ok(socket) => socket,
         Err(error) => {
             client.set_zero_linger()?;

@@ -4,7 +4,7 @@ mod diag;
 mod flow;
 mod lock;
 mod options;
-mod raw;
+pub(crate) mod raw;
 mod window;
 
 pub use diag::{Diag, Ended, Ends, Identity};

@@ -12,6 +12,8 @@ enum Care {
     Copy,
     /// The same, and the kernel doubles what it is told (socket(7), `SO_RCVBUF`).
     CopyHalf,
+    /// The same, also where it does not differ if [`TOS`] does: that one changes it.
+    After,
     /// It had to be there when the connection was made, or belongs to the program alone: no other socket will do.
     Refuse,
 }
@@ -26,6 +28,9 @@ struct Entry {
 const fn entry(name: &'static str, level: i32, number: i32, care: Care) -> Entry {
     Entry { name, level, number, care }
 }
+
+/// Setting it sets `SO_PRIORITY`, too (ip(7)).
+const TOS: Entry = entry("IP_TOS", libc::IPPROTO_IP, libc::IP_TOS, Care::Copy);
 
 /// Ways of an IPv4 socket.
 const V4: &[Entry] = &[
@@ -54,7 +59,6 @@ const V4: &[Entry] = &[
     entry("SO_SNDBUF", libc::SOL_SOCKET, libc::SO_SNDBUF, Care::CopyHalf),
     entry("SO_RCVLOWAT", libc::SOL_SOCKET, libc::SO_RCVLOWAT, Care::Copy),
     entry("SO_OOBINLINE", libc::SOL_SOCKET, libc::SO_OOBINLINE, Care::Copy),
-    entry("SO_PRIORITY", libc::SOL_SOCKET, libc::SO_PRIORITY, Care::Copy),
     entry("SO_ZEROCOPY", libc::SOL_SOCKET, libc::SO_ZEROCOPY, Care::Copy),
     entry("SO_TIMESTAMP", libc::SOL_SOCKET, libc::SO_TIMESTAMP, Care::Refuse),
     entry("SO_TIMESTAMPING", libc::SOL_SOCKET, libc::SO_TIMESTAMPING, Care::Refuse),
@@ -68,7 +72,8 @@ const V4: &[Entry] = &[
     entry("SO_TIMESTAMPNS", libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, Care::Refuse),
     entry("SO_MAX_PACING_RATE", libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, Care::Copy),
     entry("SO_ATTACH_FILTER", libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, Care::Refuse), // reading it is SO_GET_FILTER
-    entry("IP_TOS", libc::IPPROTO_IP, libc::IP_TOS, Care::Copy),
+    TOS,
+    entry("SO_PRIORITY", libc::SOL_SOCKET, libc::SO_PRIORITY, Care::After),
     entry("IP_TTL", libc::IPPROTO_IP, libc::IP_TTL, Care::Copy),
     entry("IP_RECVERR", libc::IPPROTO_IP, libc::IP_RECVERR, Care::Copy),
     entry("IP_TRANSPARENT", libc::IPPROTO_IP, libc::IP_TRANSPARENT, Care::Refuse),
@@ -141,9 +146,12 @@ impl Options {
         let mut changes = Vec::new();
         for (entry, fresh) in table(self.v6).zip(&self.values) {
             let value = Value::of(&socket, entry);
+            let after = entry.care == Care::After && changes.iter().any(|change: &Change| change.name() == TOS.name);
             match entry.care {
-                _ if value == *fresh => {}
-                Care::Copy | Care::CopyHalf if value.length != u8::MAX => changes.push(Change { entry, value }),
+                _ if value == *fresh && !after => {}
+                Care::Copy | Care::CopyHalf | Care::After if value.length != u8::MAX => {
+                    changes.push(Change { entry, value })
+                }
                 _ => return Err(entry.name),
             }
         }
@@ -207,9 +215,21 @@ mod tests {
         sockopt::set_ip_tos(&own, 0x20).unwrap();
         let new = Options::of(&other, false);
         let changes = new.changes(&own).unwrap();
-        assert_eq!(changes.len(), 7, "{changes:?}");
+        assert_eq!(changes.len(), 8, "{changes:?}");
         changes.iter().for_each(|change| change.apply(&other).unwrap());
         assert!(Options::of(&own, false).changes(&other).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_priority_is_not_lost_to_a_type_of_service() {
+        for priority in [0, 4] {
+            let (own, other) = (fresh(false), fresh(false));
+            sockopt::set_ip_tos(&own, 0x48).unwrap(); // makes it 2
+            set(&own, libc::SOL_SOCKET, libc::SO_PRIORITY, &i32::to_ne_bytes(priority)).unwrap();
+            let new = Options::of(&other, false);
+            new.changes(&own).unwrap().iter().for_each(|change| change.apply(&other).unwrap());
+            assert_eq!(Options::of(&own, false), Options::of(&other, false), "{priority}");
+        }
     }
 
     #[test]

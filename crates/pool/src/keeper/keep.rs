@@ -43,6 +43,8 @@ pub(crate) struct Keeper {
     pub(super) declared: RefCell<Declared>,
     /// Whether nothing is kept for nobody.
     resting: Cell<bool>,
+    /// Whether none is ever given away.
+    keeps_all: Cell<bool>,
     /// What paths bear; `None`: no windows are opened.
     pub(super) windows: RefCell<Option<Windows>>,
     pub(super) trays: RefCell<Trays>,
@@ -89,6 +91,11 @@ impl Keeper {
         let keeper = Rc::<Self>::default();
         spawn_local(Rc::clone(&keeper).mind());
         keeper
+    }
+
+    /// No connection is given away on this machine. What makes it fit for that is not for everybody: a user may not have a filter on a socket everywhere.
+    pub(crate) fn keep_all(&self) {
+        self.keeps_all.set(true);
     }
 
     /// An instance starts that will want connections to it.
@@ -141,6 +148,11 @@ impl Keeper {
         self.act();
     }
 
+    /// Whether a name leads somewhere, as far as the machine can say now.
+    pub(crate) async fn look_up(&self, name: &str) -> io::Result<()> {
+        self.names.addresses(name).await.map(drop)
+    }
+
     /// What a function asks with.
     pub(crate) fn for_function(self: &Rc<Self>, function: &FunctionId) -> Rc<dyn Backends> {
         let asker = self.declared.borrow_mut().asker(function);
@@ -162,6 +174,16 @@ impl Keeper {
             if let Some(stream) = good {
                 return Some(self.lease(to, socket?, stream));
             }
+        }
+    }
+
+    /// Whether what would be taken next is of another family: of `AF_INET6` while `v4` is wanted, or the other way round.
+    pub(crate) fn differs(&self, to: &Destination, v4: bool) -> bool {
+        let next = self.id(&to.key).and_then(|id| self.stock.borrow().newest(id));
+        let sockets = self.sockets.borrow();
+        match next.and_then(|socket| sockets.get(&socket)) {
+            Some(Held::Warm(stream)) => stream.local_addr().is_ok_and(|own| own.is_ipv4() != v4),
+            _ => false,
         }
     }
 
@@ -284,7 +306,8 @@ impl Keeper {
         };
         let keeper = Rc::clone(self);
         let opening = spawn_local(async move {
-            let dialled = dial(&keeper.names, &to, Instant::now() + LONGEST).await;
+            let gives = !keeper.keeps_all.get();
+            let dialled = dial(&keeper.names, &to, Instant::now() + LONGEST, gives).await;
             keeper.dialled(socket, dialled);
         });
         self.sockets.borrow_mut().insert(socket, Held::Opening(opening.abort_handle()));

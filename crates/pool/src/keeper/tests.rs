@@ -72,7 +72,7 @@ fn to_at(port: u16, settings: &str, epoch: u64) -> Rc<Destination> {
 fn to_text(text: &str, epoch: u64) -> Rc<Destination> {
     let egress: nearpath_types::Egress = text.parse().unwrap();
     let key = Key { owner: "f.ns".into(), to: egress.to(), identity: String::new(), epoch };
-    Rc::new(Destination { egress, stands: Ipv4Addr::LOCALHOST, key, secrets: BTreeMap::new() })
+    Rc::new(Destination { egress, stands: Ipv4Addr::LOCALHOST.into(), key, secrets: BTreeMap::new() })
 }
 
 fn asks(keeper: &Rc<Keeper>, function: &str) -> Rc<dyn Backends> {

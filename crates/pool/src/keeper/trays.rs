@@ -105,7 +105,9 @@ impl Keeper {
         let duplicate = {
             let sockets = self.sockets.borrow();
             let Some(Held::Warm(stream)) = sockets.get(&socket) else { return None };
-            let fits = stream.peer_addr().is_ok_and(|peer| peer.is_ipv4()) && !self.would_open(&to, stream);
+            // A name may have IPv6 addresses alone, which no IPv4 socket reaches.
+            let family = stream.peer_addr().is_ok_and(|peer| peer.is_ipv4() == to.stands.is_ipv4());
+            let fits = family && !self.would_open(&to, stream);
             fits.then(|| stream.as_fd().try_clone_to_owned().ok())??
         };
         self.trays.borrow_mut().laid.insert(socket, key);

@@ -3,7 +3,7 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
@@ -40,7 +40,7 @@ pub(super) struct Clerk {
     fresh_v4: Options,
     fresh_v6: Option<Options>,
     /// Where warm sockets are for, by the destinations' numbers.
-    places: Vec<Option<SocketAddrV4>>,
+    places: Vec<Option<SocketAddr>>,
     /// Where one of those lies ready.
     trays: Vec<Option<Tray>>,
     ask: UnboundedSender<Asked>,
@@ -52,7 +52,7 @@ pub(super) struct Clerk {
 impl Clerk {
     pub(super) fn new(
         handed: Handed,
-        places: Vec<Option<SocketAddrV4>>,
+        places: Vec<Option<SocketAddr>>,
         trays: Vec<Option<Tray>>,
         (ask, answers): (UnboundedSender<Asked>, Receiver<Option<OwnedFd>>),
         looks_around: bool,
@@ -108,7 +108,8 @@ impl Clerk {
 
     /// What lies ready: nobody has to be woken for it.
     fn ready(&self, number: usize, family: Family) -> Option<(SocketId, OwnedFd)> {
-        self.trays[number].as_ref().filter(|_| family == Family::V4)?.take()
+        let native = self.places[number].is_some_and(|place| decide::native(place) == family);
+        self.trays[number].as_ref().filter(|_| native)?.take()
     }
 
     fn hand(&self, call: &Call, warm: &OwnedFd, look: &Look) -> io::Result<()> {
