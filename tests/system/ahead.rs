@@ -239,14 +239,7 @@ async fn what_was_taken_is_delivered_before_the_node_ends() {
     let mut house = House::start_in(folder.path(), &[]).await;
     let egress = format!("{MACHINE}:{} protocol=redis writes=async flush=60s", redis.port);
     house.deploy_ready(&runner(folder.path(), "goes", &egress)).await;
-    let mut admin = std::net::TcpStream::connect((MACHINE, redis.port)).unwrap();
-    let mut order = |text: &str| {
-        admin.write_all(format!("{text}\r\n").as_bytes()).unwrap();
-        let mut said = [0; 64];
-        let read = admin.read(&mut said).unwrap();
-        String::from_utf8_lossy(&said[..read]).into_owned()
-    };
-    order("AUTH pw");
+    let mut order = redis.orders();
     assert_eq!(order("CLIENT PAUSE 120000 WRITE"), "+OK\r\n");
     let code = format!(
         "s = socket.create_connection(('{MACHINE}', {}), 20)\ns.sendall(b'AUTH pw\\r\\n')\ns.recv(9)\ns.sendall(b'SET k v\\r\\n')\nsaid = s.recv(9)",

@@ -109,7 +109,7 @@ impl Doorway {
     }
 
     /// A listener, not blocking, for every address that is answered for. One that is bound to an address of its own at the same port, as the
-    /// gateway's, keeps what is for that.
+    /// gateway's, keeps what is for that. What it accepts has `TCP_NODELAY` already: a system call less for each connection.
     ///
     /// # Errors
     /// Without `CAP_SYS_ADMIN`, or when there are no descriptors left.
@@ -127,6 +127,7 @@ fn listener(port: u16) -> io::Result<TcpListener> {
     let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
     sockopt::set_socket_reuseport(&socket, true)?;
+    sockopt::set_tcp_nodelay(&socket, true)?;
     bind(&socket, &std::net::SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port))?;
     listen(&socket, BACKLOG)?;
     Ok(socket.into())

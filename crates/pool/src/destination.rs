@@ -84,6 +84,15 @@ impl Destination {
     pub(crate) fn is_by_v6_sockets(&self) -> bool {
         self.key.identity.ends_with(V6)
     }
+
+    /// Its name, where that means one server at a time, which another may take over from: a database's.
+    pub(crate) fn name_of_one(&self) -> Option<&str> {
+        let one = matches!(self.egress.protocol, Protocol::Postgres | Protocol::Mysql | Protocol::Redis);
+        match &self.egress.host {
+            Host::Name(name) if one => Some(name),
+            _ => None,
+        }
+    }
 }
 
 /// As [`Destination::may_be_given`].

@@ -10,6 +10,7 @@ mod window;
 pub use diag::{Diag, Ended, Ends, Identity};
 pub use flow::{Flow, flow};
 pub use lock::{is_locked, lock_to_peer};
+pub(crate) use options::untold;
 pub use options::{Change, Options};
 pub use raw::{State, state};
 pub use window::{Window, open_window};

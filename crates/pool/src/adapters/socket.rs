@@ -61,6 +61,11 @@ impl Socket {
         }
     }
 
+    /// Whether it goes to where its destination is now.
+    pub fn is_at_home(&self) -> bool {
+        self.gone.is_at_home()
+    }
+
     /// A duplicate by which the kernel can be asked about the connection while somebody else reads it.
     ///
     /// # Errors

@@ -61,6 +61,7 @@ impl Exit {
         let (exit, caller) = (Rc::clone(self), Rc::clone(caller));
         match hatch {
             Hatch::Connections(at) => {
+                rustix::net::sockopt::set_tcp_nodelay(&opened, true)?; // what it accepts has it, too
                 let listener = TcpListener::from_std(opened.into())?;
                 let meet = move |client: TcpStream, _| exit.receive(client, caller.eip, SocketAddr::V6(at));
                 spawn_local(async move {

@@ -245,6 +245,8 @@ async fn accept(listener: TcpListener, meet: impl Fn(TcpStream, SocketAddr)) {
             Ok((client, from)) => {
                 failed = false;
                 meet(client, from);
+                // It has often spoken already: that goes on before anybody looks who else has come.
+                tokio::task::yield_now().await;
             }
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(error) => {

@@ -56,7 +56,7 @@ impl Exit {
             );
             return Answer::Unknown;
         }
-        match self.keeper.look_up(name).await {
+        match self.keeper.leads_somewhere(name).await {
             Ok(()) if question.of_address => self.seat(caller, name),
             Ok(()) => Answer::Nothing,
             Err(error) => {

@@ -22,9 +22,8 @@ impl Exit {
     pub(super) async fn visit(self: Rc<Self>, client: TcpStream, pass: Pass) {
         let mut here = pass.here.clone();
         let to = Rc::clone(&pass.to);
-        let _ = client.set_nodelay(true); // it is in the same kernel; a failure costs time alone
         if pass.is_async() {
-            return self.outlive(client, pass).await;
+            return Box::pin(self.outlive(client, pass)).await;
         }
         let served = tokio::select! {
             biased;
@@ -36,15 +35,16 @@ impl Exit {
         }
     }
 
-    /// By the protocol's adapter. A protocol that nobody here speaks is carried as it is, or through TLS.
+    /// By the protocol's adapter. A protocol that nobody here speaks is carried as it is, or through TLS. What is large has a place of its own: every other
+    /// connection would be as large.
     async fn serve(&self, client: TcpStream, pass: Pass) -> io::Result<()> {
         match (pass.to.egress.protocol, &pass.to.egress.tls) {
             (Protocol::Http, _) => http::serve(client, self.visit_of(&pass)).await,
-            (Protocol::Redis, _) => redis::serve(client, self.visit_of(&pass)).await,
-            (Protocol::Postgres, _) => postgres::serve(client, self.visit_of(&pass)).await,
-            (Protocol::Mysql, _) => mysql::serve(client, self.visit_of(&pass)).await,
+            (Protocol::Redis, _) => Box::pin(redis::serve(client, self.visit_of(&pass))).await,
+            (Protocol::Postgres, _) => Box::pin(postgres::serve(client, self.visit_of(&pass))).await,
+            (Protocol::Mysql, _) => Box::pin(mysql::serve(client, self.visit_of(&pass))).await,
             (Protocol::Tcp, Tls::Pass) => self.raw(&client, pass).await,
-            (Protocol::Tcp, Tls::Originate { .. }) => self.encrypted(client, pass).await,
+            (Protocol::Tcp, Tls::Originate { .. }) => Box::pin(self.encrypted(client, pass)).await,
         }
     }
 

@@ -24,9 +24,21 @@ const QUESTIONS: u32 = 3;
 
 /// Connects to a destination by `deadline`, but within [`LONGEST`]; `gives`: it may be given away, if it is one that may.
 pub(crate) async fn dial(names: &Names, to: &Destination, deadline: Instant, gives: bool) -> io::Result<TcpStream> {
-    let deadline = deadline.min(Instant::now() + LONGEST);
+    let begun = Instant::now();
+    let deadline = deadline.min(begun + LONGEST);
     let found = timeout_at(deadline.into(), addresses(names, &to.egress.host)).await;
     let addresses = found.map_err(|_| late("no name server answered"))??;
+    let why = match at_one_of(&addresses, to, deadline, gives).await {
+        Ok(stream) => return Ok(stream),
+        Err(why) => why,
+    };
+    match timeout_at(deadline.into(), moved(names, &to.egress.host, &addresses, begun)).await {
+        Ok(Some(addresses)) => at_one_of(&addresses, to, deadline, gives).await,
+        _ => Err(why),
+    }
+}
+
+async fn at_one_of(addresses: &[IpAddr], to: &Destination, deadline: Instant, gives: bool) -> io::Result<TcpStream> {
     let mut why = late("it has no address");
     for (tried, address) in addresses.iter().enumerate() {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -48,6 +60,14 @@ async fn addresses(names: &Names, host: &Host) -> io::Result<Vec<IpAddr>> {
         Host::V6(address) => Ok(vec![(*address).into()]),
         Host::Name(name) => names.addresses(name).await,
         Host::Below(_) => Err(io::Error::other("it is no whole name")),
+    }
+}
+
+/// Where the destination is now, if nobody was found where it was.
+async fn moved(names: &Names, host: &Host, before: &[IpAddr], begun: Instant) -> Option<Vec<IpAddr>> {
+    match host {
+        Host::V4(_) | Host::V6(_) | Host::Below(_) => None,
+        Host::Name(name) => names.moved(name, before, begun).await,
     }
 }
 

@@ -143,6 +143,7 @@ impl Stage {
         let ended = stage.ended.clone();
         tokio::task::spawn_local(async move {
             while let Ok((client, _)) = listener.accept().await {
+                client.set_nodelay(true).unwrap(); // as those of the way out have it
                 let (serving, ended) = (adapter(client, visit.clone()), ended.clone());
                 tokio::task::spawn_local(async move {
                     let end = serving.await;

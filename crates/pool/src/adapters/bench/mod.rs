@@ -35,6 +35,11 @@ pub trait Reused: Debug + 'static {
     /// Whether it is open and has nothing to read.
     fn is_quiet(&self) -> bool;
 
+    /// Whether it goes to where its destination is now.
+    fn is_at_home(&self) -> bool {
+        true
+    }
+
     /// Takes leave in the words of its protocol. Its lease is dropped when the destination has let go of it, so that a ceiling holds there, too.
     fn close(self);
 }
@@ -72,7 +77,7 @@ impl<F: Clone + PartialEq + 'static, T: Reused> Bench<F, T> {
     pub fn take(&self, fingerprint: &F) -> Option<Kept<T>> {
         loop {
             let kept = self.shelf.borrow_mut().take(fingerprint, Instant::now())?;
-            if kept.item.is_quiet() {
+            if kept.item.is_quiet() && kept.item.is_at_home() {
                 return Some(kept);
             }
             kept.item.close();
@@ -116,7 +121,7 @@ impl<F: Clone + PartialEq + 'static, T: Reused> Bench<F, T> {
     /// Takes a connection back that its adapter has proved quiet.
     pub fn give_back(self: &Rc<Self>, visit: &Visit, fingerprint: &F, kept: Kept<T>) {
         let next = match visit.backends.need(&visit.destination) {
-            _ if self.shut.get() => return kept.item.close(),
+            _ if self.shut.get() || !kept.item.is_at_home() => return kept.item.close(),
             Need::Others => return kept.item.close(),
             Need::Own => self.line.first(fingerprint),
             Need::Nobody => Ok(self.line.like(fingerprint)),
@@ -166,7 +171,7 @@ async fn sweep<F: Clone + PartialEq + 'static, T: Reused>(bench: Weak<Bench<F, T
     while let Some(due) = due() {
         tokio::time::sleep_until(due.into()).await;
         let Some(bench) = bench.upgrade() else { return };
-        let over = bench.shelf.borrow_mut().sweep(Instant::now(), |item| !item.is_quiet());
+        let over = bench.shelf.borrow_mut().sweep(Instant::now(), |item| !(item.is_quiet() && item.is_at_home()));
         over.into_iter().for_each(T::close);
     }
     if let Some(bench) = bench.upgrade() {

@@ -83,7 +83,6 @@ enum Own {
 /// # Errors
 /// When its connection breaks, or a response breaks off: the client has lost its connection then, as it would have without the pool.
 pub async fn serve(client: TcpStream, visit: Visit) -> io::Result<()> {
-    client.set_nodelay(true)?;
     let guest = guest(visit);
     let answer = service_fn(|request| {
         let guest = guest.clone();

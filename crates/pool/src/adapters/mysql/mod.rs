@@ -108,7 +108,6 @@ impl House {
 /// # Errors
 /// When its connection breaks, or its backend's: the client has lost its connection then, as it would have without the pool.
 pub async fn serve(mut client: TcpStream, visit: Visit) -> io::Result<()> {
-    client.set_nodelay(true)?;
     let house = visit.rooms.of::<House>(&visit.destination);
     let Some(guest) = welcome::welcome(&mut client, &visit, &house).await? else { return Ok(()) };
     let mut relay = relay::Relay::new(client, visit, house, guest);

@@ -176,7 +176,8 @@ impl Visitor {
         }
     }
 
-    fn give_back(&self, kept: Kept<Backend>, used_up: bool) {
+    fn give_back(&self, mut kept: Kept<Backend>, used_up: bool) {
+        kept.item.rests = Instant::now();
         let (room, visit, fingerprint) = (self.room.clone(), self.visit.clone(), self.guest.fingerprint.clone());
         if !fingerprint.is_shown_again() {
             return kept.item.close();

@@ -86,7 +86,6 @@ fn house(visit: &Visit) -> Rc<House> {
 /// # Errors
 /// When its connection breaks, or its backend's while it is in use: the client has lost its connection then, as it would have without the pool.
 pub async fn serve(client: TcpStream, visit: Visit) -> io::Result<()> {
-    client.set_nodelay(true)?;
     let house = house(&visit);
     let mut relay = relay::Relay::new(client, visit, house);
     let served = relay.run().await;
