@@ -10,6 +10,7 @@ mod link;
 mod meeting;
 mod place;
 mod relay;
+mod trust;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -24,6 +25,7 @@ pub use dial::DialError;
 pub use meeting::Meeting;
 pub use place::{InvalidPlace, Place};
 pub use relay::RelayStream;
+pub use trust::trust;
 
 use crate::driver::Observers;
 use crate::message::{Bye, Observer, Pass, Refusal, Report, Said, Welcome};
@@ -39,7 +41,7 @@ pub struct Settings {
     pub place: Place,
     /// The worker's ticket.
     pub ticket: Pass,
-    /// For `wss`: whose certificates are believed. It is not asked for `ws`.
+    /// For `wss`: whose certificates are believed ([`trust`]). It is not asked for `ws`.
     pub tls: Option<Arc<ClientConfig>>,
 }
 

@@ -19,6 +19,8 @@ use crate::web::{self, Web};
 /// See the module. It ends without an error when the other end, or the relay, has closed it properly.
 pub struct RelayStream {
     web: Web,
+    /// The other end has closed: what was sent before has all come, and how the connection ends does not matter.
+    closed: bool,
     over: bool,
 }
 
@@ -29,7 +31,7 @@ impl RelayStream {
     /// When the rendezvous is not reached, or does not take the pass.
     pub async fn open(settings: &Settings, pass: &Pass) -> Result<Self, DialError> {
         let (web, _) = dial(settings, web::RELAY, &pass.0, web::for_relays()).await?;
-        Ok(Self { web, over: false })
+        Ok(Self { web, closed: false, over: false })
     }
 }
 
@@ -46,10 +48,14 @@ impl Stream for RelayStream {
                         self.over = true;
                         Err(error)
                     }
-                    None => continue, // reading on sends the answer
+                    None => {
+                        self.closed = true; // reading on sends the answer
+                        continue;
+                    }
                 },
                 Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => continue,
                 Some(Err(Error::ConnectionClosed)) | None => break,
+                Some(Err(_)) if self.closed => break,
                 Some(Err(error)) => {
                     self.over = true;
                     Err(to_io(error))

@@ -20,7 +20,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use nearpath_daemon::metrics::Registry;
+use rustls::ServerConfig;
 use tokio::sync::Semaphore;
+use tokio_rustls::TlsAcceptor;
 
 pub use bucket::Rate;
 pub use settings::{Limits, Place, Settings};
@@ -51,7 +53,7 @@ pub fn start(settings: Settings, registry: &Registry) -> io::Result<Rendezvous> 
     let observers = observers::start(&observers, &judge, &hall, &drain)?;
     let door = door::Door {
         key,
-        tls: tls.map(tokio_rustls::TlsAcceptor::from),
+        tls: tls.map(|tls| acceptor(&tls)),
         relays: relay::Exchange::new(hall.clone()),
         unproven: Arc::new(Semaphore::new(limits.unproven)),
         observers: observers.clone(),
@@ -67,4 +69,11 @@ pub fn start(settings: Settings, registry: &Registry) -> io::Result<Rendezvous> 
         }
     });
     Ok(Rendezvous { addr, observers })
+}
+
+/// WebSocket begins with HTTP/1.1: whoever offers HTTP/2 as well is not given it.
+fn acceptor(tls: &ServerConfig) -> TlsAcceptor {
+    let mut config = tls.clone();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    TlsAcceptor::from(Arc::new(config))
 }

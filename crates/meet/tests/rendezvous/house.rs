@@ -1,6 +1,7 @@
 //! A rendezvous of a test's own, and workers that come to it.
 
 use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nearpath_daemon::drain::{self, Trigger};
@@ -10,6 +11,7 @@ use nearpath_meet::message::Pass;
 use nearpath_meet::server::{self, Limits, Place, Rendezvous};
 use nearpath_meet::ticket::{Key, Ticket};
 use nearpath_types::SpiffeId;
+use rustls::ServerConfig;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc::Receiver;
 
@@ -28,13 +30,17 @@ impl House {
     }
 
     pub(crate) fn start_at(addr: SocketAddr, limits: Limits) -> Self {
+        Self::start_with(addr, None, limits)
+    }
+
+    pub(crate) fn start_with(addr: SocketAddr, tls: Option<Arc<ServerConfig>>, limits: Limits) -> Self {
         let key = Key::new([5; 32]);
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let _inside = runtime.enter();
         let listener = nearpath_wire::bind::bind(addr, 1).unwrap().pop().unwrap();
         let (trigger, drain) = drain::channel();
         let observers = vec![Place { bind: "127.0.0.1:0".parse().unwrap(), public: None }];
-        let settings = server::Settings { key: key.clone(), listener, tls: None, observers, limits, drain };
+        let settings = server::Settings { key: key.clone(), listener, tls, observers, limits, drain };
         let registry = Registry::default();
         let rendezvous = server::start(settings, &registry).unwrap();
         drop(_inside);

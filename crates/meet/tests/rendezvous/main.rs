@@ -9,3 +9,4 @@ mod observers;
 mod relays;
 mod scale;
 mod strangers;
+mod tls;

@@ -130,6 +130,20 @@ async fn who_does_not_read_stops_who_writes() {
     }
 }
 
+/// An end that does nothing for a while, not even answer pings, is there all the same.
+#[tokio::test]
+async fn who_pauses_is_not_gone() {
+    let house = House::start(Limits { silence: Duration::from_millis(150), ..Limits::default() });
+    let (mut first, mut second) = joined(&house, "sort").await;
+    first.send(Piece::Word("before".into())).await.unwrap();
+    eventually("it is there", async || house.metric("nearpath_relay_bytes_total") > 0).await;
+    tokio::time::sleep(Duration::from_secs(1)).await; // nobody reads, both are silent
+    first.send(Piece::Word("after".into())).await.unwrap();
+    for word in ["before", "after"] {
+        assert_eq!(within(second.next()).await.unwrap().unwrap(), Piece::Word(word.into()));
+    }
+}
+
 #[tokio::test]
 async fn an_end_that_comes_alone_is_told_so() {
     let house = House::start(Limits { relay_wait: Duration::from_millis(100), ..Limits::default() });

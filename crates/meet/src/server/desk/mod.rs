@@ -42,9 +42,12 @@ impl Moment {
 
     /// How long until then (seconds since 1970).
     fn left(&self, until: u64) -> Duration {
-        Duration::from_secs(until.saturating_sub(self.unix))
+        Duration::from_secs(until.saturating_sub(self.unix)).min(FAR)
     }
 }
+
+/// Nothing here lasts a hundred years; an [`Instant`] has an end, too.
+const FAR: Duration = Duration::from_secs(100 * 366 * 24 * 3600);
 
 /// What somebody may make the desk hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

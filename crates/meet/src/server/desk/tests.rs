@@ -101,6 +101,16 @@ fn a_session_ends_with_the_first_ticket() {
 }
 
 #[test]
+fn a_ticket_without_an_end_is_no_harm() {
+    let mut room = Room::new(Limits { life: Duration::MAX, ..Limits::default() });
+    for (line, name) in [(1, "a"), (2, "b")] {
+        room.desk.arrive(line, &ticket("sort", name, u64::MAX), room.now);
+    }
+    assert_eq!(granted(&room.call(1, "b")).0.expires, u64::MAX);
+    assert!(room.desk.next().is_some());
+}
+
+#[test]
 fn a_call_waits_for_its_peer_up_to_its_deadline() {
     let mut room = Room::new(Limits::default());
     room.arrive(1, "a");
