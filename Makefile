@@ -11,7 +11,7 @@ FUZZ_SECONDS ?= 60
 EXAMPLES ?= boutique retail certinfo resizer
 FUZZ_TARGETS = $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 
-.PHONY: help build demo up test test-python test-go test-sdk test-shape sdk sdk-c sdk-python sdk-node loom asan lint fmt fuzz bench audit dist clean setup setup-cargo-tools
+.PHONY: help build demo up test test-nat test-python test-rendezvous test-go test-sdk test-shape sdk sdk-c sdk-python sdk-node loom asan lint fmt fuzz bench audit dist clean setup setup-cargo-tools
 
 help: ## list what can be made
 	@sed -n 's/^\([a-zA-Z%-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -44,6 +44,9 @@ test: setup ## every test that is fast; fails when more are skipped than tests/s
 	NEARPATH_SKIP_LOG=$(SKIPS) $(MAKE) --no-print-directory test-python test-go test-sdk
 	@tools/skips $(SKIPS)
 
+test-nat: setup ## two workers behind NATs, every kind against every kind, and a hundred times where packets are lost; root
+	$(CARGO) test --locked -p nearpath-meet --test nat_matrix -- --include-ignored
+
 test-python: ## the tests of the examples; those of one: EXAMPLES=retail
 	@tools/need pip3=python3-pip || echo "going on without pip: examples that need a package will be skipped"
 	@for example in $(EXAMPLES); do echo "examples/$$example" && python3 -m unittest discover -s examples/$$example/tests || exit 1; done
@@ -55,6 +58,9 @@ asan: setup ## ten million forged descriptors and messages under the address san
 	# No search for leaks: where a test plays a party that dies, it forgets what that party held.
 	CARGO_TARGET_DIR=$(TARGET_DIR)/asan RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=address" ASAN_OPTIONS=detect_leaks=0 NEARPATH_SHM_RANDOM=10000000 \
 	$(CARGO) test --locked --release --target "$$(rustc -vV | sed -n 's/^host: //p')" -p nearpath-shm --test random --test channel --test strict
+
+test-rendezvous: setup ## ten thousand workers at one rendezvous: memory of a line, and that all meet
+	$(CARGO) test --locked --release -p nearpath-meet --test rendezvous -- --ignored --exact scale::ten_thousand_workers_meet --nocapture
 
 test-go: ## the Go SDK; without Go it says so
 	@if command -v go >/dev/null; then cd sdk/go && go vet ./... && CGO_ENABLED=0 go test ./... && cd ../.. && tools/sdk-shape go $(TARGET_DIR)/sdk/shape; \

@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 use nearpath_types::{FunctionId, Namespace, duration};
 
+use crate::rendezvous::RendezvousArgs;
 use crate::up::UpArgs;
 
 /// Serverless functions, every call over the nearest path.
@@ -41,6 +42,8 @@ pub enum Command {
     /// Show connections to destinations outside (`egress`)
     #[command(subcommand)]
     Pool(PoolCommand),
+    /// Serve the rendezvous and relay for workers behind NATs, or mint a ticket for one
+    Rendezvous(Box<RendezvousArgs>),
     /// Show what a function's instances wrote
     Logs(LogsArgs),
     /// Set how many instances of a function run; 0 puts it to sleep

@@ -13,6 +13,7 @@ mod data_dir;
 mod doctor;
 pub mod exit;
 mod output;
+pub mod rendezvous;
 pub mod up;
 
 pub use commands::run;

@@ -14,6 +14,7 @@ pub mod h3;
 pub mod hop;
 pub mod identity;
 pub mod mutual;
+pub mod pair;
 pub mod quic;
 pub mod replay;
 pub mod server;

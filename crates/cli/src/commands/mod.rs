@@ -33,6 +33,7 @@ pub fn run(command: Command) -> ExitCode {
         Command::Edges(args) => chain::edges(&args),
         Command::Memory(args) => chain::memory(&args),
         Command::Pool(command) => pool::run(&command),
+        Command::Rendezvous(args) => crate::rendezvous::run(&args),
         Command::Logs(args) => logs::run(&args),
         Command::Scale(args) => scale::run(&args),
         Command::Rm(args) => rm::run(&args),

@@ -5,4 +5,5 @@ mod calls;
 mod deploy;
 mod fake;
 mod invoke;
+mod rendezvous;
 mod usage;

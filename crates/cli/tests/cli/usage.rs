@@ -6,8 +6,20 @@ use serde_json::{Value, json};
 
 use crate::fake::{Fake, Run};
 
-const COMMANDS: &[&str] =
-    &["up", "deploy", "ls", "describe", "invoke", "logs", "scale", "rm", "doctor", "version", "completion"];
+const COMMANDS: &[&str] = &[
+    "up",
+    "deploy",
+    "ls",
+    "describe",
+    "invoke",
+    "rendezvous",
+    "logs",
+    "scale",
+    "rm",
+    "doctor",
+    "version",
+    "completion",
+];
 
 fn document(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference").join(name);

@@ -56,7 +56,11 @@ impl Agent {
         let mut answer = Probe { answer: Some(number), seen: Some(key.remote), ..self.probe() };
         let agrees = probe.nominates.filter(|generation| self.agree(key, *generation));
         answer.nominates = agrees;
-        let trying = self.pairs.get(&key).is_some_and(|pair| pair.progress == Progress::Trying);
+        // The answer that comes with the ask shows that the pair works. On a stream, another ask would be answered after the
+        // nomination, and that answer be read as the first bytes of what follows.
+        let trying = self.pairs.get(&key).is_some_and(|pair| {
+            pair.progress == Progress::Trying && !probe.answer.is_some_and(|number| pair.awaits(number))
+        });
         let asks = trying && agrees.is_none() && matches!(self.phase, Phase::Looking { .. } | Phase::Nominating(_));
         self.send(key, answer, asks, now);
         if agrees.is_some() {

@@ -68,6 +68,11 @@ impl Pair {
         true
     }
 
+    /// Whether an ask of that number is open.
+    pub(super) fn awaits(&self, number: u64) -> bool {
+        self.asks.iter().any(|(asked, _)| *asked == number)
+    }
+
     /// One socket may have several candidates: the best counts.
     fn offer(&mut self, priority: u64) {
         self.priority = if self.offered { self.priority.max(priority) } else { priority };

@@ -324,6 +324,8 @@ impl World {
             self.send(side, key, Payload::Segment(answer));
         }
         for heard in heard {
+            let taken = matches!(heard, Heard::Read(_)) && self.sides[side].used.last() == Some(&Some(key));
+            assert!(!taken, "a probe comes on a connection of which the rest belongs to TLS");
             let event = match heard {
                 Heard::Connected => Event::Connected(key),
                 Heard::Read(bytes) => Event::Read { key, bytes },

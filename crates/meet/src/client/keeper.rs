@@ -1,0 +1,341 @@
+//! The task that keeps a line.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::{SinkExt, StreamExt};
+use nearpath_types::SpiffeId;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio_tungstenite::tungstenite::Message;
+
+use super::backoff::Backoff;
+use super::dial::dial;
+use super::{CallError, Heard, Here, Meeting, Order, Over, Settings};
+use crate::message::{Granted, Said, SessionText, Told, Welcome, Word};
+use crate::web::{self, Web};
+
+/// The rendezvous asks whether one is there three times as often; when nothing comes for so long, the line is dead.
+const SILENCE: Duration = Duration::from_secs(75);
+/// A line that was there for so long was a good one.
+const GOOD: Duration = Duration::from_secs(10);
+/// The rendezvous' answer to a call may take so much longer than the call waits.
+const GRACE: Duration = Duration::from_secs(10);
+/// More words no peer has to say about a session.
+const WORDS: usize = 256;
+
+/// Keeps a line until it is over, or nobody has a handle.
+pub(super) async fn keep(
+    settings: Arc<Settings>,
+    orders: mpsc::UnboundedReceiver<Order>,
+    own: mpsc::WeakUnboundedSender<Order>,
+    tell: mpsc::Sender<Heard>,
+    here: watch::Sender<Option<Arc<Here>>>,
+) {
+    let (calls, sessions, unsaid) = (HashMap::new(), HashMap::new(), VecDeque::new());
+    let mut keeper = Keeper { settings, orders, own, tell, here, calls, sessions, unsaid, last: 0 };
+    let end = keeper.run().await;
+    keeper.bury(end).await;
+}
+
+struct Keeper {
+    settings: Arc<Settings>,
+    orders: mpsc::UnboundedReceiver<Order>,
+    /// For meetings; does not keep the line.
+    own: mpsc::WeakUnboundedSender<Order>,
+    tell: mpsc::Sender<Heard>,
+    here: watch::Sender<Option<Arc<Here>>>,
+    calls: HashMap<u32, Call>,
+    sessions: HashMap<SessionText, Ear>,
+    /// What was said while there was no line.
+    unsaid: VecDeque<Said>,
+    last: u32,
+}
+
+/// A call without an answer.
+struct Call {
+    peer: SpiffeId,
+    about: String,
+    /// When its peer is not waited for any longer.
+    until: Instant,
+    answer: oneshot::Sender<Result<Meeting, CallError>>,
+}
+
+/// Where words of a session go, and how many have.
+struct Ear {
+    words: mpsc::UnboundedSender<Word>,
+    heard: usize,
+}
+
+/// Why a line ended.
+enum End {
+    /// To be opened anew.
+    Broken(String),
+    Over(Over),
+    /// Nobody has a handle.
+    Unwanted,
+}
+
+impl Keeper {
+    /// Opens lines until it is over; `None`: nobody wants one.
+    async fn run(&mut self) -> Option<Over> {
+        let mut backoff = Backoff::default();
+        loop {
+            let begun = Instant::now();
+            let why = match self.line().await {
+                End::Broken(why) => why,
+                End::Over(over) => return Some(over),
+                End::Unwanted => return None,
+            };
+            self.here.send_replace(None);
+            if begun.elapsed() >= GOOD {
+                backoff.reset();
+            }
+            let pause = tokio::time::sleep(backoff.pause(fastrand::f64()));
+            if self.tell.send(Heard::Away { why }).await.is_err() || self.meanwhile(pause).await.is_none() {
+                return None;
+            }
+        }
+    }
+
+    /// While there is no line, orders are taken all the same, and calls come to their end. `None`: nobody has a handle.
+    async fn meanwhile<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
+        tokio::pin!(work);
+        loop {
+            let late = self.calls.values().map(|call| call.until + GRACE).min();
+            let late = late.unwrap_or_else(|| Instant::now() + SILENCE);
+            tokio::select! {
+                done = &mut work => return Some(done),
+                order = self.orders.recv() => match order? {
+                    Order::Say(said) => self.unsaid.push_back(said),
+                    Order::Call { peer, about, within, answer } => drop(self.note(peer, about, within, answer)),
+                },
+                () = tokio::time::sleep_until(late.into()) => self.give_up_late_calls(),
+            }
+        }
+    }
+
+    async fn line(&mut self) -> End {
+        let settings = self.settings.clone();
+        let (mut web, rendezvous) = match self.meanwhile(open(&settings)).await {
+            None => return End::Unwanted,
+            Some(Ok(opened)) => opened,
+            Some(Err(end)) => return end,
+        };
+        let welcome = match self.meanwhile(welcome(&mut web)).await {
+            None => return End::Unwanted,
+            Some(Ok(welcome)) => welcome,
+            Some(Err(end)) => return end,
+        };
+        self.here.send_replace(Some(Arc::new(Here { welcome: welcome.clone(), rendezvous })));
+        if self.tell.send(Heard::Here(welcome)).await.is_err() {
+            return End::Unwanted;
+        }
+        match self.catch_up(&mut web).await {
+            Ok(()) => self.talk(&mut web).await,
+            Err(end) => end,
+        }
+    }
+
+    async fn talk(&mut self, web: &mut Web) -> End {
+        let mut heard = Instant::now();
+        loop {
+            let done = tokio::select! {
+                order = self.orders.recv() => match order {
+                    Some(order) => self.obey(order, web).await,
+                    None => {
+                        let _ = tokio::time::timeout(GRACE, web.close(None)).await; // it is over either way
+                        return End::Unwanted;
+                    }
+                },
+                message = web.next() => {
+                    heard = Instant::now();
+                    self.hear(message).await
+                }
+                () = tokio::time::sleep_until((heard + SILENCE).into()) => Err(End::Broken("the rendezvous is silent".into())),
+            };
+            self.give_up_late_calls();
+            if let Err(end) = done {
+                return end;
+            }
+        }
+    }
+
+    async fn obey(&mut self, order: Order, web: &mut Web) -> Result<(), End> {
+        match order {
+            Order::Say(said) => {
+                if let Said::HangUp { session } = &said {
+                    self.sessions.remove(session);
+                }
+                say(web, &said).await
+            }
+            Order::Call { peer, about, within, answer } => {
+                let said = self.note(peer, about, within, answer);
+                say(web, &said).await
+            }
+        }
+    }
+
+    /// A call begins to wait. What is to be said.
+    fn note(
+        &mut self,
+        peer: SpiffeId,
+        about: String,
+        within: Duration,
+        answer: oneshot::Sender<Result<Meeting, CallError>>,
+    ) -> Said {
+        self.last = self.last.wrapping_add(1);
+        let call = Call { peer, about, until: Instant::now() + within, answer };
+        let said = call.said(self.last);
+        self.calls.insert(self.last, call);
+        said
+    }
+
+    /// What waited for a line. A call may have been granted while the last one broke; then there are two sessions, and the
+    /// peer's older one comes to its end unused.
+    async fn catch_up(&mut self, web: &mut Web) -> Result<(), End> {
+        self.give_up_late_calls();
+        let calls: Vec<Said> = self.calls.iter().map(|(number, call)| call.said(*number)).collect();
+        for said in calls {
+            say(web, &said).await?;
+        }
+        while let Some(said) = self.unsaid.pop_front() {
+            say(web, &said).await?;
+        }
+        Ok(())
+    }
+
+    fn give_up_late_calls(&mut self) {
+        let now = Instant::now();
+        let late = |call: &Call| call.until + GRACE <= now || call.answer.is_closed();
+        for (_, call) in self.calls.extract_if(|_, call| late(call)) {
+            let _ = call.answer.send(Err(CallError::Away)); // the caller may have gone
+        }
+    }
+
+    async fn hear(&mut self, message: Option<Result<Message, impl std::fmt::Display>>) -> Result<(), End> {
+        let broken = |why: &str| Err(End::Broken(why.to_owned()));
+        match message {
+            Some(Ok(Message::Text(text))) => match serde_json::from_str(&text) {
+                Ok(told) => self.told(told).await,
+                Err(_) => Ok(()), // a newer rendezvous may know more words
+            },
+            Some(Ok(Message::Close(_))) | None => broken("the rendezvous closed the line"),
+            Some(Ok(_)) => Ok(()),
+            Some(Err(error)) => broken(&error.to_string()),
+        }
+    }
+
+    async fn told(&mut self, told: Told) -> Result<(), End> {
+        match told {
+            Told::Granted(granted) => self.granted(granted).await,
+            Told::Refused { call, why } => {
+                if let Some(call) = self.calls.remove(&call) {
+                    let _ = call.answer.send(Err(CallError::Refused(why))); // the caller may have gone
+                }
+                Ok(())
+            }
+            Told::Tell { session, word } => {
+                self.word(session, word);
+                Ok(())
+            }
+            Told::HungUp { session, .. } => {
+                self.sessions.remove(&session);
+                Ok(())
+            }
+            Told::Report { from, report } => self.pass(Heard::Report { from, report }).await,
+            Told::Undelivered { to } => self.pass(Heard::Undelivered { to }).await,
+            Told::Bye { why } if why.is_final() => Err(End::Over(Over::Said(why))),
+            Told::Bye { why } => Err(End::Broken(why.to_string())),
+            Told::Welcome(_) => Ok(()),
+        }
+    }
+
+    async fn granted(&mut self, granted: Granted) -> Result<(), End> {
+        let Some(orders) = self.own.upgrade() else { return Err(End::Unwanted) };
+        let (words, hearing) = mpsc::unbounded_channel();
+        let (_, until) = granted.grant(Instant::now());
+        self.sessions.insert(granted.session, Ear { words, heard: 0 });
+        let number = granted.call;
+        let meeting = Meeting { granted, until, words: hearing, orders };
+        match number {
+            Some(number) => {
+                if let Some(call) = self.calls.remove(&number) {
+                    let _ = call.answer.send(Ok(meeting)); // nobody waits: dropped, it hangs up
+                }
+                Ok(())
+            }
+            None => self.pass(Heard::Called(meeting)).await,
+        }
+    }
+
+    fn word(&mut self, session: SessionText, word: Word) {
+        if let Some(ear) = self.sessions.get_mut(&session) {
+            ear.heard += 1;
+            if ear.words.send(word).is_err() || ear.heard >= WORDS {
+                self.sessions.remove(&session);
+            }
+        }
+    }
+
+    async fn pass(&self, heard: Heard) -> Result<(), End> {
+        self.tell.send(heard).await.map_err(|_| End::Unwanted)
+    }
+
+    /// Everybody who waits is told.
+    async fn bury(mut self, over: Option<Over>) {
+        self.here.send_replace(None);
+        let error = over.clone().map_or(CallError::Closed, CallError::Over);
+        self.orders.close();
+        let waiting = self.calls.drain().map(|(_, call)| call.answer).collect::<Vec<_>>();
+        let mut answers = waiting;
+        while let Ok(order) = self.orders.try_recv() {
+            if let Order::Call { answer, .. } = order {
+                answers.push(answer);
+            }
+        }
+        for answer in answers {
+            let _ = answer.send(Err(error.clone())); // the caller may have gone
+        }
+        if let Some(over) = over {
+            let _ = self.tell.send(Heard::Over(over)).await; // nobody may listen
+        }
+    }
+}
+
+impl Call {
+    fn said(&self, call: u32) -> Said {
+        let left = self.until.saturating_duration_since(Instant::now()).as_millis();
+        let within = u32::try_from(left).unwrap_or(u32::MAX);
+        Said::Call { call, peer: self.peer.clone(), about: self.about.clone(), within }
+    }
+}
+
+async fn open(settings: &Settings) -> Result<(Web, std::net::SocketAddr), End> {
+    let dialled = dial(settings, web::LINE, &settings.ticket.0, web::for_lines()).await;
+    dialled.map_err(|error| {
+        let text = error.to_string();
+        if error.is_final() { End::Over(Over::Ticket(text)) } else { End::Broken(text) }
+    })
+}
+
+async fn welcome(web: &mut Web) -> Result<Welcome, End> {
+    let first = tokio::time::timeout(GRACE, web.next()).await;
+    let Ok(Some(Ok(Message::Text(text)))) = first else {
+        return Err(End::Broken("the rendezvous says nothing".into()));
+    };
+    match serde_json::from_str(&text) {
+        Ok(Told::Welcome(welcome)) => Ok(welcome),
+        Ok(Told::Bye { why }) if why.is_final() => Err(End::Over(Over::Said(why))),
+        _ => Err(End::Broken("the rendezvous began with another word than welcome".into())),
+    }
+}
+
+async fn say(web: &mut Web, said: &Said) -> Result<(), End> {
+    let text = serde_json::to_string(said).expect("messages have text keys only");
+    match tokio::time::timeout(SILENCE, web.send(Message::text(text))).await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(error)) => Err(End::Broken(error.to_string())),
+        Err(_) => Err(End::Broken("the rendezvous does not read".into())),
+    }
+}

@@ -1,0 +1,52 @@
+//! From a session to a connection.
+
+use std::io;
+use std::sync::Arc;
+
+use nearpath_punch::nat::Report;
+use nearpath_wire::pair::Pair;
+
+use super::{Line, Meeting, RelayStream};
+use crate::driver::{self, Ports};
+use crate::kind;
+use crate::link::{self, Link};
+use crate::message::Pass;
+use crate::way::Relay;
+
+impl Line {
+    /// A connection to the peer of a session that was granted on this line: over the relay at once, if `settings` allow one,
+    /// and directly as soon as there is a way. Both sides do this.
+    ///
+    /// # Errors
+    /// When the line is over, the relay is not to be had, or there is no way; and when the peer is not who was meant.
+    pub async fn connect(
+        &self,
+        meeting: Meeting,
+        pair: Arc<Pair>,
+        ports: Ports,
+        settings: driver::Settings,
+    ) -> io::Result<Link> {
+        let over = || io::Error::new(io::ErrorKind::NotConnected, "the line to the rendezvous is over");
+        let here = self.here().await.ok_or_else(over)?;
+        let (wants_relay, pass) = (settings.agent.relay, meeting.granted.pass.clone());
+        let introduction = meeting.introduce(&here.welcome.you, here.observers(), pair).map_err(io::Error::other)?;
+        let begun = link::begin(ports, introduction, settings)?; // it looks while the relay is opened
+        let relay = if wants_relay { Some(self.relay(&pass).await?) } else { None };
+        begun.over(relay).await
+    }
+
+    /// Which kind of NAT stands before this machine, as far as UDP and the rendezvous' observers tell; takes a second.
+    ///
+    /// # Errors
+    /// When the line is over, or the rendezvous has no observer for UDP.
+    pub async fn nat(&self) -> io::Result<Report> {
+        let over = || io::Error::new(io::ErrorKind::NotConnected, "the line to the rendezvous is over");
+        let here = self.here().await.ok_or_else(over)?;
+        kind::detect(&here.servers(), &here.asker()).await
+    }
+
+    async fn relay(&self, pass: &Pass) -> io::Result<Box<dyn Relay>> {
+        let opened = RelayStream::open(&self.settings, pass).await;
+        Ok(Box::new(opened.map_err(io::Error::other)?))
+    }
+}

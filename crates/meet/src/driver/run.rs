@@ -1,0 +1,256 @@
+//! The loop that runs an agent.
+
+use std::future::poll_fn;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nearpath_punch::agent::{Message, State};
+use nearpath_punch::candidate::Key;
+use nearpath_punch::session::Session;
+use nearpath_punch::{Action, Agent, Event, Transport};
+use nearpath_wire::pair::Pair;
+use ring::rand::{SecureRandom, SystemRandom};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+
+use super::observe::Observers;
+use super::ports::Ports;
+use super::rim::Rim;
+use super::verdict::{Verdict, Why};
+use crate::quic;
+use crate::way::{Arrivals, Direct};
+
+/// Probes that wait while QUIC has the socket.
+const PASSED: usize = 32;
+/// Once there is a connection, the machine still answers for so long: the peer may not know yet.
+const AFTERCARE: Duration = Duration::from_secs(5);
+
+/// What passes between the two agents, through the rendezvous: in order, and all of it.
+#[derive(Debug)]
+pub struct Line {
+    /// For the peer.
+    pub tell: mpsc::UnboundedSender<Message>,
+    /// From the peer.
+    pub told: mpsc::UnboundedReceiver<Message>,
+}
+
+/// Two workers that were introduced to each other, as one of them sees it.
+#[derive(Debug)]
+pub struct Introduction {
+    /// What the rendezvous granted.
+    pub session: Session,
+    /// To the peer's agent.
+    pub line: Line,
+    /// Who tells how the ports are seen.
+    pub observers: Observers,
+    /// How the two prove who they are.
+    pub pair: Arc<Pair>,
+}
+
+/// How a driver goes about it.
+#[derive(Debug, Clone, Default)]
+pub struct Settings {
+    /// Of the machine.
+    pub agent: nearpath_punch::Settings,
+    /// The peer may be on this machine, and is offered loopback addresses, too.
+    pub loopback: bool,
+}
+
+/// Runs one session's agent. It ends when the way that takes its arrivals needs no more of them.
+#[derive(Debug)]
+pub struct Driver {
+    agent: Agent,
+    rim: Rim,
+    line: Line,
+    pair: Arc<Pair>,
+    arrivals: mpsc::UnboundedSender<io::Result<Box<dyn Direct>>>,
+    verdict: watch::Sender<Verdict>,
+    handshakes: JoinSet<(Key, io::Result<quic::Stream>)>,
+    begun: Instant,
+    wake: Option<Instant>,
+    /// When there is nothing left to do.
+    until: Option<Instant>,
+    offered: bool,
+    peer_gave_up: bool,
+}
+
+/// What comes next.
+enum Next {
+    Event(Event),
+    Handshake(Key, io::Result<quic::Stream>),
+    End,
+}
+
+impl Driver {
+    /// A driver on these ports; what comes of it; and what is known of it.
+    ///
+    /// # Errors
+    /// When the process has too many files open.
+    pub fn new(
+        ports: Ports,
+        introduction: Introduction,
+        settings: Settings,
+    ) -> io::Result<(Self, Arrivals, watch::Receiver<Verdict>)> {
+        let now = Instant::now();
+        let Introduction { session, line, observers, pair } = introduction;
+        let rim = Rim::new(ports, &observers, settings.loopback, now)?;
+        let agent = Agent::new(session, settings.agent, nonce()?, now);
+        let (arrivals, arriving) = mpsc::unbounded_channel();
+        let (verdict, known) = watch::channel(Verdict::Looking);
+        let (wake, until, handshakes) = (None, None, JoinSet::new());
+        let (offered, peer_gave_up) = (false, false);
+        let driver = Self {
+            agent,
+            rim,
+            line,
+            pair,
+            arrivals,
+            verdict,
+            handshakes,
+            begun: now,
+            wake,
+            until,
+            offered,
+            peer_gave_up,
+        };
+        Ok((driver, arriving, known))
+    }
+
+    /// Runs to the end.
+    pub async fn run(mut self) {
+        loop {
+            let event = match self.next().await {
+                Next::Event(event) => event,
+                Next::Handshake(key, made) => {
+                    self.shaken(key, made);
+                    continue;
+                }
+                Next::End => return,
+            };
+            let now = Instant::now();
+            self.wake = self.wake.filter(|at| *at > now);
+            self.rim.ask(now);
+            self.note(&event);
+            for action in self.agent.take(event, now) {
+                self.act(action).await;
+            }
+            self.conclude();
+        }
+    }
+
+    async fn next(&mut self) -> Next {
+        let at = [self.wake, self.rim.next_ask(), self.until].into_iter().flatten().min();
+        let over = self.until.is_some_and(|until| until <= Instant::now());
+        if over {
+            return Next::End;
+        }
+        let timer = async move {
+            match at {
+                Some(at) => tokio::time::sleep_until(at.into()).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = self.arrivals.closed() => Next::End,
+            Some(message) = self.line.told.recv() => Next::Event(Event::Told(message)),
+            Some(Ok((key, made))) = self.handshakes.join_next() => Next::Handshake(key, made),
+            event = poll_fn(|cx| self.rim.poll(cx)) => Next::Event(event),
+            () = timer => Next::Event(Event::Tick),
+        }
+    }
+
+    async fn act(&mut self, action: Action) {
+        match action {
+            // Without a line the peer hears nothing more of us; what there is goes on.
+            Action::Tell(message) => drop(self.line.tell.send(message)),
+            Action::Send { key, bytes } => self.rim.datagrams.send(key.base, key.remote, &bytes),
+            Action::Listen { base } => {
+                if let Err(error) = self.rim.streams.listen(base) {
+                    tracing::debug!(%base, %error, "connections are not accepted");
+                }
+            }
+            Action::Dial { key, patience } => self.rim.streams.dial(key, patience),
+            Action::Write { key, bytes } => self.rim.streams.write(key, &bytes),
+            Action::Close(key) => self.rim.streams.close(key),
+            Action::Use(key) => self.use_pair(key).await,
+            Action::UseRelay => (), // the way is there already
+            Action::Wake { at } => self.wake = Some(at),
+            Action::GiveUp(reason) => {
+                let _ = self.arrivals.send(Err(io::Error::new(io::ErrorKind::NotConnected, reason)));
+                self.verdict.send_replace(Verdict::Ended(reason));
+                self.until = Some(Instant::now());
+            }
+        }
+    }
+
+    async fn use_pair(&mut self, key: Key) {
+        match key.transport {
+            Transport::Tcp => match self.rim.streams.give(key).await {
+                Ok(stream) => self.arrived(key, Box::new(stream)),
+                Err(error) => self.unusable(error),
+            },
+            Transport::Udp => {
+                let (probes, passed) = mpsc::channel(PASSED);
+                let (role, pair) = (self.agent.role(), Arc::clone(&self.pair));
+                match self.rim.datagrams.give(key.base, passed) {
+                    Ok(socket) => {
+                        let made = quic::open(socket, probes, key.remote, role, pair);
+                        self.handshakes.spawn(async move { (key, made.await) });
+                    }
+                    Err(error) => self.unusable(error),
+                }
+            }
+        }
+    }
+
+    fn shaken(&mut self, key: Key, made: io::Result<quic::Stream>) {
+        match made {
+            Ok(stream) => self.arrived(key, Box::new(stream)),
+            Err(error) => self.unusable(error),
+        }
+    }
+
+    fn arrived(&mut self, key: Key, direct: Box<dyn Direct>) {
+        let (now, round_trip) = (Instant::now(), self.agent.round_trip(&key));
+        let (transport, remote, after) = (key.transport, key.remote, now - self.begun);
+        self.verdict.send_replace(Verdict::Direct { transport, remote, round_trip, after });
+        let _ = self.arrivals.send(Ok(direct)); // nobody there: the next turn ends
+        self.until = Some(now + AFTERCARE);
+    }
+
+    fn unusable(&mut self, error: io::Error) {
+        tracing::debug!(%error, "a direct way was found and cannot be used");
+        let _ = self.arrivals.send(Err(error));
+        self.verdict.send_replace(Verdict::Relayed(Why::Unusable));
+        self.until = Some(Instant::now() + AFTERCARE);
+    }
+
+    fn note(&mut self, event: &Event) {
+        match event {
+            Event::Told(Message::Offer(_)) => self.offered = true,
+            Event::Told(Message::Relay) => self.peer_gave_up = true,
+            _ => (),
+        }
+    }
+
+    /// Once the machine has settled for the relay, there is nothing more to do.
+    fn conclude(&mut self) {
+        if self.agent.state() != State::Relayed {
+            return;
+        }
+        let why = match () {
+            () if self.peer_gave_up => Why::PeerGaveUp,
+            () if !self.offered => Why::NoOffer,
+            () => Why::NoPath,
+        };
+        self.verdict.send_replace(Verdict::Relayed(why));
+        self.until = Some(Instant::now());
+    }
+}
+
+fn nonce() -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    SystemRandom::new().fill(&mut bytes).map_err(|_| io::Error::other("the system has no random numbers"))?;
+    Ok(u64::from_le_bytes(bytes))
+}

@@ -1,0 +1,163 @@
+//! A connection to a peer: TLS between both identities, on a way that takes the nearest path there is.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, SystemTime};
+
+use nearpath_punch::session::Role;
+use nearpath_wire::pair::Pair;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::sync::watch;
+use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
+
+use crate::driver::{Driver, Introduction, Ports, Settings, Verdict};
+use crate::way::{Arrivals, Place, Places, Relay, Way};
+
+/// The peer may take so long to shake hands, over the relay or directly.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Encrypted bytes to and from the peer; the way below moves by itself while they flow.
+#[derive(Debug)]
+pub struct Link {
+    stream: TlsStream<Way>,
+    known: Known,
+}
+
+/// What is known of a link, also from other tasks. Clones are of the same one.
+#[derive(Debug, Clone)]
+pub struct Known {
+    /// What came of looking for a direct connection. It changes no more once that has ended.
+    pub verdict: watch::Receiver<Verdict>,
+    /// What carries the bytes now.
+    pub places: watch::Receiver<Places>,
+}
+
+/// A direct connection is being looked for; the relay may be opened meanwhile. Dropped, the search ends.
+#[derive(Debug)]
+pub struct Begun {
+    role: Role,
+    pair: Arc<Pair>,
+    arrivals: Arrivals,
+    verdict: watch::Receiver<Verdict>,
+}
+
+/// Begins to look for a direct connection to the peer of an introduction. `settings.agent.relay` says whether
+/// [`Begun::over`] will be given a relay.
+///
+/// # Errors
+/// When the process has too many files open.
+pub fn begin(ports: Ports, introduction: Introduction, settings: Settings) -> io::Result<Begun> {
+    let (role, pair) = (introduction.session.role, introduction.pair.clone());
+    let (driver, arrivals, verdict) = Driver::new(ports, introduction, settings)?;
+    tokio::spawn(driver.run());
+    Ok(Begun { role, pair, arrivals, verdict })
+}
+
+impl Begun {
+    /// The connection. With a relay bytes flow at once; without one the direct connection is waited for. The leader of the
+    /// session is TLS's client.
+    ///
+    /// # Errors
+    /// When the relay breaks, when there is none and no direct way either, and when the peer is not who was meant.
+    pub async fn over(self, relay: Option<Box<dyn Relay>>) -> io::Result<Link> {
+        let way = match relay {
+            Some(relay) => Way::on_relay(self.role == Role::Leader, relay, self.arrivals),
+            None => Way::without_relay(self.arrivals),
+        };
+        let known = Known { verdict: self.verdict, places: way.places() };
+        let stream = tokio::time::timeout(PATIENCE, secure(way, self.role, &self.pair)).await??;
+        Ok(Link { stream, known })
+    }
+}
+
+/// Connects to the peer of an introduction: [`begin`], then [`Begun::over`].
+///
+/// # Errors
+/// See there.
+pub async fn connect(
+    ports: Ports,
+    introduction: Introduction,
+    relay: Option<Box<dyn Relay>>,
+    mut settings: Settings,
+) -> io::Result<Link> {
+    settings.agent.relay = relay.is_some();
+    begin(ports, introduction, settings)?.over(relay).await
+}
+
+/// TLS 1.3 with certificates on both sides, above a way.
+///
+/// # Errors
+/// When the handshake fails, or the peer is not who was meant.
+pub async fn secure(way: Way, role: Role, pair: &Pair) -> io::Result<TlsStream<Way>> {
+    let stream: TlsStream<Way> = match role {
+        Role::Leader => TlsConnector::from(pair.client().clone()).connect(pair.server_name(), way).await?.into(),
+        Role::Follower => TlsAcceptor::from(pair.server().clone()).accept(way).await?.into(),
+    };
+    let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
+    let met = pair.check(chain, SystemTime::now());
+    met.map_err(|stranger| io::Error::new(io::ErrorKind::PermissionDenied, stranger))?;
+    Ok(stream)
+}
+
+impl Known {
+    /// The path's name, by what this side's bytes go over now: `punch` or `relay`.
+    pub fn path(&self) -> &'static str {
+        match self.places.borrow().out {
+            Place::Direct => "punch",
+            Place::Relay => "relay",
+        }
+    }
+}
+
+impl Link {
+    /// What is known of it.
+    pub fn known(&self) -> &Known {
+        &self.known
+    }
+
+    /// Ends this side, and waits until the peer has all that was written, as far as that can be known.
+    ///
+    /// # Errors
+    /// When what was written cannot reach the peer any more.
+    pub async fn close(mut self) -> io::Result<()> {
+        self.stream.shutdown().await?;
+        match self.stream {
+            TlsStream::Client(stream) => stream.into_inner().0.close().await,
+            TlsStream::Server(stream) => stream.into_inner().0.close().await,
+        }
+    }
+}
+
+impl AsyncRead for Link {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Link {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,111 @@
+//! What the two sides of a session tell each other: the punching machine's messages, as they are written.
+
+use std::net::SocketAddr;
+
+use nearpath_punch::Transport;
+use nearpath_punch::agent::Message;
+use nearpath_punch::candidate::{Candidate, Kind, MOST};
+use serde::{Deserialize, Serialize};
+
+/// One message of [`Message`]; the rendezvous passes it on unread.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "word", rename_all = "snake_case")]
+pub enum Word {
+    /// All candidates so far.
+    Offer {
+        /// At most [`MOST`].
+        candidates: Vec<Offered>,
+    },
+    /// The sender has given up on a direct way.
+    Relay,
+}
+
+/// A candidate as it is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Offered {
+    /// `host` or `reflexive`; others are read as what the machine refuses.
+    #[serde(with = "kind")]
+    pub kind: Kind,
+    /// `udp` or `tcp`.
+    #[serde(with = "transport")]
+    pub transport: Transport,
+    /// Where.
+    pub addr: SocketAddr,
+    /// Higher is better.
+    pub priority: u32,
+}
+
+impl From<Message> for Word {
+    fn from(message: Message) -> Self {
+        match message {
+            Message::Offer(candidates) => {
+                Self::Offer { candidates: candidates.into_iter().take(MOST).map(Offered::from).collect() }
+            }
+            Message::Relay => Self::Relay,
+        }
+    }
+}
+
+impl From<Word> for Message {
+    fn from(word: Word) -> Self {
+        match word {
+            Word::Offer { candidates } => Self::Offer(candidates.into_iter().take(MOST).map(Candidate::from).collect()),
+            Word::Relay => Self::Relay,
+        }
+    }
+}
+
+impl From<Candidate> for Offered {
+    fn from(one: Candidate) -> Self {
+        Self { kind: one.kind, transport: one.transport, addr: one.addr, priority: one.priority }
+    }
+}
+
+impl From<Offered> for Candidate {
+    fn from(one: Offered) -> Self {
+        Self { kind: one.kind, transport: one.transport, addr: one.addr, priority: one.priority }
+    }
+}
+
+mod kind {
+    use nearpath_punch::candidate::Kind;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(kind: &Kind, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(match kind {
+            Kind::Host => "host",
+            Kind::Discovered => "discovered",
+            Kind::Reflexive => "reflexive",
+            Kind::Relayed => "relayed",
+        })
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Kind, D::Error> {
+        Ok(match String::deserialize(from)?.as_str() {
+            "host" => Kind::Host,
+            "reflexive" => Kind::Reflexive,
+            "discovered" => Kind::Discovered,
+            _ => Kind::Relayed,
+        })
+    }
+}
+
+pub(super) mod transport {
+    use nearpath_punch::Transport;
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    pub(in super::super) fn serialize<S: Serializer>(transport: &Transport, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(match transport {
+            Transport::Udp => "udp",
+            Transport::Tcp => "tcp",
+        })
+    }
+
+    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Transport, D::Error> {
+        match String::deserialize(from)?.as_str() {
+            "udp" => Ok(Transport::Udp),
+            "tcp" => Ok(Transport::Tcp),
+            other => Err(de::Error::unknown_variant(other, &["udp", "tcp"])),
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Where the two ends of a session find each other.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use futures_util::StreamExt;
+use nearpath_daemon::drain::Watch;
+use nearpath_types::SpiffeId;
+use tokio::sync::oneshot;
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+
+use super::pump::{self, Meter};
+use crate::server::bucket::Bucket;
+use crate::server::hall::Hall;
+use crate::server::ledger::Ledger;
+use crate::ticket::{Crossing, Job};
+use crate::web::Web;
+
+/// See the module.
+pub(in crate::server) struct Exchange {
+    inner: Mutex<Inner>,
+    hall: Arc<Hall>,
+}
+
+#[derive(Default)]
+struct Inner {
+    waiting: HashMap<[u8; 16], Half>,
+    /// The buckets of jobs that have relays, or have had them and are not paid for yet: who joins anew has no second burst.
+    jobs: HashMap<Job, Arc<Mutex<Bucket>>>,
+    last: u64,
+}
+
+/// An end that waits for the other.
+struct Half {
+    number: u64,
+    you: SpiffeId,
+    hand: oneshot::Sender<Web>,
+}
+
+/// What a newcomer finds.
+enum Found {
+    /// The other end took the connection over.
+    Other,
+    /// Nobody: it waits, under this number.
+    Nobody(Web, u64, oneshot::Receiver<Web>),
+    /// There is no room.
+    Full(Web),
+}
+
+impl Exchange {
+    pub(in crate::server) fn new(hall: Arc<Hall>) -> Arc<Self> {
+        Arc::new(Self { inner: Mutex::default(), hall })
+    }
+
+    pub(super) async fn enter(&self, web: Web, crossing: Crossing, _drain: Watch) {
+        match self.find(web, &crossing) {
+            Found::Other => {}
+            Found::Full(web) => pump::farewell(web, CloseCode::Again, "the relay is full").await,
+            Found::Nobody(web, number, hand) => self.wait(web, &crossing, number, hand).await,
+        }
+    }
+
+    /// An end that comes a second time takes its own place: the older connection may be one whose end nobody has heard of.
+    fn find(&self, mut web: Web, crossing: &Crossing) -> Found {
+        self.with(|inner| {
+            if let Some(half) = inner.waiting.remove(&crossing.session.0)
+                && half.you != crossing.you
+            {
+                match half.hand.send(web) {
+                    Ok(()) => return Found::Other,
+                    Err(back) => web = back,
+                }
+            }
+            let joined = usize::try_from(self.hall.ledger.joined.load(std::sync::atomic::Ordering::Relaxed));
+            if joined.unwrap_or(usize::MAX).saturating_add(inner.waiting.len()) >= self.hall.limits.relays {
+                return Found::Full(web);
+            }
+            inner.last += 1;
+            let (number, (hand, taken)) = (inner.last, oneshot::channel());
+            inner.waiting.insert(crossing.session.0, Half { number, you: crossing.you.clone(), hand });
+            Found::Nobody(web, number, taken)
+        })
+    }
+
+    /// Meanwhile one frame is read, no more: it is passed on first.
+    async fn wait(&self, mut web: Web, crossing: &Crossing, number: u64, mut hand: oneshot::Receiver<Web>) {
+        let held = self.hall.ledger.hold(|ledger| &ledger.halves);
+        let late = tokio::time::sleep(self.hall.limits.relay_wait);
+        tokio::pin!(late);
+        let mut first = None;
+        let other = loop {
+            tokio::select! {
+                other = &mut hand => break other.ok(),
+                () = &mut late => break None,
+                message = web.next(), if first.is_none() => match message {
+                    Some(Ok(message @ (Message::Binary(_) | Message::Text(_)))) => first = Some(message),
+                    Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => {}
+                    Some(Ok(Message::Close(_)) | Err(_)) | None => return self.forget(crossing, number),
+                },
+            }
+        };
+        self.forget(crossing, number);
+        drop(held);
+        // The other end may have come at the very moment at which this one gave up.
+        match other.or_else(|| hand.try_recv().ok()) {
+            Some(other) => self.join(web, other, first, crossing).await,
+            None => pump::farewell(web, CloseCode::Away, "the other end did not come").await,
+        }
+    }
+
+    async fn join(&self, web: Web, other: Web, first: Option<Message>, crossing: &Crossing) {
+        let _held = self.hall.ledger.hold(|ledger| &ledger.joined);
+        Ledger::count(&self.hall.ledger.relays);
+        let meter = Meter::new(self.hall.clone(), self.bucket_of(&crossing.job), Instant::now());
+        pump::join(web, other, first, &meter).await;
+        drop(meter);
+        let now = Instant::now();
+        let needed = |bucket: &Arc<Mutex<Bucket>>| Arc::strong_count(bucket) > 1 || !lock(bucket).is_full(now);
+        self.with(|inner| inner.jobs.retain(|_, bucket| needed(bucket)));
+    }
+
+    fn bucket_of(&self, job: &Job) -> Arc<Mutex<Bucket>> {
+        self.with(|inner| inner.jobs.entry(job.clone()).or_default().clone())
+    }
+
+    fn forget(&self, crossing: &Crossing, number: u64) {
+        self.with(|inner| {
+            if inner.waiting.get(&crossing.session.0).is_some_and(|half| half.number == number) {
+                inner.waiting.remove(&crossing.session.0);
+            }
+        });
+    }
+
+    fn with<T>(&self, f: impl FnOnce(&mut Inner) -> T) -> T {
+        f(&mut lock(&self.inner))
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,158 @@
+//! Bytes from one end to the other, and the end of it.
+
+use std::borrow::Cow;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures_util::stream::{SplitSink, SplitStream};
+use futures_util::{SinkExt, StreamExt};
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::protocol::CloseFrame;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+
+use crate::server::bucket::Bucket;
+use crate::server::hall::Hall;
+use crate::server::ledger::Ledger;
+use crate::web::Web;
+
+/// How long a close may take.
+const CLOSING: Duration = Duration::from_secs(5);
+
+type Ear = SplitStream<Web>;
+type Mouth = SplitSink<Web, Message>;
+
+/// Measures what passes over one relay.
+pub(super) struct Meter {
+    hall: Arc<Hall>,
+    own: Mutex<Bucket>,
+    job: Arc<Mutex<Bucket>>,
+    begun: Instant,
+    /// Milliseconds from then to the last frame of either direction.
+    last: AtomicU64,
+}
+
+/// Why a direction ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Why {
+    /// Its sender has closed: nothing is missing.
+    Closed,
+    /// Its sender is gone without a word.
+    Gone,
+    /// Its receiver is gone, or does not read for too long.
+    Deaf,
+    /// Nothing has gone over the relay for too long.
+    Idle,
+}
+
+impl Meter {
+    pub(super) fn new(hall: Arc<Hall>, job: Arc<Mutex<Bucket>>, begun: Instant) -> Self {
+        Self { hall, own: Mutex::default(), job, begun, last: AtomicU64::new(0) }
+    }
+
+    /// So many bytes pass. How long to wait before more are read.
+    fn pass(&self, bytes: usize) -> Duration {
+        let (bytes, now) = (bytes as u64, Instant::now());
+        self.hall.ledger.relayed.fetch_add(bytes, Ordering::Relaxed);
+        let millis = u64::try_from(now.duration_since(self.begun).as_millis()).unwrap_or(u64::MAX);
+        self.last.store(millis, Ordering::Relaxed);
+        let limits = &self.hall.limits;
+        let spend = |bucket: &Mutex<Bucket>, rate| {
+            bucket.lock().unwrap_or_else(PoisonError::into_inner).spend(bytes, rate, now)
+        };
+        let own = limits.relay_rate.map(|rate| spend(&self.own, rate));
+        let job = limits.job_rate.map(|rate| spend(&self.job, rate));
+        own.max(job).unwrap_or_default()
+    }
+
+    fn is_idle(&self) -> bool {
+        let last = self.begun + Duration::from_millis(self.last.load(Ordering::Relaxed));
+        last.elapsed() >= self.hall.limits.relay_idle
+    }
+}
+
+/// Passes frames on, both ways, until one end closes or breaks. `first` came from `a` before `b` was here.
+pub(super) async fn join(a: Web, b: Web, first: Option<Message>, meter: &Meter) {
+    let ((mut a_mouth, mut a_ear), (mut b_mouth, mut b_ear)) = (a.split(), b.split());
+    let (why, from_a) = tokio::select! {
+        why = pump(&mut a_ear, &mut b_mouth, first, meter) => (why, true),
+        why = pump(&mut b_ear, &mut a_mouth, None, meter) => (why, false),
+    };
+    tracing::debug!(?why, from_a, "a relay has ended");
+    let (speaker, listener) = if from_a { (a_mouth, b_mouth) } else { (b_mouth, a_mouth) };
+    let (mut speaker, mut listener) = (speaker, listener);
+    let all = async {
+        match why {
+            Why::Closed => say(&mut listener, CloseCode::Normal, "").await,
+            Why::Gone => say(&mut listener, CloseCode::Error, "the other end of the relay is gone").await,
+            Why::Deaf => say(&mut speaker, CloseCode::Error, "the other end of the relay does not read").await,
+            Why::Idle => {
+                say(&mut speaker, CloseCode::Away, "nothing went over the relay for too long").await;
+                say(&mut listener, CloseCode::Away, "nothing went over the relay for too long").await;
+            }
+        }
+        tokio::join!(hear_out(&mut a_ear), hear_out(&mut b_ear));
+    };
+    let _ = tokio::time::timeout(CLOSING, all).await; // whoever does not close by then is cut off
+}
+
+/// Tells an end that has no other why there is nothing for it.
+pub(super) async fn farewell(web: Web, code: CloseCode, why: &'static str) {
+    let (mut mouth, mut ear) = web.split();
+    let all = async {
+        say(&mut mouth, code, why).await;
+        hear_out(&mut ear).await;
+    };
+    let _ = tokio::time::timeout(CLOSING, all).await; // as above
+}
+
+async fn say(to: &mut Mouth, code: CloseCode, why: &'static str) {
+    let _ = to.send(Message::Close(Some(CloseFrame { code, reason: Cow::from(why).into_owned().into() }))).await; // it may be gone
+}
+
+/// Until the other end has closed, too.
+async fn hear_out(from: &mut Ear) {
+    while let Some(Ok(_)) = from.next().await {}
+}
+
+/// Whether an end lives, the kernel asks (see `door`): one that has stopped reading for a while answers no ping.
+async fn pump(from: &mut Ear, to: &mut Mouth, first: Option<Message>, meter: &Meter) -> Why {
+    if let Some(first) = first
+        && let Err(why) = pass(to, first, meter).await
+    {
+        return why;
+    }
+    let look = meter.hall.limits.relay_idle / 4;
+    loop {
+        match tokio::time::timeout(look, from.next()).await {
+            Err(_) if meter.is_idle() => return Why::Idle,
+            Err(_) => {}
+            Ok(Some(Ok(Message::Close(_)))) => return Why::Closed,
+            Ok(None | Some(Err(_))) => return Why::Gone,
+            Ok(Some(Ok(message))) => {
+                if matches!(message, Message::Binary(_) | Message::Text(_))
+                    && let Err(why) = pass(to, message, meter).await
+                {
+                    return why;
+                }
+            }
+        }
+    }
+}
+
+async fn pass(to: &mut Mouth, message: Message, meter: &Meter) -> Result<(), Why> {
+    let wait = meter.pass(message.len());
+    write(to, message, meter).await?;
+    if !wait.is_zero() {
+        Ledger::count(&meter.hall.ledger.throttled);
+        tokio::time::sleep(wait).await;
+    }
+    Ok(())
+}
+
+async fn write(to: &mut Mouth, message: Message, meter: &Meter) -> Result<(), Why> {
+    match tokio::time::timeout(meter.hall.limits.relay_idle, to.send(message)).await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(_)) | Err(_) => Err(Why::Deaf),
+    }
+}

@@ -1,0 +1,26 @@
+//! What a way asks of the relay's connection.
+
+use std::io;
+
+use bytes::Bytes;
+use futures_util::{Sink, Stream};
+
+/// A way sends at most so many bytes in a piece.
+pub const FRAME: usize = 32 << 10;
+
+/// What goes over the relay: as a binary and a text frame of WebSocket (`contract/rendezvous.md`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Piece {
+    /// The next bytes.
+    Bytes(Bytes),
+    /// A [`super::Word`].
+    Word(String),
+}
+
+/// One side's connection to the relay, which passes pieces on in their order, or breaks. Its end without a word is an error.
+///
+/// Both halves may be polled from the task that reads and the one that writes; a way gives them a waker for both. Once it
+/// needs the connection no more, it closes it, and reads on until the other end has closed it, too.
+pub trait Relay: Stream<Item = io::Result<Piece>> + Sink<Piece, Error = io::Error> + Send + Unpin {}
+
+impl<R: Stream<Item = io::Result<Piece>> + Sink<Piece, Error = io::Error> + Send + Unpin> Relay for R {}

@@ -1,0 +1,68 @@
+//! What the two ends of a way say to each other on the relay, between their bytes.
+
+use serde::{Deserialize, Serialize};
+
+/// The longest word, in bytes.
+const LONGEST: usize = 64;
+
+/// A word, in JSON: `{"moved":{"at":4096}}`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Word {
+    /// So many bytes went over the relay; the next ones go over the direct connection.
+    Moved {
+        /// Bytes, from the way's beginning.
+        at: u64,
+    },
+    /// So many bytes went over the relay, and there are no more.
+    Ended {
+        /// Bytes, from the way's beginning.
+        at: u64,
+    },
+}
+
+/// What came is no word: the peer speaks another version, or the relay changed it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the peer said something on the relay that is no word of a way ({0} bytes)")]
+pub struct BadWord(usize);
+
+impl Word {
+    /// As it goes over the relay.
+    pub fn encode(self) -> String {
+        match self {
+            Self::Moved { at } => format!(r#"{{"moved":{{"at":{at}}}}}"#),
+            Self::Ended { at } => format!(r#"{{"ended":{{"at":{at}}}}}"#),
+        }
+    }
+
+    /// Reads what came over the relay.
+    ///
+    /// # Errors
+    /// See [`BadWord`].
+    pub fn decode(text: &str) -> Result<Self, BadWord> {
+        let bad = BadWord(text.len());
+        if text.len() > LONGEST { Err(bad) } else { serde_json::from_str(text).map_err(|_| bad) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_read_as_they_were_said() {
+        for word in [Word::Moved { at: 0 }, Word::Moved { at: u64::MAX }, Word::Ended { at: 7 }] {
+            assert_eq!(Word::decode(&word.encode()), Ok(word));
+            assert_eq!(serde_json::to_string(&word).unwrap(), word.encode());
+        }
+    }
+
+    #[test]
+    fn what_is_no_word_is_refused() {
+        for text in ["", "{}", r#"{"moved":{"at":-1}}"#, r#"{"moved":{"at":1,"by":2}}"#, r#"{"left":{"at":1}}"#] {
+            assert!(Word::decode(text).is_err(), "{text}");
+        }
+        let long = format!("{}{}", " ".repeat(LONGEST), Word::Moved { at: 1 }.encode());
+        assert!(Word::decode(&long).is_err());
+    }
+}

@@ -1,0 +1,53 @@
+//! WebSocket (RFC 6455) as both ends of a line and of a relay have it: with bounds on what a peer may make one hold.
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
+
+use crate::message;
+
+/// The longest frame of a relay, in bytes: a way's frames are half of it.
+pub(crate) const LONGEST_PIECE: usize = 64 * 1024;
+
+/// What a connection runs on: TCP, with TLS or without.
+pub(crate) type Socket = Box<dyn Bytes>;
+
+/// Bytes both ways.
+pub(crate) trait Bytes: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Bytes for S {}
+
+/// A connection.
+pub(crate) type Web = WebSocketStream<Socket>;
+
+/// Where lines are.
+pub(crate) const LINE: &str = "/v1/line";
+
+/// Where relays are.
+pub(crate) const RELAY: &str = "/v1/relay";
+
+/// For a line: there are thousands of them, and most are silent.
+pub(crate) fn for_lines() -> WebSocketConfig {
+    bounded(message::LONGEST, 1024)
+}
+
+/// For a relay: there are few, and each moves much.
+pub(crate) fn for_relays() -> WebSocketConfig {
+    bounded(LONGEST_PIECE, LONGEST_PIECE)
+}
+
+/// `ahead`: what is read at once.
+fn bounded(longest: usize, ahead: usize) -> WebSocketConfig {
+    WebSocketConfig::default()
+        .read_buffer_size(ahead)
+        .write_buffer_size(0)
+        .max_write_buffer_size(4 * longest)
+        .max_message_size(Some(longest))
+        .max_frame_size(Some(longest))
+}
+
+/// The same connection with another configuration. Only for one on which nothing was read since its handshake: what has
+/// been read ahead is lost.
+pub(crate) async fn configured(web: Web, role: Role, config: WebSocketConfig) -> Web {
+    WebSocketStream::from_raw_socket(web.into_inner(), role, Some(config)).await
+}

@@ -1,0 +1,183 @@
+//! All parts at once: tickets, lines, observers and relay of a rendezvous that both sites reach, and the punching between them.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use nearpath_daemon::drain;
+use nearpath_daemon::metrics::Registry;
+use nearpath_meet::client::{self, Heard, Line};
+use nearpath_meet::driver::{Ports, Verdict, Why};
+use nearpath_meet::server::{self, Limits, Place};
+use nearpath_meet::ticket::{Key, Ticket};
+use nearpath_punch::Transport::{self, Tcp, Udp};
+use nearpath_punch::nat::{Behaviour, Report};
+use nearpath_testkit::lab::nat::{Family, Internet, Kind, Pair, Plan};
+use nearpath_testkit::lab::{Lab, Link};
+use nearpath_testkit::need_nat;
+use nearpath_types::SpiffeId;
+use nearpath_wire::identity::Trust;
+use nearpath_wire::identity::authority::Authority;
+use nearpath_wire::pair;
+use tokio::sync::oneshot;
+
+use crate::scene::{credentials, machines, on_a_runtime};
+use crate::side::{self, DEADLINE, Went};
+use crate::theory;
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// A rendezvous on its machine. It ends with this value.
+struct House {
+    key: Key,
+    addr: SocketAddr,
+    _end: oneshot::Sender<()>,
+}
+
+impl House {
+    fn start(internet: &Internet) -> Self {
+        let (key, addr) = (Key::new([5; 32]), SocketAddr::new(internet.addresses(Family::V4)[0], 8443));
+        let places = internet.addresses(Family::V4);
+        let (end, ended) = oneshot::channel::<()>();
+        let (ready, is_ready) = std::sync::mpsc::channel();
+        let (node, own) = (internet.rendezvous.clone(), key.clone());
+        let serve = async move {
+            let (_trigger, drain) = drain::channel();
+            let listener = std::net::TcpListener::bind(addr).unwrap();
+            let observers = places.map(|ip| Place { bind: SocketAddr::new(ip, 3478), public: None }).to_vec();
+            let limits = Limits::default();
+            let settings = server::Settings { key: own, listener, tls: None, observers, limits, drain };
+            server::start(settings, &Registry::default()).unwrap();
+            ready.send(()).unwrap();
+            let _ = ended.await;
+        };
+        thread::spawn(move || node.enter(|| on_a_runtime(serve)));
+        is_ready.recv().unwrap();
+        Self { key, addr, _end: end }
+    }
+
+    fn settings(&self, you: &SpiffeId) -> client::Settings {
+        let until = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() + 3600;
+        let ticket = Ticket { you: you.clone(), job: "sort".parse().unwrap(), leader: false, until };
+        let place = format!("ws://{}", self.addr).parse().unwrap();
+        client::Settings { place, ticket: ticket.mint(&self.key), tls: None }
+    }
+}
+
+/// One worker, from its ticket to the end. The one that is named `a` calls.
+async fn work(settings: client::Settings, me: SpiffeId, peer: SpiffeId, job: &Authority, over: &[Transport]) -> Went {
+    let (line, mut heard) = Line::open(settings);
+    let meeting = if me.to_string() < peer.to_string() {
+        line.call(peer.clone(), "", DEADLINE).await.unwrap()
+    } else {
+        loop {
+            match heard.recv().await.unwrap() {
+                Heard::Called(meeting) => break meeting,
+                Heard::Here(_) => (),
+                other => panic!("{other:?}"),
+            }
+        }
+    };
+    tokio::spawn(async move { while heard.recv().await.is_some() {} });
+    let trust = Trust::new("test", &[job.certificate().clone()]).unwrap();
+    let pair = Arc::new(pair::Pair::new(&credentials(job, &me), &trust, peer).unwrap());
+    let link = line.connect(meeting, pair, Ports::bind(over).unwrap(), side::settings()).await.unwrap();
+    side::exchange(link, 100_000, 1).await.unwrap()
+}
+
+fn meet(pair: &Pair, over: &[Transport]) -> [Went; 2] {
+    let house = House::start(&pair.internet);
+    let job = Authority::new("test", SystemTime::now(), HOUR).unwrap();
+    let ids = ["a", "b"].map(|name| SpiffeId::gateway("test", name));
+    let went = thread::scope(|scope| {
+        let threads = [0, 1].map(|at| {
+            let (node, settings, job) = (machines(pair)[at], house.settings(&ids[at]), &job);
+            let (me, peer) = (ids[at].clone(), ids[1 - at].clone());
+            let working = async move {
+                tokio::time::timeout(DEADLINE, work(settings, me, peer, job, over)).await.expect("nobody hangs")
+            };
+            scope.spawn(move || node.enter(|| on_a_runtime(working)))
+        });
+        threads.map(|thread| thread.join().unwrap())
+    });
+    assert_eq!((went[0].sent, went[1].sent), (went[1].came, went[0].came));
+    went
+}
+
+fn over(went: [Went; 2]) -> [Option<Transport>; 2] {
+    went.map(|went| match went.verdict {
+        Verdict::Direct { transport, .. } => Some(transport),
+        _ => None,
+    })
+}
+
+#[test]
+fn from_tickets_to_a_direct_way() {
+    need_nat!();
+    let pair = Lab::pair(Kind::PortRestricted, Kind::Double).unwrap();
+    assert_eq!(over(meet(&pair, &[Tcp, Udp])), [Some(Tcp); 2]);
+}
+
+#[test]
+fn from_tickets_to_a_direct_way_over_udp_far_away_where_packets_are_lost() {
+    need_nat!();
+    let line = Link { delay: Duration::from_millis(20), loss: 0.01, seed: 9, ..Link::default() };
+    let plan = |kind: Kind| Plan { line: line.clone(), ..kind.into() };
+    let pair = Lab::pair(plan(Kind::Symmetric), plan(Kind::Restricted)).unwrap();
+    assert_eq!(over(meet(&pair, &[Udp])), [Some(Udp); 2]);
+}
+
+#[test]
+fn from_tickets_to_the_relay() {
+    need_nat!();
+    let pair = Lab::pair(Kind::Symmetric, Kind::PortRestricted).unwrap();
+    let verdicts = meet(&pair, &[Tcp, Udp]).map(|went| went.verdict);
+    let settled = |verdict: &Verdict| matches!(verdict, Verdict::Relayed(Why::NoPath | Why::PeerGaveUp));
+    assert!(verdicts.iter().all(settled), "{verdicts:?}");
+}
+
+/// What the rendezvous tells a machine of that site.
+fn told(kind: Kind, hairpin: bool) -> Report {
+    let pair = Lab::pair(Plan { hairpin, ..kind.into() }, Kind::None).unwrap();
+    let house = House::start(&pair.internet);
+    let settings = house.settings(&SpiffeId::gateway("test", "a"));
+    machines(&pair)[0].enter(|| {
+        on_a_runtime(async {
+            let (line, mut heard) = Line::open(settings);
+            tokio::spawn(async move { while heard.recv().await.is_some() {} });
+            tokio::time::timeout(DEADLINE, line.nat()).await.expect("nobody hangs").unwrap()
+        })
+    })
+}
+
+macro_rules! kind_is_told {
+    ($($name:ident: $kind:ident, $hairpin:literal;)*) => {
+        $(#[test]
+        fn $name() {
+            need_nat!();
+            let there = theory::behaviour(Kind::$kind, Family::V4).unwrap();
+            let told = told(Kind::$kind, $hairpin).behaviour().unwrap();
+            let kind = |one: Behaviour| (one.translates, one.mapping, one.filtering, one.udp);
+            assert_eq!(kind(told), kind(there));
+            assert_eq!(told.hairpins, $hairpin || !there.translates);
+        })*
+    };
+}
+
+kind_is_told! {
+    no_nat_is_told: None, false;
+    a_full_cone_is_told: FullCone, false;
+    a_restricted_cone_is_told: Restricted, false;
+    a_port_restricted_cone_that_turns_packets_around_is_told: PortRestricted, true;
+    a_symmetric_nat_is_told: Symmetric, false;
+    a_double_nat_is_told: Double, false;
+    a_firewall_is_told: Firewall, false;
+}
+
+#[test]
+fn udp_that_is_blocked_is_told() {
+    need_nat!();
+    let told = told(Kind::UdpBlocked, false);
+    assert_eq!((told.udp, told.reflexive), (Some(false), None));
+}

@@ -1,0 +1,124 @@
+//! Two workers from their tickets to bytes between them: rendezvous, relay, punching and TLS together.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use nearpath_meet::client::Meeting;
+use nearpath_meet::driver::{self, Ports, Verdict};
+use nearpath_meet::link::Link;
+use nearpath_meet::server::Limits;
+use nearpath_meet::way::Place;
+use nearpath_punch::Transport;
+use nearpath_testkit::within;
+use nearpath_types::SpiffeId;
+use nearpath_wire::identity::authority::Authority;
+use nearpath_wire::identity::{Credentials, Request, Trust};
+use nearpath_wire::pair::{Pair, name_of};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::house::{House, SOON, Worker, id};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+struct Job {
+    authority: Authority,
+}
+
+impl Job {
+    fn new() -> Self {
+        Self { authority: Authority::new("job", SystemTime::now(), HOUR).unwrap() }
+    }
+
+    fn pair(&self, me: &SpiffeId, peer: &SpiffeId) -> Arc<Pair> {
+        let trust = Trust::new("job", &[self.authority.certificate().clone()]).unwrap();
+        Arc::new(Pair::new(&self.credentials(me), &trust, peer.clone()).unwrap())
+    }
+
+    fn credentials(&self, id: &SpiffeId) -> Credentials {
+        let (request, name) = (Request::new().unwrap(), name_of(id));
+        let issued = self.authority.issue(request.csr(), id, &name, SystemTime::now(), HOUR).unwrap();
+        request.complete(id.clone(), name, issued)
+    }
+
+    async fn connect(&self, worker: &Worker, me: &str, meeting: Meeting, transports: &[Transport]) -> Link {
+        let pair = self.pair(&id(me), &meeting.granted.peer);
+        let settings = driver::Settings { loopback: true, ..driver::Settings::default() };
+        let ports = Ports::bind(transports).unwrap();
+        worker.line.connect(meeting, pair, ports, settings).await.unwrap()
+    }
+
+    async fn links(&self, house: &House, transports: &[Transport]) -> [Link; 2] {
+        let (a, mut b) = (house.worker("sort", "a").await, house.worker("sort", "b").await);
+        let own = within(a.line.call(id("b"), "", SOON)).await.unwrap();
+        let others = b.called().await;
+        let (first, second) = (self.connect(&a, "a", own, transports), self.connect(&b, "b", others, transports));
+        let links = within(async { tokio::join!(first, second) }).await;
+        tokio::spawn(async move { while a.line.welcome().await.is_some() && b.heard.recv().await.is_some() {} });
+        [links.0, links.1]
+    }
+}
+
+/// So many bytes there and back.
+async fn echo(from: &mut Link, to: &mut Link, count: usize) {
+    let bytes: Vec<u8> = (0..count).map(|at| (at % 251) as u8).collect();
+    let (mut there, mut back) = (vec![0; count], vec![0; count]);
+    within(async {
+        tokio::try_join!(
+            async {
+                from.write_all(&bytes).await?;
+                from.flush().await
+            },
+            to.read_exact(&mut there)
+        )
+        .unwrap();
+        tokio::try_join!(
+            async {
+                to.write_all(&there).await?;
+                to.flush().await
+            },
+            from.read_exact(&mut back)
+        )
+        .unwrap();
+    })
+    .await;
+    assert!(bytes == back, "something else came back");
+}
+
+/// Until both directions are direct; a way moves when it is used.
+async fn moved(a: &mut Link, b: &mut Link) {
+    let is_direct = |link: &Link| {
+        let places = *link.known().places.borrow();
+        places.out == Place::Direct && places.inward == Place::Direct
+    };
+    within(async {
+        while !(is_direct(a) && is_direct(b)) {
+            echo(a, b, 1000).await;
+        }
+    })
+    .await;
+}
+
+/// Bytes flow over the relay, then directly, and go on when the rendezvous is killed.
+#[tokio::test]
+async fn links_move_to_a_direct_way_and_need_the_rendezvous_no_longer() {
+    for transport in [Transport::Tcp, Transport::Udp] {
+        let house = House::start(Limits::default());
+        let [mut a, mut b] = Job::new().links(&house, &[transport]).await;
+        echo(&mut a, &mut b, 10_000).await;
+        moved(&mut a, &mut b).await;
+        let verdict = *a.known().verdict.borrow();
+        assert!(matches!(verdict, Verdict::Direct { transport: found, .. } if found == transport), "{verdict:?}");
+        drop(house);
+        echo(&mut a, &mut b, 1 << 20).await;
+    }
+}
+
+/// Without a port of their own two workers stay on the relay, and can say so.
+#[tokio::test]
+async fn without_a_direct_way_the_relay_carries_all() {
+    let house = House::start(Limits::default());
+    let [mut a, mut b] = Job::new().links(&house, &[]).await;
+    echo(&mut a, &mut b, 1 << 20).await;
+    assert_eq!(a.known().places.borrow().out, Place::Relay);
+    assert!(house.metric("nearpath_relay_bytes_total") > 2 << 20);
+}

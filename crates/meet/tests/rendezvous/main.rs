@@ -1,0 +1,12 @@
+//! The rendezvous as workers and strangers meet it: over real sockets, on loopback.
+#![allow(clippy::unwrap_used)]
+
+mod drain;
+mod house;
+mod lines;
+mod links;
+mod observers;
+mod relays;
+mod scale;
+mod strangers;
+mod tls;
