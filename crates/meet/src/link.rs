@@ -28,7 +28,7 @@ pub struct Link {
 /// What is known of a link, also from other tasks. Clones are of the same one.
 #[derive(Debug, Clone)]
 pub struct Known {
-    /// What came of looking for a direct connection.
+    /// What came of looking for a direct connection. It changes no more once that has ended.
     pub verdict: watch::Receiver<Verdict>,
     /// What carries the bytes now.
     pub places: watch::Receiver<Places>,
