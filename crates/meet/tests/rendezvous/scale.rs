@@ -18,7 +18,7 @@ use tokio_tungstenite::{WebSocketStream, client_async};
 use crate::house::{House, id, now};
 
 /// A line and what belongs to it take less, in bytes, without TLS.
-const MOST_OF_A_LINE: usize = 24 * 1024;
+const MOST_OF_A_LINE: usize = 12 * 1024;
 
 type Web = WebSocketStream<TcpStream>;
 
