@@ -7,7 +7,7 @@ use std::process::Stdio;
 use bytes::Bytes;
 use http::{Method, Request};
 use http_body_util::Full;
-use nearpath_testkit::{eventually, program, within};
+use nearpath_testkit::{copy_program, eventually, program, within};
 use serde_json::{Value, json};
 
 use crate::house::{Answer, House, send};
@@ -17,7 +17,7 @@ const SHOP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/boutique/na
 /// The stack file beside the program, with services that call through memory or not at all.
 fn stack(folder: &Path) -> std::path::PathBuf {
     std::fs::create_dir(folder.join("bin")).unwrap();
-    std::fs::copy(program("boutique-native"), folder.join("bin/boutique-native")).unwrap();
+    copy_program(program("boutique-native"), folder.join("bin/boutique-native"));
     let text = std::fs::read_to_string(SHOP).unwrap();
     let near = text.replace("boutique-native --service", "boutique-native --near-only --service");
     assert_eq!(near.matches("--near-only").count(), 10, "ten services");

@@ -43,7 +43,7 @@ impl Home {
         std::fs::set_permissions(home.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
         for name in ["nearpath", "nearpath-watchdog"] {
             let copy = home.path().join(name);
-            std::fs::copy(program(name), &copy).unwrap();
+            nearpath_testkit::copy_program(program(name), &copy);
             std::fs::set_permissions(&copy, std::fs::Permissions::from_mode(0o755)).unwrap();
         }
         for folder in [home.path().join("state"), home.path().join("code")] {

@@ -58,7 +58,7 @@ async fn deploy(house: &House, example: &str, folder: &Path) {
     let stack = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples").join(example).join("stack.yml");
     std::fs::copy(stack, folder.join("stack.yml")).unwrap();
     std::fs::create_dir(folder.join("functions")).unwrap();
-    std::fs::copy(program("sensing"), folder.join("functions/sensing")).unwrap();
+    nearpath_testkit::copy_program(program("sensing"), folder.join("functions/sensing"));
     let mut command = Command::new(program("nearpath"));
     command.args(["deploy", "-f"]).arg(folder.join("stack.yml"));
     command.env("OPENFAAS_URL", format!("http://{}", house.addr));

@@ -15,7 +15,7 @@ pub(crate) fn function(house: &House, name: &str, next: Option<&str>, calls: &st
     let folder = house.data_dir.join("chain");
     if !folder.exists() {
         std::fs::create_dir(&folder).unwrap();
-        std::fs::copy(program("nearpath-bench"), folder.join("function")).unwrap();
+        nearpath_testkit::copy_program(program("nearpath-bench"), folder.join("function"));
     }
     let next = next.map(|next| format!(" --next-function {next}")).unwrap_or_default();
     json!({

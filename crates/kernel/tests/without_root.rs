@@ -9,7 +9,7 @@ use std::process::Command;
 
 use lab::Lab;
 use nearpath_kernel::sandbox::{Bind, Isolation, Spec};
-use nearpath_testkit::{need_root, skip};
+use nearpath_testkit::{copy_program, need_root, skip};
 
 const NOBODY: u32 = 65_534;
 
@@ -18,7 +18,7 @@ fn as_nobody(script: &str) -> Option<String> {
     let folder = tempfile::tempdir().unwrap();
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let program = folder.path().join("instance"); // the build folder may be closed to others
-    std::fs::copy(lab::instance_program(), &program).unwrap();
+    copy_program(lab::instance_program(), &program);
     let mut command = Command::new(program);
     command.args(["user", "/bin/sh", "-c", script]).uid(NOBODY).gid(NOBODY).current_dir("/");
     let output = command.output().unwrap();

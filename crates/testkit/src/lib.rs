@@ -5,7 +5,7 @@
 use std::future::Future;
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -43,6 +43,18 @@ pub fn note_skip(place: &str, reason: &str) {
     let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
     let written = file.and_then(|mut file| writeln!(file, "{place} {test}: {reason}"));
     written.expect("a skip that cannot be noted would be silent");
+}
+
+/// Copies a program that is to be started from there.
+///
+/// By a process of its own: as long as a file is open for writing somewhere, it cannot be started (`ETXTBSY`), and what this
+/// process has open another thread may just be handing to a child.
+///
+/// # Panics
+/// When it cannot be copied.
+pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
+    let copied = std::process::Command::new("cp").args([from.as_ref(), to.as_ref()]).status();
+    assert!(copied.expect("there is a cp").success(), "{} was not copied", from.as_ref().display());
 }
 
 /// Whether the effective user is root.
