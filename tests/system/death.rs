@@ -44,8 +44,9 @@ pub(crate) async fn only_the_requests_inside_are_lost_of(house: &House, work: &s
         inside
     };
     let (outcome, most) = tokio::join!(load, killer);
-    // Killed between an answer's head and its end, it leaves half a body, which HTTP/1 can tell only by closing.
-    let inside = ["instance_died", "response_cut", "IncompleteBody"];
+    // Killed between an answer's head and its end, it leaves half a body, which HTTP/1 can tell only by closing. Where both came to the gateway at
+    // once, hyper closes before it has written the head: the caller misses that, too.
+    let inside = ["instance_died", "response_cut", "IncompleteBody", "IncompleteMessage"];
     let innocent: Vec<_> =
         outcome.failures.iter().filter(|failure| !inside.iter().any(|word| failure.contains(word))).collect();
     assert!(innocent.is_empty(), "{innocent:?}\n{}", house.log());
@@ -90,6 +91,7 @@ impl Quarters {
         command.args(["-c", "echo $$ > \"$0/cgroup.procs\" && exec \"$@\""]).arg(&self.0).arg(program("nearpath"));
         let mut house = House::spawn(command, data_dir, &[]);
         house.until_ready().await;
+        nearpath_testkit::eventually("it is up, its fence as well", async || house.log().contains("is up")).await;
         house
     }
 
