@@ -80,6 +80,7 @@ impl Folder {
     /// The disk's.
     pub fn complete(&self, manifest: &Manifest) -> io::Result<()> {
         let text = serde_json::to_vec(manifest)?;
+        fs::create_dir_all(self.of(manifest.number))?; // nobody had anything to write down
         write(&self.of(manifest.number), "complete", &[&text])?;
         File::open(&self.0)?.sync_all()?;
         for number in self.numbers()?.into_iter().filter(|number| *number < manifest.number) {

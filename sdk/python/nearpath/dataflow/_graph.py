@@ -80,7 +80,7 @@ class Topology:
         self._topology: dict[str, Any] = json.loads(_native.check(text))
         names = [worker.get("stage") or worker["name"] for worker in self._topology["workers"]]
         if missing := sorted(set(names) - set(code)):
-            raise ValueError(f"no code is given for {', '.join(map(repr, missing))}: add it, or say `stage` in the topology")
+            raise ValueError(f"no code is given for {str(missing).strip('[]')}: add it, or say `stage` in the topology")
         self.stages = {name: Stage(code[name], names.count(name), name) for name in dict.fromkeys(names)}
 
     def topology(self, fan_in: int | None = None) -> dict[str, Any]:

@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import secrets
+import select
 import selectors
 import shutil
 import signal
@@ -25,6 +26,7 @@ from ._run import Line, Plan, main
 
 TICK = 0.1
 REPAINT = 0.5
+MOMENT = 0.3
 
 
 class JobFailed(Exception):
@@ -265,19 +267,20 @@ class Local:
         ports = {name: member.port for name, member in self.members.items()}
         if None in ports.values():
             return
+        self.since = time.monotonic()
         for name, member in self.members.items():
             to = [port["worker"] for port in self.workers[name]["outputs"] if port["type"] == "tcp"]
             member.line.say(ports={other: ports[other] for other in to if other in ports})
 
     def bury(self, member: Member) -> None:
+        """A process has ended: as it should, or as it has said, or by what somebody did to it."""
         while self.hear_last(member):
             pass
         code = self.close(member)
-        if member.finished and code == 0:
+        if (member.finished and code == 0) or member.failed or member.lost:
             return
-        if member.failed is None and member.lost is None:
-            how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
-            raise _Again(f"{member.name} died ({how})")
+        how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+        raise _Again(f"{member.name} died ({how})")
 
     def hear_last(self, member: Member) -> bool:
         messages = member.line.hear()
@@ -286,7 +289,7 @@ class Local:
         return bool(messages)
 
     def judge(self) -> None:
-        """What raised counts before who only lost a peer: it was said first, but may be read last."""
+        """What raised counts before who died, and that before who only lost a peer, whichever is heard of first."""
         troubled = [member for member in self.members.values() if member.failed or member.lost]
         if not troubled:
             return
@@ -296,7 +299,16 @@ class Local:
         for member in self.members.values():
             if member.failed:
                 raise JobFailed(f"{member.name} raised {member.failed['failed']}", member.name, member.failed["trace"])
+        self.look_for_dead()
         raise _Again(f"{troubled[0].name}: {troubled[0].lost}")
+
+    def look_for_dead(self) -> None:
+        """A process's streams end a moment before it does."""
+        end = time.monotonic() + MOMENT
+        while (left := end - time.monotonic()) > 0:
+            open_ones = {member.pidfd: member for member in self.members.values() if not member.closed}
+            for pidfd in select.select(open_ones, [], [], left)[0]:
+                self.bury(open_ones[pidfd])
 
     # Checkpoints.
 

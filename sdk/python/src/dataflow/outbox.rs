@@ -55,7 +55,7 @@ impl Outbox {
         for item in items.clone() {
             self.put(&item?)?;
             count += 1;
-            if end.is_some_and(|end| count % 16 == 0 && Instant::now() >= end) {
+            if end.is_some_and(|end| Instant::now() >= end) {
                 return Ok((count, false));
             }
         }
