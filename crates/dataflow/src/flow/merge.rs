@@ -151,7 +151,7 @@ impl<T> Merge<T> {
     ///
     /// # Errors
     /// Inputs at different barriers, which no order of correct producers brings about.
-    pub fn next(&mut self) -> Result<Next<T>, OutOfOrder> {
+    pub fn step(&mut self) -> Result<Next<T>, OutOfOrder> {
         self.finish_reading();
         for offset in 0..self.inputs.len() {
             let at = (self.turn + offset) % self.inputs.len();

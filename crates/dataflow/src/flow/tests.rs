@@ -44,7 +44,7 @@ proptest! {
                 }
                 continue;
             }
-            match merge.next().unwrap() {
+            match merge.step().unwrap() {
                 Next::Data { input, data } => {
                     prop_assert!(data.1 >= barriers, "read after barrier {}: {:?}", barriers, data);
                     read[input].push(data);
@@ -59,7 +59,7 @@ proptest! {
                 Next::Ended | Next::Wait => {}
             }
         }
-        prop_assert_eq!(merge.next().unwrap(), Next::Ended);
+        prop_assert_eq!(merge.step().unwrap(), Next::Ended);
         prop_assert_eq!(barriers, scripts.iter().map(|script| script.counts.len() - 1).max().unwrap());
         for (at, script) in scripts.iter().enumerate() {
             let sent: Vec<_> = script.pieces(at).into_iter().filter_map(|piece| match piece { Piece::Data(data) => Some(data), _ => None }).collect();
@@ -97,7 +97,7 @@ fn inputs_take_turns() {
             merge.push(input, number, Piece::Data(())).unwrap();
         }
     }
-    let turns = std::iter::from_fn(|| match merge.next().unwrap() {
+    let turns = std::iter::from_fn(|| match merge.step().unwrap() {
         Next::Data { input, .. } => Some(input),
         _ => None,
     });
@@ -108,9 +108,9 @@ fn inputs_take_turns() {
 fn what_is_being_read_is_not_processed() {
     let mut merge = Merge::new([Some(0)], 0);
     merge.push(0, 1, Piece::Data(())).unwrap();
-    assert_eq!(merge.next().unwrap(), Next::Data { input: 0, data: () });
+    assert_eq!(merge.step().unwrap(), Next::Data { input: 0, data: () });
     assert_eq!(merge.processed(0), 0);
-    assert_eq!(merge.next().unwrap(), Next::Wait);
+    assert_eq!(merge.step().unwrap(), Next::Wait);
     assert_eq!(merge.processed(0), 1);
 }
 
@@ -143,8 +143,8 @@ fn a_trigger_waits_for_the_inputs_and_counts_when_they_end_without_it() {
     assert_eq!(merge.due(), None);
     merge.push(0, 1, Piece::Barrier(1)).unwrap();
     merge.push(1, 1, Piece::End).unwrap();
-    assert_eq!(merge.next().unwrap(), Next::Barrier(1));
+    assert_eq!(merge.step().unwrap(), Next::Barrier(1));
     merge.push(0, 2, Piece::End).unwrap();
-    assert_eq!(merge.next().unwrap(), Next::Ended);
+    assert_eq!(merge.step().unwrap(), Next::Ended);
     assert_eq!((merge.due(), merge.due()), (Some(2), None));
 }

@@ -78,8 +78,7 @@ pub(super) async fn consume<C: Connector>(shared: Arc<Shared>, connector: Arc<C>
 /// A peer hears why this end gives up, unless it was the peer who did.
 async fn told(done: Result<((), ()), Trouble>, write: &mut (impl AsyncWrite + Unpin)) -> Result<(), Trouble> {
     if let Err(Trouble::Elsewhere(why) | Trouble::Broken(why)) = &done {
-        let mut why = why.clone();
-        why.truncate(why.floor_char_boundary(4096));
+        let why: String = why.chars().take(4096).collect();
         let _ = timeout(Duration::from_millis(500), write_frame(write, &Frame::plain(Kind::Fail, why))).await;
     }
     done.map(drop)

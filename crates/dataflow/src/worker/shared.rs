@@ -96,7 +96,7 @@ impl Shared {
         self.tell_processed(&mut state);
         loop {
             state.sound()?;
-            match state.merge.next().map_err(|error| Failure::Here(error.to_string()))? {
+            match state.merge.step().map_err(|error| Failure::Here(error.to_string()))? {
                 Next::Data { input, data } => {
                     state.reading = Some(input);
                     return Ok(Received::Batch { input, data });
@@ -189,10 +189,11 @@ impl Shared {
     }
 
     fn spill<'a>(&self, out: &'a mut Out, output: usize) -> std::io::Result<Option<&'a mut Spill>> {
-        if out.spill.is_none() && self.orders.outputs[output].spill {
-            if let Some(place) = &self.orders.spill {
-                out.spill = Some(Spill::new(&place.folder, place.limit)?);
-            }
+        if out.spill.is_none()
+            && self.orders.outputs[output].spill
+            && let Some(place) = &self.orders.spill
+        {
+            out.spill = Some(Spill::new(&place.folder, place.limit)?);
         }
         Ok(out.spill.as_mut())
     }

@@ -351,7 +351,8 @@ class Local:
         for name in self.workers:
             if name in self.results:
                 made, place = self.results[name]
-                shutil.move(made, place)
+                shutil.move(made, f"{place}.new")  # another disk, perhaps
+                os.replace(f"{place}.new", place)
                 if os.path.dirname(place) == self.folder:
                     with open(place, "rb") as file:
                         items += _native.decode(file.read())

@@ -2,11 +2,12 @@
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, BinaryIO, TypeAlias
-
-from typing_extensions import Buffer
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
 from . import _native
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 Item: TypeAlias = Any
 Port: TypeAlias = Mapping[str, Any]
@@ -49,7 +50,7 @@ class Worker:
         for _ in items:
             pass
 
-    def serialise(self, items: Iterable[Item]) -> Iterator[Buffer]:
+    def serialise(self, items: Iterable[Item]) -> "Iterator[Buffer]":
         """One batch for each buffer. A generator."""
         yield _native.encode(items)
 

@@ -56,7 +56,9 @@ pub(super) fn write_key(buffer: &mut Vec<u8>, key: &Bound<'_, PyAny>) -> PyResul
 
 /// Whether a key is written as any value is.
 pub(super) fn is_simple(key: &Bound<'_, PyAny>) -> bool {
-    key.is_exact_instance_of::<PyString>() || key.is_exact_instance_of::<PyInt>() || key.is_exact_instance_of::<PyBytes>()
+    key.is_exact_instance_of::<PyString>()
+        || key.is_exact_instance_of::<PyInt>()
+        || key.is_exact_instance_of::<PyBytes>()
 }
 
 fn put(buffer: &mut Vec<u8>, item: &Bound<'_, PyAny>, form: Form, depth: usize) -> PyResult<()> {
