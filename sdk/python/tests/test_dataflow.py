@@ -13,7 +13,7 @@ import textwrap
 import time
 import unittest
 
-from surroundings import DEADLINE
+from surroundings import DEADLINE, skip
 
 from nearpath import dataflow as flow
 from nearpath.dataflow._report import Progress
@@ -169,6 +169,44 @@ class Jobs(Alarm):
         self.assertEqual(sorted(job.results), sorted([n * 2 for n in range(10)] * 2))
         with self.assertRaisesRegex(ValueError, "no code is given for 'double'"):
             flow.Topology(text, {"reader": Reader, "writer": Reader})
+
+
+class Columns(Alarm):
+    def setUp(self):
+        super().setUp()
+        try:
+            import pyarrow
+        except ImportError:
+            skip("needs the package pyarrow: pip install pyarrow")
+        from nearpath.dataflow import arrow
+
+        self.pa, self.arrow = pyarrow, arrow
+
+    def batches(self, number, of):
+        for start in range(number * 500, 20_000, of * 500):
+            values = range(start, start + 500)
+            keys = [f"key {value % 70}" if value % 71 else None for value in values]
+            yield self.pa.record_batch({"key": keys, "value": list(values)})
+
+    def test_reduce_by_key(self):
+        died, batches = self.place / "died", self.batches
+
+        def change(batch):
+            if batch.column(1)[0].as_py() == 9_000 and not died.exists():
+                died.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            return batch
+
+        columns = self.arrow.source(batches, workers=2) >> self.arrow.map(change, workers=2)
+        sums = columns >> self.arrow.reduce_by_key("sum", workers=3) >> self.arrow.rows(workers=3)
+        job = flow.run(sums >> flow.collect(), every=0.05)
+        expected = {}
+        for value in range(20_000):
+            key = f"key {value % 70}" if value % 71 else None
+            expected[key] = expected.get(key, 0) + value
+        self.assertEqual(len(job.results), len(expected))
+        self.assertEqual(dict(job.results), expected)
+        self.assertEqual(len(job.report.restarts), 1)
 
 
 class Graphs(unittest.TestCase):

@@ -191,10 +191,7 @@ class Running:
             return self.send_batches(how, outputs, group, items)
         if how != "by-key":
             return self.send_batches(how, outputs, group, self.worker.serialise(items))
-        parts: list[list[Item]] = [[] for _ in outputs]
-        for item in items:
-            parts[_native.share(item[0], len(outputs))].append(item)
-        for output, part in zip(outputs, parts):
+        for output, part in zip(outputs, self.worker.divide(items, len(outputs))):
             for batch in self.worker.serialise(part) if part else ():
                 self.streams.send(output, batch)
 

@@ -58,6 +58,13 @@ class Worker:
         """The items of a batch."""
         return _native.decode(batch)
 
+    def divide(self, items: list[Item], consumers: int) -> list[list[Item]]:
+        """What each consumer of a stage that reads by key gets."""
+        parts: list[list[Item]] = [[] for _ in range(consumers)]
+        for item in items:
+            parts[_native.share(item[0], consumers)].append(item)
+        return parts
+
     def snapshot(self) -> Any:
         """What `process` has kept, as a plain value."""
         return None
