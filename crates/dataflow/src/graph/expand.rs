@@ -52,13 +52,44 @@ impl Graph {
     /// type `sink`.
     ///
     /// # Errors
-    /// All flaws of the graph; then those that only the workers show: fan-in.
+    /// All flaws of the graph; then what there would be too many of, before it is made.
     pub fn expand(&self, limits: Limits) -> Result<Topology, Flaws> {
         self.check()?;
+        self.count(limits)?;
         let workers = self.stages.iter().flat_map(|stage| (0..stage.workers).map(|at| self.worker(stage, at)));
         let topology = Topology { workers: workers.collect() };
         topology.check(limits)?;
         Ok(topology)
+    }
+
+    fn count(&self, limits: Limits) -> Result<(), Flaws> {
+        let has = self.stages.iter().fold(0, |sum: usize, stage| sum.saturating_add(stage.workers));
+        if has > limits.workers {
+            return Err(Flaws(vec![Flaw::Many { has, limit: limits.workers }]));
+        }
+        let mut flaws = Vec::new();
+        for Stage { name, .. } in &self.stages {
+            let worker = || called(name, 0);
+            let reads = self.streams(|edge| (edge.to == *name).then_some(&edge.from));
+            let writes = self.streams(|edge| (edge.from == *name).then_some(&edge.to));
+            if reads > limits.fan_in {
+                flaws.push(Flaw::FanIn { worker: worker(), has: reads, limit: limits.fan_in });
+            }
+            if writes > limits.fan_out {
+                flaws.push(Flaw::FanOut { worker: worker(), has: writes, limit: limits.fan_out });
+            }
+        }
+        Flaws::none(flaws)
+    }
+
+    /// Of one worker, with the stages at the other ends of some edges.
+    fn streams<'a>(&'a self, other: impl Fn(&'a Edge) -> Option<&'a String>) -> usize {
+        let each = |edge: &'a Edge| match (edge.how, other(edge)) {
+            (_, None) => 0,
+            (How::OneToOne, _) => 1,
+            (_, Some(other)) => self.stage(other).map_or(0, |stage| stage.workers),
+        };
+        self.edges.iter().map(each).sum()
     }
 
     fn worker(&self, stage: &Stage, at: usize) -> Worker {

@@ -68,8 +68,10 @@ fn all_flaws_are_told_at_once() {
 #[test]
 fn fan_in_has_a_limit() {
     let graph = graph(&[("many", 9), ("one", 1)], &[("many", "one", How::Gather)]);
-    let refused = graph.expand(Limits { fan_in: 8, fan_out: 8 }).unwrap_err();
+    let refused = graph.expand(Limits { fan_in: 8, ..Limits::default() }).unwrap_err();
     assert_eq!(refused.0, [Flaw::FanIn { worker: "one.0".into(), has: 9, limit: 8 }]);
+    let refused = graph.expand(Limits { workers: 9, ..Limits::default() }).unwrap_err();
+    assert_eq!(refused.0, [Flaw::Many { has: 10, limit: 9 }]);
 }
 
 #[test]

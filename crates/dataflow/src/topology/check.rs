@@ -12,11 +12,13 @@ pub struct Limits {
     pub fan_in: usize,
     /// Streams that one worker writes.
     pub fan_out: usize,
+    /// Of one job.
+    pub workers: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { fan_in: 512, fan_out: 512 }
+        Self { fan_in: 512, fan_out: 512, workers: 10_000 }
     }
 }
 
@@ -56,6 +58,8 @@ pub enum Flaw {
         "`{worker}` writes {has} streams, {limit} is the limit: use fewer workers after it, or a stage between that spreads in groups"
     )]
     FanOut { worker: String, has: usize, limit: usize },
+    #[error("the job has {has} workers, {limit} is the limit: use fewer")]
+    Many { has: usize, limit: usize },
     #[error("`{0}` has 0 workers: it needs at least 1")]
     NoWorkers(String),
     #[error("`{from}` has {left} workers and `{to}` has {right}: one-to-one needs the same number, or say `spread`")]
@@ -94,6 +98,9 @@ impl Topology {
         let mut flaws = Vec::new();
         if self.workers.is_empty() {
             flaws.push(Flaw::Empty);
+        }
+        if self.workers.len() > limits.workers {
+            return Err(Flaws(vec![Flaw::Many { has: self.workers.len(), limit: limits.workers }]));
         }
         names(self.workers.iter().map(|worker| &*worker.name), &mut flaws);
         for worker in &self.workers {
