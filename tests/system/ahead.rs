@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 
 use http::Method;
@@ -68,7 +68,7 @@ fn journal() -> (u16, Arc<Mutex<Vec<u8>>>) {
 }
 
 /// What is told of a function's connections to the destination at a port.
-fn told(house: &House, function: &str, port: u16, what: &str) -> u64 {
+pub(crate) fn told(house: &House, function: &str, port: u16, what: &str) -> u64 {
     let all = cli(house, &["pool", "ls", function]);
     let of_port = |one: &&serde_json::Value| one["destination"].as_str().unwrap().ends_with(&format!(":{port}"));
     all.as_array().unwrap().iter().find(of_port).unwrap()[what].as_u64().unwrap()
@@ -138,6 +138,53 @@ async fn what_a_function_wrote_arrives_though_it_was_killed() {
     eventually("all of it arrives", async || all.lock().unwrap().len() == 500_000).await;
 }
 
+/// A server like [`journal`] that speaks TLS; `opens` lets it begin. Its certificate is its own authority.
+fn secret_journal(opens: mpsc::Receiver<()>) -> (u16, String, Arc<Mutex<Vec<u8>>>) {
+    let rcgen::CertifiedKey { cert, signing_key } = rcgen::generate_simple_self_signed([NAMED.to_owned()]).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let server = rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let key = rustls::pki_types::PrivateKeyDer::try_from(signing_key.serialize_der()).unwrap();
+    let server = server.with_no_client_auth().with_single_cert(vec![cert.der().clone()], key).unwrap();
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let (port, all) = (listener.local_addr().unwrap().port(), Arc::<Mutex<Vec<u8>>>::default());
+    let (server, kept) = (Arc::new(server), Arc::clone(&all));
+    thread::spawn(move || {
+        for client in listener.incoming().map_while(Result::ok) {
+            let _ = opens.recv(); // once all may come, all do
+            let session = rustls::ServerConnection::new(Arc::clone(&server)).unwrap();
+            let (mut said, mut client) = (Vec::new(), rustls::StreamOwned::new(session, client));
+            let read = client.read_to_end(&mut said);
+            kept.lock().unwrap().extend(said);
+            assert!(read.is_ok(), "TLS ends as it should: {read:?}");
+        }
+    });
+    (port, cert.pem(), all)
+}
+
+#[tokio::test]
+async fn what_a_function_wrote_arrives_through_tls_after_it_has_closed_or_was_killed() {
+    need_root!();
+    on_a_machine();
+    let (open, opens) = mpsc::channel();
+    let (port, ca, all) = secret_journal(opens);
+    let folder = tempfile::tempdir().unwrap();
+    let house = House::start_in(folder.path(), &[]).await;
+    let secret = serde_json::json!({ "name": "ca", "value": ca }).to_string();
+    assert!(house.ask(Method::POST, "/system/secrets", secret).await.status().is_success());
+    let egress = format!("{NAMED}:{port} protocol=tcp tls=originate ca=secret:ca writes=async warm=0 flush=60s");
+    house.deploy_ready(&runner(folder.path(), "goes", &egress)).await;
+    let write =
+        |then: &str| format!("s = socket.create_connection(('{NAMED}', {port}), 20)\ns.sendall(b'x' * 500000)\n{then}");
+    assert_eq!(run(&house, "goes", &write("s.close()\nsaid = 'left'")).await, "left", "before TLS has begun");
+    open.send(()).unwrap();
+    eventually("all of it arrives", async || all.lock().unwrap().len() == 500_000).await;
+    let _ = house.ask(Method::POST, "/function/goes", write("os.kill(os.getpid(), signal.SIGKILL)")).await;
+    assert_eq!(all.lock().unwrap().len(), 500_000);
+    open.send(()).unwrap();
+    eventually("all of it arrives again", async || all.lock().unwrap().len() == 1_000_000).await;
+    assert_eq!(told(&house, "goes", port, "failedWrites"), 0);
+}
+
 #[tokio::test]
 async fn what_did_not_arrive_is_told_at_the_next_connection_and_in_the_log() {
     need_root!();
@@ -192,14 +239,7 @@ async fn what_was_taken_is_delivered_before_the_node_ends() {
     let mut house = House::start_in(folder.path(), &[]).await;
     let egress = format!("{MACHINE}:{} protocol=redis writes=async flush=60s", redis.port);
     house.deploy_ready(&runner(folder.path(), "goes", &egress)).await;
-    let mut admin = std::net::TcpStream::connect((MACHINE, redis.port)).unwrap();
-    let mut order = |text: &str| {
-        admin.write_all(format!("{text}\r\n").as_bytes()).unwrap();
-        let mut said = [0; 64];
-        let read = admin.read(&mut said).unwrap();
-        String::from_utf8_lossy(&said[..read]).into_owned()
-    };
-    order("AUTH pw");
+    let mut order = redis.orders();
     assert_eq!(order("CLIENT PAUSE 120000 WRITE"), "+OK\r\n");
     let code = format!(
         "s = socket.create_connection(('{MACHINE}', {}), 20)\ns.sendall(b'AUTH pw\\r\\n')\ns.recv(9)\ns.sendall(b'SET k v\\r\\n')\nsaid = s.recv(9)",

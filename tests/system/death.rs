@@ -1,8 +1,11 @@
 //! Instances that die, and what is left behind when the whole house does.
 
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nearpath_testkit::{program, skip};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::house::{House, http_function};
@@ -69,6 +72,59 @@ async fn kill_nine_leaves_nothing_behind_and_a_restart_brings_everything_back() 
     again.until_available("keep", 2).await;
     assert_eq!(again.call("keep", "").await.body().as_ref(), b"kept");
     assert_eq!(cgroups(&again).len(), 2, "two instances, two groups: those of the killed house are swept");
+}
+
+/// A control group of the test's own, in which no other house sweeps. Removed at its end, with what is left in it.
+struct Quarters(PathBuf);
+
+impl Quarters {
+    fn new() -> Option<Self> {
+        let roots = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"].map(Path::new);
+        let root = roots.into_iter().find(|root| root.join("cgroup.controllers").exists())?;
+        let folder = root.join(format!("nearpath-test-{}", std::process::id()));
+        std::fs::create_dir(&folder).ok().map(|()| Self(folder))
+    }
+
+    async fn house(&self, data_dir: &Path) -> House {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo $$ > \"$0/cgroup.procs\" && exec \"$@\""]).arg(&self.0).arg(program("nearpath"));
+        let mut house = House::spawn(command, data_dir, &[]);
+        house.until_ready().await;
+        house
+    }
+
+    /// The groups in which processes keep their sockets at home.
+    fn fences(&self) -> Vec<PathBuf> {
+        let all = std::fs::read_dir(&self.0).unwrap().flatten().map(|entry| entry.path());
+        all.filter(|path| path.to_string_lossy().contains("/nearpath-pool-")).collect()
+    }
+}
+
+impl Drop for Quarters {
+    fn drop(&mut self) {
+        for fence in self.fences() {
+            let _ = std::fs::remove_dir(fence); // else this one stays, and can be seen
+        }
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+#[tokio::test]
+async fn what_a_killed_house_left_of_its_fence_goes_at_the_next_start() {
+    nearpath_testkit::need_root!();
+    let Some(quarters) = Quarters::new() else { skip!("no unified hierarchy of control groups") };
+    let folder = tempfile::tempdir().unwrap();
+    let mut house = quarters.house(folder.path()).await;
+    let left = quarters.fences();
+    if left.is_empty() {
+        skip!("no fence here: {}", house.log());
+    }
+    house.end(Signal::KILL);
+    assert_eq!(quarters.fences(), left, "else this test shows nothing");
+    let again = quarters.house(folder.path()).await;
+    let own = format!("nearpath-pool-{}-", again.pid());
+    let there = quarters.fences();
+    assert!(there.len() == 1 && there[0].to_string_lossy().contains(&own), "{there:?}");
 }
 
 #[tokio::test]

@@ -206,6 +206,49 @@ async fn warm_sockets_take_the_place(options: &[&str]) {
     assert_eq!(secret.seen().came, 0);
 }
 
+/// What a program has set on its socket it finds there after connect(), whether that is still its own or one that was given in its place.
+#[tokio::test]
+async fn options_of_a_socket_are_what_the_function_has_set() {
+    need_root!();
+    if let Err(why) = nearpath_kernel::probe::shortcut_possible() {
+        skip!("no shortcut here: {why}");
+    }
+    on_a_machine();
+    let outside = Outside::at(MACHINE);
+    let folder = tempfile::tempdir().unwrap();
+    let house = House::start_in(folder.path(), &[]).await;
+    house.deploy_ready(&runner(folder.path(), "goes", &format!("{MACHINE}:{}", outside.port))).await;
+    house.deploy_ready(&runner(folder.path(), "carried", &format!("{MACHINE}:{} warm=0", outside.port))).await;
+    let code = format!(
+        "import struct\nS, T, I = socket.SOL_SOCKET, socket.IPPROTO_TCP, socket.IPPROTO_IP\n\
+         all = [(S, socket.SO_KEEPALIVE, 1), (T, socket.TCP_KEEPIDLE, 77), (T, socket.TCP_KEEPINTVL, 7), (T, socket.TCP_KEEPCNT, 4),\n\
+                (T, socket.TCP_USER_TIMEOUT, 12345), (S, socket.SO_RCVBUF, 50000), (S, socket.SO_SNDBUF, 40000), (I, socket.IP_TOS, 0x48),\n\
+                (T, socket.TCP_NODELAY, 1), (T, socket.TCP_SYNCNT, 3), (S, socket.SO_PRIORITY, 4), (S, socket.SO_RCVLOWAT, 1)]\n\
+         s = socket.socket()\nfor level, name, value in all: s.setsockopt(level, name, value)\n\
+         s.setsockopt(S, socket.SO_LINGER, struct.pack('ii', 1, 0))\n\
+         seen = [[], []]\n\
+         for turn in (0, 1):\n    for level, name, _ in all: seen[turn].append(s.getsockopt(level, name))\n    \
+             seen[turn].append(s.getsockopt(S, socket.SO_LINGER, 8))\n    \
+             if not turn: s.connect(('{MACHINE}', {}))\n\
+         s.sendall(b'hello\\n')\nheard = s.recv(99).decode().strip()\n\
+         given = s.getsockname()[0] == '{MACHINE}'\ns.close()\n\
+         said = (given, heard) if seen[0] == seen[1] else seen",
+        outside.port
+    );
+    eventually("a warm socket is given, and is like its own", async || {
+        let said = run(&house, "goes", &code).await;
+        assert!(said.ends_with("'heard hello')"), "before and after connect(): {said}");
+        said == "(True, 'heard hello')"
+    })
+    .await;
+    assert_eq!(run(&house, "carried", &code).await, "(False, 'heard hello')", "{}", house.log());
+    eventually("SO_LINGER means what it says: each ends with a reset", async || {
+        let seen = outside.seen();
+        seen.broken >= 2 && seen.ended == 0
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn what_breaks_on_one_side_breaks_on_the_other() {
     need_root!();
@@ -306,7 +349,7 @@ async fn what_cannot_be_reached_is_told_in_the_functions_log() {
     on_a_machine();
     let folder = tempfile::tempdir().unwrap();
     let house = House::start_in(folder.path(), &[]).await;
-    let egress = "127.0.0.1:5432, localhost:6379, 10.62.0.1:8080, 10.61.0.9:80, [2001:db8::1]:443, *.example.com:443";
+    let egress = "127.0.0.1:5432, localhost:6379, 10.62.0.1:8080, 10.61.0.9:80, [::1]:443, [fe80::1]:443";
     house.deploy_ready(&runner(folder.path(), "lost", egress)).await;
     let log = house.ask(Method::GET, "/system/logs?name=lost&follow=false", "").await;
     let log = String::from_utf8_lossy(log.body()).into_owned();
@@ -316,8 +359,9 @@ async fn what_cannot_be_reached_is_told_in_the_functions_log() {
         "localhost:6379",
         "10.62.0.1:8080",
         "10.61.0.9:80",
-        "[2001:db8::1]:443",
-        "*.example.com:443",
+        "[::1]:443",
+        "host.nearpath.internal:443",
+        "[fe80::1]:443",
     ] {
         assert!(log.contains(told), "{told}: {log}");
     }
@@ -435,6 +479,38 @@ async fn a_destination_at_the_gateways_port_does_not_take_the_gateways_place() {
     assert_eq!(run(&house, "goes", &hello(MACHINE, 8080)).await, "heard hello", "{}", house.log());
     let call = "import urllib.request\nsaid = urllib.request.urlopen('http://10.62.0.1:8080/function/echo', data=b'inside').read().decode()";
     assert_eq!(run(&house, "goes", call).await, "inside");
+}
+
+/// All connections of a namespace to a place count together; each function stops at its own `max`, and is told that another says otherwise.
+#[tokio::test]
+async fn functions_that_say_different_ceilings_stop_at_their_own() {
+    need_root!();
+    on_a_machine();
+    let outside = Outside::at(MACHINE);
+    let folder = tempfile::tempdir().unwrap();
+    let house = House::start_in(folder.path(), &[]).await;
+    let egress = |max| format!("{MACHINE}:{} max={max} warm=0 wait=1s", outside.port);
+    house.deploy_ready(&runner(folder.path(), "wide", &egress(4))).await;
+    house.deploy_ready(&runner(folder.path(), "narrow", &egress(2))).await;
+    let keep = |count| {
+        format!(
+            "import builtins\nbuiltins.kept = [socket.create_connection(('{MACHINE}', {}), 20) for _ in range({count})]\n\
+             for s in builtins.kept: s.sendall(b'hello\\n')\nsaid = [s.recv(99).decode().strip() for s in builtins.kept]",
+            outside.port
+        )
+    };
+    assert_eq!(run(&house, "wide", &keep(2)).await, "['heard hello', 'heard hello']", "{}", house.log());
+    let one = hello(MACHINE, outside.port);
+    let said = run(&house, "narrow", &one).await;
+    assert!(is_reset(&said), "two are open, whosever they are: {said}");
+    assert_eq!(run(&house, "wide", &one).await, "heard hello", "which has room for two more");
+    let freed = "import builtins\nfor s in builtins.kept: s.close()\nsaid = 'closed'";
+    assert_eq!(run(&house, "wide", freed).await, "closed");
+    eventually("there is room for both", async || run(&house, "narrow", &one).await == "heard hello").await;
+    assert!(outside.seen().most <= 4, "{:?}", outside.seen());
+    let log = house.ask(Method::GET, "/system/logs?name=narrow&follow=false", "").await;
+    let log = String::from_utf8_lossy(log.body()).into_owned();
+    assert!(log.contains("max=2") && log.contains("max=4") && log.contains("wide.openfaas-fn"), "it is told: {log}");
 }
 
 #[tokio::test]

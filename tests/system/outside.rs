@@ -1,6 +1,6 @@
 //! A machine of a test's own, and servers on it that are outside of every house.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -115,6 +115,11 @@ pub(crate) struct Redis {
 impl Redis {
     pub(crate) async fn start(folder: &std::path::Path, password: &'static str) -> Option<Self> {
         let port = TcpListener::bind((MACHINE, 0)).unwrap().local_addr().unwrap().port();
+        Self::start_at(folder, password, port).await
+    }
+
+    /// The same at a port.
+    pub(crate) async fn start_at(folder: &std::path::Path, password: &'static str, port: u16) -> Option<Self> {
         let mut command = std::process::Command::new("redis-server");
         command.args(["--port", &port.to_string(), "--bind", &MACHINE.to_string(), "--requirepass", password]);
         command.args(["--save", "", "--appendonly", "no", "--dir"]).arg(folder);
@@ -122,6 +127,19 @@ impl Redis {
         let redis = Self { port, password, child };
         eventually("Redis answers", async || redis.info("redis_version").is_ok()).await;
         Some(redis)
+    }
+
+    /// Says lines on a connection of its own, past every house, and gives what is answered.
+    pub(crate) fn orders(&self) -> impl FnMut(&str) -> String + use<> {
+        let mut client = TcpStream::connect((MACHINE, self.port)).unwrap();
+        let mut order = move |text: &str| {
+            client.write_all(format!("{text}\r\n").as_bytes()).unwrap();
+            let mut said = [0; 64];
+            let read = client.read(&mut said).unwrap();
+            String::from_utf8_lossy(&said[..read]).into_owned()
+        };
+        assert_eq!(order(&format!("AUTH {}", self.password)), "+OK\r\n");
+        order
     }
 
     /// One line of what it knows of itself.

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::egress::{hello, is_reset, run, runner};
 use crate::house::{House, echo, http_function, script};
+use crate::names::{MACHINE_V6, on_a_machine_with};
 use crate::outside::{MACHINE, Outside, on_a_machine};
 
 /// An ordinary user: nobody.
@@ -119,6 +120,23 @@ async fn a_users_function_reaches_what_it_declared_and_nothing_else() {
     }
     assert_eq!(run(&house, "goes", &hello("203.0.113.8", outside.port)).await, "ENETUNREACH");
     assert!(is_reset(&run(&house, "goes", &hello(MACHINE, house.addr.port())).await));
+}
+
+#[tokio::test]
+async fn a_users_function_reaches_ipv6_and_names_below_a_name() {
+    nearpath_testkit::need_root!();
+    need_user_namespaces!();
+    on_a_machine_with(&[("a.example.com", &[MACHINE.into()])]);
+    let (home, outside) = (Home::make(), Outside::at(MACHINE));
+    let six = Outside::on(std::net::TcpListener::bind((MACHINE_V6, outside.port)).unwrap());
+    let house = home.start(&[]).await;
+    let egress = format!("[{MACHINE_V6}]:{port}, {MACHINE}:{port}, *.example.com:{port}", port = outside.port);
+    house.deploy_ready(&runner(&home.code(), "goes", &egress)).await;
+    for _ in 0..2 {
+        assert_eq!(run(&house, "goes", &hello(MACHINE_V6, six.port)).await, "heard hello", "{}", house.log());
+        assert_eq!(run(&house, "goes", &hello(MACHINE, outside.port)).await, "heard hello", "{}", house.log());
+        assert_eq!(run(&house, "goes", &hello("a.example.com", outside.port)).await, "heard hello", "{}", house.log());
+    }
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, open, openat, statat};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 /// A pidfd of one thread, not of its process (`PIDFD_THREAD`, Linux 6.9).
@@ -23,6 +23,8 @@ const KCMP_EPOLL_TFD: libc::c_int = 7;
 pub struct Foreign {
     thread: u32,
     handle: OwnedFd,
+    /// `/proc/PID`: to go there by name costs as much as what is asked there.
+    folder: OwnedFd,
 }
 
 /// `struct kcmp_epoll_slot`: the registration of `descriptor` at `epoll`, the `skip`th of several.
@@ -73,7 +75,9 @@ impl Foreign {
             Err(rustix::io::Errno::INVAL) => pidfd_open(pid, PidfdFlags::empty()),
             other => other,
         };
-        Ok(Self { thread, handle: handle? })
+        let folder =
+            open(format!("/proc/{thread}"), OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(Self { thread, handle: handle?, folder })
     }
 
     /// The number by which it is known.
@@ -100,8 +104,7 @@ impl Foreign {
     /// # Errors
     /// When there is none, or no `/proc`.
     pub fn closes_at_exec(&self, number: i32) -> io::Result<bool> {
-        let path = format!("/proc/{}/fdinfo/{number}", self.thread);
-        let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        let file = openat(&self.folder, format!("fdinfo/{number}"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
         let mut text = [0; 64]; // position and flags come first
         let read = rustix::io::read(file, &mut text)?;
         let flags = std::str::from_utf8(&text[..read]).ok().and_then(flags).ok_or(io::ErrorKind::InvalidData)?;
@@ -113,9 +116,9 @@ impl Foreign {
     /// # Errors
     /// When it has ended; [`io::ErrorKind::Unsupported`] on an older kernel.
     pub fn open_descriptors(&self) -> io::Result<u64> {
-        match fs::metadata(format!("/proc/{}/fd", self.thread))?.len() {
-            0 => Err(io::ErrorKind::Unsupported.into()),
-            many => Ok(many),
+        match u64::try_from(statat(&self.folder, c"fd", AtFlags::empty())?.st_size) {
+            Ok(0) | Err(_) => Err(io::ErrorKind::Unsupported.into()),
+            Ok(many) => Ok(many),
         }
     }
 

@@ -3,7 +3,7 @@
 //! A netlink socket belongs to the network namespace in which it was opened, whatever namespace its owner joins later.
 
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use netlink_packet_core::{
@@ -31,8 +31,8 @@ pub(crate) struct Rtnl {
 
 /// Where a route leads.
 pub(crate) struct Route {
-    /// Packets to this address; `None`: to every address.
-    pub(crate) to: Option<Ipv4Addr>,
+    /// Packets to this network: an address and the length of its prefix; `None`: to every address.
+    pub(crate) to: Option<(Ipv4Addr, u8)>,
     /// The next hop, when the destination is not on the link itself.
     pub(crate) via: Option<Ipv4Addr>,
     /// The device.
@@ -101,8 +101,8 @@ impl Rtnl {
         message.header.protocol = RouteProtocol::Static;
         message.header.kind = RouteType::Unicast;
         message.header.scope = if route.via.is_some() { RouteScope::Universe } else { RouteScope::Link };
-        message.header.destination_prefix_length = if route.to.is_some() { 32 } else { 0 };
-        let to = route.to.map(|to| RouteAttribute::Destination(RouteAddress::Inet(to)));
+        message.header.destination_prefix_length = route.to.map_or(0, |(_, length)| length);
+        let to = route.to.map(|(to, _)| RouteAttribute::Destination(RouteAddress::Inet(to)));
         let via = route.via.map(|via| RouteAttribute::Gateway(RouteAddress::Inet(via)));
         let source = route.source.map(|source| RouteAttribute::PrefSource(RouteAddress::Inet(source)));
         message.attributes = [to, via, source, Some(RouteAttribute::Oif(route.device))].into_iter().flatten().collect();
@@ -111,12 +111,22 @@ impl Rtnl {
 
     /// Has the namespace take packets to an address for its own, as it does with those of its devices; done already is done.
     pub(crate) fn answer_for(&mut self, address: Ipv4Addr) -> io::Result<()> {
-        self.request(RouteNetlinkMessage::NewRoute(local(address)), NLM_F_CREATE | NLM_F_REPLACE)
+        self.answer_for_all(address, 32)
+    }
+
+    /// The same for all addresses of a network, by the length of its prefix.
+    pub(crate) fn answer_for_all(&mut self, network: Ipv4Addr, length: u8) -> io::Result<()> {
+        self.request(RouteNetlinkMessage::NewRoute(local(network.into(), length)), NLM_F_CREATE | NLM_F_REPLACE)
+    }
+
+    /// As [`answer_for`](Self::answer_for). `lo` must have IPv6.
+    pub(crate) fn answer_for_v6(&mut self, address: Ipv6Addr) -> io::Result<()> {
+        self.request(RouteNetlinkMessage::NewRoute(local(address.into(), 128)), NLM_F_CREATE | NLM_F_REPLACE)
     }
 
     /// Takes that back.
     pub(crate) fn answer_no_more(&mut self, address: Ipv4Addr) -> io::Result<()> {
-        self.request(RouteNetlinkMessage::DelRoute(local(address)), 0)
+        self.request(RouteNetlinkMessage::DelRoute(local(address.into(), 32)), 0)
     }
 
     /// Makes a veth pair; the near end is up.
@@ -169,15 +179,19 @@ impl Rtnl {
     }
 }
 
-/// `ip route … local ADDRESS dev lo`: see ip-route(8).
-fn local(address: Ipv4Addr) -> RouteMessage {
+/// `ip route … local ADDRESS/LENGTH dev lo`: see ip-route(8).
+fn local(address: IpAddr, length: u8) -> RouteMessage {
     let mut message = RouteMessage::default();
-    message.header.address_family = AddressFamily::Inet;
+    let (family, to) = match address {
+        IpAddr::V4(v4) => (AddressFamily::Inet, RouteAddress::Inet(v4)),
+        IpAddr::V6(v6) => (AddressFamily::Inet6, RouteAddress::Inet6(v6)),
+    };
+    message.header.address_family = family;
     message.header.table = TABLE_LOCAL;
     message.header.protocol = RouteProtocol::Static;
     message.header.kind = RouteType::Local;
     message.header.scope = RouteScope::Host;
-    message.header.destination_prefix_length = 32;
-    message.attributes = vec![RouteAttribute::Destination(RouteAddress::Inet(address)), RouteAttribute::Oif(LOOPBACK)];
+    message.header.destination_prefix_length = length;
+    message.attributes = vec![RouteAttribute::Destination(to), RouteAttribute::Oif(LOOPBACK)];
     message
 }

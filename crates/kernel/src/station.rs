@@ -81,12 +81,12 @@ fn connect(switch: &mut Rtnl, eip: Eip, near: &str, next_hop: Ipv4Addr) -> io::R
     let (far_index, far) = ETH0;
     switch.veth(&Veth { near, far, far_index, far_namespace: here.as_fd(), macs: macs(eip) })?;
     let device = switch.index(near)?;
-    switch.route(&Route { to: Some(eip.0), via: None, device, source: None })?;
+    switch.route(&Route { to: Some((eip.0, 32)), via: None, device, source: None })?;
     let mut inside = Rtnl::open()?;
     inside.up(LOOPBACK)?;
     inside.address(far_index, eip.0)?;
     inside.up(far_index)?;
-    inside.route(&Route { to: Some(next_hop), via: None, device: far_index, source: Some(eip.0) })?;
+    inside.route(&Route { to: Some((next_hop, 32)), via: None, device: far_index, source: Some(eip.0) })?;
     inside.route(&Route { to: None, via: Some(next_hop), device: far_index, source: Some(eip.0) })
 }
 

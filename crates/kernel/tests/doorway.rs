@@ -36,6 +36,7 @@ fn answer(listener: TcpListener) -> JoinHandle<(SocketAddr, SocketAddr)> {
     std::thread::spawn(move || {
         listener.set_nonblocking(false).unwrap();
         let (mut caller, from) = listener.accept().unwrap();
+        assert!(caller.nodelay().unwrap(), "as its listener");
         caller.write_all(b"welcome").unwrap();
         (from, caller.local_addr().unwrap())
     })
@@ -44,7 +45,7 @@ fn answer(listener: TcpListener) -> JoinHandle<(SocketAddr, SocketAddr)> {
 fn knocking(lab: &Lab) -> (Spec, Eip) {
     let mut spec = lab.python(KNOCK);
     let network = spec.network.as_mut().unwrap();
-    network.destinations = vec![Destination { address: DECLARED, name: Some("db.shop".into()) }];
+    network.destinations = vec![Destination { address: DECLARED, length: 32, name: Some("db.shop".into()) }];
     let eip = network.eip;
     (spec, eip)
 }

@@ -8,6 +8,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use nearpath_kernel::bpf::Fence;
 use nearpath_kernel::cgroup::Cgroups;
 use rustix::fs::{FlockOperation, flock};
 
@@ -59,6 +60,7 @@ pub fn named(name: &str, run: usize) -> String {
 /// # Errors
 /// When something cannot be killed or removed.
 pub fn sweep(data_dir: &Path, node: &str) -> io::Result<()> {
+    Fence::sweep();
     for number in 0..MOST {
         let Some(_lock) = lock(data_dir, number, false)? else { continue };
         let cgroups = Cgroups::detect(&named(node, number));

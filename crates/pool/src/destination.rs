@@ -1,10 +1,10 @@
 //! Who goes out, and where to.
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 
-use nearpath_types::egress::{Egress, Protocol, Tls, Writes};
+use nearpath_types::egress::{Egress, Host, Protocol, Tls, Writes};
 use nearpath_types::{Eip, FunctionId, InstanceId};
 
 /// An instance that may go out.
@@ -27,8 +27,9 @@ pub struct Caller {
 pub struct Destination {
     /// As declared.
     pub egress: Egress,
-    /// The address by which an instance knows it: its own, or one that stands for its name.
-    pub stands: Ipv4Addr,
+    /// The address by which an instance knows it: its own, or one that stands for its name. Unspecified for names below a name, each of which
+    /// gets one when it is asked for.
+    pub stands: IpAddr,
     /// Whose connections to it are shared.
     pub key: Key,
     /// The secrets that it names, with their contents.
@@ -38,10 +39,39 @@ pub struct Destination {
 /// Ends the identity of a key whose sockets are of the family `AF_INET6`.
 const V6: &str = " AF_INET6";
 
+impl Caller {
+    /// The address that stands for a name that its function declared.
+    pub(crate) fn stands_for(&self, name: &str) -> Option<Ipv4Addr> {
+        let named = |to: &&Rc<Destination>| matches!(&to.egress.host, Host::Name(own) if own == name);
+        match self.destinations.iter().find(named)?.stands {
+            IpAddr::V4(address) => Some(address),
+            IpAddr::V6(_) => None,
+        }
+    }
+}
+
 impl Destination {
+    /// Where an instance connects to.
+    pub fn place(&self) -> SocketAddr {
+        SocketAddr::new(self.stands, self.egress.port)
+    }
+
+    /// Whether it is no place yet, but all names below one.
+    pub fn is_below(&self) -> bool {
+        matches!(self.egress.host, Host::Below(_))
+    }
+
+    /// One of the names that it is, at the address that stands for that. Settings and secrets are the same; each name has a ceiling of its own.
+    pub(crate) fn one_below(&self, name: &str, stands: Ipv4Addr) -> Self {
+        let egress = Egress { host: Host::Name(name.to_owned()), ..self.egress.clone() };
+        let identity = format!("{} below {}", self.key.identity, self.egress.host);
+        let key = Key { to: egress.to(), identity, ..self.key.clone() };
+        Self { egress, stands: stands.into(), key, secrets: self.secrets.clone() }
+    }
+
     /// Whether its connections may be given away as they are: nobody speaks for the function there, and some are kept warm.
     pub fn may_be_given(&self) -> bool {
-        may_be_given(&self.egress)
+        may_be_given(&self.egress) && !self.is_below()
     }
 
     /// The same destination, reached through sockets of the family `AF_INET6`, by mapped addresses where it has IPv4 ones.
@@ -53,6 +83,15 @@ impl Destination {
     /// Whether it is such a one.
     pub(crate) fn is_by_v6_sockets(&self) -> bool {
         self.key.identity.ends_with(V6)
+    }
+
+    /// Its name, where that means one server at a time, which another may take over from: a database's.
+    pub(crate) fn name_of_one(&self) -> Option<&str> {
+        let one = matches!(self.egress.protocol, Protocol::Postgres | Protocol::Mysql | Protocol::Redis);
+        match &self.egress.host {
+            Host::Name(name) if one => Some(name),
+            _ => None,
+        }
     }
 }
 
@@ -83,10 +122,7 @@ impl Key {
 
     /// The namespace whose connections these are.
     pub fn namespace(&self) -> &str {
-        match self.owner.split_once('/') {
-            Some((namespace, _)) => namespace,
-            None => self.owner.rsplit_once('.').map_or("", |(_, namespace)| namespace),
-        }
+        namespace(&self.owner)
     }
 
     /// What counts below one ceiling: all connections of a namespace to one `HOST:PORT`. Tenants do not take each other's room.
@@ -97,6 +133,14 @@ impl Key {
     /// Whether connections of both keys count below one ceiling.
     pub fn is_beside(&self, other: &Self) -> bool {
         self.to == other.to && self.namespace() == other.namespace()
+    }
+}
+
+/// The namespace of a key's owner.
+pub(crate) fn namespace(owner: &str) -> &str {
+    match owner.split_once('/') {
+        Some((namespace, _)) => namespace,
+        None => owner.rsplit_once('.').map_or("", |(_, namespace)| namespace),
     }
 }
 

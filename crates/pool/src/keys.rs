@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use nearpath_types::FunctionId;
 use nearpath_types::egress::{Egress, Shared, Tls};
 
-use crate::destination::Key;
+use crate::destination::{Key, namespace};
 
 /// Owners that are remembered while they have no instance.
 const REMEMBERED: usize = 4_096;
@@ -51,6 +51,16 @@ impl Keys {
         }
         declared.users += 1;
         Key { owner, to, identity, epoch: declared.epoch }
+    }
+
+    /// Another owner of the namespace whose instances say another ceiling for the same place, and which.
+    pub(crate) fn contradicts(&self, key: &Key, egress: &Egress) -> Option<(&str, u32)> {
+        let other = |((owner, to, _), declared): &(&Place, &Declared)| {
+            declared.users > 0 && *to == key.to && *owner != key.owner && declared.egress.max != egress.max
+        };
+        let others = self.known.iter().filter(other);
+        let mut beside = others.filter(|((owner, ..), _)| namespace(owner) == key.namespace());
+        beside.next().map(|((owner, ..), declared)| (owner.as_str(), declared.egress.max))
     }
 
     /// One instance less has it.

@@ -1,8 +1,9 @@
-//! The addresses by which instances know destinations: an IPv4 address stands for itself, a name has one that stands for it.
+//! The addresses by which instances know destinations: an address stands for itself, a name has one that stands for it, and so does each name below a
+//! name once an instance asks for it ([`BELOW`]).
 //! Pure: routes and listeners follow from what is said here.
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use nearpath_kernel::station::NEXT_HOP;
 use nearpath_types::Eip;
@@ -13,8 +14,11 @@ use crate::keeper::names::THIS_MACHINE;
 /// Where the exit itself is when it is a station of its own: the first of the network that stands for names.
 pub const EXIT: Eip = Eip(Ipv4Addr::new(10, 61, 0, 1));
 
-/// The first and the last address that stand for names.
-const STANDING: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 61, 0, 2), Ipv4Addr::new(10, 61, 255, 254)];
+/// The first and the last address that stand for declared names.
+const STANDING: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 61, 0, 2), Ipv4Addr::new(10, 61, 254, 254)];
+
+/// The network, and the length of its prefix, of addresses that stand for names below a declared one: in each instance for names of its own.
+pub const BELOW: (Ipv4Addr, u8) = (Ipv4Addr::new(10, 61, 255, 0), 24);
 
 /// Why instances cannot reach a destination that was declared. The texts are for the tenant.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -30,15 +34,39 @@ pub enum NoPlace {
     /// No address of a machine.
     #[error("egress {0}: no machine has this address")]
     Nobody(String),
-    /// Instances speak IPv4.
-    #[error("egress {0}: instances speak IPv4 within the node; write a name for it, whose IPv6 addresses are used")]
-    V6(String),
-    /// Names that are not known before they are asked for.
-    #[error("egress {0}: names below a name are not carried yet; write each name")]
-    Below(String),
+    /// An IPv4 address in IPv6's form.
+    #[error("egress {0}: this is an IPv4 address; write {1}:{port}", port = .2)]
+    Mapped(String, Ipv4Addr, u16),
     /// Names use all addresses.
     #[error("egress {0}: this node's functions declare {1} names at a time, as many as there can be")]
     Full(String, usize),
+}
+
+/// How an instance gets to a destination.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// Through the switch, by this address.
+    Standing {
+        /// Its own, or one that stands for its name.
+        address: Ipv4Addr,
+        /// Whether this instance is the first one to know it.
+        first: bool,
+    },
+    /// By its own address, which is the instance's, too: the node has a socket there.
+    Inside(Ipv6Addr),
+    /// By addresses of [`BELOW`], each from the moment in which its name is asked for.
+    Below,
+}
+
+impl Place {
+    /// The address by which it is known, unspecified where there are many.
+    pub fn address(&self) -> IpAddr {
+        match *self {
+            Self::Standing { address, .. } => address.into(),
+            Self::Inside(address) => address.into(),
+            Self::Below => Ipv4Addr::UNSPECIFIED.into(),
+        }
+    }
 }
 
 /// Who is known by which address, and how many instances know it.
@@ -57,22 +85,22 @@ impl Places {
         Self { gateway, names: BTreeMap::new(), users: BTreeMap::new(), next: STANDING[0].to_bits() }
     }
 
-    /// The address by which one more instance knows a destination, and whether it is the first one to know it.
+    /// How one more instance gets to a destination.
     ///
     /// # Errors
     /// When it cannot be reached from an instance.
-    pub fn take(&mut self, to: &Egress) -> Result<(Ipv4Addr, bool), NoPlace> {
+    pub fn take(&mut self, to: &Egress) -> Result<Place, NoPlace> {
         let text = || to.to();
         let address = match &to.host {
             Host::V4(address) => self.literal(*address, to).map(|()| *address),
             Host::Name(name) if name == "localhost" => Err(NoPlace::Loopback(text(), to.port)),
             Host::Name(name) => self.stand_in(name).ok_or_else(|| NoPlace::Full(text(), self.names.len())),
-            Host::V6(_) => Err(NoPlace::V6(text())),
-            Host::Below(_) => Err(NoPlace::Below(text())),
+            Host::V6(address) => return literal_v6(*address, to).map(|()| Place::Inside(*address)),
+            Host::Below(_) => return Ok(Place::Below),
         }?;
         let users = self.users.entry(address).or_default();
         *users += 1;
-        Ok((address, *users == 1))
+        Ok(Place::Standing { address, first: *users == 1 })
     }
 
     /// One instance less; whether it was the last one.
@@ -123,6 +151,18 @@ impl Places {
     }
 }
 
+/// Of link-local addresses a machine has one a device: they need a zone, which an address by itself does not have.
+fn literal_v6(address: Ipv6Addr, to: &Egress) -> Result<(), NoPlace> {
+    match address.to_ipv4_mapped() {
+        Some(v4) => Err(NoPlace::Mapped(to.to(), v4, to.port)),
+        _ if address.is_loopback() => Err(NoPlace::Loopback(to.to(), to.port)),
+        _ if address.is_unspecified() || address.is_multicast() || address.is_unicast_link_local() => {
+            Err(NoPlace::Nobody(to.to()))
+        }
+        _ => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -134,17 +174,35 @@ mod tests {
         text.parse().unwrap()
     }
 
+    fn standing(places: &mut Places, text: &str) -> Result<(Ipv4Addr, bool), NoPlace> {
+        places.take(&to(text)).map(|place| match place {
+            Place::Standing { address, first } => (address, first),
+            other => panic!("{text}: {other:?}"),
+        })
+    }
+
+    #[test]
+    fn ipv6_addresses_are_their_own_and_names_below_a_name_have_a_network() {
+        let mut places = Places::new(GATEWAY);
+        let address: Ipv6Addr = "2001:db8::1".parse().unwrap();
+        assert_eq!(places.take(&to("[2001:db8::1]:443")), Ok(Place::Inside(address)));
+        assert_eq!(places.take(&to("*.example.com:443")), Ok(Place::Below));
+        let (network, size) = BELOW;
+        assert_eq!(STANDING[1].to_bits() + 2, network.to_bits(), "beside the others");
+        assert!(size == 24 && network.octets()[3] == 0);
+    }
+
     #[test]
     fn a_name_has_one_address_and_an_address_is_its_own() {
         let mut places = Places::new(GATEWAY);
-        let (db, first) = places.take(&to("db:5432")).unwrap();
+        let (db, first) = standing(&mut places, "db:5432").unwrap();
         assert!(first && db != EXIT.0);
-        assert_eq!(places.take(&to("db:6379")).unwrap(), (db, false));
+        assert_eq!(standing(&mut places, "db:6379").unwrap(), (db, false));
         assert!(!places.give_back(db) && places.give_back(db) && !places.give_back(db));
-        assert_eq!(places.take(&to("db:5432")).unwrap(), (db, true), "the same as long as the node lives");
-        assert_ne!(places.take(&to("other:5432")).unwrap().0, db);
+        assert_eq!(standing(&mut places, "db:5432").unwrap(), (db, true), "the same as long as the node lives");
+        assert_ne!(standing(&mut places, "other:5432").unwrap().0, db);
         let literal = Ipv4Addr::new(192, 0, 2, 1);
-        assert_eq!(places.take(&to("192.0.2.1:443")).unwrap(), (literal, true));
+        assert_eq!(standing(&mut places, "192.0.2.1:443").unwrap(), (literal, true));
     }
 
     #[test]
@@ -159,8 +217,11 @@ mod tests {
             ("0.0.0.0:80", "no machine"),
             ("255.255.255.255:80", "no machine"),
             ("224.0.0.1:80", "no machine"),
-            ("[::1]:80", "write a name"),
-            ("*.example.com:443", "write each name"),
+            ("[::1]:80", "host.nearpath.internal:80"),
+            ("[::]:80", "no machine"),
+            ("[ff02::1]:80", "no machine"),
+            ("[fe80::1]:80", "no machine"),
+            ("[::ffff:192.0.2.1]:80", "write 192.0.2.1:80"),
         ];
         for (text, told) in said {
             let error = places.take(&to(text)).unwrap_err().to_string();
@@ -171,11 +232,11 @@ mod tests {
     #[test]
     fn when_all_are_given_out_names_that_nobody_knows_make_room() {
         let mut places = Places { next: STANDING[1].to_bits(), ..Places::new(GATEWAY) };
-        let (last, _) = places.take(&to("a:1")).unwrap();
+        let (last, _) = standing(&mut places, "a:1").unwrap();
         assert_eq!(last, STANDING[1]);
-        assert!(matches!(places.take(&to("b:1")), Err(NoPlace::Full(..))));
+        assert!(matches!(standing(&mut places, "b:1"), Err(NoPlace::Full(..))));
         places.give_back(last);
-        assert_eq!(places.take(&to("b:1")).unwrap(), (last, true));
+        assert_eq!(standing(&mut places, "b:1").unwrap(), (last, true));
     }
 
     proptest! {
@@ -191,7 +252,7 @@ mod tests {
                     }
                     continue;
                 }
-                let Ok((address, first)) = places.take(&to(&format!("n{name}.x:1"))) else {
+                let Ok((address, first)) = standing(&mut places, &format!("n{name}.x:1")) else {
                     prop_assert!(held.iter().map(|(name, _)| name).collect::<std::collections::BTreeSet<_>>().len() == 3);
                     continue;
                 };

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use nearpath_kernel::doorway::Doorway;
 use nearpath_kernel::probe::shortcut_possible;
-use nearpath_kernel::sandbox::Destination as Known;
+use nearpath_kernel::sandbox::{Destination as Known, Hatch};
 use nearpath_types::egress::{Egress, Host};
 use nearpath_types::pool::PoolStatus;
 use nearpath_types::{Eip, FunctionId, InstanceId};
@@ -22,10 +22,13 @@ use nearpath_types::{Eip, FunctionId, InstanceId};
 use crate::destination::{Destination, Key};
 use crate::exit::{self, Order, Wires};
 use crate::keys::{Keys, Secrets};
-use crate::places::{NoPlace, Places};
+use crate::places::{BELOW, NoPlace, Place, Places};
 
 /// How long a report is waited for: who asks holds others up.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Where an instance asks for names below a declared one, on its own loopback.
+const NAMES: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(127, 0, 0, 53), 53);
 
 /// How a function's log is written to: what happened to its connections, in words for the tenant.
 pub type Tell = Box<dyn Fn(&FunctionId, InstanceId, String) + Send>;
@@ -56,17 +59,23 @@ pub struct Admitted {
     held: Vec<Held>,
     /// What the instance has to know to get there.
     pub known: Vec<Known>,
+    /// Sockets that the node is to have inside: then [`attend`](Self::attend) takes them.
+    pub hatches: Vec<Hatch>,
     /// Whether its connects are to be asked about: then [`supervise`](Self::supervise) takes the listener.
     pub listened: bool,
     /// Destinations that were declared and that it cannot reach, in words for the tenant.
     pub troubles: Vec<NoPlace>,
+    /// What else is odd about what was declared, in words for the tenant.
+    pub remarks: Vec<String>,
 }
 
 /// What an instance uses of a destination's place.
 #[derive(Debug)]
 struct Held {
-    address: Ipv4Addr,
-    port: u16,
+    /// In the switch.
+    address: Option<Ipv4Addr>,
+    /// At which the switch is listened at.
+    port: Option<u16>,
     key: Key,
 }
 
@@ -95,7 +104,7 @@ impl Pool {
     /// # Errors
     /// When there is no thread or no descriptor to be had.
     pub fn start(doorway: Arc<Doorway>, gateway: Ipv4Addr, tell: Tell) -> io::Result<Self> {
-        let (wires, fenced) = exit::start(tell)?;
+        let (wires, fenced) = exit::start(tell, Arc::clone(&doorway))?;
         let shortcut = fenced.and_then(|()| shortcut_possible());
         let shortcut =
             shortcut.inspect_err(|why| tracing::info!(%why, "the node carries all connections itself")).is_ok();
@@ -109,9 +118,9 @@ impl Pool {
     /// When the kernel refuses a route or a listener, or the pool's thread has ended; nothing is left behind then.
     pub fn admit(&self, who: &Admission) -> io::Result<Admitted> {
         let Admission { instance, eip, .. } = *who;
-        let (known, troubles) = (Vec::new(), Vec::new());
-        let (pool, held, listened) = (self.clone(), Vec::new(), false);
-        let mut admitted = Admitted { pool, instance, eip, held, known, listened, troubles };
+        let (known, troubles, remarks) = (Vec::new(), Vec::new(), Vec::new());
+        let (pool, held, hatches, listened) = (self.clone(), Vec::new(), Vec::new(), false);
+        let mut admitted = Admitted { pool, instance, eip, held, known, hatches, listened, troubles, remarks };
         let mut destinations = Vec::new();
         for egress in &who.egress {
             destinations.extend(self.place(who, egress, &mut admitted)?);
@@ -151,7 +160,7 @@ impl Pool {
 
     fn place(&self, who: &Admission, egress: &Egress, admitted: &mut Admitted) -> io::Result<Option<Destination>> {
         let mut desk = self.desk();
-        let (address, first) = match desk.places.take(egress) {
+        let place = match desk.places.take(egress) {
             Ok(place) => place,
             Err(trouble) => {
                 admitted.troubles.push(trouble);
@@ -160,32 +169,62 @@ impl Pool {
         };
         let secrets = named(egress, &who.secrets);
         let key = desk.keys.take(&who.function, who.chain.as_deref(), egress, &secrets);
-        let users = desk.ports.entry(egress.port).or_default();
+        if let Some((other, max)) = desk.keys.contradicts(&key, egress) {
+            let own = egress.max;
+            admitted.remarks.push(format!(
+                "egress {}: max={own} here, max={max} in {other}: all connections of a namespace to a place count together, and each \
+                 function stops at its own `max`; declare the same",
+                key.to
+            ));
+        }
+        let (stands, held) = (place.address(), Held { address: None, port: None, key: key.clone() });
+        match place {
+            Place::Standing { address, first } => {
+                admitted.held.push(Held { address: Some(address), port: Some(egress.port), ..held });
+                admitted.know((address, 32), &egress.host);
+                if first {
+                    self.0.doorway.answer_for(address)?;
+                }
+                self.0.doorway.let_through(who.eip, address)?;
+                self.listen(&mut desk, egress.port)?;
+            }
+            Place::Inside(address) => {
+                admitted.held.push(held);
+                admitted.hatches.push(Hatch::connections(address, egress.port));
+            }
+            Place::Below => {
+                admitted.held.push(Held { port: Some(egress.port), ..held });
+                admitted.ask_for_names();
+                self.0.doorway.answer_for_all(BELOW.0, BELOW.1)?;
+                self.listen(&mut desk, egress.port)?;
+            }
+        }
+        Ok(Some(Destination { egress: egress.clone(), stands, key, secrets }))
+    }
+
+    /// One instance more wants somebody to listen at a port of the switch.
+    fn listen(&self, desk: &mut Desk, port: u16) -> io::Result<()> {
+        let users = desk.ports.entry(port).or_default();
         *users += 1;
-        let listens = *users > 1;
-        admitted.held.push(Held { address, port: egress.port, key: key.clone() });
-        admitted.know(address, &egress.host);
-        if first {
-            self.0.doorway.answer_for(address)?;
+        match *users {
+            1 => self.order(Order::Listen(port, self.0.doorway.listen(port)?)),
+            _ => Ok(()),
         }
-        self.0.doorway.let_through(who.eip, address)?;
-        if !listens {
-            self.order(Order::Listen(egress.port, self.0.doorway.listen(egress.port)?))?;
-        }
-        Ok(Some(Destination { egress: egress.clone(), stands: address, key, secrets }))
     }
 
     fn leave(&self, admitted: &Admitted) {
         let _ = self.order(Order::Leave(admitted.instance, admitted.eip)); // a thread that has ended has no connections
         let mut desk = self.desk();
         for Held { address, port, key } in &admitted.held {
-            self.0.doorway.hold_back(admitted.eip, *address);
             desk.keys.give_back(key);
-            if desk.places.give_back(*address) {
-                self.0.doorway.answer_no_more(*address);
+            if let Some(address) = *address {
+                self.0.doorway.hold_back(admitted.eip, address);
+                if desk.places.give_back(address) {
+                    self.0.doorway.answer_no_more(address);
+                }
             }
-            if desk.leave_port(*port) {
-                let _ = self.order(Order::Close(*port)); // as above
+            if let Some(port) = port.filter(|port| desk.leave_port(*port)) {
+                let _ = self.order(Order::Close(port)); // as above
             }
         }
     }
@@ -221,13 +260,30 @@ impl Admitted {
         self.pool.order(Order::Supervise(self.eip, listener))
     }
 
+    /// Takes the socket at which the node's sockets inside the instance arrive ([`nearpath_kernel::sandbox::Launched::hatches`]).
+    ///
+    /// # Errors
+    /// When the pool's thread has ended.
+    pub fn attend(&self, hatches: OwnedFd) -> io::Result<()> {
+        self.pool.order(Order::Attend(self.eip, self.hatches.clone(), hatches))
+    }
+
+    /// The instance's resolver asks the node.
+    fn ask_for_names(&mut self) {
+        let names = Hatch::Datagrams(NAMES);
+        if !self.hatches.contains(&names) {
+            self.hatches.push(names);
+            self.known.push(Known { address: BELOW.0, length: BELOW.1, name: None });
+        }
+    }
+
     /// A name and its address are written down once, whatever ports are declared.
-    fn know(&mut self, address: Ipv4Addr, host: &Host) {
+    fn know(&mut self, (address, length): (Ipv4Addr, u8), host: &Host) {
         let name = match host {
             Host::Name(name) => Some(name.clone()),
             _ => None,
         };
-        let known = Known { address, name };
+        let known = Known { address, length, name };
         if !self.known.contains(&known) {
             self.known.push(known);
         }

@@ -13,12 +13,13 @@ use nearpath_types::egress::{Host, Tls};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
+use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use crate::adapters::bench::{Bench, Got, Kept, Reused};
 use crate::adapters::socket::Socket;
-use crate::adapters::{Room, Rooms, Visit};
+use crate::adapters::{Idlers, Room, Rooms, Visit};
 use crate::destination::Destination;
 use crate::keeper::{Lease, Need, NoConnection};
 use crate::ledger::Ledger;
@@ -31,13 +32,9 @@ impl Room for Speaker {
         Self(connector(to).and_then(|connector| Ok((connector, name(&to.egress.host)?))))
     }
 
-    fn oldest(&self) -> Option<Instant> {
+    fn idlers(&self) -> Option<&dyn Idlers> {
         None
     }
-
-    fn close_oldest(&self) {}
-
-    fn shut(&self) {}
 }
 
 /// Connections with TLS on them that nobody has used.
@@ -61,16 +58,8 @@ impl Room for Ready {
         Self(Bench::new(to))
     }
 
-    fn oldest(&self) -> Option<Instant> {
-        self.0.oldest()
-    }
-
-    fn close_oldest(&self) {
-        self.0.close_oldest();
-    }
-
-    fn shut(&self) {
-        self.0.shut();
+    fn idlers(&self) -> Option<&dyn Idlers> {
+        Some(&*self.0)
     }
 }
 
@@ -80,7 +69,12 @@ impl Room for Ready {
 /// When there is no connection, or it breaks: the client's is reset then.
 pub async fn serve(mut client: TcpStream, visit: Visit) -> io::Result<()> {
     client.set_nodelay(true)?;
-    let mut socket = match take(&visit).await {
+    let taken = tokio::select! {
+        biased;
+        _ = client.ready(Interest::ERROR) => return Ok(()), // it does not wait any more
+        taken = take(&visit) => taken,
+    };
+    let mut socket = match taken {
         Ok(socket) => socket,
         Err(error) => {
             client.set_zero_linger()?;

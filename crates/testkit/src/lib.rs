@@ -9,8 +9,11 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+mod freezer;
 #[cfg(all(feature = "lab", target_os = "linux"))]
 pub mod lab;
+
+pub use freezer::Freezer;
 
 /// Ends the test early and says why. Every skip is written to the file that `NEARPATH_SKIP_LOG` names; `make test` prints
 /// them and fails when there are more than `tests/skips.allowed` lists.

@@ -142,3 +142,73 @@ async fn who_was_taken_over_from_keeps_nothing_for_nobody() {
     assert_eq!(said, "at last", "{}", house.log());
     assert!(within(async { house.wait().await }).await.success());
 }
+
+/// A call that writes so much without waiting for anybody, and closes.
+fn write(port: u16, bytes: usize) -> String {
+    format!(
+        "s = socket.create_connection(('{MACHINE}', {port}), 20)\ns.sendall(b'x' * {bytes})\ns.close()\nsaid = 'written'"
+    )
+}
+
+/// What was taken (`writes=async`) and could not be delivered before another process took over is delivered by the old one, which waits for that.
+#[tokio::test]
+async fn what_was_taken_is_delivered_by_who_took_it() {
+    const BYTES: usize = 800_000;
+    need_root!();
+    on_a_machine();
+    let folder = tempfile::tempdir().unwrap();
+    let Some(redis) = Redis::start(folder.path(), "pw").await else { nearpath_testkit::skip!("needs redis-server") };
+    let slow = Slow::new();
+    let mut house = House::start_in(folder.path(), &["--drain-timeout", "1s"]).await;
+    let egress = format!(
+        "{MACHINE}:{} protocol=redis writes=async flush=60s, {MACHINE}:{} writes=async flush=60s warm=0",
+        redis.port,
+        slow.port()
+    );
+    house.deploy_ready(&runner(folder.path(), "goes", &egress)).await;
+    let mut order = redis.orders();
+    assert_eq!(order("CLIENT PAUSE 120000 WRITE"), "+OK\r\n");
+    let set = |value: &str| {
+        format!(
+            "s = socket.create_connection(('{MACHINE}', {}), 20)\ns.sendall(b'AUTH pw\\r\\n')\ns.recv(9)\ns.sendall(b'SET k {value}\\r\\n')\nsaid = s.recv(9)",
+            redis.port
+        )
+    };
+    assert_eq!(run(&house, "goes", &set("old")).await, "b'+OK\\r\\n'", "{}", house.log());
+    assert_eq!(run(&house, "goes", &write(slow.port(), BYTES)).await, "written", "{}", house.log());
+    let instances = house.instance_pids("goes").await;
+    let _heir = house.succeeded().await;
+    let lives = |pid: &i32| Path::new(&format!("/proc/{pid}")).exists();
+    eventually("no instance of the old process is left", async || !instances.iter().any(lives)).await;
+    assert_eq!(order("EXISTS k"), ":0\r\n", "else this test shows nothing");
+    let mut held = slow.came().await;
+    let mut all = Vec::new();
+    let read = tokio::task::spawn_blocking(move || held.read_to_end(&mut all).map(|_| all.len()));
+    assert_eq!(within(read).await.unwrap().unwrap(), BYTES);
+    assert_eq!(order("CLIENT UNPAUSE"), "+OK\r\n");
+    let status = within(async { house.wait().await }).await;
+    assert!(status.success(), "{status}\n{}", house.log());
+    assert_eq!(order("GET k"), "$3\r\nold\r\n", "{}", house.log());
+    assert!(!house.log().contains("did not get there"), "{}", house.log());
+}
+
+#[tokio::test]
+async fn what_was_taken_and_cannot_be_delivered_is_told_by_who_took_it() {
+    need_root!();
+    on_a_machine();
+    let folder = tempfile::tempdir().unwrap();
+    let slow = Slow::new();
+    let port = slow.port();
+    let mut house = House::start_in(folder.path(), &[]).await;
+    house
+        .deploy_ready(&runner(folder.path(), "goes", &format!("{MACHINE}:{port} writes=async flush=60s warm=0")))
+        .await;
+    assert_eq!(run(&house, "goes", &write(port, 800_000)).await, "written", "{}", house.log());
+    let _heir = house.succeeded().await;
+    drop(slow); // nobody took it, and what was sent there is reset
+    let status = within(async { house.wait().await }).await;
+    assert!(status.success(), "{status}\n{}", house.log());
+    let told =
+        |line: &str| line.contains("did not get there") && line.contains("goes") && line.contains(&port.to_string());
+    assert!(house.log().lines().any(told), "{}", house.log());
+}

@@ -10,8 +10,9 @@ use crate::tally::Tally;
 use crate::warm::dial::{Found, Plan, Speech};
 use crate::warm::stage::{self, Ground, Stage};
 
-/// The function that has a pool, and the one for which nothing is kept warm: nobody looks at its calls.
-const FUNCTIONS: [&str; 2] = ["pooled", "cold"];
+/// The function that has a pool; the one for which nothing is kept warm: nobody looks at its calls; and the one that speaks HTTP alone: nobody need look at
+/// its, either.
+const FUNCTIONS: [&str; 3] = ["pooled", "cold", "web"];
 /// Round trip at which the published figures were taken.
 const PUBLISHED: Place = Place::Link(Duration::from_micros(250));
 /// At which flows of some size are compared.
@@ -68,9 +69,10 @@ impl Cases<'_> {
         let stage = Stage::start(&[]).await?;
         let Ground { server, other, web, .. } = self.ground;
         let cold = format!("{other} protocol=tcp warm=0");
-        let all = format!("{server} protocol=tcp, {cold}, {web} protocol=http");
-        stage.dialler(FUNCTIONS[0], &all).await?;
-        stage.dialler(FUNCTIONS[1], &cold).await?;
+        let egress = [format!("{server} protocol=tcp, {cold}"), cold, format!("{web} protocol=http")];
+        for (name, egress) in FUNCTIONS.iter().zip(egress) {
+            stage.dialler(name, &egress).await?;
+        }
         for (name, speech) in [("", Speech::Plain), ("HTTP: ", Speech::Http)] {
             self.first_byte(&stage, name, speech, comparison).await?;
         }
@@ -159,6 +161,7 @@ impl Cases<'_> {
 async fn dialled(stage: &Stage, way: Way, plan: &Plan) -> Result<Found, Error> {
     match way {
         Way::Direct => stage::dial(plan),
+        Way::Pool if plan.speech == Speech::Http => stage.dial(FUNCTIONS[2], plan).await,
         Way::Pool => stage.dial(FUNCTIONS[0], plan).await,
         Way::Exit => stage.dial(FUNCTIONS[0], &Plan { bound: true, ..plan.clone() }).await,
     }

@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use super::hatch::Hatch;
 use super::spec::Spec;
 
 /// Taken from the host, where it has them: what programs need to start, to verify TLS and to know the time.
@@ -41,12 +42,19 @@ fn files(spec: &Spec, uid: u32, gid: u32) -> [(&'static str, String); 6] {
         ("group", group),
         ("hostname", format!("{}\n", spec.hostname)),
         ("hosts", hosts(spec)),
-        (
-            "resolv.conf",
-            "# No name server is within reach: names are in /etc/hosts.\noptions timeout:1 attempts:1\n".into(),
-        ),
+        ("resolv.conf", resolver(spec)),
         ("nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n".into()),
     ]
+}
+
+/// The node answers at a hatch, where there is one.
+fn resolver(spec: &Spec) -> String {
+    let hatches = spec.network.iter().flat_map(|network| &network.hatches);
+    let names = hatches.filter(|hatch| matches!(hatch, Hatch::Datagrams(_))).map(|hatch| hatch.address().ip()).next();
+    match names {
+        Some(at) => format!("nameserver {at}\n"),
+        None => "# No name server is within reach: names are in /etc/hosts.\noptions timeout:1 attempts:1\n".into(),
+    }
 }
 
 fn hosts(spec: &Spec) -> String {
@@ -83,11 +91,18 @@ mod tests {
     #[test]
     fn names_of_destinations_stand_for_addresses() {
         let mut spec = Spec::new(InstanceId(7), Isolation::Root, "/bin/true".into());
-        let known =
-            |last, name: Option<&str>| Destination { address: [10, 61, 0, last].into(), name: name.map(str::to_owned) };
+        let known = |last, name: Option<&str>| Destination {
+            address: [10, 61, 0, last].into(),
+            length: 32,
+            name: name.map(str::to_owned),
+        };
         let network = Network::new(Eip([10, 62, 0, 9].into()), [10, 62, 0, 1].into(), None);
         spec.network = Some(Network { destinations: vec![known(2, Some("db.shop")), known(3, None)], ..network });
         let hosts = hosts(&spec);
         assert!(hosts.contains("10.61.0.2 db.shop\n") && !hosts.contains("10.61.0.3"), "{hosts}");
+        assert!(!resolver(&spec).contains("nameserver"));
+        let names = Hatch::Datagrams("127.0.0.53:53".parse().unwrap());
+        spec.network.as_mut().unwrap().hatches = vec![names];
+        assert_eq!(resolver(&spec), "nameserver 127.0.0.53\n");
     }
 }

@@ -11,6 +11,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use super::guard;
+use super::hatch;
 use super::lockdown::{self, Image};
 use super::network;
 use super::notes::Notes;
@@ -81,7 +82,7 @@ fn become_instance(spec: &Spec, order: &mut Order, kit: &Kit, notes: &mut Notes)
     match spec.isolation {
         Isolation::None => step("scratch", live_in_scratch(spec))?,
         Isolation::Root | Isolation::UserNamespace => {
-            build_sandbox(spec, [order.switch.take(), order.guard.take()], notes)?
+            build_sandbox(spec, [order.switch.take(), order.guard.take(), order.hatches.take()], notes)?
         }
     }
     step("lockdown", lock_down(spec, kit))?;
@@ -94,8 +95,8 @@ fn become_instance(spec: &Spec, order: &mut Order, kit: &Kit, notes: &mut Notes)
     execute(spec, &image, &kit.filters)
 }
 
-fn build_sandbox(spec: &Spec, [switch, guard]: [Option<OwnedFd>; 2], notes: &mut Notes) -> io::Result<()> {
-    step("network", connect(spec, switch, guard))?;
+fn build_sandbox(spec: &Spec, fds: [Option<OwnedFd>; 3], notes: &mut Notes) -> io::Result<()> {
+    step("network", connect(spec, fds))?;
     step("hostname", rustix::system::sethostname(spec.hostname.as_bytes()))?;
     notes.phase("network");
     step("root", root::build(spec))?;
@@ -104,12 +105,15 @@ fn build_sandbox(spec: &Spec, [switch, guard]: [Option<OwnedFd>; 2], notes: &mut
     Ok(())
 }
 
-fn connect(spec: &Spec, switch: Option<OwnedFd>, guard: Option<OwnedFd>) -> io::Result<()> {
+fn connect(spec: &Spec, [switch, guard, hatches]: [Option<OwnedFd>; 3]) -> io::Result<()> {
     match (&spec.network, switch) {
         (Some(network), Some(switch)) => {
             let mut socket = network::socket_in(switch)?;
             network::unshare()?;
             network::connect(spec.instance, network, &mut socket, guard.is_some())?;
+            if let Some(hatches) = hatches {
+                hatch::open(&network.hatches, hatches)?;
+            }
             guard.map_or(Ok(()), guard::ask)
         }
         _ => {

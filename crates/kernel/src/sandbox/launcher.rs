@@ -41,6 +41,8 @@ pub struct Launched {
     pub identity: OwnedFd,
     /// Where its listener arrives, if its spec asks for one: [`crate::seccomp::handover::receive`]. Who drops it has the instance's connects fail.
     pub listener: Option<OwnedFd>,
+    /// Where the node's sockets inside arrive, if its spec has hatches: [`super::hatch::receive`].
+    pub hatches: Option<OwnedFd>,
 }
 
 /// Where a child asks for the forwarder, if its pair is to have one.
@@ -170,12 +172,13 @@ impl Bench {
         let (gate, hold) = pipe_with(PipeFlags::CLOEXEC)?;
         let streams = Streams { stdout: out, stderr: err, notes: note, identity: who, gate: hold };
         let (guard, asks) = guarded(spec)?.unzip();
-        let (listener, hands) = listened(spec)?.unzip();
-        orders::send(self.template.socket.as_fd(), spec, &streams, [hands.as_ref(), asks.as_ref()])?;
-        drop((streams, asks, hands));
+        let (listener, hands) = handed(spec.listened)?.unzip();
+        let (hatches, opens) = handed(hatched(spec))?.unzip();
+        orders::send(self.template.socket.as_fd(), spec, &streams, [&hands, &opens, &asks].map(Option::as_ref))?;
+        drop((streams, asks, hands, opens));
         let (pid, pidfd) = orders::answered(self.template.socket.as_fd())?;
         self.gates.open.push_back(gate);
-        Ok((Launched { pid, pidfd, stdout, stderr, notes, identity, listener }, guard))
+        Ok((Launched { pid, pidfd, stdout, stderr, notes, identity, listener, hatches }, guard))
     }
 }
 
@@ -188,9 +191,15 @@ fn guarded(spec: &Spec) -> io::Result<Option<(OwnedFd, OwnedFd)>> {
     }
 }
 
-/// The node's end and the child's, where connects are to be asked about.
-fn listened(spec: &Spec) -> io::Result<Option<(OwnedFd, OwnedFd)>> {
-    match spec.listened {
+/// Whether the node has sockets inside.
+fn hatched(spec: &Spec) -> bool {
+    let wanted = spec.network.as_ref().is_some_and(|network| !network.hatches.is_empty());
+    wanted && spec.isolation != Isolation::None
+}
+
+/// The node's end and the child's, where the child is to hand something over.
+fn handed(wanted: bool) -> io::Result<Option<(OwnedFd, OwnedFd)>> {
+    match wanted {
         true => Ok(Some(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)),
         false => Ok(None),
     }

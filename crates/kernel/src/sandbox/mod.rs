@@ -9,6 +9,7 @@
 
 mod etc;
 mod guard;
+pub mod hatch;
 mod init;
 mod launcher;
 mod lockdown;
@@ -21,6 +22,7 @@ mod spawn;
 mod spec;
 mod user;
 
+pub use hatch::Hatch;
 pub use init::instance_init;
 pub use launcher::{Launched, Launcher};
 pub use notes::{NOTES_FD, NOTES_FD_VARIABLE, Note};

@@ -50,17 +50,17 @@ pub(super) fn connect(instance: InstanceId, network: &Network, switch: &mut Rtnl
     let device = switch.index(&near)?;
     let (eip, gateway) = (network.eip.0, network.gateway);
     if !guarded {
-        switch.route(&Route { to: Some(eip), via: None, device, source: Some(gateway) })?;
+        switch.route(&Route { to: Some((eip, 32)), via: None, device, source: Some(gateway) })?;
     }
     let mut inside = loopback()?;
     inside.address(ETH0, eip)?;
     inside.up(ETH0)?;
-    inside.route(&Route { to: Some(gateway), via: None, device: ETH0, source: Some(eip) })?;
+    inside.route(&Route { to: Some((gateway, 32)), via: None, device: ETH0, source: Some(eip) })?;
     let beyond = |to| Route { to, via: Some(gateway), device: ETH0, source: Some(eip) };
     match guarded {
         true => inside.route(&beyond(None)), // the forwarder refuses what is not allowed
         // The switch would drop it in silence. Without a route the instance's own kernel says at once that there is no way.
-        false => network.destinations.iter().try_for_each(|one| inside.route(&beyond(Some(one.address)))),
+        false => network.destinations.iter().try_for_each(|one| inside.route(&beyond(Some((one.address, one.length))))),
     }
 }
 

@@ -16,10 +16,11 @@ use rustix::process::Pid;
 
 use super::spec::{Isolation, Spec};
 
-const MOST_FDS: usize = 9;
-/// Bits of an order's octet: the child gets a PID namespace; it gets a socket for its listener.
+const MOST_FDS: usize = 10;
+/// Bits of an order's octet: the child gets a PID namespace; it gets a socket for its listener; it gets one for its hatches.
 const OWN_PIDS: u8 = 1;
 const LISTENED: u8 = 2;
+const HATCHED: u8 = 4;
 
 /// One instance to be made, as the template gets it.
 pub(super) struct Order {
@@ -30,6 +31,8 @@ pub(super) struct Order {
     pub(super) streams: Streams<OwnedFd>,
     /// Where it is to send a listener for its connects, if it is to have one.
     pub(super) listener: Option<OwnedFd>,
+    /// Where it is to send the node's sockets inside, if there are to be some.
+    pub(super) hatches: Option<OwnedFd>,
     /// The switch's network namespace.
     pub(super) switch: Option<OwnedFd>,
     /// Where to ask whether the pair is guarded, when somebody guards it.
@@ -52,16 +55,18 @@ pub(super) fn send(
     socket: BorrowedFd<'_>,
     spec: &Spec,
     streams: &Streams<OwnedFd>,
-    [listener, guard]: [Option<&OwnedFd>; 2],
+    [listener, hatches, guard]: [Option<&OwnedFd>; 3],
 ) -> io::Result<()> {
     let text = memfd("spec", &serde_json::to_vec(spec)?)?;
     let Streams { stdout, stderr, notes, identity, gate } = streams;
     let mut fds = [&text, stdout, stderr, notes, identity, gate].map(AsFd::as_fd).to_vec();
     fds.extend(listener.map(AsFd::as_fd));
+    fds.extend(hatches.map(AsFd::as_fd));
     fds.extend(spec.network.as_ref().and_then(|network| network.switch.as_deref()).map(AsFd::as_fd));
     fds.extend(guard.map(AsFd::as_fd));
-    let own_pids = if spec.isolation == Isolation::None { 0 } else { OWN_PIDS };
-    put(socket, &[own_pids | if listener.is_some() { LISTENED } else { 0 }], &fds)
+    let bit = |set, bit| if set { bit } else { 0 };
+    let own_pids = bit(spec.isolation != Isolation::None, OWN_PIDS);
+    put(socket, &[own_pids | bit(listener.is_some(), LISTENED) | bit(hatches.is_some(), HATCHED)], &fds)
 }
 
 /// Waits for an order; `None` when the launcher is gone.
@@ -77,8 +82,9 @@ pub(super) fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<Order>> {
     let spec = next()?;
     let streams = Streams { stdout: next()?, stderr: next()?, notes: next()?, identity: next()?, gate: next()? };
     let listener = if bits[0] & LISTENED == 0 { None } else { Some(next()?) };
+    let hatches = if bits[0] & HATCHED == 0 { None } else { Some(next()?) };
     let (switch, guard) = (fds.next(), fds.next());
-    Ok(Some(Order { spec, own_pids: bits[0] & OWN_PIDS != 0, streams, listener, switch, guard }))
+    Ok(Some(Order { spec, own_pids: bits[0] & OWN_PIDS != 0, streams, listener, hatches, switch, guard }))
 }
 
 impl Order {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use nearpath_types::{Eip, InstanceId};
 use serde::{Deserialize, Serialize};
 
+use super::hatch::Hatch;
 use crate::bpf::Forwarder;
 use crate::switch::Switch;
 
@@ -51,13 +52,17 @@ pub struct Network {
     pub forwarder: Option<Arc<Forwarder>>,
     /// Addresses outside that the switch answers for: besides the gateway, the only ones to which it has a route.
     pub destinations: Vec<Destination>,
+    /// Where the node has sockets inside; with any, [`super::Launched::hatches`] brings them.
+    pub hatches: Vec<Hatch>,
 }
 
-/// An address outside that an instance may know.
+/// An address outside that an instance may know, or a network of them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Destination {
     /// The address.
     pub address: std::net::Ipv4Addr,
+    /// The length of its network's prefix; 32: it is one address.
+    pub length: u8,
     /// What it is called in the instance's `/etc/hosts`, if it has a name.
     pub name: Option<String>,
 }
@@ -65,7 +70,7 @@ pub struct Destination {
 impl Network {
     /// A place at the switch, from which nothing but the gateway is reached.
     pub fn new(eip: Eip, gateway: std::net::Ipv4Addr, switch: Option<Arc<Switch>>) -> Self {
-        Self { eip, gateway, switch, forwarder: None, destinations: Vec::new() }
+        Self { eip, gateway, switch, forwarder: None, destinations: Vec::new(), hatches: Vec::new() }
     }
 }
 

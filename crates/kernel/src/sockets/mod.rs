@@ -4,12 +4,13 @@ mod diag;
 mod flow;
 mod lock;
 mod options;
-mod raw;
+pub(crate) mod raw;
 mod window;
 
 pub use diag::{Diag, Ended, Ends, Identity};
 pub use flow::{Flow, flow};
 pub use lock::{is_locked, lock_to_peer};
+pub(crate) use options::untold;
 pub use options::{Change, Options};
 pub use raw::{State, state};
 pub use window::{Window, open_window};

@@ -43,7 +43,7 @@ pub(super) fn get(socket: impl AsFd, level: i32, name: i32, value: &mut [u8]) ->
 }
 
 /// Sets an option.
-pub(super) fn set(socket: impl AsFd, level: i32, name: i32, value: &[u8]) -> io::Result<()> {
+pub(crate) fn set(socket: impl AsFd, level: i32, name: i32, value: &[u8]) -> io::Result<()> {
     let fd = socket.as_fd().as_raw_fd();
     // SAFETY: the kernel reads `value.len()` octets from `value`.
     match unsafe { libc::setsockopt(fd, level, name, value.as_ptr().cast(), value.len() as libc::socklen_t) } {

@@ -75,8 +75,9 @@ impl KernelMachine {
             (Some(pool), Some(eip)) => {
                 let (instance, function) = (from.id, from.function.clone());
                 let admitted = pool.admit(&Admission { instance, function, chain, eip, egress, secrets })?;
-                let troubles = admitted.troubles.iter().map(ToString::to_string).collect();
-                Ok((Some(admitted), troubles))
+                let troubles = admitted.troubles.iter().map(ToString::to_string);
+                let remarks = troubles.chain(admitted.remarks.iter().cloned()).collect();
+                Ok((Some(admitted), remarks))
             }
         }
     }
@@ -85,7 +86,9 @@ impl KernelMachine {
         let mut spec = Spec::new(from.id, self.isolation, self.watchdog.clone());
         let forwarder = self.forwarding.as_ref().map(Forwarding::forwarder);
         let destinations = admitted.map(|admitted| admitted.known.clone()).unwrap_or_default();
-        let network = |eip| Network { forwarder, destinations, ..Network::new(eip, self.gateway, self.switch.clone()) };
+        let hatches = admitted.map(|admitted| admitted.hatches.clone()).unwrap_or_default();
+        let bare = |eip| Network::new(eip, self.gateway, self.switch.clone());
+        let network = |eip| Network { forwarder, destinations, hatches, ..bare(eip) };
         spec.network = from.eip.map(network);
         spec.listened = admitted.is_some_and(|admitted| admitted.listened);
         spec.pickup = from.pickup;
@@ -113,9 +116,12 @@ impl Machine for KernelMachine {
         let passage = passage.map(|(all, eip)| all.admit(eip, &blueprint.function)).transpose()?;
         let (admitted, remarks) = self.admit(blueprint)?;
         let launched = self.launcher.launch(&self.spec(blueprint, &cgroup, admitted.as_ref()))?;
-        let sandbox::Launched { pid, pidfd, stdout, stderr, notes, identity, listener } = launched;
+        let sandbox::Launched { pid, pidfd, stdout, stderr, notes, identity, listener, hatches } = launched;
         if let Some((admitted, listener)) = admitted.as_ref().zip(listener) {
             admitted.supervise(listener)?;
+        }
+        if let Some((admitted, hatches)) = admitted.as_ref().zip(hatches) {
+            admitted.attend(hatches)?;
         }
         let process = KernelProcess {
             pidfd,

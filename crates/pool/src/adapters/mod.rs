@@ -1,7 +1,8 @@
 //! Protocols whose used connections can be proved quiet, so that they serve the next client.
 //!
 //! An adapter is a function `serve(client, visit)`, one future a client: it reads what the client says, has a backend do it, and gives the backend back
-//! only when the protocol itself has shown that nothing of this client is left in it. What it cannot prove it closes.
+//! only when the protocol itself has shown that nothing of this client is left in it. What it cannot prove it closes. The client comes with `TCP_NODELAY`: its
+//! listener had it.
 
 pub mod bench;
 pub mod forecast;
@@ -23,7 +24,7 @@ use crate::keeper::Backends;
 use crate::ledger::Ledger;
 use crate::unwritten::Unwritten;
 
-pub use rooms::{Room, Rooms};
+pub use rooms::{Idlers, Room, Rooms};
 
 /// One connection of a function to a destination whose protocol is understood.
 #[derive(Clone)]

@@ -1,8 +1,9 @@
-//! Bytes from a socket to a buffer, and back: what relays poll in both directions at once.
+//! Bytes from a socket to a buffer, and back: what relays poll in both directions at once, and until when.
 
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Instant;
 
 use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
@@ -41,4 +42,12 @@ pub fn poll_drain<S: AsyncWrite + Unpin>(
     }
     ready!(Pin::new(to).poll_flush(cx))?;
     Poll::Ready(Ok(written))
+}
+
+/// Until then; `None`: for ever.
+pub async fn sleep(until: Option<Instant>) {
+    match until {
+        Some(until) => tokio::time::sleep_until(until.into()).await,
+        None => std::future::pending().await,
+    }
 }

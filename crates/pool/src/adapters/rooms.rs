@@ -15,15 +15,19 @@ pub trait Room: Any {
     where
         Self: Sized;
 
-    /// Since when its longest idle connection waits.
+    /// Its used connections; `None`: it keeps none.
+    fn idlers(&self) -> Option<&dyn Idlers>;
+}
+
+/// Used connections that wait for their next client, whatever they speak.
+pub trait Idlers {
+    /// Since when the one waits that waits longest.
     fn oldest(&self) -> Option<Instant>;
 
     /// How many wait.
-    fn idle(&self) -> usize {
-        usize::from(self.oldest().is_some())
-    }
+    fn idle(&self) -> usize;
 
-    /// Closes that one.
+    /// Closes the one that waits longest.
     fn close_oldest(&self);
 
     /// Closes what is idle now, and later what is given back.
@@ -47,7 +51,9 @@ impl Rooms {
     pub fn of<R: Room>(&self, to: &Destination) -> Rc<R> {
         let open = || {
             let room = R::open(to);
-            self.shut.get().then(|| room.shut());
+            if self.shut.get() {
+                room.idlers().inspect(|idlers| idlers.shut());
+            }
             Rc::new(room) as Rc<dyn Room>
         };
         let mut rooms = self.rooms.borrow_mut();
@@ -73,30 +79,31 @@ impl Rooms {
     pub fn reclaim(&self, beside: &Key) -> bool {
         let rooms = self.rooms.borrow();
         let ours = rooms.iter().filter(|((key, _), _)| key.is_beside(beside));
-        let oldest = ours.filter_map(|(_, room)| Some((room.oldest()?, room))).min_by_key(|(since, _)| *since);
-        oldest.inspect(|(_, room)| room.close_oldest()).is_some()
+        let idlers = ours.filter_map(|(_, room)| room.idlers());
+        let oldest = idlers.filter_map(|idlers| Some((idlers.oldest()?, idlers))).min_by_key(|(since, _)| *since);
+        oldest.inspect(|(_, idlers)| idlers.close_oldest()).is_some()
     }
 
     /// How many used connections of a key wait for their next client.
     pub(crate) fn idle(&self, key: &Key) -> usize {
-        self.of_key(key).map(|room| room.idle()).sum()
+        self.of_key(key).iter().filter_map(|room| Some(room.idlers()?.idle())).sum()
     }
 
     /// Since when the one waits that waits longest.
     pub(crate) fn oldest(&self, key: &Key) -> Option<Instant> {
-        self.of_key(key).filter_map(|room| room.oldest()).min()
+        self.of_key(key).iter().filter_map(|room| room.idlers()?.oldest()).min()
     }
 
-    fn of_key(&self, key: &Key) -> impl Iterator<Item = Rc<dyn Room>> {
+    fn of_key(&self, key: &Key) -> Vec<Rc<dyn Room>> {
         let rooms = self.rooms.borrow();
         let own = rooms.iter().filter(|((other, _), _)| other == key).map(|(_, room)| Rc::clone(room));
-        own.collect::<Vec<_>>().into_iter()
+        own.collect()
     }
 
     /// Closes what is idle in all of them, and later what is given back: nothing is kept any more.
     pub(crate) fn shut(&self) {
         self.shut.set(true);
-        self.rooms.borrow().values().for_each(|room| room.shut());
+        self.rooms.borrow().values().filter_map(|room| room.idlers()).for_each(|idlers| idlers.shut());
     }
 
     /// Ends a key's rooms: its policy has changed, or its function is gone.
@@ -104,7 +111,7 @@ impl Rooms {
         self.rooms.borrow_mut().retain(|(other, _), room| {
             let stays = other != key;
             if !stays {
-                room.shut();
+                room.idlers().inspect(|idlers| idlers.shut());
             }
             stays
         });

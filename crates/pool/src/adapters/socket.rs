@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -10,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
-use crate::keeper::{Gone, Lease};
+use crate::keeper::{Gone, Lease, is_quiet};
 
 /// Longest wait for a destination to close what we have closed.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -49,17 +50,30 @@ impl Socket {
 
     /// Whether it is open and there is nothing to read. (Session tickets, which a TLS server sends when it likes, are taken in and are nothing to read.)
     pub fn is_quiet(&self) -> bool {
-        let mut byte = [0];
         let mut stream = self.stream.borrow_mut();
         match &mut *stream {
-            // Costs no system call where the poller has announced nothing.
-            Stream::Plain(stream) => {
-                stream.try_read(&mut byte).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
-            }
+            Stream::Plain(stream) => is_quiet(stream),
             Stream::Tls(stream) => {
-                let mut cx = Context::from_waker(Waker::noop());
-                Pin::new(&mut **stream).poll_read(&mut cx, &mut ReadBuf::new(&mut byte)).is_pending()
+                let (mut byte, mut cx) = ([0], Context::from_waker(Waker::noop()));
+                let pending = Pin::new(&mut **stream).poll_read(&mut cx, &mut ReadBuf::new(&mut byte)).is_pending();
+                pending && is_quiet(stream.get_ref().0)
             }
+        }
+    }
+
+    /// Whether it goes to where its destination is now.
+    pub fn is_at_home(&self) -> bool {
+        self.gone.is_at_home()
+    }
+
+    /// A duplicate by which the kernel can be asked about the connection while somebody else reads it.
+    ///
+    /// # Errors
+    /// When the process has no more descriptors.
+    pub fn witness(&self) -> io::Result<OwnedFd> {
+        match &*self.stream.borrow() {
+            Stream::Plain(stream) => stream.as_fd().try_clone_to_owned(),
+            Stream::Tls(stream) => stream.get_ref().0.as_fd().try_clone_to_owned(),
         }
     }
 
@@ -80,6 +94,15 @@ impl Socket {
         let _ = tokio::time::timeout(FAREWELL, bye).await;
         drop(self.stream);
         drop(self.gone);
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Plain(stream) => stream.as_fd(),
+            Self::Tls(stream) => stream.get_ref().0.as_fd(),
+        }
     }
 }
 

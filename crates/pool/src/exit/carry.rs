@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::io;
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use rustix::net::{Shutdown, shutdown, sockopt};
@@ -34,7 +35,7 @@ pub(crate) async fn carry(client: &TcpStream, server: &TcpStream, ledger: &Ledge
 }
 
 /// Has a connection end with a reset when it is closed.
-pub(crate) fn reset_at_close(stream: &TcpStream) {
+pub(crate) fn reset_at_close(stream: impl AsFd) {
     let _ = sockopt::set_socket_linger(stream, Some(Duration::ZERO)); // it may be gone
 }
 

@@ -1,13 +1,16 @@
-//! Bytes that the node takes at once and delivers when it can (`writes=async`), also when the function that wrote them is gone.
+//! Bytes that the node takes at once and delivers when it can (`writes=async`), also when the function that wrote them is gone: as they are, or through
+//! TLS.
 
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::pin::Pin;
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, BufMut, BytesMut};
 use nearpath_kernel::sockets::{State, state};
 use nearpath_types::egress::Writes;
-use rustix::net::{Shutdown, shutdown};
+use rustix::net::{Shutdown, shutdown, sockopt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, WriteHalf, split};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
@@ -16,7 +19,9 @@ mod tests;
 
 use super::carry::reset_at_close;
 use super::guests::Pass;
-use crate::keeper::{Lease, NoConnection};
+use crate::adapters::pump::sleep;
+use crate::adapters::socket::{Socket, Stream};
+use crate::keeper::NoConnection;
 use crate::ledger::Ledger;
 
 /// Most that is held of one connection: who writes more waits.
@@ -56,7 +61,7 @@ pub(super) struct Lost {
     pub(super) gone: bool,
 }
 
-type Connect<'a> = Pin<Box<dyn Future<Output = Result<Lease, NoConnection>> + 'a>>;
+type Connect<'a> = Pin<Box<dyn Future<Output = Result<Socket, NoConnection>> + 'a>>;
 
 impl<'a> Carrier<'a> {
     pub(super) fn new(client: &'a TcpStream, pass: &'a Pass, ledger: &'a Ledger) -> Self {
@@ -80,27 +85,34 @@ impl<'a> Carrier<'a> {
 
     /// Until both sides have ended, or nothing more can be delivered.
     pub(super) async fn run(mut self, connect: Connect<'_>) -> Result<(), Lost> {
-        let lease = match self.connected(connect).await {
-            Ok(lease) => lease,
+        let socket = match self.connected(connect).await {
+            Ok(socket) => socket,
             Err(why) => return Err(self.lost(why)),
         };
         self.pass.waiting.end();
-        let Lease { stream, gone: _gone } = lease;
-        match self.carry(&stream).await {
-            Ok(()) => Ok(()),
-            Err(error) => {
-                reset_at_close(&stream);
-                Err(self.lost(error.to_string()))
-            }
-        }
+        let (stream, _gone) = socket.into_parts();
+        let carried = match stream.as_fd().try_clone_to_owned() {
+            Ok(tcp) => self.carry(stream, &tcp).await.inspect_err(|_| reset_at_close(&tcp)),
+            Err(error) => Err(error),
+        };
+        carried.map_err(|error| self.lost(error.to_string()))
     }
 
-    fn lost(&self, why: String) -> Lost {
+    /// Whether the client has gone is looked at in what it sent last, as far as that is here: only one that still listens sees its connection break.
+    fn lost(&mut self, why: String) -> Lost {
+        while !self.ended {
+            self.held.clear();
+            match self.read() {
+                Ok(0) => self.ended = true,
+                Ok(_) => self.taken = true,
+                Err(_) => break,
+            }
+        }
         Lost { why, taken: self.taken, gone: self.gone || self.ended }
     }
 
     /// A connection; what the client writes meanwhile is taken.
-    async fn connected(&mut self, mut connect: Connect<'_>) -> Result<Lease, String> {
+    async fn connected(&mut self, mut connect: Connect<'_>) -> Result<Socket, String> {
         loop {
             let (until, room) = (self.until, self.has_room());
             let mut here = self.here.clone();
@@ -117,32 +129,39 @@ impl<'a> Carrier<'a> {
         }
     }
 
-    /// Both ways, until nothing is left to be said.
-    async fn carry(&mut self, server: &TcpStream) -> io::Result<()> {
+    /// Both ways, until nothing is left to be said. `tcp` is what the stream goes over.
+    async fn carry(&mut self, stream: Stream, tcp: &OwnedFd) -> io::Result<()> {
         let (mut said_all, mut heard_all, mut told_all, mut confirmed) = (false, false, false, false);
-        let mut back = BytesMut::new();
+        let ((mut from, mut to), mut back) = (split(stream), BytesMut::new());
+        let mut flushed = true; // TLS may have taken more than it has sent
         loop {
-            if self.held.is_empty() && self.ended && !said_all {
-                shut(server)?;
-                said_all = true;
-            }
-            confirmed |= said_all && has_all(server);
+            confirmed |= said_all && has_all(tcp)?;
             if confirmed && (heard_all && back.is_empty() || self.gone) {
                 return Ok(());
             }
             let (until, room) = (self.until.filter(|_| !confirmed), self.has_room());
-            let (writes, reads, tells) = (!self.held.is_empty(), !heard_all && back.len() < PIECE, !back.is_empty());
+            let next = match self.held.is_empty() {
+                false => Some(Next::Write),
+                true if !flushed => Some(Next::Flush),
+                true => (self.ended && !said_all).then_some(Next::End),
+            };
+            let (reads, tells) = (!heard_all && back.len() < PIECE, !back.is_empty());
+            back.reserve(PIECE);
             let mut here = self.here.clone();
             tokio::select! {
                 biased;
                 _ = here.changed(), if !self.gone => self.leave(),
-                () = sleep(until) => match said_all && has_all(server) {
+                () = sleep(until) => match said_all && has_all(tcp)? {
                     true => confirmed = true,
                     false => return Err(io::Error::other(LATE)),
                 },
-                _ = server.writable(), if writes => self.write(server)?,
+                written = say(&mut to, next, &self.held), if next.is_some() => {
+                    self.wrote(written?);
+                    flushed = next != Some(Next::Write);
+                    said_all = next == Some(Next::End);
+                }
                 _ = self.client.readable(), if room => self.take(),
-                _ = server.readable(), if reads => heard_all = self.hear(server, &mut back)?,
+                read = from.read_buf(&mut back), if reads => heard_all = self.heard(read, said_all)?,
                 _ = self.client.writable(), if tells => self.tell(&mut back),
                 () = tokio::time::sleep(LOOK), if said_all && !confirmed => {}
             }
@@ -198,28 +217,19 @@ impl<'a> Carrier<'a> {
         self.until.get_or_insert(Instant::now() + self.flush);
     }
 
-    fn write(&mut self, server: &TcpStream) -> io::Result<()> {
-        match server.try_write(&self.held) {
-            Ok(written) => {
-                Ledger::count(&self.ledger.sent, written as u64);
-                self.held.advance(written);
-                Ok(())
-            }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
-            Err(error) => Err(error),
-        }
+    fn wrote(&mut self, written: usize) {
+        Ledger::count(&self.ledger.sent, written as u64);
+        self.held.advance(written);
     }
 
-    /// What the destination says; whether that was all.
-    fn hear(&mut self, server: &TcpStream, back: &mut BytesMut) -> io::Result<bool> {
-        back.reserve(PIECE);
-        match server.try_read_buf(back) {
-            Ok(0) => Ok(true),
+    /// Something of what the destination says; whether that was all. Many end TLS without a word once they were told that nothing more comes.
+    fn heard(&mut self, read: io::Result<usize>, said_all: bool) -> io::Result<bool> {
+        match read {
             Ok(read) => {
                 Ledger::count(&self.ledger.received, read as u64);
-                Ok(false)
+                Ok(read == 0)
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof && said_all => Ok(true),
             Err(error) => Err(error),
         }
     }
@@ -233,24 +243,43 @@ impl<'a> Carrier<'a> {
     }
 }
 
+/// What is to be said to the destination.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Next {
+    Write,
+    Flush,
+    /// Nothing more comes.
+    End,
+}
+
+/// Says it, as far as that is possible at once; how many bytes were taken. Giving it up half-way loses nothing.
+async fn say(to: &mut WriteHalf<Stream>, what: Option<Next>, held: &[u8]) -> io::Result<usize> {
+    match what {
+        Some(Next::Write) => to.write(held).await,
+        Some(Next::Flush) => to.flush().await.map(|()| 0),
+        Some(Next::End) => known(to.shutdown().await).map(|()| 0),
+        None => std::future::pending().await,
+    }
+}
+
 const LATE: &str = "it did not take all of it within `flush`";
 
-/// Tells a destination that nothing more comes. One that is closed already knows.
-fn shut(server: &TcpStream) -> io::Result<()> {
-    match shutdown(server, Shutdown::Write) {
-        Err(rustix::io::Errno::NOTCONN) => Ok(()),
-        other => Ok(other?),
+/// A destination that is closed knows already that nothing more comes.
+fn known(shut: io::Result<()>) -> io::Result<()> {
+    match shut {
+        Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),
+        other => other,
     }
 }
 
 /// Whether the destination's machine has confirmed all bytes, and the end after them.
-fn has_all(server: &TcpStream) -> bool {
-    state(server).is_ok_and(|state| state != State::Ending)
-}
-
-async fn sleep(until: Option<Instant>) {
-    match until {
-        Some(until) => tokio::time::sleep_until(until.into()).await,
-        None => std::future::pending().await,
+///
+/// # Errors
+/// When it has reset the connection: that ends it as well, and confirms nothing.
+fn has_all(tcp: &OwnedFd) -> io::Result<bool> {
+    let ended = state(tcp).is_ok_and(|state| state != State::Ending); // before the error: nothing comes in between
+    match sockopt::socket_error(tcp)? {
+        Err(error) => Err(error.into()),
+        Ok(()) => Ok(ended),
     }
 }

@@ -2,13 +2,15 @@
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::Rc;
+use std::time::Instant;
 
-use nearpath_types::egress::Writes;
+use nearpath_types::egress::{Host, Writes};
 use nearpath_types::{Eip, FunctionId, InstanceId};
 use tokio::sync::watch;
 
+use super::below::{Below, Seated, is_below};
 use crate::destination::{Caller, Destination};
 use crate::keeper::Backends;
 use crate::pool::Admission;
@@ -30,6 +32,10 @@ struct Guest {
     caller: Rc<Caller>,
     tally: Rc<Tally>,
     backends: Rc<dyn Backends>,
+    /// Names below a declared one that it has asked for.
+    below: Below,
+    /// Those of them that it has connected to, by where it did.
+    learnt: HashMap<SocketAddr, Rc<Destination>>,
     /// Nothing is sent; dropped with the instance.
     here: watch::Sender<()>,
 }
@@ -39,6 +45,15 @@ struct Guest {
 struct Tally {
     open: Cell<u32>,
     waiting: Cell<u32>,
+}
+
+/// What an instance had that has ended.
+#[derive(Debug)]
+pub(crate) struct Left {
+    /// Where it went, or might have.
+    pub(crate) had: Vec<Rc<Destination>>,
+    /// Addresses that stood for names below a declared one.
+    pub(crate) stood: Vec<Ipv4Addr>,
 }
 
 /// Leave to go out, for one connection.
@@ -98,16 +113,54 @@ impl Guests {
         let tally = Rc::clone(self.tallies.entry(function.clone()).or_default());
         let destinations = to.into_iter().map(Rc::new).collect();
         let caller = Rc::new(Caller { instance, function, chain, eip, destinations });
-        let guest = Guest { caller: Rc::clone(&caller), tally, backends, here: watch::Sender::new(()) };
+        let (below, learnt, here) = (Below::default(), HashMap::new(), watch::Sender::new(()));
+        let guest = Guest { caller: Rc::clone(&caller), tally, backends, below, learnt, here };
         self.by_address.insert(eip.0, guest);
         caller
     }
 
     /// Ends an instance, and what it has open.
-    pub(crate) fn leave(&mut self, instance: InstanceId, eip: Eip) -> Option<Rc<Caller>> {
+    pub(crate) fn leave(&mut self, instance: InstanceId, eip: Eip) -> Option<Left> {
         let same = self.by_address.get(&eip.0).is_some_and(|guest| guest.caller.instance == instance);
-        let guest = same.then(|| self.by_address.remove(&eip.0)).flatten();
-        guest.map(|guest| guest.caller)
+        let guest = same.then(|| self.by_address.remove(&eip.0)).flatten()?;
+        let known = guest.caller.destinations.iter().filter(|to| !to.is_below()).cloned();
+        let had = known.chain(guest.learnt.into_values()).collect();
+        Some(Left { had, stood: guest.below.addresses().collect() })
+    }
+
+    /// Who has an address, and what fails when it has ended.
+    pub(crate) fn here(&self, eip: Eip) -> Option<(Rc<Caller>, watch::Receiver<()>)> {
+        self.by_address.get(&eip.0).map(|guest| (Rc::clone(&guest.caller), guest.here.subscribe()))
+    }
+
+    /// The address that stands for a name below a declared one, and what was reached by it under another name; `None`: there is none to be had, or
+    /// the instance has ended.
+    pub(crate) fn seat(&mut self, of: &Caller, now: Instant, name: &str) -> Option<(Seated, Vec<Rc<Destination>>)> {
+        let guest = self.by_address.get_mut(&of.eip.0).filter(|guest| guest.caller.instance == of.instance)?;
+        let seated = guest.below.seat(now, name)?;
+        let stale = guest.learnt.extract_if(|at, _| seated.emptied && at.ip() == seated.address);
+        let stale = stale.map(|(_, to)| to).collect();
+        Some((seated, stale))
+    }
+
+    /// What somebody goes to who connects to an address that stands for a name below a declared one, or has such a name's own: the first time.
+    pub(crate) fn learn(&mut self, from: Ipv4Addr, to: SocketAddr, now: Instant) -> Option<Rc<Destination>> {
+        let guest = self.by_address.get_mut(&from)?;
+        let IpAddr::V4(at) = to.ip() else { return None };
+        let name = guest.below.name_at(now, at).map(str::to_owned);
+        if guest.destination(to).is_some() {
+            return None;
+        }
+        let name = name.or_else(|| guest.name_at(at))?;
+        let covers = |one: &&Rc<Destination>| match &one.egress.host {
+            Host::Below(base) => one.egress.port == to.port() && is_below(&name, base),
+            _ => false,
+        };
+        let covering = guest.caller.destinations.iter().filter(covers);
+        let nearest = covering.max_by_key(|one| one.egress.host.to_string().len())?;
+        let learnt = Rc::new(nearest.one_below(&name, at));
+        guest.learnt.insert(to, Rc::clone(&learnt));
+        Some(learnt)
     }
 
     /// Who has an address.
@@ -122,12 +175,13 @@ impl Guests {
     }
 
     /// Whether who comes from one address may go to the other.
-    pub(crate) fn judge(&self, from: Ipv4Addr, to: SocketAddrV4) -> Result<Pass, Refusal> {
+    pub(crate) fn judge(&self, from: Ipv4Addr, to: impl Into<SocketAddr>) -> Result<Pass, Refusal> {
+        let to = to.into();
         let guest = self.by_address.get(&from).ok_or(Refusal::Stranger)?;
         let caller = Rc::clone(&guest.caller);
-        let declared = |one: &&Rc<Destination>| one.stands == *to.ip() && one.egress.port == to.port();
-        let Some(destination) = caller.destinations.iter().find(declared).cloned() else {
-            let name = caller.destinations.iter().find(|one| one.stands == *to.ip()).map(|one| &one.egress.host);
+        let Some(destination) = guest.destination(to) else {
+            let at = |one: &&Rc<Destination>| one.stands == to.ip();
+            let name = caller.destinations.iter().chain(guest.learnt.values()).find(at).map(|one| &one.egress.host);
             let called = name.map_or_else(|| to.to_string(), |name| format!("{name}:{}", to.port()));
             return Err(Refusal::Undeclared(caller, called));
         };
@@ -139,6 +193,21 @@ impl Guests {
         let (here, waiting) = (guest.here.subscribe(), count(waiting));
         let backends = Rc::clone(&guest.backends);
         Ok(Pass { caller, to: destination, backends, here, waiting, _open: count(open) })
+    }
+}
+
+impl Guest {
+    fn destination(&self, to: SocketAddr) -> Option<Rc<Destination>> {
+        let declared = self.caller.destinations.iter().find(|one| one.place() == to);
+        declared.or_else(|| self.learnt.get(&to)).cloned()
+    }
+
+    /// The declared name that an address stands for.
+    fn name_at(&self, at: Ipv4Addr) -> Option<String> {
+        self.caller.destinations.iter().find_map(|one| match &one.egress.host {
+            Host::Name(name) if one.stands == at => Some(name.clone()),
+            _ => None,
+        })
     }
 }
 

@@ -4,11 +4,15 @@
 //! from, where it wants to go by the one that it was made to, both as the kernel has them. What was not declared is reset, what was is carried, by an
 //! adapter or as it is ([`carry`]). Whatever an instance had open ends with it.
 
+mod below;
 mod carry;
 mod deliver;
 mod foresee;
 mod guests;
+mod hatches;
+mod names;
 mod notices;
+mod question;
 mod supervised;
 #[cfg(test)]
 mod tests;
@@ -17,14 +21,17 @@ mod visits;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
-use std::net::{SocketAddr, SocketAddrV4};
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use nearpath_kernel::bpf::Fence;
+use nearpath_kernel::doorway::Doorway;
+use nearpath_kernel::sandbox::Hatch;
 use nearpath_types::pool::PoolStatus;
 use nearpath_types::{Eip, FunctionId, InstanceId};
 use tokio::net::{TcpListener, TcpStream};
@@ -50,6 +57,8 @@ pub(crate) enum Order {
     Admit(Box<Admission>, Vec<Destination>, Done),
     /// Its connects are asked about; the listener comes from here.
     Supervise(Eip, OwnedFd),
+    /// The node has sockets inside it; they come from here.
+    Attend(Eip, Vec<Hatch>, OwnedFd),
     /// It has ended.
     Leave(InstanceId, Eip),
     /// Somebody declared a destination at this port.
@@ -81,6 +90,7 @@ pub(crate) struct Exit {
     notices: RefCell<Notices>,
     tell: Tell,
     keeper: Rc<Keeper>,
+    doorway: Arc<Doorway>,
     unwritten: Rc<Unwritten>,
     /// Functions that were called and have no instance yet.
     called: RefCell<HashMap<FunctionId, Instant>>,
@@ -90,7 +100,7 @@ pub(crate) struct Exit {
 
 /// Starts the thread; it ends with its orders. Whether its connections may be given away is known then, or why not: not without a fence that keeps them
 /// where they were connected to.
-pub(crate) fn start(tell: Tell) -> io::Result<(Wires, io::Result<()>)> {
+pub(crate) fn start(tell: Tell, doorway: Arc<Doorway>) -> io::Result<(Wires, io::Result<()>)> {
     let ((give, take), (began, begun)) = (mpsc::unbounded_channel(), std::sync::mpsc::sync_channel(1));
     let (hint, hints) = mpsc::channel(HINTS);
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
@@ -98,8 +108,8 @@ pub(crate) fn start(tell: Tell) -> io::Result<(Wires, io::Result<()>)> {
         let (fence, fenced) =
             Fence::around_this_thread().map_or_else(|why| (None, Err(why)), |fence| (Some(fence), Ok(())));
         let _ = began.send(fenced); // the node may have given up
-        let opens = fence.as_ref().is_some_and(|fence| fence.opens_windows().is_ok());
-        LocalSet::new().block_on(&runtime, async { Exit::new(tell, opens).obey(take, hints).await });
+        let (gives, opens) = (fence.is_some(), fence.as_ref().is_some_and(|fence| fence.opens_windows().is_ok()));
+        LocalSet::new().block_on(&runtime, async { Exit::new(tell, doorway, [gives, opens]).obey(take, hints).await });
     };
     thread::Builder::new().name("pool".into()).spawn(run)?;
     let fenced = begun.recv().map_err(|_| io::Error::other("the pool's thread did not start"))?;
@@ -107,9 +117,12 @@ pub(crate) fn start(tell: Tell) -> io::Result<(Wires, io::Result<()>)> {
 }
 
 impl Exit {
-    fn new(tell: Tell, opens_windows: bool) -> Rc<Self> {
+    fn new(tell: Tell, doorway: Arc<Doorway>, [gives, opens_windows]: [bool; 2]) -> Rc<Self> {
         let (guests, listeners, notices) = (RefCell::default(), RefCell::default(), RefCell::default());
         let keeper = Keeper::start();
+        if !gives {
+            keeper.keep_all();
+        }
         if opens_windows {
             keeper.open_windows();
         }
@@ -122,7 +135,7 @@ impl Exit {
             };
             let unwritten = Rc::new(Unwritten::told_by(Box::new(say)));
             let (called, given) = (RefCell::default(), RefCell::default());
-            Self { guests, listeners, notices, tell, keeper, unwritten, called, given }
+            Self { guests, listeners, notices, tell, keeper, doorway, unwritten, called, given }
         })
     }
 
@@ -142,16 +155,14 @@ impl Exit {
                 Order::Admit(who, to, done) => {
                     let backends = self.keeper.for_function(&who.function);
                     let caller = self.guests.borrow_mut().admit(*who, to, backends);
-                    caller.destinations.iter().for_each(|to| self.keeper.expect(to));
+                    let whole = caller.destinations.iter().filter(|to| !to.is_below());
+                    whole.for_each(|to| self.keeper.expect(to));
                     self.foresee_late(&caller.function);
                     let _ = done.send(()); // the node may have given up
                 }
                 Order::Supervise(eip, listener) => self.supervise(eip, listener),
-                Order::Leave(instance, eip) => {
-                    let caller = self.guests.borrow_mut().leave(instance, eip);
-                    let had = caller.iter().flat_map(|caller| &caller.destinations);
-                    had.for_each(|to| self.keeper.expect_no_more(to));
-                }
+                Order::Attend(eip, hatches, socket) => self.attend(eip, hatches, socket),
+                Order::Leave(instance, eip) => self.leave(instance, eip),
                 Order::Rest => self.keeper.rest(),
                 Order::Report(to) => drop(to.send(self.keeper.report(Instant::now()))), // who asked may have gone
                 Order::Settle(done) => {
@@ -170,39 +181,36 @@ impl Exit {
         }
     }
 
+    fn leave(&self, instance: InstanceId, eip: Eip) {
+        let left = self.guests.borrow_mut().leave(instance, eip);
+        let Some(left) = left else { return };
+        left.had.iter().for_each(|to| self.keeper.expect_no_more(to));
+        left.stood.iter().for_each(|address| self.doorway.hold_back(eip, *address));
+    }
+
     fn listen(self: &Rc<Self>, port: u16, listener: std::net::TcpListener) {
         match TcpListener::from_std(listener) {
             Ok(listener) => {
-                let accepting = spawn_local(Rc::clone(self).accept(listener)).abort_handle();
+                let exit = Rc::clone(self);
+                let meet = move |client, from| exit.meet(client, from);
+                let accepting = spawn_local(accept(listener, meet)).abort_handle();
                 self.listeners.borrow_mut().insert(port, accepting);
             }
             Err(error) => tracing::error!(port, %error, "no way out at this port"),
         }
     }
 
-    async fn accept(self: Rc<Self>, listener: TcpListener) {
-        let mut failed = false;
-        loop {
-            match listener.accept().await {
-                Ok((client, from)) => {
-                    failed = false;
-                    self.meet(client, from);
-                }
-                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
-                Err(error) => {
-                    if !std::mem::replace(&mut failed, true) {
-                        tracing::warn!(%error, "the way out cannot take a connection; it goes on when it can");
-                    }
-                    tokio::time::sleep(PAUSE).await;
-                }
-            }
-        }
+    /// Who comes is known by the address that a connection comes from.
+    fn meet(self: &Rc<Self>, client: TcpStream, from: SocketAddr) {
+        let (SocketAddr::V4(from), Ok(to)) = (from, client.local_addr()) else { return reset_at_close(&client) };
+        self.receive(client, Eip(*from.ip()), to);
     }
 
     /// Carries who may go there, resets all others.
-    fn meet(self: &Rc<Self>, client: TcpStream, from: SocketAddr) {
-        let (Some(from), Some(to)) = (v4(Ok(from)), v4(client.local_addr())) else { return reset_at_close(&client) };
-        let judged = self.guests.borrow().judge(*from.ip(), to);
+    fn receive(self: &Rc<Self>, client: TcpStream, from: Eip, to: SocketAddr) {
+        let learnt = self.guests.borrow_mut().learn(from.0, to, Instant::now());
+        learnt.iter().for_each(|to| self.keeper.expect(to));
+        let judged = self.guests.borrow().judge(from.0, to);
         match judged {
             Ok(pass) => drop(spawn_local(Rc::clone(self).visit(client, pass))),
             Err(refusal) => {
@@ -212,7 +220,7 @@ impl Exit {
         }
     }
 
-    fn note(&self, refusal: Refusal, to: SocketAddrV4) {
+    fn note(&self, refusal: Refusal, to: SocketAddr) {
         let Some(caller) = refusal.caller() else {
             return tracing::warn!(%to, "a connection from nobody who may go out was reset");
         };
@@ -229,9 +237,24 @@ impl Exit {
     }
 }
 
-fn v4(address: io::Result<SocketAddr>) -> Option<SocketAddrV4> {
-    match address {
-        Ok(SocketAddr::V4(v4)) => Some(v4),
-        _ => None,
+/// Lets `meet` have all that come, for as long as the listener is there.
+async fn accept(listener: TcpListener, meet: impl Fn(TcpStream, SocketAddr)) {
+    let mut failed = false;
+    loop {
+        match listener.accept().await {
+            Ok((client, from)) => {
+                failed = false;
+                meet(client, from);
+                // It has often spoken already: that goes on before anybody looks who else has come.
+                tokio::task::yield_now().await;
+            }
+            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+            Err(error) => {
+                if !std::mem::replace(&mut failed, true) {
+                    tracing::warn!(%error, "the way out cannot take a connection; it goes on when it can");
+                }
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
     }
 }

@@ -44,7 +44,7 @@ fn admission(instance: u64, function: &str, last: u8) -> Admission {
 fn db(port: u16) -> Destination {
     let egress: nearpath_types::Egress = format!("db:{port}").parse().unwrap();
     let key = Key { owner: "f".into(), to: egress.to(), identity: String::new(), epoch: 1 };
-    Destination { egress, stands: STANDS, key, secrets: BTreeMap::new() }
+    Destination { egress, stands: STANDS.into(), key, secrets: BTreeMap::new() }
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use nearpath_types::egress::{Protocol, Tls};
-use tokio::io::{Interest, copy_bidirectional};
+use tokio::io::Interest;
 use tokio::net::TcpStream;
 
 use super::Exit;
@@ -22,9 +22,8 @@ impl Exit {
     pub(super) async fn visit(self: Rc<Self>, client: TcpStream, pass: Pass) {
         let mut here = pass.here.clone();
         let to = Rc::clone(&pass.to);
-        let _ = client.set_nodelay(true); // it is in the same kernel; a failure costs time alone
         if pass.is_async() {
-            return self.outlive(client, pass).await;
+            return Box::pin(self.outlive(client, pass)).await;
         }
         let served = tokio::select! {
             biased;
@@ -36,15 +35,16 @@ impl Exit {
         }
     }
 
-    /// By the protocol's adapter. A protocol that nobody here speaks is carried as it is, or through TLS.
+    /// By the protocol's adapter. A protocol that nobody here speaks is carried as it is, or through TLS. What is large has a place of its own: every other
+    /// connection would be as large.
     async fn serve(&self, client: TcpStream, pass: Pass) -> io::Result<()> {
         match (pass.to.egress.protocol, &pass.to.egress.tls) {
             (Protocol::Http, _) => http::serve(client, self.visit_of(&pass)).await,
-            (Protocol::Redis, _) => redis::serve(client, self.visit_of(&pass)).await,
-            (Protocol::Postgres, _) => postgres::serve(client, self.visit_of(&pass)).await,
-            (Protocol::Mysql, _) => mysql::serve(client, self.visit_of(&pass)).await,
+            (Protocol::Redis, _) => Box::pin(redis::serve(client, self.visit_of(&pass))).await,
+            (Protocol::Postgres, _) => Box::pin(postgres::serve(client, self.visit_of(&pass))).await,
+            (Protocol::Mysql, _) => Box::pin(mysql::serve(client, self.visit_of(&pass))).await,
             (Protocol::Tcp, Tls::Pass) => self.raw(&client, pass).await,
-            (Protocol::Tcp, Tls::Originate { .. }) => self.encrypted(client, pass).await,
+            (Protocol::Tcp, Tls::Originate { .. }) => Box::pin(self.encrypted(client, pass)).await,
         }
     }
 
@@ -73,18 +73,14 @@ impl Exit {
         }
     }
 
-    async fn encrypted(&self, mut client: TcpStream, pass: Pass) -> io::Result<()> {
-        let ledger = self.keeper.ledger(&pass.to);
-        let Some(lease) = self.lease(&client, &pass).await else { return Ok(()) };
-        match tls::on(lease, &pass.to, &self.keeper.rooms).await {
-            Ok(mut socket) => {
-                let (sent, received) = copy_bidirectional(&mut client, &mut socket).await?;
-                Ledger::count(&ledger.sent, sent);
-                Ledger::count(&ledger.received, received);
-            }
-            Err(why) => self.turn_away(&client, &pass, &why),
+    async fn encrypted(&self, client: TcpStream, pass: Pass) -> io::Result<()> {
+        let served = tls::serve(client, self.visit_of(&pass)).await;
+        if let Err(error) = &served
+            && let Some(why) = error.get_ref().and_then(|error| error.downcast_ref::<NoConnection>())
+        {
+            self.tell_refused(&pass, why);
         }
-        Ok(())
+        served
     }
 
     /// A connection to the destination, unless there is none or the client has gone.
@@ -101,6 +97,10 @@ impl Exit {
 
     fn turn_away(&self, client: &TcpStream, pass: &Pass, why: &NoConnection) {
         reset_at_close(client);
+        self.tell_refused(pass, why);
+    }
+
+    fn tell_refused(&self, pass: &Pass, why: &NoConnection) {
         let what = match why {
             NoConnection::Exhausted { .. } => format!("a connection was reset: {why}"),
             NoConnection::Refused { .. } => format!("a connection was reset: no connection to {why}"),
@@ -131,9 +131,12 @@ impl Exit {
             self.notice(caller, to, &format!("a connection was reset: an earlier write failed: {why}"));
             return Ok(());
         }
-        let connect = pass.backends.connect(&pass.to, Instant::now() + pass.to.egress.wait);
+        let connect = async {
+            let lease = pass.backends.connect(&pass.to, Instant::now() + pass.to.egress.wait).await?;
+            tls::on(lease, &pass.to, &self.keeper.rooms).await
+        };
         let carrier = Carrier::new(client, &pass, &ledger);
-        let Err(lost) = carrier.run(connect).await else { return Ok(()) };
+        let Err(lost) = carrier.run(Box::pin(connect)).await else { return Ok(()) };
         reset_at_close(client);
         if lost.taken {
             Ledger::count(&ledger.lost, 1);

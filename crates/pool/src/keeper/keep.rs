@@ -17,7 +17,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::task::{AbortHandle, spawn_local};
 
 use super::declared::Declared;
-use super::dial::{LONGEST, dial, set_up};
+use super::dial::set_up;
 use super::names::Names;
 use super::quiet::is_quiet;
 use super::trays::{Lifted, Trays};
@@ -26,7 +26,7 @@ use super::{Backends, Gone, Lease, Need, NoConnection};
 use crate::adapters::Rooms;
 use crate::destination::{Destination, Key};
 use crate::ledger::Ledger;
-use crate::stock::{Action, Answer, Asker, KeyId, SocketId, Stock, Terms, Ticket, Why};
+use crate::stock::{Answer, Asker, KeyId, SocketId, Stock, Terms, Ticket};
 use crate::window::Windows;
 
 /// All connections to destinations, and who waits for one.
@@ -42,14 +42,16 @@ pub(crate) struct Keeper {
     pub(crate) rooms: Rc<Rooms>,
     pub(super) declared: RefCell<Declared>,
     /// Whether nothing is kept for nobody.
-    resting: Cell<bool>,
+    pub(super) resting: Cell<bool>,
+    /// Whether none is ever given away.
+    pub(super) keeps_all: Cell<bool>,
     /// What paths bear; `None`: no windows are opened.
     pub(super) windows: RefCell<Option<Windows>>,
     pub(super) trays: RefCell<Trays>,
-    waiting: RefCell<HashMap<Ticket, oneshot::Sender<Told>>>,
-    names: Names,
+    pub(super) waiting: RefCell<HashMap<Ticket, oneshot::Sender<Told>>>,
+    pub(super) names: Names,
     /// Why the connection was not taken that is being reported to the stock.
-    refusal: RefCell<Option<io::Error>>,
+    pub(super) refusal: RefCell<Option<io::Error>>,
 }
 
 /// A connection that nobody has been given.
@@ -89,6 +91,11 @@ impl Keeper {
         let keeper = Rc::<Self>::default();
         spawn_local(Rc::clone(&keeper).mind());
         keeper
+    }
+
+    /// No connection is given away on this machine. What makes it fit for that is not for everybody: a user may not have a filter on a socket everywhere.
+    pub(crate) fn keep_all(&self) {
+        self.keeps_all.set(true);
     }
 
     /// An instance starts that will want connections to it.
@@ -141,6 +148,11 @@ impl Keeper {
         self.act();
     }
 
+    /// Whether a name leads somewhere, as far as the machine can say now.
+    pub(crate) async fn leads_somewhere(&self, name: &str) -> io::Result<()> {
+        self.names.addresses(name).await.map(drop)
+    }
+
     /// What a function asks with.
     pub(crate) fn for_function(self: &Rc<Self>, function: &FunctionId) -> Rc<dyn Backends> {
         let asker = self.declared.borrow_mut().asker(function);
@@ -157,11 +169,21 @@ impl Keeper {
         let id = self.id(&to.key)?;
         loop {
             let socket = self.stock.borrow_mut().take(Instant::now(), id);
-            let good = self.good(socket?);
+            let good = self.good(to, socket?);
             self.act();
             if let Some(stream) = good {
                 return Some(self.lease(to, socket?, stream));
             }
+        }
+    }
+
+    /// Whether what would be taken next is of another family: of `AF_INET6` while `v4` is wanted, or the other way round.
+    pub(crate) fn differs(&self, to: &Destination, v4: bool) -> bool {
+        let next = self.id(&to.key).and_then(|id| self.stock.borrow().warm(id).next());
+        let sockets = self.sockets.borrow();
+        match next.and_then(|socket| sockets.get(&socket)) {
+            Some(Held::Warm(stream)) => stream.local_addr().is_ok_and(|own| own.is_ipv4() != v4),
+            _ => false,
         }
     }
 
@@ -185,11 +207,12 @@ impl Keeper {
         deadline: Instant,
     ) -> Result<Lease, NoConnection> {
         let begun = Instant::now();
+        self.look_up(to).await;
         loop {
             let id = self.id(&to.key).ok_or_else(|| refused(to, begun, Refused::Because(GONE)))?;
             let answer = self.stock.borrow_mut().ask(Instant::now(), id, asker, deadline);
             let told = match answer {
-                Answer::Take(socket) => match self.good(socket) {
+                Answer::Take(socket) => match self.good(to, socket) {
                     Some(stream) => Ok((socket, stream)),
                     None => continue,
                 },
@@ -222,18 +245,19 @@ impl Keeper {
     pub(super) fn unused(self: &Rc<Self>, socket: SocketId, stream: TcpStream) {
         self.sockets.borrow_mut().insert(socket, Held::Warm(stream));
         self.stock.borrow_mut().unused(Instant::now(), socket);
+        self.has_more(socket);
         self.changed.notify_one();
         self.act();
     }
 
     /// A warm connection that is handed out, unless it has ended meanwhile, or a clerk was quicker: then that one is who it was handed out to.
-    fn good(self: &Rc<Self>, socket: SocketId) -> Option<TcpStream> {
+    fn good(self: &Rc<Self>, to: &Destination, socket: SocketId) -> Option<TcpStream> {
         if self.lift(socket) == Lifted::Taken {
             return None;
         }
         let held = self.sockets.borrow_mut().remove(&socket);
         match held {
-            Some(Held::Warm(stream)) if is_quiet(&stream) => Some(stream),
+            Some(Held::Warm(stream)) if is_quiet(&stream) && self.is_at_home(to, &stream) => Some(stream),
             _ => {
                 self.stock.borrow_mut().stale(Instant::now(), socket);
                 self.act();
@@ -248,122 +272,12 @@ impl Keeper {
             keeper.gone.borrow_mut().push(socket);
             keeper.changed.notify_one();
         });
-        Lease { gone: self.follow(to, &stream, gone), stream }
+        let gone = self.follow(to, &stream, gone).at_home(self.home(to, &stream));
+        Lease { gone, stream }
     }
 }
 
-/// What the stock says.
-impl Keeper {
-    /// Does all that there is to do, and has what follows minded.
-    pub(super) fn act(self: &Rc<Self>) {
-        self.obey();
-        self.lay_out();
-        let (due, minded) = (self.stock.borrow().wake_at(), self.minded.get());
-        if due.is_some_and(|due| minded.is_none_or(|minded| due < minded)) {
-            self.changed.notify_one();
-        }
-    }
-
-    pub(super) fn obey(self: &Rc<Self>) {
-        loop {
-            let next = self.stock.borrow_mut().poll();
-            match next {
-                Some(Action::Connect(key, socket)) => self.open(key, socket),
-                Some(Action::Give(ticket, socket)) => self.give(ticket, socket),
-                Some(Action::Refuse(ticket, why)) => self.refuse(ticket, why),
-                Some(Action::Close(socket)) => self.close(socket),
-                Some(Action::Reclaim(key)) => self.reclaim(key),
-                None => break,
-            }
-        }
-    }
-
-    fn open(self: &Rc<Self>, key: KeyId, socket: SocketId) {
-        let Some(to) = self.declared.borrow().destination(key) else {
-            return self.stock.borrow_mut().failed(Instant::now(), socket);
-        };
-        let keeper = Rc::clone(self);
-        let opening = spawn_local(async move {
-            let dialled = dial(&keeper.names, &to, Instant::now() + LONGEST).await;
-            keeper.dialled(socket, dialled);
-        });
-        self.sockets.borrow_mut().insert(socket, Held::Opening(opening.abort_handle()));
-    }
-
-    fn dialled(self: &Rc<Self>, socket: SocketId, dialled: io::Result<TcpStream>) {
-        let now = Instant::now();
-        match dialled {
-            Ok(stream) => {
-                self.sockets.borrow_mut().insert(socket, Held::Warm(stream));
-                self.stock.borrow_mut().connected(now, socket);
-                self.changed.notify_one(); // it may stay, and has to be watched then
-            }
-            Err(error) => {
-                self.sockets.borrow_mut().remove(&socket);
-                self.refusal.replace(Some(error));
-                self.stock.borrow_mut().failed(now, socket);
-            }
-        }
-        self.act();
-    }
-
-    fn give(&self, ticket: Ticket, socket: SocketId) {
-        let waiter = self.waiting.borrow_mut().remove(&ticket);
-        let held = self.sockets.borrow_mut().remove(&socket);
-        let Some(Held::Warm(stream)) = held else {
-            return self.stock.borrow_mut().stale(Instant::now(), socket);
-        };
-        let told = match waiter {
-            Some(waiter) => waiter.send(Ok((socket, stream))),
-            None => Err(Ok((socket, stream))),
-        };
-        if let Err(Ok((socket, stream))) = told {
-            self.sockets.borrow_mut().insert(socket, Held::Warm(stream));
-            self.stock.borrow_mut().unused(Instant::now(), socket);
-        }
-    }
-
-    fn refuse(&self, ticket: Ticket, why: Why) {
-        let why = self.why(why);
-        if let Some(waiter) = self.waiting.borrow_mut().remove(&ticket) {
-            let _ = waiter.send(Err(why)); // it may have gone
-        }
-    }
-
-    /// What a clerk has taken in the same moment is not closed: it is handed out.
-    fn close(&self, socket: SocketId) {
-        if self.lift(socket) == Lifted::Taken {
-            return self.stock.borrow_mut().taken(Instant::now(), socket);
-        }
-        let held = self.sockets.borrow_mut().remove(&socket);
-        if let Some(Held::Opening(opening)) = held {
-            opening.abort();
-        }
-        self.stock.borrow_mut().closed(Instant::now(), socket);
-    }
-
-    fn reclaim(&self, key: KeyId) {
-        let to = self.declared.borrow().destination(key);
-        to.map(|to| self.rooms.reclaim(&to.key));
-    }
-
-    fn why(&self, why: Why) -> Refused {
-        match why {
-            Why::Failed => {
-                let error = self.refusal.take();
-                Refused::Failed(error.unwrap_or_else(|| io::Error::other("it did not take the connection")))
-            }
-            Why::Late { failing: true, .. } => {
-                Refused::Because("it has refused connections lately, and none was opened in time")
-            }
-            Why::Late { open, failing: false } => Refused::Late(open),
-            Why::Crowded => Refused::Because("too many clients of this function wait for it"),
-            Why::Gone => Refused::Because(GONE),
-        }
-    }
-}
-
-const GONE: &str = "no instance that declares it is there any more";
+pub(super) const GONE: &str = "no instance that declares it is there any more";
 
 fn refused(to: &Destination, begun: Instant, why: Refused) -> NoConnection {
     let to = to.key.to.clone();

@@ -6,9 +6,11 @@
 
 mod declared;
 mod dial;
+mod home;
 mod keep;
 mod minder;
 pub mod names;
+mod obey;
 mod opening;
 mod quiet;
 mod report;
@@ -28,6 +30,8 @@ use tokio::net::TcpStream;
 use crate::destination::Destination;
 
 pub(crate) use keep::Keeper;
+use names::Home;
+pub(crate) use quiet::is_quiet;
 
 /// A connection that counts towards its destination's ceiling until this is dropped.
 #[derive(Debug)]
@@ -41,6 +45,7 @@ pub struct Lease {
 /// Frees a connection's place when it is dropped.
 pub struct Gone {
     then: Option<Box<dyn FnOnce()>>,
+    home: Option<Home>,
     follower: Option<Follower>,
 }
 
@@ -50,7 +55,17 @@ type Follower = Box<dyn FnMut(Option<&Flow>)>;
 impl Gone {
     /// Calls `then` when it is dropped.
     pub fn then(then: impl FnOnce() + 'static) -> Self {
-        Self { then: Some(Box::new(then)), follower: None }
+        Self { then: Some(Box::new(then)), home: None, follower: None }
+    }
+
+    fn at_home(mut self, home: Option<Home>) -> Self {
+        self.home = home;
+        self
+    }
+
+    /// Whether the name of its destination still means the server that it goes to. It may have moved to another one, although the old one is still there.
+    pub(crate) fn is_at_home(&self) -> bool {
+        self.home.as_ref().is_none_or(Home::is_there)
     }
 
     fn follow(mut self, follower: impl FnMut(Option<&Flow>) + 'static) -> Self {

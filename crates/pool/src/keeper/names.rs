@@ -2,8 +2,11 @@
 //!
 //! Whoever runs the name server of a declared name must not thereby reach what only this machine reaches: an answer that means the machine itself, its
 //! link or the node's own network is passed over. The machine's own file of names may say so, and one name always does: [`THIS_MACHINE`].
+//!
+//! A name moves when another server takes over. Who finds nobody at an address asks again at once, and what is kept open to an address that its name no
+//! longer means ([`Home`]) is not handed out.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -11,6 +14,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::Mutex;
+use tokio::task::spawn_local;
 
 /// The node's machine, for a function that is to reach what listens on its loopback.
 pub const THIS_MACHINE: &str = "host.nearpath.internal";
@@ -24,45 +28,103 @@ const MOST: usize = 4_096;
 /// Names that this machine's operator has given.
 const HOSTS: &str = "/etc/hosts";
 
-/// One name: who asks while somebody asks waits for that answer.
-type Entry = Rc<Mutex<Option<(Instant, Vec<IpAddr>)>>>;
-
 /// The names that were asked for lately.
 #[derive(Debug, Default)]
-pub(crate) struct Names(RefCell<HashMap<String, Entry>>);
+pub(crate) struct Names(RefCell<HashMap<String, Rc<Name>>>);
+
+/// One name.
+#[derive(Debug, Default)]
+pub(super) struct Name {
+    /// Who asks while somebody asks waits for that answer.
+    asking: Mutex<()>,
+    asked: Cell<Option<Instant>>,
+    /// The last answer there was.
+    means: RefCell<Vec<IpAddr>>,
+}
+
+/// Where a connection goes whose destination has a name.
+#[derive(Debug)]
+pub(super) struct Home {
+    name: String,
+    known: Rc<Name>,
+    address: IpAddr,
+}
+
+impl Home {
+    /// Whether the name still means that address, as far as is known. When that has not been asked for a while it is, for who wants to know next.
+    pub(super) fn is_there(&self) -> bool {
+        if !self.known.is_known(is_young) && self.known.asking.try_lock().is_ok() {
+            let (name, known) = (self.name.clone(), Rc::clone(&self.known));
+            spawn_local(async move { known.addresses(&name, is_young).await.map(drop) });
+        }
+        self.known.gives(self.address)
+    }
+}
+
+impl Name {
+    /// What it means; `good` says whether an answer will do, by when it was asked for.
+    async fn addresses(&self, name: &str, good: impl Fn(Instant) -> bool) -> io::Result<Vec<IpAddr>> {
+        let _asking = self.asking.lock().await;
+        if self.is_known(good) {
+            return Ok(self.means.borrow().clone());
+        }
+        let now = Instant::now();
+        match ask(name).await {
+            Ok(addresses) => {
+                self.asked.set(Some(now));
+                self.means.replace(addresses.clone());
+                Ok(addresses)
+            }
+            Err(_) if self.is_known(|asked| asked.elapsed() < STALE) => Ok(self.means.borrow().clone()),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn is_known(&self, good: impl Fn(Instant) -> bool) -> bool {
+        self.asked.get().is_some_and(good)
+    }
+
+    fn gives(&self, address: IpAddr) -> bool {
+        self.asked.get().is_none() || self.means.borrow().contains(&address)
+    }
+}
 
 impl Names {
     /// The addresses of a name, those first that the system puts first.
     pub(crate) async fn addresses(&self, name: &str) -> io::Result<Vec<IpAddr>> {
+        self.answer(name, is_young).await
+    }
+
+    /// What a name means since `begun`, when nobody was found where it meant before; `None`: the same.
+    pub(super) async fn moved(&self, name: &str, before: &[IpAddr], begun: Instant) -> Option<Vec<IpAddr>> {
+        let now = self.answer(name, |asked| asked >= begun).await.ok()?;
+        (now != before).then_some(now)
+    }
+
+    /// Where a connection is at home that goes to this address of a name.
+    pub(super) fn home(&self, name: &str, address: IpAddr) -> Option<Home> {
+        let home = || Home { name: name.to_owned(), known: self.known(name), address: address.to_canonical() };
+        (name != THIS_MACHINE).then(home)
+    }
+
+    async fn answer(&self, name: &str, good: impl Fn(Instant) -> bool) -> io::Result<Vec<IpAddr>> {
         if name == THIS_MACHINE {
             return Ok(vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()]);
         }
-        let entry = self.entry(name);
-        let mut known = entry.lock().await;
-        let age = known.as_ref().map(|(asked, _)| asked.elapsed());
-        match (&*known, age) {
-            (Some((_, addresses)), Some(age)) if age < GOOD => return Ok(addresses.clone()),
-            _ => {}
-        }
-        match ask(name).await {
-            Ok(addresses) => {
-                *known = Some((Instant::now(), addresses.clone()));
-                Ok(addresses)
-            }
-            Err(error) => match (&*known, age) {
-                (Some((_, addresses)), Some(age)) if age < STALE => Ok(addresses.clone()),
-                _ => Err(error),
-            },
-        }
+        self.known(name).addresses(name, good).await
     }
 
-    fn entry(&self, name: &str) -> Entry {
+    fn known(&self, name: &str) -> Rc<Name> {
         let mut all = self.0.borrow_mut();
         if all.len() >= MOST {
-            all.retain(|_, entry| Rc::strong_count(entry) > 1);
+            all.retain(|_, known| Rc::strong_count(known) > 1);
         }
         Rc::clone(all.entry(name.to_owned()).or_default())
     }
+}
+
+fn is_young(asked: Instant) -> bool {
+    asked.elapsed() < GOOD
 }
 
 async fn ask(name: &str) -> io::Result<Vec<IpAddr>> {
@@ -144,6 +206,22 @@ mod tests {
         for none in ["old.shop", "gone", "10.0.0.5", "shop", ""] {
             assert!(!gives(text, none), "{none}");
         }
+    }
+
+    #[tokio::test]
+    async fn what_is_kept_is_at_home_while_its_name_means_its_address() {
+        let names = Names::default();
+        let (old, new) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
+        let home = names.home("db.shop.invalid", "::ffff:10.0.0.1".parse().unwrap()).unwrap();
+        let begun = Instant::now();
+        home.known.asked.set(Some(begun));
+        home.known.means.replace(vec![new, old]);
+        assert!(home.is_there());
+        home.known.means.replace(vec![new]);
+        assert!(!home.is_there());
+        assert_eq!(names.moved("db.shop.invalid", &[old], begun).await, Some(vec![new]));
+        assert_eq!(names.moved("db.shop.invalid", &[new], begun).await, None);
+        assert!(names.home(THIS_MACHINE, Ipv4Addr::LOCALHOST.into()).is_none());
     }
 
     #[tokio::test]

@@ -1,6 +1,7 @@
 //! Whether a connection that nobody uses is still good: nothing to read, no end, no error.
 
 use std::io;
+use std::os::fd::AsFd;
 use std::task::Context;
 
 use rustix::io::Errno;
@@ -9,7 +10,7 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 
 /// Asks the kernel, not the runtime, whose news may be late.
-pub(super) fn is_quiet(stream: &TcpStream) -> bool {
+pub(crate) fn is_quiet(stream: impl AsFd) -> bool {
     look(stream).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
 }
 
@@ -25,7 +26,7 @@ pub(super) fn has_ended(stream: &TcpStream, cx: &mut Context<'_>) -> bool {
     false
 }
 
-fn look(stream: &TcpStream) -> io::Result<()> {
+fn look(stream: impl AsFd) -> io::Result<()> {
     let looked = recv(stream, &mut [0u8; 1][..], RecvFlags::PEEK | RecvFlags::DONTWAIT);
     looked.map(drop).map_err(Errno::into)
 }

@@ -72,7 +72,7 @@ fn to_at(port: u16, settings: &str, epoch: u64) -> Rc<Destination> {
 fn to_text(text: &str, epoch: u64) -> Rc<Destination> {
     let egress: nearpath_types::Egress = text.parse().unwrap();
     let key = Key { owner: "f.ns".into(), to: egress.to(), identity: String::new(), epoch };
-    Rc::new(Destination { egress, stands: Ipv4Addr::LOCALHOST, key, secrets: BTreeMap::new() })
+    Rc::new(Destination { egress, stands: Ipv4Addr::LOCALHOST.into(), key, secrets: BTreeMap::new() })
 }
 
 fn asks(keeper: &Rc<Keeper>, function: &str) -> Rc<dyn Backends> {
@@ -276,8 +276,11 @@ fn a_connection_begins_with_what_the_one_before_it_showed() {
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || {
         while let Ok((mut client, _)) = listener.accept() {
-            // Takes all, and says that it has.
-            let _ = io::copy(&mut client, &mut io::sink()).and_then(|_| io::Write::write_all(&mut client, b"."));
+            // Takes all, says that it has, and waits for the end.
+            let all = io::copy(&mut io::Read::take(&mut client, 400_000), &mut io::sink());
+            let _ = all
+                .and_then(|_| io::Write::write_all(&mut client, b"."))
+                .and_then(|()| io::copy(&mut client, &mut io::sink()));
         }
     });
     let text = format!("{}:{port} warm=0", cable.second().v4);
@@ -293,8 +296,9 @@ fn a_connection_begins_with_what_the_one_before_it_showed() {
                 let Lease { mut stream, mut gone } = get(&*asks(&keeper, "f.ns"), &to).await.unwrap();
                 windows.push(flow(&stream).unwrap().window);
                 stream.write_all(&[7; 400_000]).await.unwrap();
-                stream.shutdown().await.unwrap();
                 stream.read_u8().await.unwrap();
+                stream.shutdown().await.unwrap();
+                let _ = stream.read(&mut [0]).await; // the end was confirmed: what came last was nothing but that
                 gone.look(&stream);
             }
             assert_eq!(keeper.ledger(&to).opened.get(), 2);

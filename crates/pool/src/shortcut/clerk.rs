@@ -1,19 +1,20 @@
 //! Who looks at an instance's calls: a thread of its own, so that a tenant who has his threads looked at for long, or has them handed a socket while the
 //! kernel does not let them run, holds up nobody but himself.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
 
 use nearpath_kernel::foreign::{self, Foreign};
 use nearpath_kernel::seccomp::handover::Handed;
-use nearpath_kernel::seccomp::listener::{Call, Listener};
+use nearpath_kernel::seccomp::listener::{Call, Listener, Waiting};
 use nearpath_kernel::sockets::{self, Change, Options, State};
 use rustix::fs::OFlags;
-use rustix::net::{AddressFamily, ipproto, sockopt};
+use rustix::net::{ipproto, sockopt};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::decide::{self, Doubt, Family, Nature};
@@ -40,35 +41,59 @@ pub(super) struct Clerk {
     fresh_v4: Options,
     fresh_v6: Option<Options>,
     /// Where warm sockets are for, by the destinations' numbers.
-    places: Vec<Option<SocketAddrV4>>,
+    places: Vec<Option<SocketAddr>>,
     /// Where one of those lies ready.
     trays: Vec<Option<Tray>>,
     ask: UnboundedSender<Asked>,
     answers: Receiver<Option<OwnedFd>>,
     looks_around: bool,
     threads: Threads,
+    untold: Untold,
 }
 
 impl Clerk {
     pub(super) fn new(
         handed: Handed,
-        places: Vec<Option<SocketAddrV4>>,
+        places: Vec<Option<SocketAddr>>,
         trays: Vec<Option<Tray>>,
         (ask, answers): (UnboundedSender<Asked>, Receiver<Option<OwnedFd>>),
         looks_around: bool,
     ) -> Self {
         let Handed { listener, fresh_v4, fresh_v6 } = handed;
-        Self { listener, fresh_v4, fresh_v6, places, trays, ask, answers, looks_around, threads: Threads::default() }
+        Self {
+            listener,
+            fresh_v4,
+            fresh_v6,
+            places,
+            trays,
+            ask,
+            answers,
+            looks_around,
+            threads: Threads::default(),
+            untold: Untold::default(),
+        }
     }
 
     /// Until all that could call have ended.
     pub(super) fn work(self) {
         loop {
-            match self.listener.wait() {
-                Ok(Some(call)) => self.answer(&call),
-                Ok(None) => return,
-                Err(error) => return tracing::error!(%error, "an instance's connects fail from now on"),
+            match self.next() {
+                Ok(Waiting::Call(call)) => self.answer(&call),
+                Ok(Waiting::Nothing) => self.tell(),
+                Ok(Waiting::Over) => return self.tell(),
+                Err(error) => {
+                    self.tell();
+                    return tracing::error!(%error, "an instance's connects fail from now on");
+                }
             }
+        }
+    }
+
+    fn next(&self) -> io::Result<Waiting> {
+        match self.untold.due().map(|due| due.saturating_duration_since(Instant::now())) {
+            Some(Duration::ZERO) => Ok(Waiting::Nothing),
+            Some(left) => self.listener.wait_for(left),
+            None => Ok(self.listener.wait()?.map_or(Waiting::Over, Waiting::Call)),
         }
     }
 
@@ -83,6 +108,13 @@ impl Clerk {
         }
     }
 
+    /// Says what was taken.
+    fn tell(&self) {
+        for (number, socket, handed) in self.untold.take() {
+            let _ = self.ask.send(Asked::Taken(number, socket, handed)); // as above
+        }
+    }
+
     fn wanted(&self, call: &Call) -> Option<(usize, Family)> {
         let mut address = [0; ADDRESS];
         let address = address.get_mut(..call.length)?;
@@ -90,17 +122,17 @@ impl Clerk {
         decide::wanted(address, &self.places)
     }
 
-    /// All that is learnt of the caller lies between two moments in which it waits for the answer, so it is of this caller and no other.
+    /// All that is learnt of the caller lies between two moments in which it waits for the answer, so it is of this caller and no other: who is dead
+    /// cannot be handed anything.
     fn give(&self, call: &Call, number: usize, family: Family) -> Result<(), Doubt> {
         let look = self.look(call, family)?;
-        if !self.listener.waits(call) {
-            return Err(Doubt::Hidden);
-        }
         if let Some((socket, warm)) = self.ready(number, family) {
             let handed = self.hand(call, &warm, &look);
-            let _ = self.ask.send(Asked::Taken(number, socket, handed.is_ok())); // as above
+            drop(warm);
+            self.took(number, socket, handed.is_ok());
             return handed.map_err(|_| Doubt::Hidden);
         }
+        self.tell();
         let asked = self.ask.send(Asked::Warm(number, family)).ok();
         let warm = asked.and_then(|()| self.answers.recv().ok()).flatten().ok_or(Doubt::Empty)?;
         self.hand(call, &warm, &look).map_err(|_| Doubt::Hidden)
@@ -108,7 +140,16 @@ impl Clerk {
 
     /// What lies ready: nobody has to be woken for it.
     fn ready(&self, number: usize, family: Family) -> Option<(SocketId, OwnedFd)> {
-        self.trays[number].as_ref().filter(|_| family == Family::V4)?.take()
+        let native = self.places[number].is_some_and(|place| decide::native(place) == family);
+        self.trays[number].as_ref().filter(|_| native)?.take()
+    }
+
+    /// The first one may wait to be told; of several, the last that lay ready may not.
+    fn took(&self, number: usize, socket: SocketId, handed: bool) {
+        let several = self.untold.add(number, socket, handed);
+        if several && self.trays[number].as_ref().is_none_or(|tray| tray.len() == 0) {
+            self.tell();
+        }
     }
 
     fn hand(&self, call: &Call, warm: &OwnedFd, look: &Look) -> io::Result<()> {
@@ -125,7 +166,8 @@ impl Clerk {
         if self.looks_around {
             alone(&thread, call.descriptor, !blocking)?;
         }
-        let changes = self.fresh(family)?.changes(&own).map_err(Doubt::Option)?;
+        let changes =
+            self.fresh(family)?.changes(&own, self.listener.has_heard_of_odd_options()).map_err(Doubt::Option)?;
         Ok(Look { changes, blocking, close_at_exec: thread.closes_at_exec(call.descriptor).map_err(hidden)? })
     }
 
@@ -170,6 +212,37 @@ impl Threads {
     }
 }
 
+/// What was taken, and the pool's thread does not know yet. Its work (another connection is opened) would else run between a request and its answer.
+#[derive(Default)]
+struct Untold {
+    taken: RefCell<Vec<(usize, SocketId, bool)>>,
+    due: Cell<Option<Instant>>,
+}
+
+/// How long it does not know: within this most answers have come. So much later a connection ends, too, that is closed at once; and so much longer than
+/// else clients find nothing that come for the last one.
+const UNTOLD: Duration = Duration::from_micros(500);
+
+impl Untold {
+    /// Whether it is one of several.
+    fn add(&self, number: usize, socket: SocketId, handed: bool) -> bool {
+        let mut taken = self.taken.borrow_mut();
+        taken.push((number, socket, handed));
+        self.due.update(|due| due.or_else(|| Some(Instant::now() + UNTOLD)));
+        taken.len() > 1
+    }
+
+    /// When it is to be told.
+    fn due(&self) -> Option<Instant> {
+        self.due.get()
+    }
+
+    fn take(&self) -> Vec<(usize, SocketId, bool)> {
+        self.due.set(None);
+        self.taken.take()
+    }
+}
+
 const ENDED: i32 = rustix::io::Errno::SRCH.raw_os_error();
 
 /// What a socket that is to take the caller's place must be like.
@@ -194,17 +267,14 @@ fn alone(thread: &Foreign, descriptor: i32, may_be_watched: bool) -> Result<(), 
     Ok(())
 }
 
+/// Sockets of other families may have addresses of these (`AF_SMC`), but not this protocol.
 fn nature(socket: impl AsFd) -> io::Result<(Nature, bool)> {
-    let family = match sockopt::socket_domain(&socket)? {
-        AddressFamily::INET => Some(Family::V4),
-        AddressFamily::INET6 => Some(Family::V6),
-        _ => None,
-    };
     let tcp = sockopt::socket_protocol(&socket)? == Some(ipproto::TCP);
-    let local = std::net::SocketAddr::try_from(rustix::net::getsockname(&socket)?)?;
+    let local = SocketAddr::try_from(rustix::net::getsockname(&socket)?)?;
+    let family = if local.is_ipv4() { Family::V4 } else { Family::V6 };
     let flags = rustix::fs::fcntl_getfl(&socket)?;
     let nature = Nature {
-        family: family.filter(|_| tcp),
+        family: tcp.then_some(family),
         closed: sockets::state(&socket)? == State::Closed,
         bound: local.port() != 0 || !local.ip().is_unspecified(),
         odd_flags: !(flags - OFlags::NONBLOCK - OFlags::RDWR).is_empty(),

@@ -1,6 +1,6 @@
 //! Whether a warm socket may take the place of the caller's: decisions from facts alone.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::destination::Destination;
 
@@ -53,31 +53,36 @@ impl Doubt {
     }
 }
 
-/// Where a `struct sockaddr_in` or `sockaddr_in6` leads, if that is IPv4; the length is the caller's.
-pub(super) fn target(address: &[u8]) -> Option<(Family, Ipv4Addr, u16)> {
+/// Where a `struct sockaddr_in` or `sockaddr_in6` leads, a mapped address to the IPv4 one; the length is the caller's.
+pub(super) fn target(address: &[u8]) -> Option<(Family, IpAddr, u16)> {
     const INET: u16 = 2;
     const INET6: u16 = 10;
     let family = u16::from_ne_bytes(*address.first_chunk()?);
     let port = u16::from_be_bytes(*address.get(2..)?.first_chunk()?);
     match (family, address.len()) {
-        (INET, _) => Some((Family::V4, Ipv4Addr::from(*address.get(4..)?.first_chunk::<4>()?), port)),
+        (INET, _) => Some((Family::V4, Ipv4Addr::from(*address.get(4..)?.first_chunk::<4>()?).into(), port)),
         (INET6, 28) => {
-            let mapped = Ipv6Addr::from(*address.get(8..)?.first_chunk::<16>()?);
-            Some((Family::V6, mapped.to_ipv4_mapped()?, port))
+            let host = Ipv6Addr::from(*address.get(8..)?.first_chunk::<16>()?);
+            Some((Family::V6, host.to_canonical(), port))
         }
         _ => None,
     }
 }
 
 /// Where a destination's warm sockets are for, if it has some that may be given away.
-pub(super) fn place(to: &Destination) -> Option<SocketAddrV4> {
-    to.may_be_given().then(|| SocketAddrV4::new(to.stands, to.egress.port))
+pub(super) fn place(to: &Destination) -> Option<SocketAddr> {
+    to.may_be_given().then(|| to.place())
+}
+
+/// The family of the sockets that a destination has without being asked for another one.
+pub(super) fn native(place: SocketAddr) -> Family {
+    if place.is_ipv4() { Family::V4 } else { Family::V6 }
 }
 
 /// The number of the place that an address means.
-pub(super) fn wanted(address: &[u8], places: &[Option<SocketAddrV4>]) -> Option<(usize, Family)> {
+pub(super) fn wanted(address: &[u8], places: &[Option<SocketAddr>]) -> Option<(usize, Family)> {
     let (family, host, port) = target(address)?;
-    let meant = Some(SocketAddrV4::new(host, port));
+    let meant = Some(SocketAddr::new(host, port));
     places.iter().position(|place| *place == meant).map(|number| (number, family))
 }
 
@@ -124,8 +129,8 @@ mod tests {
         #[test]
         fn both_forms_of_an_address_mean_it(host: u32, port: u16) {
             let host = Ipv4Addr::from_bits(host);
-            prop_assert_eq!(target(&v4(host, port)), Some((Family::V4, host, port)));
-            prop_assert_eq!(target(&mapped(host, port)), Some((Family::V6, host, port)));
+            prop_assert_eq!(target(&v4(host, port)), Some((Family::V4, host.into(), port)));
+            prop_assert_eq!(target(&mapped(host, port)), Some((Family::V6, host.into(), port)));
         }
 
         #[test]
@@ -137,7 +142,7 @@ mod tests {
     #[test]
     fn what_nothing_is_kept_warm_for_is_not_wanted() {
         let (host, port) = (Ipv4Addr::new(10, 61, 0, 2), 80);
-        let places = [None, Some(SocketAddrV4::new(host, port))];
+        let places = [None, Some(SocketAddr::new(host.into(), port))];
         assert_eq!(wanted(&v4(host, port), &places), Some((1, Family::V4)));
         assert_eq!(wanted(&mapped(host, port), &places), Some((1, Family::V6)));
         assert_eq!(wanted(&v4(host, 81), &places), None);
@@ -154,9 +159,17 @@ mod tests {
             address[..2].copy_from_slice(&family.to_ne_bytes());
             assert_eq!(target(&address), None);
         }
-        let mut plain = mapped(host, 1);
-        plain[8] = 0x20; // a real IPv6 address
-        assert_eq!(target(&plain), None);
+    }
+
+    #[test]
+    fn an_ipv6_address_means_itself() {
+        let mut plain = mapped(Ipv4Addr::LOCALHOST, 443);
+        plain[8] = 0x20;
+        let host = Ipv6Addr::from(*plain[8..].first_chunk::<16>().unwrap());
+        assert_eq!(target(&plain), Some((Family::V6, host.into(), 443)));
+        let places = [Some(SocketAddr::new(host.into(), 443))];
+        assert_eq!(wanted(&plain, &places), Some((0, Family::V6)));
+        assert_eq!((native(places[0].unwrap()), wanted(&plain[..27], &places)), (Family::V6, None));
     }
 
     #[test]

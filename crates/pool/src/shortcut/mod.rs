@@ -28,6 +28,7 @@ pub use shelf::kept;
 pub use supervisor::supervise;
 #[doc(hidden)]
 pub use supervisor::supervise_blindly;
+pub(crate) use tray::DEPTH;
 pub use tray::Tray;
 pub use warm::Warm;
 

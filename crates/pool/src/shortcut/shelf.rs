@@ -8,6 +8,7 @@ use std::rc::Rc;
 
 use rustix::net::{AddressFamily, sockopt};
 
+use super::decide::native;
 use super::{Family, Stock, Tray, Warm};
 use crate::destination::{Destination, Key};
 use crate::keeper::{Keeper, Lease};
@@ -26,7 +27,7 @@ impl Shelf {
     }
 
     fn destination(&self, to: &Rc<Destination>, family: Family) -> Rc<Destination> {
-        if family == Family::V4 {
+        if family == native(to.place()) {
             return Rc::clone(to);
         }
         let known = self.by_v6.borrow().get(&to.key).cloned();
@@ -55,7 +56,11 @@ impl Drop for Shelf {
 
 impl Stock for Shelf {
     fn take(&self, to: &Rc<Destination>, family: Family) -> Option<Warm> {
-        let lease = self.keeper.take(&self.destination(to, family))?;
+        let to = self.destination(to, family);
+        if self.keeper.differs(&to, family == Family::V4) {
+            return None; // the way out takes it
+        }
+        let lease = self.keeper.take(&to)?;
         warm(lease, family).inspect_err(|error| tracing::debug!(to = to.key.to, %error, "not to be given")).ok()
     }
 
@@ -65,7 +70,7 @@ impl Stock for Shelf {
 
     fn taken(&self, to: &Rc<Destination>, socket: SocketId) -> Option<Warm> {
         let lease = self.keeper.taken(to, socket)?;
-        warm(lease, Family::V4)
+        warm(lease, native(to.place()))
             .inspect_err(|error| tracing::debug!(to = to.key.to, %error, "it has ended already"))
             .ok()
     }
@@ -75,7 +80,7 @@ impl Stock for Shelf {
     }
 }
 
-/// A name may have IPv6 addresses alone, which no IPv4 socket reaches.
+/// A name may have IPv6 addresses, which no IPv4 socket reaches.
 fn warm(lease: Lease, family: Family) -> io::Result<Warm> {
     let Lease { stream, gone } = lease;
     let socket = OwnedFd::from(stream.into_std()?);

@@ -1,45 +1,51 @@
-//! Where one warm socket lies ready, for whoever of a destination's clerks comes first: asking the pool's thread for it would cost two wake-ups from core
-//! to core, more than all else that a swap takes.
+//! Where a few warm sockets lie ready, for whoever of a destination's clerks comes first: asking the pool's thread for one would cost two wake-ups from
+//! core to core, more than all else that a swap takes. There are several, so that who took one need not say so at once: that thread's work would come
+//! between a request and its answer.
 //!
 //! What lies here is a duplicate: the connection stays the keeper's, who lifts it when it has another use for it. Lifting and taking exclude each other.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rustix::io::Errno;
-use rustix::net::{RecvFlags, recv};
-
+use crate::keeper::is_quiet;
 use crate::stock::SocketId;
+
+/// So many lie on one at the most: as many connections as begin before anybody is told of the first.
+pub(crate) const DEPTH: usize = 4;
 
 /// See the module. Clones are the same tray.
 #[derive(Debug, Clone, Default)]
-pub struct Tray(Arc<Mutex<Option<(SocketId, OwnedFd)>>>);
+pub struct Tray(Arc<Mutex<Vec<(SocketId, OwnedFd)>>>);
 
 impl Tray {
-    /// Lays a connection here, which takes the place of one that lies here already.
+    /// Lays a connection here, which is the first one to be taken.
     pub(crate) fn lay(&self, socket: SocketId, duplicate: OwnedFd) {
-        *self.lock() = Some((socket, duplicate));
+        self.lock().push((socket, duplicate));
     }
 
     /// Takes away what lies here. Whether it was still this connection: if not, a clerk has it, and says so soon.
     pub(crate) fn lift(&self, socket: SocketId) -> bool {
-        self.lock().take_if(|(lies, _)| *lies == socket).is_some()
+        let mut lying = self.lock();
+        let at = lying.iter().position(|(lies, _)| *lies == socket);
+        at.map(|at| lying.remove(at)).is_some()
     }
 
-    /// What lies here, if it is healthy at this moment: the keeper hears of one that is not, and closes it.
+    /// The newest that is healthy at this moment: the keeper hears of those that are not, and closes them.
     pub(crate) fn take(&self) -> Option<(SocketId, OwnedFd)> {
-        self.lock().take_if(|(_, socket)| is_quiet(socket))
+        let mut lying = self.lock();
+        let at = lying.iter().rposition(|(_, socket)| is_quiet(socket))?;
+        Some(lying.remove(at))
+    }
+
+    /// How many lie here.
+    pub(crate) fn len(&self) -> usize {
+        self.lock().len()
     }
 
     /// Held for a few system calls at the most, by the node's own threads alone. Nothing in there can be left half done.
-    fn lock(&self) -> MutexGuard<'_, Option<(SocketId, OwnedFd)>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<(SocketId, OwnedFd)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Open, and nothing to read.
-fn is_quiet(socket: &OwnedFd) -> bool {
-    recv(socket, &mut [0u8; 1][..], RecvFlags::PEEK | RecvFlags::DONTWAIT).is_err_and(|error| error == Errno::AGAIN)
 }
 
 #[cfg(test)]
@@ -63,11 +69,31 @@ mod tests {
         assert!(tray.take().is_none() && !tray.lift(one));
         let mut loud = lay(other);
         loud.write_all(b"!").unwrap();
-        let heard = |tray: &Tray| tray.lock().as_ref().is_some_and(|(_, socket)| !is_quiet(socket));
+        let heard = |tray: &Tray| tray.lock().iter().any(|(_, socket)| !is_quiet(socket));
         while !heard(&tray) {
             std::thread::yield_now();
         }
         assert!(tray.take().is_none(), "it has something to read");
-        assert!(tray.lift(other));
+        assert!(tray.len() == 1 && tray.lift(other) && tray.len() == 0);
+    }
+
+    #[test]
+    fn the_newest_that_is_quiet_comes_first() {
+        let server = TcpListener::bind("127.0.0.1:0").unwrap();
+        let tray = Tray::default();
+        let mut peers: Vec<_> = [1, 2, 3]
+            .map(SocketId)
+            .map(|socket| {
+                tray.lay(socket, TcpStream::connect(server.local_addr().unwrap()).unwrap().into());
+                server.accept().unwrap().0
+            })
+            .into();
+        peers[2].write_all(b"!").unwrap();
+        while is_quiet(&tray.lock()[2].1) {
+            std::thread::yield_now();
+        }
+        assert_eq!(tray.take().map(|(socket, _)| socket), Some(SocketId(2)));
+        assert!(tray.lift(SocketId(3)) && !tray.lift(SocketId(2)));
+        assert_eq!(tray.take().map(|(socket, _)| socket), Some(SocketId(1)));
     }
 }

@@ -109,9 +109,9 @@ impl Stock {
         Some(newest)
     }
 
-    /// The warm connection that [`take`](Self::take) would give.
-    pub fn newest(&self, key: KeyId) -> Option<SocketId> {
-        self.racks.get(key.0)?.warm.back().copied()
+    /// The warm connections in the order in which [`take`](Self::take) would give them.
+    pub fn warm(&self, key: KeyId) -> impl Iterator<Item = SocketId> {
+        self.racks.get(key.0).into_iter().flat_map(|rack| rack.warm.iter().rev().copied())
     }
 
     /// Whose a connection is.

@@ -54,6 +54,8 @@ pub struct Use {
     number: u64,
     /// What it was last known to have lost.
     lost: u32,
+    /// Segments that it began with.
+    began: u32,
     /// What it may begin with, if that is more than the kernel's.
     pub window: Option<Window>,
 }
@@ -65,7 +67,8 @@ impl Windows {
         self.make_room();
         let path = self.paths.entry(way.clone()).or_insert_with(|| Path::new(now));
         let window = path.begin(now, self.last, flow);
-        Use { way, number: self.last, lost: flow.lost, window }
+        let began = window.map_or(flow.window, |window| window.segments);
+        Use { way, number: self.last, lost: flow.lost, began, window }
     }
 
     /// Whether [`begin`](Self::begin) may give a window to one that shows this.
@@ -78,7 +81,7 @@ impl Windows {
     pub fn learn(&mut self, now: Instant, one: &mut Use, flow: &Flow) {
         let lost = flow.lost > std::mem::replace(&mut one.lost, flow.lost);
         if let Some(path) = self.paths.get_mut(&one.way) {
-            path.learn(now, flow, lost);
+            path.learn(now, flow, one.began, lost);
         }
     }
 

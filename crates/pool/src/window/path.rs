@@ -46,19 +46,19 @@ impl Path {
         self.users.remove(&number);
     }
 
-    pub(super) fn learn(&mut self, now: Instant, flow: &Flow, lost: bool) {
-        let bears = self.bears(now);
+    /// `began` is how many segments the connection's window had when nothing was sent.
+    pub(super) fn learn(&mut self, now: Instant, flow: &Flow, began: u32, lost: bool) {
+        let (bears, bore) = (self.bears(now), bore(flow, began));
         if lost {
             tracing::debug!(bears, lost = flow.lost, "a path has lost something");
-            self.limit = Some(((bears.max(bore(flow)) / 2).max(LEAST), now));
+            self.limit = Some(((bears.max(bore) / 2).max(LEAST), now));
             self.borne = 0;
             return;
         }
-        let bore = bore(flow);
         let Some(round_trip) = flow.round_trip.filter(|_| bore >= bears.div_ceil(2)) else { return };
         // Half of it is enough to show that it is still so (RFC 7661, section 4.1).
         self.borne = bore.max(self.faded(now));
-        (self.seen, self.rate, self.round_trip) = (now, flow.rate, round_trip);
+        (self.seen, self.rate, self.round_trip) = (now, flow.rate.max(per_second(bore, round_trip)), round_trip);
     }
 
     pub(super) fn is_used(&self) -> bool {
@@ -96,11 +96,20 @@ impl Path {
     }
 }
 
-/// What was under way at once and arrived: as much as arrives in a round trip, as much as the window let go, and no more than there was.
-fn bore(flow: &Flow) -> u64 {
+/// What was under way at once and arrived: no more than the window let go, or than there was. Two things show it. What arrives in a round trip; but the last
+/// thing that arrives may be an end alone, after a pause, and the kernel then says how fast *that* came. And the window, where it has grown: it does so only
+/// while it holds the sender back, which the kernel takes to be so up to twice of what is under way (`tcp_is_cwnd_limited`).
+fn bore(flow: &Flow, began: u32) -> u64 {
     let product = u128::from(flow.rate) * flow.round_trip.unwrap_or_default().as_nanos() / 1_000_000_000;
     let product = u64::try_from(product).unwrap_or(u64::MAX);
-    product.min(u64::from(flow.window) * u64::from(flow.segment)).min(flow.sent)
+    let [whole, half] = [flow.window, flow.window / 2].map(|window| u64::from(window) * u64::from(flow.segment));
+    let grown = if flow.window > began { half } else { 0 };
+    product.max(grown).min(whole).min(flow.sent)
+}
+
+fn per_second(octets: u64, time: Duration) -> u64 {
+    let octets = u128::from(octets) * 1_000_000_000 / time.as_nanos().max(1);
+    u64::try_from(octets).unwrap_or(u64::MAX)
 }
 
 fn minutes(from: Instant, to: Instant) -> u32 {

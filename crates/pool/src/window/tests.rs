@@ -70,6 +70,32 @@ fn the_second_begins_with_what_the_first_had_under_way() {
     assert!((50_000_000..=62_500_000).contains(&pace), "{pace}: a quarter more than arrived");
 }
 
+/// A program writes all at once, hears that it came, and closes: what arrived last is an end alone, and slow.
+#[test]
+fn an_end_that_comes_alone_hides_nothing() {
+    let now = Instant::now();
+    let slow = Flow { rate: u64::from(SEGMENT) * 500, ..flow(100_000) };
+    let mut windows = Windows::default();
+    used(&mut windows, now, &slow);
+    let one = windows.begin(now, way("f", 1), &fresh());
+    roughly(octets(&one), u64::from(slow.window / 2 * SEGMENT));
+    let pace = u64::from(one.window.unwrap().pace);
+    assert!((25_000_000..=32_000_000).contains(&pace), "{pace}: a quarter more than arrived");
+}
+
+/// A window that is as it began shows nothing of what the path bears.
+#[test]
+fn a_window_that_has_not_grown_shows_nothing() {
+    let now = Instant::now();
+    let mut windows = learned(now, 100_000);
+    let mut one = windows.begin(now, way("f", 1), &fresh());
+    let began = one.window.unwrap().segments;
+    let little = Flow { window: began, rate: 1_000, sent: 1_000_000, ..flow(100_000) };
+    windows.learn(now + MINUTE, &mut one, &little);
+    windows.end(&one);
+    roughly(next(&mut windows, now + MINUTE), 50_000);
+}
+
 #[test]
 fn other_owners_and_epochs_learn_for_themselves() {
     let now = Instant::now();

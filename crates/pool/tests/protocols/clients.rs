@@ -11,7 +11,7 @@ use tokio::sync::OnceCell;
 static PYTHON: OnceCell<Option<PathBuf>> = OnceCell::const_new();
 
 const PACKAGES: &[&str] =
-    &["redis==5.2.1", "hiredis==3.1.0", "PyMySQL==1.1.1", "requests==2.32.3", "mysql-connector-python==9.1.0"];
+    &["redis==6.4.0", "hiredis==3.2.1", "PyMySQL==1.1.1", "requests==2.32.3", "mysql-connector-python==9.1.0"];
 
 /// Its interpreter; `None`: no Python, or no package index.
 pub(crate) async fn python() -> Option<&'static Path> {
@@ -22,7 +22,8 @@ async fn made() -> Option<PathBuf> {
     let venv = Path::new(env!("CARGO_TARGET_TMPDIR")).join("clients");
     let python = venv.join("bin/python");
     let there = async || {
-        ran(Command::new(&python).args(["-c", "import redis, hiredis, pymysql, requests, mysql.connector"])).await
+        let all = "import redis, hiredis, pymysql, requests, mysql.connector; assert redis.VERSION >= (6, 4)";
+        ran(Command::new(&python).args(["-c", all])).await
     };
     if there().await {
         return Some(python);

@@ -1,12 +1,10 @@
 //! A client that is frozen in the middle of a reply and thawed: what it hears after that is its own, or a clean end, and others never wait for it
 //! longer than the ceiling makes them.
 
-use std::fs;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use nearpath_testkit::eventually;
+use nearpath_testkit::Freezer;
 use nearpath_types::egress::{Egress, Mode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
@@ -21,60 +19,6 @@ use crate::{mysql, postgres, redis, server};
 const LARGE: usize = 12_000_000;
 /// Of the pool: one for the frozen client, one for all others.
 const MOST: u32 = 2;
-
-/// A control group that can be frozen, with one process in it.
-struct Freezer {
-    folder: PathBuf,
-    unified: bool,
-}
-
-impl Freezer {
-    /// `None`: this machine has none that this user may make.
-    fn around(process: u32) -> Option<Self> {
-        let name = format!("nearpath-frozen-{}-{process}", std::process::id());
-        let roots = [("/sys/fs/cgroup/freezer", false), ("/sys/fs/cgroup/unified", true), ("/sys/fs/cgroup", true)];
-        let file = |unified: bool| if unified { "cgroup.freeze" } else { "freezer.state" };
-        for (root, unified) in roots {
-            let folder = Path::new(root).join(&name);
-            if fs::create_dir(&folder).is_err() {
-                continue;
-            }
-            let freezer = Self { folder, unified };
-            let joined = fs::write(freezer.folder.join("cgroup.procs"), process.to_string());
-            if joined.is_ok() && freezer.folder.join(file(unified)).exists() {
-                return Some(freezer);
-            }
-        }
-        None
-    }
-
-    async fn freeze(&self) {
-        self.set("1", "FROZEN");
-        let (file, word) = if self.unified { ("cgroup.events", "frozen 1") } else { ("freezer.state", "FROZEN") };
-        let state = self.folder.join(file);
-        eventually("it is frozen", async || fs::read_to_string(&state).unwrap().lines().any(|line| line == word)).await;
-    }
-
-    fn thaw(&self) {
-        self.set("0", "THAWED");
-    }
-
-    fn set(&self, unified: &str, first: &str) {
-        let (file, word) = if self.unified { ("cgroup.freeze", unified) } else { ("freezer.state", first) };
-        fs::write(self.folder.join(file), word).unwrap();
-    }
-}
-
-impl Drop for Freezer {
-    fn drop(&mut self) {
-        self.thaw();
-        let root = self.folder.parent().map(|root| root.join("cgroup.procs"));
-        for process in fs::read_to_string(self.folder.join("cgroup.procs")).unwrap_or_default().lines() {
-            let _ = root.as_ref().map(|root| fs::write(root, process)); // it may have ended
-        }
-        let _ = fs::remove_dir(&self.folder);
-    }
-}
 
 /// A program that reads statements and prints what they bring, line by line.
 struct Talker(Child);
@@ -125,7 +69,7 @@ async fn freeze_and_thaw(stage: &Stage, speech: Speech<'_>, cut: impl AsyncFnOnc
     let mut held = Talker::start((speech.client)(stage.at));
     held.say(&(speech.word)("first")).await;
     assert_eq!(held.hear(6).await, "first\n");
-    let freezer = Freezer::around(held.0.id().unwrap()).unwrap();
+    let freezer = Freezer::around(&[held.0.id().unwrap()]).unwrap();
     held.say(&(speech.large)("z")).await;
     held.hear(100).await;
     freezer.freeze().await;
@@ -159,7 +103,7 @@ fn narrow(egress: Egress) -> Egress {
 /// Whether there is a freezer: tried.
 fn can_freeze() -> bool {
     let sleeps = Command::new("sleep").arg("60").kill_on_drop(true).spawn();
-    sleeps.is_ok_and(|sleeps| Freezer::around(sleeps.id().unwrap()).is_some())
+    sleeps.is_ok_and(|sleeps| Freezer::around(&[sleeps.id().unwrap()]).is_some())
 }
 
 macro_rules! need_freezer {

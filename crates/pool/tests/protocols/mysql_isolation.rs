@@ -12,7 +12,7 @@ use crate::server;
 use crate::stage::{Stage, egress, on_stage};
 
 use nearpath_pool::adapters::Visit;
-use nearpath_types::egress::{Egress, Protocol};
+use nearpath_types::egress::{Egress, Mode, Protocol};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Mutex;
@@ -87,6 +87,31 @@ fn the_next_client_sees_nothing_of_the_last() {
             assert!(stage.ledger.resets.get() > 50, "nothing was cleaned: the test proves nothing");
             assert!(stage.backends.opened() < 75, "hardly anything was used again: the test proves nothing");
         }
+    });
+}
+
+/// A client that says packets with nothing in them, and what looks like the beginning of a statement.
+const EMPTY: &str = r#"
+import sys, pymysql
+for odd in (b"\0\0\0\0\x03\0\0\0", b"\0\0\0\0\x01\0\0\0\x0e", b"\0\0\0\0" * 3 + b"\x03"):
+    c = pymysql.connect(host=sys.argv[1], port=int(sys.argv[2]), user="fn", password="pw", database="shop", read_timeout=5)
+    c._sock.sendall(odd)
+    c._sock.settimeout(1)
+    try: c._sock.recv(1000)
+    except OSError: pass
+    c._sock.close()
+c = pymysql.connect(host=sys.argv[1], port=int(sys.argv[2]), user="fn", password="pw", database="shop", read_timeout=5)
+k = c.cursor(); k.execute("SELECT 7"); print(k.fetchone()); c.close()
+"#;
+
+#[test]
+fn a_packet_with_nothing_in_it_is_survived() {
+    on_stage(async {
+        let server = need!(server::mariadb(&[]).await, "mariadbd");
+        let python = need!(python().await, "Python with PyMySQL");
+        let stage = logging_in(&server, |it| Egress { max: 1, mode: Mode::Transaction, ..it }).await;
+        assert_eq!(script(python, EMPTY, stage.at).await, "(7,)\n");
+        stage.served(4).await;
     });
 }
 

@@ -80,6 +80,63 @@ fn redis_py_runs_unmodified_and_twice() {
     });
 }
 
+/// Client-side caching as redis-py has it. It asks for a newer server than some systems have; what it then does, all since 6.0 know.
+const CACHING: &str = r#"
+import sys, time, redis, redis.connection
+from redis.cache import CacheConfig
+host, port = sys.argv[1], int(sys.argv[2])
+redis.connection.CacheProxyConnection.MIN_ALLOWED_VERSION = "6.0.0"
+other = redis.Redis(host, port, decode_responses=True)
+other.set("k", "old")
+settings = {"protocol": 3, "cache_config": CacheConfig(), "decode_responses": True}
+r = redis.Redis(connection_pool=redis.ConnectionPool(host=host, port=port, **settings))
+assert r.get("k") == "old" and r.get("k") == "old"
+assert r.connection_pool.cache.size == 1, "it is kept in the client"
+other.set("k", "new")
+until = time.monotonic() + 20
+while r.get("k") != "new": assert time.monotonic() < until, "nobody said that it has changed"
+r.close(); other.close()
+print("good")
+"#;
+
+#[test]
+fn who_is_told_of_changes_keeps_its_connection_and_the_next_is_told_of_none() {
+    on_stage(async {
+        let server = need!(server::redis(&[]).await, "redis-server");
+        let stage = stage(&server).await;
+        const INVALID: &str = ">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n";
+        for _ in 0..2 {
+            let mut tracks = TcpStream::connect(stage.at).await.unwrap();
+            ask(&mut tracks, "HELLO 3\r\nCLIENT TRACKING ON\r\nSET k old\r\nGET k\r\n", "old\r\n").await;
+            let mut writes = TcpStream::connect(stage.at).await.unwrap();
+            ask(&mut writes, "SET k new\r\n", "+OK\r\n").await;
+            let told = ask(&mut tracks, "", INVALID).await;
+            assert_eq!(told, INVALID, "though the client has asked for nothing");
+        }
+        assert!(stage.pins().contains(&"CLIENT"), "{:?}", stage.pins());
+        stage.served(4).await;
+        let mut next = TcpStream::connect(stage.at).await.unwrap();
+        let said =
+            ask(&mut next, "HELLO 3\r\nGET k\r\nSET k newer\r\nCLIENT TRACKINGINFO\r\n", "prefixes\r\n*0\r\n").await;
+        assert!(said.contains("off") && !said.contains("invalidate"), "{said}");
+        assert!(stage.backends.opened() <= 3, "it is used again after a reset");
+    });
+}
+
+#[test]
+fn redis_py_keeps_values_and_hears_of_changes() {
+    on_stage(async {
+        let server = need!(server::redis(&[]).await, "redis-server");
+        let python = need!(python().await, "Python with redis");
+        let natively = script(python, CACHING, server.at).await;
+        let stage = stage(&server).await;
+        for _ in 0..2 {
+            assert_eq!(script(python, CACHING, stage.at).await, natively);
+        }
+        assert!(stage.pins().contains(&"CLIENT"), "{:?}", stage.pins());
+    });
+}
+
 #[test]
 fn redis_cli_runs_unmodified_and_twice() {
     on_stage(async {

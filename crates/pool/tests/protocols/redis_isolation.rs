@@ -124,6 +124,60 @@ fn the_next_client_sees_nothing_of_the_last() {
     });
 }
 
+/// Commands as one may type them, which the server reads as its rules for lines have it.
+const TYPED: [&[u8]; 7] = [
+    b"\"SELECT\" 5\r\n",
+    b"'select' 5\r\n",
+    b"\"\\x53ELECT\" 5\r\n",
+    b"SELECT\x0b5\r\n",
+    b"\"MULTI\"\r\n",
+    b"\"CLIENT\" SETNAME leaked\r\n",
+    b"\"SUBSCRIBE\" leaked\r\n",
+];
+
+#[test]
+fn a_command_that_is_typed_oddly_leaves_nothing_either() {
+    on_stage(async {
+        let server = need!(server::redis(&[]).await, "redis-server");
+        furnished(server.at).await;
+        let stage = Stage::open(Egress { max: 1, ..egress(Protocol::Redis, server.at) }, &[], serve).await;
+        for (turn, typed) in TYPED.iter().enumerate() {
+            let mut client = TcpStream::connect(stage.at).await.unwrap();
+            client.write_all(typed).await.unwrap();
+            let heard = tokio::time::timeout(std::time::Duration::from_secs(5), client.read(&mut [0; 100])).await;
+            assert!(heard.is_ok(), "{:?}", String::from_utf8_lossy(typed));
+            drop(client);
+            stage.served(2 * turn + 1).await;
+            assert_eq!(seen(stage.at).await.unwrap(), CLEAN, "{:?}", String::from_utf8_lossy(typed));
+            stage.served(2 * turn + 2).await;
+        }
+    });
+}
+
+#[test]
+fn a_setting_that_is_queued_is_no_answer_for_others() {
+    on_stage(async {
+        let server = need!(server::redis(&[]).await, "redis-server");
+        let stage = Stage::open(egress(Protocol::Redis, server.at), &[], serve).await;
+        let mut client = TcpStream::connect(stage.at).await.unwrap();
+        for (line, answer) in [("MULTI", "+OK"), ("DISCARD x", "-ERR"), ("SELECT 5", "+QUEUED"), ("DISCARD", "+OK")] {
+            client.write_all(format!("{line}\r\n").as_bytes()).await.unwrap();
+            let mut said = Vec::new();
+            while !said.ends_with(b"\r\n") {
+                client.read_buf(&mut said).await.unwrap();
+            }
+            assert!(said.starts_with(answer.as_bytes()), "{line}: {}", String::from_utf8_lossy(&said));
+        }
+        drop(client);
+        stage.served(1).await;
+        let mut next = TcpStream::connect(stage.at).await.unwrap();
+        next.write_all(b"SELECT 5\r\n").await.unwrap();
+        let mut said = [0; 5];
+        next.read_exact(&mut said).await.unwrap();
+        assert_eq!(&said, b"+OK\r\n");
+    });
+}
+
 #[test]
 fn without_the_adapter_the_check_goes_red() {
     on_stage(async {

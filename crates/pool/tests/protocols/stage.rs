@@ -143,6 +143,7 @@ impl Stage {
         let ended = stage.ended.clone();
         tokio::task::spawn_local(async move {
             while let Ok((client, _)) = listener.accept().await {
+                client.set_nodelay(true).unwrap(); // as those of the way out have it
                 let (serving, ended) = (adapter(client, visit.clone()), ended.clone());
                 tokio::task::spawn_local(async move {
                     let end = serving.await;
@@ -174,7 +175,7 @@ fn visit(egress: Egress, secrets: &[(&str, &str)], stage: &Stage) -> Visit {
         secrets.iter().map(|(name, value)| ((*name).into(), value.as_bytes().to_vec())).collect();
     let to = format!("{}:{}", egress.host, egress.port);
     let key = Key { owner: "test.fn".into(), to, identity: String::new(), epoch: 1 };
-    let destination = Rc::new(Destination { egress, stands: Ipv4Addr::new(10, 61, 0, 1), key, secrets });
+    let destination = Rc::new(Destination { egress, stands: Ipv4Addr::new(10, 61, 0, 1).into(), key, secrets });
     let caller = Caller {
         instance: InstanceId(1),
         function: "test.fn".parse().unwrap(),

@@ -230,7 +230,7 @@ fn caller(server: &SocketAddr) -> Caller {
         writes: Writes::Sync,
         prefetch: Vec::new(),
     };
-    let destination = Rc::new(Destination { egress, stands, key, secrets: BTreeMap::new() });
+    let destination = Rc::new(Destination { egress, stands: stands.into(), key, secrets: BTreeMap::new() });
     Caller { instance: InstanceId(1), function, chain: None, eip: Eip(stands), destinations: vec![destination] }
 }
 

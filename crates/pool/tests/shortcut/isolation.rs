@@ -1,6 +1,7 @@
 //! Programs that end in the middle, and a pool that does.
 
 use std::io::{BufRead, BufReader};
+use std::process::Command;
 
 use nearpath_testkit::skip;
 
@@ -29,19 +30,24 @@ fn a_client_killed_in_mid_request_leaves_nothing() {
     assert_eq!(pool.given(), 12);
 }
 
-/// Kills clients at any moment of a connect; the supervisor serves the others on.
-#[test]
-fn clients_killed_in_mid_call_do_not_stop_the_others() {
-    let server = Server::start();
-    let pool = Pool::to(server.address);
+/// Kills one program after the other, each at any moment of a connect.
+pub(crate) fn kill_while_they_connect(pool: &Pool, forever: &mut Command) {
     for round in 0..20 {
-        let mut child = pool.start(&mut client_or_skip!("forever", &server));
+        let mut child = pool.start(forever);
         let mut line = String::new();
         BufReader::with_capacity(1, child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         assert_eq!(line, "connected 0 \n", "round {round}");
         child.kill().unwrap();
         child.wait().unwrap();
     }
+}
+
+/// Kills clients at any moment of a connect; the supervisor serves the others on.
+#[test]
+fn clients_killed_in_mid_call_do_not_stop_the_others() {
+    let server = Server::start();
+    let pool = Pool::to(server.address);
+    kill_while_they_connect(&pool, &mut client_or_skip!("forever", &server));
     assert!(pool.run(&mut client_or_skip!("plain", &server)).out.contains("echo plain 4\n"));
     pool.all_closed();
 }

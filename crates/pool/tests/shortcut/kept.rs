@@ -1,11 +1,10 @@
 //! The same with the keeper of a node, from whose trays sockets are taken without asking.
 
-use std::io::{BufRead, BufReader};
-
 use nearpath_testkit::skip;
 
 use crate::doubts::{client, client_or_skip, printed};
 use crate::harness::{Pool, natively};
+use crate::isolation::kill_while_they_connect;
 use crate::server::Server;
 
 #[test]
@@ -25,14 +24,7 @@ fn programs_that_connect_again_and_again_print_what_they_print_without() {
 fn programs_killed_while_they_connect_keep_no_place() {
     let server = Server::start();
     let pool = Pool::of_a_node(server.address);
-    for round in 0..20 {
-        let mut child = pool.start(&mut client_or_skip!("forever", &server));
-        let mut line = String::new();
-        BufReader::with_capacity(1, child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        assert_eq!(line, "connected 0 \n", "round {round}");
-        child.kill().unwrap();
-        child.wait().unwrap();
-    }
+    kill_while_they_connect(&pool, &mut client_or_skip!("forever", &server));
     pool.all_closed();
     assert!(pool.run(&mut client_or_skip!("plain", &server)).out.contains("echo plain 4\n"));
 }

@@ -8,7 +8,7 @@ use crate::duration;
 use super::defaults::FLUSH;
 use super::flaw::{Flaw, brief};
 use super::settings::length;
-use super::{Cache, Egress, Protocol, Tls, Writes};
+use super::{Cache, Egress, Protocol, Writes};
 
 /// The least and the most that a cache of HTTP may hold.
 const BOUNDS: [u64; 2] = [64 << 10, 4 << 30];
@@ -57,15 +57,12 @@ fn written(bytes: u64) -> String {
     format!("{}{unit}", bytes / size)
 }
 
-pub(super) fn writes(protocol: Protocol, tls: &Tls, detached: bool, flush: Option<Duration>) -> Result<Writes, Flaw> {
+pub(super) fn writes(protocol: Protocol, detached: bool, flush: Option<Duration>) -> Result<Writes, Flaw> {
     match (detached, flush) {
         (false, None) => Ok(Writes::Sync),
         (false, Some(_)) => Err(Flaw::value("flush", "it needs `writes=async` beside it")),
         (true, _) if !matches!(protocol, Protocol::Tcp | Protocol::Redis) => {
             Err(Flaw::value("writes", "only protocols tcp and redis have asynchronous ones"))
-        }
-        (true, _) if protocol == Protocol::Tcp && *tls != Tls::Pass => {
-            Err(Flaw::value("writes", "protocol tcp has asynchronous ones without `tls=originate` only"))
         }
         (true, Some(flush)) if flush > LONGEST_FLUSH => {
             Err(Flaw::value("flush", format!("it is longer than {}", duration::format(LONGEST_FLUSH))))

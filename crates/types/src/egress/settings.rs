@@ -83,6 +83,12 @@ impl Settings {
         if self.mode.is_some() && !protocol.is_sql() {
             return Err(Flaw::value("mode", "only protocols postgres and mysql have one"));
         }
+        if self.prefetch.is_some() && matches!(default.host, Host::Below(_)) {
+            return Err(Flaw::value(
+                "prefetch",
+                "it is for one place; declare the name that is read beside those below",
+            ));
+        }
         let tls = spoken(protocol, port, tls(self.originate.unwrap_or(false), self.ca)?)?;
         Ok(Egress {
             mode: self.mode.unwrap_or(default.mode),
@@ -93,7 +99,7 @@ impl Settings {
             login: login(protocol, self.user, self.password, self.database)?,
             shared: self.shared.unwrap_or(default.shared),
             cache: self.cache.map(|text| ahead::cache(protocol, &text)).transpose()?,
-            writes: ahead::writes(protocol, &tls, self.detached.unwrap_or(false), self.flush)?,
+            writes: ahead::writes(protocol, self.detached.unwrap_or(false), self.flush)?,
             prefetch: self.prefetch.map_or(Ok(Vec::new()), |text| ahead::prefetch(protocol, &text))?,
             tls,
             ..default

@@ -61,6 +61,7 @@ fn what_the_node_does_ahead_is_read() {
     let redis = one("cache:6379 cache=5s writes=async flush=3s prefetch=motd");
     assert_eq!(redis.cache, Some(Cache::For(Duration::from_secs(5))));
     assert_eq!(redis.writes, Writes::Async { flush: Duration::from_secs(3) });
+    assert!(matches!(one("log:514 writes=async tls=originate").writes, Writes::Async { .. }));
     assert_eq!(one("log:514 writes=async").writes, Writes::Async { flush: Duration::from_secs(10) });
     let mut declared = Declared::to("api:80").unwrap();
     declared.set("prefetch", "GET /a|GET /b").unwrap();
@@ -95,7 +96,7 @@ fn what_is_wrong_is_told() {
         ("db:6379 cache=0", "cache: it is no time up to 3600s"),
         ("db:5432 writes=async", "writes: only protocols tcp and redis"),
         ("db:1 writes=asnyc", "writes: `asnyc` is none of sync, async"),
-        ("db:1 writes=async tls=originate", "writes: protocol tcp has"),
+        ("*.db.example.com:6379 prefetch=motd", "prefetch: it is for one place"),
         ("db:1 flush=3s", "flush: it needs `writes=async` beside it"),
         ("db:1 writes=async flush=1h", "flush: it is longer than 600s"),
         ("db:1 prefetch=/x", "prefetch: only protocols http and redis have it"),
@@ -180,6 +181,7 @@ fn an_egress() -> impl Strategy<Value = Egress> {
             let tls = tls || (protocol, port) == (Protocol::Http, 443); // plain HTTP is not for there
             let tls = if tls { Tls::Originate { ca } } else { Tls::Pass };
             let shared = if chain { Shared::Chain } else { Shared::Function };
+            let prefetch = if matches!(default.host, Host::Below(_)) { Vec::new() } else { prefetch };
             let egress = Egress { login, tls, shared, cache, writes, prefetch, ..default };
             if defaults {
                 return egress;

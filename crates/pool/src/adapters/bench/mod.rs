@@ -18,7 +18,7 @@ use std::rc::{Rc, Weak};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use super::Visit;
+use super::{Idlers, Visit};
 use crate::destination::Destination;
 use crate::keeper::{Lease, Need, NoConnection};
 use crate::ledger::Ledger;
@@ -34,6 +34,11 @@ const LOOK: Duration = Duration::from_secs(5);
 pub trait Reused: Debug + 'static {
     /// Whether it is open and has nothing to read.
     fn is_quiet(&self) -> bool;
+
+    /// Whether it goes to where its destination is now.
+    fn is_at_home(&self) -> bool {
+        true
+    }
 
     /// Takes leave in the words of its protocol. Its lease is dropped when the destination has let go of it, so that a ceiling holds there, too.
     fn close(self);
@@ -72,7 +77,7 @@ impl<F: Clone + PartialEq + 'static, T: Reused> Bench<F, T> {
     pub fn take(&self, fingerprint: &F) -> Option<Kept<T>> {
         loop {
             let kept = self.shelf.borrow_mut().take(fingerprint, Instant::now())?;
-            if kept.item.is_quiet() {
+            if kept.item.is_quiet() && kept.item.is_at_home() {
                 return Some(kept);
             }
             kept.item.close();
@@ -116,7 +121,7 @@ impl<F: Clone + PartialEq + 'static, T: Reused> Bench<F, T> {
     /// Takes a connection back that its adapter has proved quiet.
     pub fn give_back(self: &Rc<Self>, visit: &Visit, fingerprint: &F, kept: Kept<T>) {
         let next = match visit.backends.need(&visit.destination) {
-            _ if self.shut.get() => return kept.item.close(),
+            _ if self.shut.get() || !kept.item.is_at_home() => return kept.item.close(),
             Need::Others => return kept.item.close(),
             Need::Own => self.line.first(fingerprint),
             Need::Nobody => Ok(self.line.like(fingerprint)),
@@ -136,25 +141,23 @@ impl<F: Clone + PartialEq + 'static, T: Reused> Bench<F, T> {
             Err(old) => old.close(),
         }
     }
+}
 
-    /// Idle connections.
-    pub fn idle(&self) -> usize {
-        self.shelf.borrow().len()
-    }
-
-    /// Since when the one waits that waits longest.
-    pub fn oldest(&self) -> Option<Instant> {
+impl<F: Clone + PartialEq + 'static, T: Reused> Idlers for Bench<F, T> {
+    fn oldest(&self) -> Option<Instant> {
         self.shelf.borrow().oldest()
     }
 
-    /// Closes the one that waits longest, for a client that it cannot serve.
-    pub fn close_oldest(&self) {
+    fn idle(&self) -> usize {
+        self.shelf.borrow().len()
+    }
+
+    fn close_oldest(&self) {
         let oldest = self.shelf.borrow_mut().take_oldest();
         oldest.into_iter().for_each(T::close);
     }
 
-    /// Closes what is idle, and from now on what is given back.
-    pub fn shut(&self) {
+    fn shut(&self) {
         self.shut.set(true);
         while self.idle() > 0 {
             self.close_oldest();
@@ -168,7 +171,7 @@ async fn sweep<F: Clone + PartialEq + 'static, T: Reused>(bench: Weak<Bench<F, T
     while let Some(due) = due() {
         tokio::time::sleep_until(due.into()).await;
         let Some(bench) = bench.upgrade() else { return };
-        let over = bench.shelf.borrow_mut().sweep(Instant::now(), |item| !item.is_quiet());
+        let over = bench.shelf.borrow_mut().sweep(Instant::now(), |item| !(item.is_quiet() && item.is_at_home()));
         over.into_iter().for_each(T::close);
     }
     if let Some(bench) = bench.upgrade() {

@@ -78,7 +78,7 @@ impl House {
         };
         let key = Key { owner: "a.b".into(), to: "127.0.0.1:1".into(), identity: String::new(), epoch: 0 };
         let secrets = BTreeMap::new();
-        let destination = Rc::new(Destination { egress, stands: Ipv4Addr::LOCALHOST, key, secrets });
+        let destination = Rc::new(Destination { egress, stands: Ipv4Addr::LOCALHOST.into(), key, secrets });
         let caller = Caller {
             instance: InstanceId(1),
             function: "a.b".parse().unwrap(),

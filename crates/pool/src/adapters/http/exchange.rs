@@ -47,7 +47,8 @@ pub(super) async fn answer(guest: Rc<Guest>, mut request: Request<Incoming>) -> 
             *response.version_mut() = Version::HTTP_11;
             if let (true, Some(client)) = (upgraded, client) {
                 let destination = hyper::upgrade::on(&mut response);
-                tokio::task::spawn_local(tunnel(guest.clone(), client, destination, line));
+                let ledger = Rc::clone(&guest.visit.ledger);
+                guest.left.replace(Some(Box::pin(tunnel(ledger, client, destination, line))));
                 return response.map(|_| Download::Own(Full::default()));
             }
             response.map(|body| Download::new(body, guest, line, over, copying))
@@ -141,15 +142,16 @@ fn binds(headers: &HeaderMap, name: http::HeaderName) -> bool {
 }
 
 /// Bytes both ways, until both have closed.
-async fn tunnel(guest: Rc<Guest>, client: OnUpgrade, destination: OnUpgrade, line: Kept<Line>) {
-    guest.visit.ledger.pinned("Upgrade");
+async fn tunnel(ledger: Rc<Ledger>, client: OnUpgrade, destination: OnUpgrade, line: Kept<Line>) {
+    ledger.pinned("Upgrade");
+    let _place = Rc::clone(&line.item.place);
     drop(line);
     let Ok((client, destination)) = tokio::try_join!(client, destination) else { return };
     let (mut client, mut destination) = (TokioIo::new(client), TokioIo::new(destination));
     // A reset is a usual way to end.
     if let Ok((sent, received)) = tokio::io::copy_bidirectional(&mut client, &mut destination).await {
-        Ledger::count(&guest.visit.ledger.sent, sent);
-        Ledger::count(&guest.visit.ledger.received, received);
+        Ledger::count(&ledger.sent, sent);
+        Ledger::count(&ledger.received, received);
     }
 }
 

@@ -1,6 +1,7 @@
 //! A connection to the destination that speaks HTTP/1.1.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -10,19 +11,21 @@ use hyper_util::rt::TokioIo;
 use super::body::Upload;
 use super::{Guest, HEADERS};
 use crate::adapters::bench::{Got, Kept, Reused};
-use crate::keeper::{Gone, Lease, NoConnection};
+use crate::keeper::{Gone, Lease, NoConnection, is_quiet};
 
 /// Its sender; a task of its own drives it.
 #[derive(Debug)]
 pub(super) struct Line {
     pub(super) sender: SendRequest<Upload>,
     /// Its place below the ceiling: its task's, too, and after an upgrade the tunnel's alone.
-    _place: Rc<Gone>,
+    pub(super) place: Rc<Gone>,
+    /// Its socket: what has come since its task was awake last would be taken for the answer to the next request.
+    witness: OwnedFd,
 }
 
 impl Reused for Line {
     fn is_quiet(&self) -> bool {
-        self.sender.is_ready()
+        self.sender.is_ready() && is_quiet(&self.witness)
     }
 
     /// Its task ends when its sender is gone.
@@ -53,6 +56,7 @@ async fn open(guest: &Guest, lease: Lease) -> Result<Line, NoConnection> {
     let mut client = http1::Builder::new();
     client.preserve_header_case(true).max_headers(HEADERS);
     let refused = |error| NoConnection::Refused { to: to.key.to.clone(), error: io::Error::other(error) };
+    let witness = socket.witness().map_err(|error| NoConnection::Refused { to: to.key.to.clone(), error })?;
     let (stream, gone) = socket.into_parts();
     let (sender, connection) = client.handshake(TokioIo::new(stream)).await.map_err(refused)?;
     let place = Rc::new(gone);
@@ -62,5 +66,5 @@ async fn open(guest: &Guest, lease: Lease) -> Result<Line, NoConnection> {
         let _ = connection.with_upgrades().await;
         drop(kept);
     });
-    Ok(Line { sender, _place: place })
+    Ok(Line { sender, place, witness })
 }

@@ -16,8 +16,8 @@ mod line;
 
 use std::cell::{OnceCell, RefCell};
 use std::io;
+use std::pin::Pin;
 use std::rc::Rc;
-use std::time::Instant;
 
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
@@ -25,7 +25,7 @@ use nearpath_types::egress::Cache as Limit;
 use tokio::net::TcpStream;
 
 use super::bench::{Bench, Kept};
-use super::{Room, Visit};
+use super::{Idlers, Room, Visit};
 use crate::destination::Destination;
 use cache::Cache;
 use foresee::Reads;
@@ -53,20 +53,8 @@ impl Room for House {
         Self { bench: Bench::new(to), cache, reads: OnceCell::new() }
     }
 
-    fn oldest(&self) -> Option<Instant> {
-        self.bench.oldest()
-    }
-
-    fn idle(&self) -> usize {
-        self.bench.idle()
-    }
-
-    fn close_oldest(&self) {
-        self.bench.close_oldest();
-    }
-
-    fn shut(&self) {
-        self.bench.shut();
+    fn idlers(&self) -> Option<&dyn Idlers> {
+        Some(&*self.bench)
     }
 }
 
@@ -76,7 +64,11 @@ struct Guest {
     house: Rc<House>,
     /// Some ways to log in (NTLM, Negotiate) are to a connection: from then on it is this client's alone.
     own: RefCell<Own>,
+    /// What carries it on when it has left HTTP.
+    left: RefCell<Option<Left>>,
 }
+
+type Left = Pin<Box<dyn Future<Output = ()>>>;
 
 /// Whether a client has a connection of its own.
 enum Own {
@@ -91,15 +83,19 @@ enum Own {
 /// # Errors
 /// When its connection breaks, or a response breaks off: the client has lost its connection then, as it would have without the pool.
 pub async fn serve(client: TcpStream, visit: Visit) -> io::Result<()> {
-    client.set_nodelay(true)?;
     let guest = guest(visit);
-    let answer = service_fn(move |request| {
+    let answer = service_fn(|request| {
         let guest = guest.clone();
         async move { Ok::<_, std::convert::Infallible>(exchange::answer(guest, request).await) }
     });
     let mut server = hyper::server::conn::http1::Builder::new();
     server.preserve_header_case(true).auto_date_header(false).max_headers(HEADERS);
-    server.serve_connection(TokioIo::new(client), answer).with_upgrades().await.map_err(io::Error::other)
+    server.serve_connection(TokioIo::new(client), answer).with_upgrades().await.map_err(io::Error::other)?;
+    let left = guest.left.take();
+    if let Some(left) = left {
+        left.await;
+    }
+    Ok(())
 }
 
 fn guest(visit: Visit) -> Rc<Guest> {
@@ -107,7 +103,7 @@ fn guest(visit: Visit) -> Rc<Guest> {
     if !visit.destination.egress.prefetch.is_empty() {
         house.reads.get_or_init(|| visit.rooms.memory(&visit.destination));
     }
-    Rc::new(Guest { visit, house, own: RefCell::new(Own::No) })
+    Rc::new(Guest { visit, house, own: RefCell::new(Own::No), left: RefCell::default() })
 }
 
 impl Guest {

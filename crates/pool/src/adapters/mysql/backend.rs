@@ -69,6 +69,10 @@ impl Reused for Backend {
         self.socket.is_quiet()
     }
 
+    fn is_at_home(&self) -> bool {
+        self.socket.is_at_home()
+    }
+
     fn close(self) {
         tokio::task::spawn_local(self.socket.leave(QUIT));
     }

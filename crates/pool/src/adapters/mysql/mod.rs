@@ -19,12 +19,11 @@ mod welcome;
 use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
-use std::time::Instant;
 
 use tokio::net::TcpStream;
 
 use super::bench::Bench;
-use super::{Room, Visit};
+use super::{Idlers, Room, Visit};
 use crate::destination::Destination;
 use backend::Backend;
 use handshake::Greeting;
@@ -70,20 +69,8 @@ impl Room for House {
         }
     }
 
-    fn oldest(&self) -> Option<Instant> {
-        self.bench.oldest()
-    }
-
-    fn idle(&self) -> usize {
-        self.bench.idle()
-    }
-
-    fn close_oldest(&self) {
-        self.bench.close_oldest();
-    }
-
-    fn shut(&self) {
-        self.bench.shut();
+    fn idlers(&self) -> Option<&dyn Idlers> {
+        Some(&*self.bench)
     }
 }
 
@@ -121,7 +108,6 @@ impl House {
 /// # Errors
 /// When its connection breaks, or its backend's: the client has lost its connection then, as it would have without the pool.
 pub async fn serve(mut client: TcpStream, visit: Visit) -> io::Result<()> {
-    client.set_nodelay(true)?;
     let house = visit.rooms.of::<House>(&visit.destination);
     let Some(guest) = welcome::welcome(&mut client, &visit, &house).await? else { return Ok(()) };
     let mut relay = relay::Relay::new(client, visit, house, guest);

@@ -23,6 +23,8 @@ use crate::ledger::Ledger;
 
 /// As much may wait to be written before no more is read.
 const FULL: usize = 256 * 1024;
+/// What a server takes an empty payload for.
+const SLEEP: u8 = 0;
 const QUIT: u8 = 1;
 const INIT_DB: u8 = 2;
 const QUERY: u8 = 3;
@@ -115,7 +117,7 @@ impl Relay {
         if self.session.takes_file() {
             return self.input.len() >= 4;
         }
-        let Some(command) = self.input.get(4).copied() else { return false };
+        let Some(command) = self.next_command() else { return false };
         if command == QUIT {
             self.over = true;
             return false;
@@ -134,6 +136,12 @@ impl Relay {
             self.visit.ledger.pinned(why);
         }
         true
+    }
+
+    /// The first byte of a packet's payload, once it is here.
+    fn next_command(&self) -> Option<u8> {
+        let header = self.input.first_chunk::<4>()?;
+        if header[..3] == [0; 3] { Some(SLEEP) } else { self.input.get(4).copied() }
     }
 
     /// Whether it matters what a command leaves. Where the node does not log in, it could not make another connection that is the same; a client that

@@ -175,7 +175,9 @@ fn names_variable(bare: &[u8]) -> bool {
 /// A statement in small letters, without comments and without what is between `'`. Names may be between other quotes, also those of functions, so that
 /// stays. `None`: it depends on the server's settings how it is read, or it does not end.
 fn bare(text: &[u8]) -> Option<Vec<u8>> {
-    if text.contains(&b'\\') {
+    // In encodings like GBK and SJIS a letter may end in one of these.
+    let ends_a_letter = |two: &[u8]| !two[0].is_ascii() && two[1] == b'`';
+    if text.contains(&b'\\') || text.windows(2).any(ends_a_letter) {
         return None;
     }
     let (mut bare, mut rest) = (Vec::with_capacity(text.len()), text);
@@ -273,6 +275,13 @@ mod tests {
         ] {
             assert!(matches!(kind(text.as_bytes()), Kind::Something(_)), "{text}");
         }
+    }
+
+    #[test]
+    fn a_letter_that_ends_in_a_quote_hides_nothing() {
+        let text = b"SELECT 1 AS \x81`, '\x81`', GET_LOCK(0x61, 1), '', 1 AS \x81`, '\x81`'";
+        assert!(matches!(kind(text), Kind::Something(_)));
+        assert_eq!(kind("SELECT `größe` FROM t".as_bytes()), Kind::Nothing);
     }
 
     proptest! {

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::io::AsyncReadExt;
 
@@ -19,6 +19,11 @@ use crate::adapters::socket::Socket;
 const CLEANING: Duration = Duration::from_secs(5);
 /// A statement that was under way when its client left runs to its end, as it would without a pool; after this it is cancelled.
 const LAST_WORK: Duration = Duration::from_secs(60);
+/// A backend that has rested for so long may be gone with its machine, which says nothing: it is asked before it serves.
+const LONG: Duration = Duration::from_secs(5);
+/// Longest wait for its answer.
+const ROUSING: Duration = Duration::from_secs(1);
+const SYNC: &[u8] = b"S\0\0\0\x04";
 const TERMINATE: &[u8] = b"X\0\0\0\x04";
 
 #[derive(Debug)]
@@ -29,16 +34,36 @@ pub(super) struct Backend {
     pub(super) at: SocketAddr,
     /// Cancellations on their way to it.
     pub(super) cancels: Rc<Cancels>,
+    /// Since when it has nothing to do, if it has not.
+    pub(super) rests: Instant,
 }
 
 impl Backend {
     pub(super) fn new(line: Line<Socket>, facts: Facts, at: SocketAddr) -> Self {
-        Self { line, facts, at, cancels: Rc::default() }
+        Self { line, facts, at, cancels: Rc::default(), rests: Instant::now() }
     }
 
     /// Nothing is left to be said, in whole or in part.
     pub(super) fn has_said_all(&self) -> bool {
         self.line.out.is_empty() && self.line.inbox.is_empty() && self.line.inbox.is_between_messages()
+    }
+
+    /// The same, if it is still there.
+    pub(super) async fn roused(mut self) -> Option<Self> {
+        if self.rests.elapsed() < LONG {
+            return Some(self);
+        }
+        let answer = async {
+            self.line.out.extend_from_slice(SYNC);
+            self.line.flush().await?;
+            self.until_ready().await
+        };
+        let answered = matches!(tokio::time::timeout(ROUSING, answer).await, Ok(Ok(())));
+        if answered && self.is_quiet() {
+            return Some(self);
+        }
+        self.hang_up();
+        None
     }
 
     /// Ends a transaction that is open, and takes away all that a client has left. Only one that answered for it in full comes back.
@@ -102,7 +127,7 @@ impl Backend {
         self.line.stream.leave(&[]).await;
     }
 
-    /// Closes it in the middle of a message to it: the server hears nothing more, and gives up.
+    /// Closes it without a word: it is in the middle of a message to it, so that the server gives up, or nobody is there.
     pub(super) fn hang_up(self) {
         tokio::task::spawn_local(self.line.stream.leave(&[]));
     }
@@ -123,6 +148,10 @@ impl Facts {
 impl Reused for Backend {
     fn is_quiet(&self) -> bool {
         self.has_said_all() && self.line.stream.is_quiet()
+    }
+
+    fn is_at_home(&self) -> bool {
+        self.line.stream.is_at_home()
     }
 
     fn close(self) {

@@ -166,9 +166,16 @@ pub(super) async fn let_in(
 impl Guest {
     /// A backend for it: one that is idle, one that is given back, or a new one.
     pub(super) async fn find(&self, visit: &Visit, room: &Room, deadline: Instant) -> Result<Kept<Backend>, Unfit> {
-        let lease = match room.bench.acquire(visit, &self.fingerprint, deadline).await? {
-            Got::Used(kept) => return Ok(kept),
-            Got::New(lease) => lease,
+        let lease = loop {
+            match room.bench.acquire(visit, &self.fingerprint, deadline).await? {
+                Got::New(lease) => break lease,
+                Got::Used(kept) => {
+                    let (backend, born) = kept.apart();
+                    if let Some(backend) = backend.roused().await {
+                        return Ok(Kept::new(backend, born));
+                    }
+                }
+            }
         };
         let Password::Known(password) = &self.password else {
             return Err(Unfit::Setting("the function's password was good for one session only".into()));

@@ -38,7 +38,6 @@ use visitor::Visitor;
 /// # Errors
 /// When its connection breaks. What goes wrong at the server is told to the client, in the server's words.
 pub async fn serve(client: TcpStream, visit: Visit) -> io::Result<()> {
-    client.set_nodelay(true)?;
     let mut client = Line::new(client);
     match door::first_words(&mut client).await {
         Ok(Opening::Cancel(key)) => {

@@ -3,7 +3,6 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
-use std::time::Instant;
 
 use ring::hmac;
 
@@ -127,20 +126,8 @@ impl crate::adapters::Room for Room {
         }
     }
 
-    fn oldest(&self) -> Option<Instant> {
-        self.bench.oldest()
-    }
-
-    fn idle(&self) -> usize {
-        self.bench.idle()
-    }
-
-    fn close_oldest(&self) {
-        self.bench.close_oldest();
-    }
-
-    fn shut(&self) {
-        self.bench.shut();
+    fn idlers(&self) -> Option<&dyn crate::adapters::Idlers> {
+        Some(&*self.bench)
     }
 }
 

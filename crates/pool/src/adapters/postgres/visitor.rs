@@ -53,7 +53,7 @@ impl Visitor {
         let mut visitor = Self { client, guest, talk, seat, room, visit, pinned: false, client_ended: false };
         visitor.rest();
         if let Some(kept) = visitor.guest.backend.take() {
-            visitor.sit_down(kept);
+            visitor.sit_down(kept, None);
         }
         visitor
     }
@@ -104,7 +104,7 @@ impl Visitor {
                     self.talk.answer(piece, &mut self.client.out);
                     continue;
                 }
-                match self.attach().await {
+                match self.attach(&piece).await {
                     Course::On => {}
                     course => return Ok(course),
                 }
@@ -122,8 +122,8 @@ impl Visitor {
         self.client.is_full() || self.guest.backend.as_ref().is_some_and(|kept| kept.item.line.is_full())
     }
 
-    /// Gets a backend. A client that hangs up meanwhile waits no longer.
-    async fn attach(&mut self) -> Course {
+    /// Gets a backend for what begins with `first`. A client that hangs up meanwhile waits no longer.
+    async fn attach(&mut self, first: &Piece) -> Course {
         let deadline = Instant::now() + self.visit.destination.egress.wait;
         let found = {
             let client = &mut self.client;
@@ -153,14 +153,14 @@ impl Visitor {
                 Course::Lost
             }
             Some(Ok(kept)) => {
-                self.sit_down(kept);
+                self.sit_down(kept, Some(first));
                 Course::On
             }
         }
     }
 
-    fn sit_down(&mut self, mut kept: Kept<Backend>) {
-        self.talk.arrive(&mut kept.item.facts, &mut kept.item.line.out);
+    fn sit_down(&mut self, mut kept: Kept<Backend>, first: Option<&Piece>) {
+        self.talk.arrive(first, &mut kept.item.facts, &mut kept.item.line.out);
         self.seat.serves(Some(&kept.item));
         self.guest.backend = Some(kept);
     }
@@ -176,7 +176,8 @@ impl Visitor {
         }
     }
 
-    fn give_back(&self, kept: Kept<Backend>, used_up: bool) {
+    fn give_back(&self, mut kept: Kept<Backend>, used_up: bool) {
+        kept.item.rests = Instant::now();
         let (room, visit, fingerprint) = (self.room.clone(), self.visit.clone(), self.guest.fingerprint.clone());
         if !fingerprint.is_shown_again() {
             return kept.item.close();

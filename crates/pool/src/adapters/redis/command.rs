@@ -10,6 +10,8 @@ pub const WORDS: usize = 12;
 pub struct Words<'a> {
     words: [&'a [u8]; WORDS],
     count: usize,
+    /// The server may cut it into other words.
+    unclear: bool,
 }
 
 /// What a command does to its connection.
@@ -80,9 +82,10 @@ impl<'a> Words<'a> {
         Some(words)
     }
 
-    /// As one types it with telnet.
+    /// As one types it with telnet. Quotes, and blanks that are none elsewhere, are the server's to read.
     fn inline(bytes: &'a [u8]) -> Self {
-        let mut words = Self::default();
+        let odd = |byte: &u8| matches!(byte, b'"' | b'\'' | b'\\' | 0..=8 | 0x0b..=0x0c | 0x0e..=0x1f);
+        let mut words = Self { unclear: bytes.iter().any(odd), ..Self::default() };
         for word in bytes.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()).take(WORDS) {
             words.push(word);
         }
@@ -119,6 +122,9 @@ impl<'a> Words<'a> {
     }
 
     fn alone(&self) -> Meaning {
+        if self.unclear {
+            return Meaning::Opaque("a line with quotes");
+        }
         let mut verb = [0_u8; 16];
         let first = self.get(0);
         let Some(upper) = verb.get_mut(..first.len()) else { return Meaning::Plain };
@@ -248,6 +254,9 @@ mod tests {
         assert_eq!(meaning("client setname me"), Meaning::Change(Change::Name(b"me".to_vec())));
         for text in ["CLIENT TRACKING ON", "client id", "READONLY", "SELECT x", "AUTH", "HELLO 3 AUTH x"] {
             assert!(matches!(meaning(text), Meaning::Keeps(_)), "{text}");
+        }
+        for text in ["GET \"a b\"", "'SELECT' 5", "SELECT\x0b5", "MULTI\0x"] {
+            assert!(matches!(meaning(text), Meaning::Opaque(_)), "{text}");
         }
         for text in ["SUBSCRIBE a", "MONITOR", "CLIENT REPLY OFF", "PSYNC ? -1", "SCRIPT DEBUG YES", "DEBUG SLEEP 1"] {
             assert!(matches!(meaning(text), Meaning::Opaque(_)), "{text}");

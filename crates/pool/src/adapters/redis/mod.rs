@@ -23,13 +23,12 @@ pub mod session;
 use std::cell::{OnceCell, RefCell};
 use std::io;
 use std::rc::Rc;
-use std::time::Instant;
 
 use nearpath_types::egress::Cache;
 use tokio::net::TcpStream;
 
 use super::bench::Bench;
-use super::{Room, Visit};
+use super::{Idlers, Room, Visit};
 use crate::destination::Destination;
 use answers::Answers;
 use backend::Backend;
@@ -69,20 +68,8 @@ impl Room for House {
         Self { bench: Bench::new(to), known: RefCell::default(), answers, reads: OnceCell::new() }
     }
 
-    fn oldest(&self) -> Option<Instant> {
-        self.bench.oldest()
-    }
-
-    fn idle(&self) -> usize {
-        self.bench.idle()
-    }
-
-    fn close_oldest(&self) {
-        self.bench.close_oldest();
-    }
-
-    fn shut(&self) {
-        self.bench.shut();
+    fn idlers(&self) -> Option<&dyn Idlers> {
+        Some(&*self.bench)
     }
 }
 
@@ -99,7 +86,6 @@ fn house(visit: &Visit) -> Rc<House> {
 /// # Errors
 /// When its connection breaks, or its backend's while it is in use: the client has lost its connection then, as it would have without the pool.
 pub async fn serve(client: TcpStream, visit: Visit) -> io::Result<()> {
-    client.set_nodelay(true)?;
     let house = house(&visit);
     let mut relay = relay::Relay::new(client, visit, house);
     let served = relay.run().await;

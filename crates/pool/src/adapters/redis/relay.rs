@@ -22,7 +22,7 @@ use super::input::{Input, Next};
 use super::session::{Changed, Session, Verdict};
 use crate::adapters::Visit;
 use crate::adapters::bench::Kept;
-use crate::adapters::pump::{poll_drain, poll_fill};
+use crate::adapters::pump::{poll_drain, poll_fill, sleep};
 use crate::ledger::Ledger;
 
 /// As much may wait to be written before no more is read.
@@ -102,7 +102,7 @@ impl Relay {
                 biased;
                 turn = poll_fn(|cx| self.poll_turn(cx)) => turn?,
                 () = ends(here.as_mut()), if !self.gone => self.hang_up(),
-                () = sleep(until), if until.is_some() => return Ok(()),
+                () = sleep(until) => return Ok(()),
             }
         }
     }
@@ -344,12 +344,6 @@ async fn ends(here: Option<&mut watch::Receiver<()>>) {
     match here {
         Some(here) => while here.changed().await.is_ok() {},
         None => std::future::pending().await,
-    }
-}
-
-async fn sleep(until: Option<Instant>) {
-    if let Some(until) = until {
-        tokio::time::sleep_until(until.into()).await;
     }
 }
 

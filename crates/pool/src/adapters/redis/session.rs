@@ -228,7 +228,12 @@ impl Session {
             _ => {}
         }
         let Some(Expect::Change(change)) = self.expects.pop_front() else { return Some(None) };
-        Some(Some(self.changed(change, !value.is_error())))
+        let queued = value.line == b"+QUEUED";
+        if queued {
+            // In a transaction that was thought to have ended.
+            self.kept = self.kept.or(Some("a setting changed within MULTI"));
+        }
+        Some(Some(self.changed(change, !value.is_error() && !queued)))
     }
 
     fn changed(&mut self, change: Change, agreed: bool) -> Changed {

@@ -13,13 +13,17 @@ use tokio::sync::oneshot;
 use super::super::guests::Guests;
 use super::*;
 use crate::destination::{Destination, Key};
-use crate::keeper::{Backends, Gone};
+use crate::keeper::{Backends, Gone, Lease};
 use crate::pool::Admission;
 
 struct Never;
 
 impl Backends for Never {
-    fn connect<'a>(&'a self, _: &'a Destination, _: Instant) -> Connect<'a> {
+    fn connect<'a>(
+        &'a self,
+        _: &'a Destination,
+        _: Instant,
+    ) -> Pin<Box<dyn Future<Output = Result<Lease, NoConnection>> + 'a>> {
         Box::pin(std::future::pending())
     }
 }
@@ -31,7 +35,7 @@ fn guests(settings: &str) -> (Guests, Pass) {
     let egress: nearpath_types::Egress = format!("log:514 writes=async {settings}").parse().unwrap();
     let key = Key { owner: "f".into(), to: egress.to(), identity: String::new(), epoch: 1 };
     let stands = Ipv4Addr::new(10, 61, 0, 2);
-    let to = Destination { egress, stands, key, secrets: BTreeMap::new() };
+    let to = Destination { egress, stands: stands.into(), key, secrets: BTreeMap::new() };
     let (function, secrets) = ("f".parse().unwrap(), BTreeMap::new());
     let who = Admission { instance: InstanceId(1), function, chain: None, eip: EIP, egress: Vec::new(), secrets };
     let mut guests = Guests::default();
@@ -51,7 +55,7 @@ fn later(stream: TcpStream) -> (oneshot::Sender<()>, Connect<'static>) {
     let (let_in, waits) = oneshot::channel();
     let connect = async move {
         let _ = waits.await;
-        Ok(Lease { stream, gone: Gone::then(|| {}) })
+        Ok(Socket::plain(Lease { stream, gone: Gone::then(|| {}) }))
     };
     (let_in, Box::pin(connect))
 }
@@ -171,6 +175,35 @@ async fn no_more_is_held_than_its_bound() {
             () = filling => {}
         }
         assert_eq!(carrier.held.len(), MOST);
+    })
+    .await;
+}
+
+/// A server that says its end, reads nothing, and dies: its machine has not confirmed what was written.
+#[tokio::test]
+async fn a_reset_confirms_nothing() {
+    within(async {
+        const MUCH: usize = 900_000; // more than is taken in for a program that does not read
+        let (_guests, pass) = guests("flush=20s");
+        let ledger = Ledger::default();
+        let ((mut function, node), (out, mut server)) = (pair().await, pair().await);
+        let (let_in, connect) = later(out);
+        let_in.send(()).unwrap();
+        let writes = async {
+            server.shutdown().await.unwrap();
+            let (more, many) = (vec![b'x'; MUCH], MUCH as u64);
+            function.write_all(&more).await.unwrap();
+            drop(function);
+            while ledger.sent.get() < many {
+                tokio::time::sleep(LOOK).await;
+            }
+            tokio::time::sleep(LOOK * 3).await; // it has looked, and waits
+            server.set_zero_linger().unwrap();
+            drop(server);
+        };
+        let (run, ()) = tokio::join!(Carrier::new(&node, &pass, &ledger).run(connect), writes);
+        let lost = run.expect_err("what was reset was not delivered");
+        assert!(lost.taken && lost.gone, "{lost:?}");
     })
     .await;
 }

@@ -84,3 +84,29 @@ fn what_has_ended_on_its_tray_is_closed_and_another_takes_its_place() {
         assert!(keeper.taken(&to, socket).is_some());
     });
 }
+
+#[test]
+fn clerks_that_come_at_once_find_one_each_and_tell_later() {
+    run(async {
+        let ((server, port), keeper) = (Server::start().await, Keeper::start());
+        let to = to(port, "max=9 warm=3");
+        keeper.expect(&to);
+        let id = keeper.id(&to.key).unwrap();
+        keeper.stock.borrow_mut().expects(Instant::now(), id, 3);
+        keeper.act();
+        let tray = keeper.tray(&to).unwrap();
+        eventually("three lie ready", async || tray.len() == 3).await;
+        let found: Vec<_> = std::iter::from_fn(|| tray.take()).collect();
+        assert_eq!((found.len(), server.0.borrow().len()), (3, 3));
+        let other = get(&*asks(&keeper, "f"), &to).await.unwrap();
+        let theirs: Vec<_> = found.iter().map(|(socket, _)| *socket).collect();
+        let own: Vec<_> = found.into_iter().map(|(_, own)| std::net::TcpStream::from(own)).collect();
+        let names: Vec<_> = own.iter().map(|own| own.local_addr().unwrap()).collect();
+        assert!(!names.contains(&other.stream.local_addr().unwrap()), "the clerks' are others");
+        for (socket, name) in theirs.iter().zip(&names).rev() {
+            let lease = keeper.taken(&to, *socket).unwrap();
+            assert_eq!(lease.stream.local_addr().unwrap(), *name);
+        }
+        assert_eq!(keeper.report(Instant::now())[0].stale, 0);
+    });
+}

@@ -8,7 +8,8 @@ use super::names::{COMPUTE, HARMLESS, LEAVE_NOTHING, RESTORED, SESSION_FUNCTIONS
 pub(in super::super) struct Judgement {
     /// Why the client has to keep its backend.
     pub(in super::super) pin: Option<&'static str>,
-    /// It calls functions that nothing is known of: the backend is cleaned before it serves anybody else.
+    /// It makes things that may be temporary without saying so, or calls functions that nothing is known of: the backend is cleaned before it serves
+    /// anybody else.
     pub(in super::super) leaves: bool,
     /// The text is a single `DEALLOCATE` of this name.
     pub(in super::super) deallocates: Option<Vec<u8>>,
@@ -33,6 +34,12 @@ pub(in super::super) fn judge(text: &[u8], reported: impl Fn(&str) -> bool) -> J
         judgement.deallocates = deallocated(rest);
     }
     judgement
+}
+
+/// Whether a text may ask for a number that its session has drawn from a sequence.
+pub(in super::super) fn names_numbers(text: &[u8]) -> bool {
+    let named = |word: &[u8]| word.eq_ignore_ascii_case(b"currval") || word.eq_ignore_ascii_case(b"lastval");
+    text.windows(7).any(named)
 }
 
 fn pin(statement: &[Token<'_>], reported: impl Fn(&str) -> bool) -> Option<&'static str> {
@@ -72,12 +79,14 @@ fn set(rest: &[Token<'_>], reported: impl Fn(&str) -> bool) -> Option<&'static s
         rest => rest,
     };
     let [first, after @ ..] = rest else { return None };
+    // `SET a.b`: a qualified name is an extension's, or anybody's, even `local.b`.
+    if after.first() == Some(&Token::Mark(b'.')) {
+        return Some("SET");
+    }
     if ["local", "transaction", "constraints"].iter().any(|name| first.is(name)) {
         return None;
     }
-    // `SET a.b`: a qualified name is an extension's.
     let name = match first {
-        _ if after.first() == Some(&Token::Mark(b'.')) => "",
         time if time.is("time") => "TimeZone",
         names if names.is("names") => "client_encoding",
         schema if schema.is("schema") => "search_path",
@@ -98,7 +107,9 @@ fn anywhere(statement: &[Token<'_>]) -> Option<&'static str> {
         if called && SESSION_FUNCTIONS.iter().any(|name| token.is(name)) {
             return Some("session function");
         }
-        if token.is("set_config") && !is_local(&statement[at + 1..]) {
+        let sets = token.is("set_config") && !is_local(&statement[at + 1..]);
+        // An update of this view sets what it shows.
+        if sets || token.is("pg_settings") && statement.iter().any(|other| other.is("update")) {
             return Some("SET");
         }
         let temporary =
@@ -124,17 +135,22 @@ fn is_local(arguments: &[Token<'_>]) -> bool {
     })
 }
 
-/// Whether a statement calls what nothing is known of.
+/// Whether a statement makes what may be temporary, or calls what nothing is known of.
 fn leaves(statement: &[Token<'_>]) -> bool {
-    let computes = match statement[0] {
-        Token::Word(first) => is_one_of(first, &COMPUTE),
-        first => first == Token::Mark(b'('),
-    };
-    computes
-        && statement.windows(2).enumerate().any(|(at, two)| {
+    makes(statement)
+        || statement.windows(2).enumerate().any(|(at, two)| {
             let call = matches!(two, [Token::Word(_) | Token::Quoted(_), Token::Mark(b'(')]);
             call && !is_harmless(&two[0]) && !names_a_table(&statement[..at])
         })
+}
+
+/// `CREATE`, `EXPLAIN ANALYZE CREATE … AS`, `SELECT … INTO`: what they make is temporary where `search_path` begins with `pg_temp`, and that can be set
+/// for one transaction, in words that nobody reads.
+fn makes(statement: &[Token<'_>]) -> bool {
+    let begins = |name| statement[0].is(name);
+    let creates = begins("create") || begins("explain") && statement.iter().any(|token| token.is("create"));
+    let selects_into = |two: &[Token<'_>]| two[1].is("into") && !two[0].is("insert") && !two[0].is("merge");
+    creates || statement.windows(2).any(selects_into)
 }
 
 fn is_harmless(token: &Token<'_>) -> bool {
@@ -189,7 +205,8 @@ mod tests {
             "SELECT set_config('app.user', $1, true)",
             "SELECT pg_advisory_xact_lock(1)",
             "DECLARE c CURSOR FOR SELECT 1; FETCH 5 FROM c; CLOSE c",
-            "CREATE TABLE a (id int primary key, v varchar(10)); LOCK TABLE a; COPY a (id) FROM STDIN; PREPARE TRANSACTION 'x'",
+            "ALTER TABLE a ADD b varchar(10); LOCK TABLE a; COPY a (id) FROM STDIN; PREPARE TRANSACTION 'x'",
+            "MERGE INTO a USING b ON true WHEN MATCHED THEN DELETE",
             "-- LISTEN x\nSELECT $$ LISTEN y; $$ /* SET z = 1 */",
             "SELECT pg_advisory_unlock_all(); CLOSE ALL; UNLISTEN *; RESET ALL;",
         ] {
@@ -210,6 +227,9 @@ mod tests {
             ("SET standard_conforming_strings = off", "SET"),
             ("SET SESSION AUTHORIZATION x", "SET"),
             ("SET ROLE x", "SET"),
+            ("SET local.a = 'x'", "SET"),
+            ("SET SESSION transaction.a TO 'x'", "SET"),
+            ("UPDATE pg_settings SET setting = '1MB' WHERE name = 'work_mem'", "SET"),
             ("SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY", "SET SESSION CHARACTERISTICS"),
             ("SELECT set_config('a.b', 'c', false)", "SET"),
             ("SELECT set_config('a.b', f(true), $1), true", "SET"),
@@ -232,8 +252,18 @@ mod tests {
     }
 
     #[test]
-    fn functions_that_are_not_known_may_leave_something() {
-        for text in ["SELECT mine(1)", "SELECT * FROM shop.mine(1)", "SELECT \"count\"(1)", "UPDATE a SET b = mine()"] {
+    fn what_is_made_and_functions_that_are_not_known_may_leave_something() {
+        for text in [
+            "SELECT mine(1)",
+            "SELECT * FROM shop.mine(1)",
+            "SELECT \"count\"(1)",
+            "UPDATE a SET b = mine()",
+            "DECLARE c CURSOR FOR SELECT mine()",
+            "ALTER TABLE a ADD b int DEFAULT mine()",
+            "CREATE TABLE a (id int)",
+            "EXPLAIN ANALYZE CREATE TEMP TABLE a AS SELECT 1",
+            "SELECT 1 AS a INTO b",
+        ] {
             let judgement = judged(text);
             assert!(judgement.leaves && judgement.pin.is_none(), "{text}");
         }
@@ -246,6 +276,12 @@ mod tests {
         assert_eq!(freed("deallocate prepare \"A\"\"b\";"), Some(b"A\"b".to_vec()));
         assert_eq!(freed("DEALLOCATE ALL"), None);
         assert_eq!(freed("DEALLOCATE a; SELECT 1"), None);
+    }
+
+    #[test]
+    fn who_asks_for_a_number_is_seen() {
+        assert!(names_numbers(b"SELECT pg_catalog.\"lastval\"()") && names_numbers(b"SELECT CurrVal('s')"));
+        assert!(!names_numbers(b"SELECT nextval('s')") && !names_numbers(b""));
     }
 
     proptest! {

@@ -5,5 +5,5 @@ mod judge;
 mod lex;
 mod names;
 
-pub(super) use judge::{Judgement, judge};
+pub(super) use judge::{Judgement, judge, names_numbers};
 pub(super) use names::RESTORED;

@@ -148,9 +148,12 @@ impl Talk {
         }
     }
 
-    /// Restores the client's settings at a backend that it has just got. As any simple query that ends the statement without a name there, which another
-    /// client may have prepared with the same text.
-    pub(super) fn arrive(&mut self, facts: &mut Facts, to_backend: &mut BytesMut) {
+    /// Restores the client's settings at a backend that it has just got, where `first` is the first that it has to say. As any simple query that ends the
+    /// statement without a name there, which another client may have prepared with the same text.
+    ///
+    /// Who begins by asking for the last number of a sequence drew none in this transaction: what the server would say is another client's. Now it is an
+    /// error.
+    pub(super) fn arrive(&mut self, first: Option<&Piece>, facts: &mut Facts, to_backend: &mut BytesMut) {
         let differs =
             |name: &&str| matches!((self.values.get(*name), facts.values.get(*name)), (Some(a), Some(b)) if a != b);
         let calls: Vec<String> = RESTORED
@@ -158,12 +161,26 @@ impl Talk {
             .filter(differs)
             .map(|name| format!("pg_catalog.set_config('{name}', {}, false)", literal(&self.values[name])))
             .collect();
-        if calls.is_empty() {
-            return;
+        let restores = (!calls.is_empty()).then(|| format!("SELECT {}", calls.join(", ")));
+        let forgets = first.is_some_and(|first| self.asks_for_numbers(first)).then(|| "DISCARD SEQUENCES".to_owned());
+        for order in restores.into_iter().chain(forgets) {
+            facts.forgets_unnamed();
+            words::message(to_backend, b'Q', |out| words::text(out, order.as_bytes()));
+            self.queue.push(Expect::Restored);
         }
-        facts.forgets_unnamed();
-        words::message(to_backend, b'Q', |out| words::text(out, format!("SELECT {}", calls.join(", ")).as_bytes()));
-        self.queue.push(Expect::Restored);
+    }
+
+    fn asks_for_numbers(&self, piece: &Piece) -> bool {
+        let (Piece::Whole(message) | Piece::Start(message)) = piece else { return false };
+        match (message[0], &message[HEAD..]) {
+            (b'Q' | b'P', body) => sql::names_numbers(body),
+            (b'B', body) => {
+                let name = text(body).and_then(|(_, rest)| text(rest)).map(|(name, _)| name);
+                let statement = name.and_then(|name| self.names.get(name));
+                statement.is_some_and(|statement| sql::names_numbers(&statement.body))
+            }
+            _ => false,
+        }
     }
 
     /// Passes on what the client says. `facts` are the backend's that it has.

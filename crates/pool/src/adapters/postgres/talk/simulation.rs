@@ -289,7 +289,7 @@ impl Pool {
                     continue;
                 }
                 let mut backend = self.free.remove(0);
-                client.talk.arrive(&mut backend.facts, &mut to_backend);
+                client.talk.arrive(None, &mut backend.facts, &mut to_backend);
                 client.backend = Some(backend);
             }
             let backend = client.backend.as_mut().unwrap();

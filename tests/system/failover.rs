@@ -1,0 +1,225 @@
+//! A database whose place is taken by another one, at its address or at its name: calls go on as soon as plain connections would.
+
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use nearpath_kernel::devices::Devices;
+use nearpath_testkit::{eventually, need_root, program, skip};
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::database::Database;
+use crate::egress::{run, runner};
+use crate::house::House;
+use crate::outside::{MACHINE, Redis, on_a_machine};
+
+/// The other machine's address.
+const OTHER: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 8);
+/// A name that means the one or the other.
+const NAME: &str = "db.shop.internal";
+/// A statement of a session's own, as a call does that opens one and closes it.
+const ONCE: &str = "session = pg.Session(*at)\nsaid = session.ask('SELECT name()')\nsession.close()";
+
+/// A function that runs what it is sent and knows a client of PostgreSQL, `pg`.
+pub(crate) fn client(folder: &Path, egress: &str) -> Value {
+    let spec = runner(folder, "goes", egress);
+    std::fs::write(folder.join("fn-goes/pg.py"), include_str!("pg.py")).unwrap();
+    spec
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind((MACHINE, 0)).unwrap().local_addr().unwrap().port()
+}
+
+/// Opens a session and says `SELECT name()` in it.
+fn once(to: impl std::fmt::Display, port: u16) -> String {
+    format!("import pg\nat = ('{to}', {port})\n{ONCE}")
+}
+
+/// Sixteen clients at a time, in a call each; none is refused, and each hears this.
+async fn all_hear(house: &House, code: &str, name: &str) {
+    let calls = futures_util::future::join_all((0..16).map(|_| run(house, "goes", code))).await;
+    assert!(calls.iter().all(|said| *said == format!("['{name}']")), "{calls:?}\n{}", house.log());
+}
+
+#[tokio::test]
+async fn another_server_at_the_same_address() {
+    need_root!();
+    on_a_machine();
+    let port = free_port();
+    let (Some(mut first), Some(mut second)) =
+        (Database::make("first", MACHINE, port).await, Database::make("second", MACHINE, port).await)
+    else {
+        skip!("needs PostgreSQL")
+    };
+    first.start().await;
+    let folder = tempfile::tempdir().unwrap();
+    let house = House::start_in(folder.path(), &[]).await;
+    let egress = format!("{MACHINE}:{port} protocol=postgres user=postgres max=3 wait=30s");
+    house.deploy_ready(&client(folder.path(), &egress)).await;
+    let once = once(MACHINE, port);
+    let keep = format!(
+        "import builtins, pg\nbuiltins.kept = pg.Session('{MACHINE}', {port})\nsaid = builtins.kept.ask('SELECT name()')"
+    );
+    let kept = "import builtins\nsaid = builtins.kept.ask('SELECT name()')";
+    assert_eq!(run(&house, "goes", &keep).await, "['first']", "{}", house.log());
+    all_hear(&house, &once, "first").await;
+    assert!((1..=3).contains(&first.sessions()), "some are kept: {}", first.sessions());
+
+    first.stop(Signal::KILL);
+    let down = run(&house, "goes", &once).await;
+    assert!(down.starts_with("08006") || down == "closed", "who comes in between is told: {down}");
+    second.start().await;
+    assert_eq!(run(&house, "goes", kept).await, "['second']", "a session between two statements does not notice");
+    all_hear(&house, &once, "second").await;
+    assert!(second.sessions() <= 3, "{}", second.sessions());
+}
+
+/// Words of nft(8) and ss(8), in the test's own network.
+fn says(program: &str, words: &str) -> Option<String> {
+    let output = Command::new(program).args(words.split_whitespace()).output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// A server's machine loses its power: its connections are gone, and nobody was told. Whether that can be played here.
+fn vanishes(server: &mut Database, port: u16) -> bool {
+    let mute = format!(
+        "add table ip mute; add chain ip mute out {{ type filter hook output priority 0; }}; add rule ip mute out tcp sport {port} drop"
+    );
+    let muted = says("nft", &mute).is_some();
+    server.stop(Signal::KILL);
+    let gone = (0..100).any(|_| {
+        says("ss", &format!("-K -t -a sport = :{port}"))
+            .is_some_and(|_| says("ss", &format!("-H -t -a -n sport = :{port}")).is_some_and(|left| left.is_empty()))
+    });
+    muted && says("nft", "delete table ip mute").is_some() && gone
+}
+
+#[tokio::test]
+async fn another_server_at_the_address_of_one_that_vanished_without_a_word() {
+    need_root!();
+    on_a_machine();
+    let port = free_port();
+    let (Some(mut first), Some(mut second)) =
+        (Database::make("first", MACHINE, port).await, Database::make("second", MACHINE, port).await)
+    else {
+        skip!("needs PostgreSQL")
+    };
+    first.start().await;
+    let folder = tempfile::tempdir().unwrap();
+    let house = House::start_in(folder.path(), &[]).await;
+    let egress = format!("{MACHINE}:{port} protocol=postgres user=postgres max=3 wait=30s");
+    house.deploy_ready(&client(folder.path(), &egress)).await;
+    let once = once(MACHINE, port);
+    all_hear(&house, &once, "first").await;
+    assert!(first.sessions() > 0, "else this test shows nothing");
+    // Those that were used within the last seconds are not asked: they might fail, as a statement does that is under way.
+    tokio::time::sleep(std::time::Duration::from_secs(6)).await;
+    if !vanishes(&mut first, port) {
+        skip!("needs nft, and ss that may end connections");
+    }
+    second.start().await;
+    all_hear(&house, &once, "second").await;
+    assert!(second.sessions() <= 3, "{}", second.sessions());
+}
+
+/// A file of names that the house has in the place of the machine's.
+struct Names(PathBuf);
+
+impl Names {
+    fn new(folder: &Path, meaning: Ipv4Addr) -> Self {
+        let names = Self(folder.join("hosts"));
+        names.mean(meaning);
+        names
+    }
+
+    /// In its place, for it is mounted.
+    fn mean(&self, meaning: Ipv4Addr) {
+        std::fs::write(&self.0, format!("127.0.0.1 localhost\n{meaning} {NAME}\n")).unwrap();
+    }
+
+    async fn house(&self, folder: &Path) -> House {
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", "mount --bind \"$0\" /etc/hosts && exec \"$@\""]);
+        command.arg(&self.0).arg(program("nearpath"));
+        let mut house = House::spawn(command, folder, &[]);
+        house.until_ready().await;
+        house
+    }
+}
+
+/// Two servers on two machines.
+async fn two(port: u16) -> Option<(Database, Database)> {
+    let mut devices = Devices::open().unwrap();
+    let loopback = devices.index("lo").unwrap();
+    devices.address(loopback, (OTHER.into(), 32)).unwrap();
+    let (mut first, mut second) =
+        (Database::make("first", MACHINE, port).await?, Database::make("second", OTHER, port).await?);
+    first.start().await;
+    second.start().await;
+    Some((first, second))
+}
+
+#[tokio::test]
+async fn a_name_that_means_another_server_once_the_first_is_dead() {
+    need_root!();
+    on_a_machine();
+    let port = free_port();
+    let Some((mut first, second)) = two(port).await else { skip!("needs PostgreSQL") };
+    let folder = tempfile::tempdir().unwrap();
+    let names = Names::new(folder.path(), MACHINE);
+    let house = names.house(folder.path()).await;
+    let egress = format!("{NAME}:{port} protocol=postgres user=postgres max=3 wait=30s");
+    house.deploy_ready(&client(folder.path(), &egress)).await;
+    all_hear(&house, &once(NAME, port), "first").await;
+    first.stop(Signal::KILL);
+    let down = run(&house, "goes", &once(NAME, port)).await;
+    assert!(down.starts_with("08006") || down == "closed", "{down}");
+    names.mean(OTHER);
+    all_hear(&house, &once(NAME, port), "second").await;
+    assert!(second.sessions() <= 3, "{}", second.sessions());
+}
+
+#[tokio::test]
+async fn a_name_that_means_another_server_while_the_first_still_answers() {
+    need_root!();
+    on_a_machine();
+    let port = free_port();
+    let Some((first, second)) = two(port).await else { skip!("needs PostgreSQL") };
+    let folder = tempfile::tempdir().unwrap();
+    let names = Names::new(folder.path(), MACHINE);
+    let house = names.house(folder.path()).await;
+    let egress = format!("{NAME}:{port} protocol=postgres user=postgres max=3 wait=30s");
+    house.deploy_ready(&client(folder.path(), &egress)).await;
+    all_hear(&house, &once(NAME, port), "first").await;
+    names.mean(OTHER);
+    let moved = async || run(&house, "goes", &once(NAME, port)).await == "['second']";
+    eventually("the name is asked for again", moved).await;
+    all_hear(&house, &once(NAME, port), "second").await;
+    eventually("nothing is kept at the first one", async || first.sessions() == 0).await;
+    assert!(second.sessions() <= 3, "{}", second.sessions());
+}
+
+#[tokio::test]
+async fn a_redis_that_starts_anew_is_not_noticed() {
+    need_root!();
+    on_a_machine();
+    let folder = tempfile::tempdir().unwrap();
+    let Some(redis) = Redis::start(folder.path(), "sesame").await else { skip!("needs redis-server") };
+    let port = redis.port;
+    let house = House::start_in(folder.path(), &[]).await;
+    let secret = serde_json::json!({ "name": "door", "value": "sesame" }).to_string();
+    assert!(house.ask(http::Method::POST, "/system/secrets", secret).await.status().is_success());
+    let egress = format!("{MACHINE}:{port} protocol=redis password=secret:door max=2");
+    house.deploy_ready(&runner(folder.path(), "goes", &egress)).await;
+    let ask = "kept.sendall(b'PING\\r\\n')\nsaid = kept.recv(99)";
+    let open =
+        format!("import builtins\nkept = builtins.kept = socket.create_connection(('{MACHINE}', {port}), 20)\n{ask}");
+    let again = format!("import builtins\nkept = builtins.kept\n{ask}");
+    assert_eq!(run(&house, "goes", &open).await, "b'+PONG\\r\\n'", "{}", house.log());
+    drop(redis); // killed
+    let Some(_anew) = Redis::start_at(folder.path(), "sesame", port).await else { unreachable!("it was there before") };
+    assert_eq!(run(&house, "goes", &again).await, "b'+PONG\\r\\n'", "{}", house.log());
+    assert_eq!(run(&house, "goes", &open).await, "b'+PONG\\r\\n'", "{}", house.log());
+}
