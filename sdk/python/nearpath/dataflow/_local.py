@@ -11,17 +11,17 @@ import shutil
 import signal
 import socket
 import sys
-import tempfile
-import threading
 import time
 import traceback
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from . import _native
-from ._graph import Graph, Stage, Topology
+from ._graph import Graph, Topology
+from ._place import folder, stopped_by_signals
 from ._report import PATH, Progress, Report, StageReport
+from ._results import Results
 from ._run import Line, Plan, main
 
 TICK = 0.1
@@ -90,7 +90,6 @@ class Local:
         self.report = Report(stages={name: StageReport(stage.workers) for name, stage in graph.stages.items()})
         edges = sum(port["type"] == "tcp" for worker in self.workers.values() for port in worker["outputs"])
         self.report.paths = {PATH: edges}
-        self.results: dict[str, list[str]] = {}
         self.members: dict[str, Member] = {}
         totals = [stage.total for stage in graph.stages.values() if not stage.before and stage.total]
         self.progress = Progress(sum(totals) if totals else None)
@@ -99,14 +98,15 @@ class Local:
     def run(self) -> Job:
         """Until it is through. Whatever happens, no process stays, and no folder that was not asked for."""
         self.began = time.monotonic()
-        with _folder(self.settings.folder) as self.folder, _stopped_by_signals():
+        with folder(self.settings.folder) as self.folder, stopped_by_signals():
             self.remember()
+            self.results = Results(self.folder)
             self.checkpoints = _native.Checkpoints(os.path.join(self.folder, "checkpoints"))
             try:
                 while not self.try_once():
                     pass
                 self.report.seconds = time.monotonic() - self.began
-                return Job(self.take_results(), self.report)
+                return Job(self.results.take(self.workers), self.report)
             finally:
                 self.stop()
                 self.clear_line()
@@ -144,7 +144,7 @@ class Local:
         manifest = json.loads(self.checkpoints.latest() or '{"number": 0, "finished": []}')
         self.done, self.checkpoint = frozenset(manifest["finished"]), int(manifest["number"])
         self.pending, self.since = 0, time.monotonic()
-        self.recall_results()
+        self.results.recall()
         plan = Plan(
             self.folder, secrets.token_bytes(32), self.settings.window, self.settings.spill, self.settings.patience,
             self.attempt, self.checkpoint, self.done,
@@ -252,8 +252,7 @@ class Local:
             self.complete_checkpoint()
         elif "finished" in message:
             member.said, member.finished = message["finished"], True
-            if message["result"]:
-                self.results[member.name] = message["result"]
+            self.results.add(member.name, message["result"])
             self.complete_checkpoint()
         elif "failed" in message:
             member.failed = message
@@ -327,36 +326,10 @@ class Local:
             return
         saved = [member.name for member in members if member.saved == self.pending]
         finished = [name for name in self.workers if name not in saved]
-        self.write_results()
+        self.results.save()
         self.checkpoints.complete(self.pending, saved, finished)
         self.checkpoint, self.pending, self.since = self.pending, 0, time.monotonic()
         self.report.checkpoints += 1
-
-    # Results: files that belong where they are named only once the whole job is through.
-
-    def write_results(self) -> None:
-        beside = os.path.join(self.folder, "results.new")
-        with open(beside, "w") as file:
-            json.dump(self.results, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, os.path.join(self.folder, "results"))
-
-    def recall_results(self) -> None:
-        with contextlib.suppress(FileNotFoundError), open(os.path.join(self.folder, "results")) as file:
-            self.results.update(json.load(file))
-
-    def take_results(self) -> list[Any]:
-        items: list[Any] = []
-        for name in self.workers:
-            if name in self.results:
-                made, place = self.results[name]
-                shutil.move(made, f"{place}.new")  # another disk, perhaps
-                os.replace(f"{place}.new", place)
-                if os.path.dirname(place) == self.folder:
-                    with open(place, "rb") as file:
-                        items += _native.decode(file.read())
-        return items
 
     # The line that says how far it is.
 
@@ -383,35 +356,3 @@ class Local:
         if self.shows():
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
-
-
-@contextlib.contextmanager
-def _folder(asked: str | None) -> Iterator[str]:
-    if asked is None:
-        made = tempfile.mkdtemp(prefix="nearpath-dataflow-")
-        try:
-            yield made
-        finally:
-            shutil.rmtree(made, ignore_errors=True)
-        return
-    own = os.path.join(os.path.abspath(asked), "nearpath-job")  # what else lies in the folder is not this job's
-    os.makedirs(own, mode=0o700, exist_ok=True)
-    yield own
-    shutil.rmtree(own, ignore_errors=True)  # it is through: nothing to go on from
-
-
-@contextlib.contextmanager
-def _stopped_by_signals() -> Iterator[None]:
-    """SIGTERM ends a job as Ctrl-C does: with all its processes."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(number: int, _: object) -> None:
-        raise SystemExit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
