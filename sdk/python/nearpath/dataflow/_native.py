@@ -16,3 +16,4 @@ encode = _nearpath.dataflow.encode
 expand = _nearpath.dataflow.expand
 picture = _nearpath.dataflow.picture
 share = _nearpath.dataflow.share
+shares = _nearpath.dataflow.shares

@@ -122,7 +122,8 @@ def _written(batches: list[Batch], schema: Any) -> bytes:
 def _rows(batch: Batch, consumers: int) -> list[Any]:
     """Which rows each consumer gets: the share of each different key is computed once."""
     keys = batch.column(0).dictionary_encode(null_encoding="encode")
-    shares = pa.array([_native.share(key.as_py(), consumers) for key in keys.dictionary], pa.int32())
+    written = _native.shares(keys.dictionary.to_pylist(), consumers)
+    shares = pa.Array.from_buffers(pa.uint32(), len(keys.dictionary), [None, pa.py_buffer(written)])
     places = shares.take(keys.indices)
     return [pa.compute.indices_nonzero(pa.compute.equal(places, consumer)) for consumer in range(consumers)]
 

@@ -46,6 +46,18 @@ pub(crate) fn share(key: &Bound<'_, PyAny>, consumers: usize) -> PyResult<usize>
     Ok(value::share(&buffer, consumers))
 }
 
+/// The same of many keys: a number of 32 bits each.
+#[pyfunction]
+pub(crate) fn shares<'py>(keys: &Bound<'py, PyList>, consumers: usize) -> PyResult<Bound<'py, PyBytes>> {
+    let (mut buffer, mut shares) = (Vec::new(), Vec::with_capacity(keys.len() * 4));
+    for key in keys.iter() {
+        buffer.clear();
+        write_key(&mut buffer, &key)?;
+        shares.extend_from_slice(&(value::share(&buffer, consumers) as u32).to_ne_bytes());
+    }
+    Ok(PyBytes::new(keys.py(), &shares))
+}
+
 pub(super) fn write(buffer: &mut Vec<u8>, item: &Bound<'_, PyAny>) -> PyResult<()> {
     put(buffer, item, Form::Exact, 0)
 }
