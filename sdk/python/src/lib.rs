@@ -7,6 +7,7 @@
 
 mod ask;
 mod buffer;
+mod dataflow;
 mod error;
 mod messages;
 mod party;
@@ -37,6 +38,7 @@ fn _nearpath(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(party::notify, module)?)?;
     module.add_function(wrap_pyfunction!(party::publish, module)?)?;
     module.add_function(wrap_pyfunction!(serve::serve, module)?)?;
+    dataflow::add_to(module)?;
     let after = PyDict::new(module.py());
     after.set_item("after_in_child", wrap_pyfunction!(party::forked, module)?)?;
     module.py().import("os")?.call_method("register_at_fork", (), Some(&after)).map(drop)

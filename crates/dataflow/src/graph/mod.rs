@@ -1,0 +1,67 @@
+//! Stages and edges: what `source >> map >> reduce_by_key >> sink` builds.
+//!
+//! A stage is one piece of code that several workers run. [`Graph::expand`] makes the workers, `STAGE.NUMBER`, and the streams
+//! between them.
+
+mod expand;
+mod picture;
+#[cfg(test)]
+mod tests;
+
+use serde::{Deserialize, Serialize};
+
+use crate::topology::How;
+
+/// A job as its author thinks of it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Graph {
+    /// In any order.
+    pub stages: Vec<Stage>,
+    /// Without cycles.
+    pub edges: Vec<Edge>,
+}
+
+/// Code, and how many run it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Stage {
+    /// Nobody else's in this graph.
+    pub name: String,
+    /// How many workers; at least 1.
+    #[serde(default = "one")]
+    pub workers: usize,
+}
+
+/// From a stage to another.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Edge {
+    /// The producers' stage.
+    pub from: String,
+    /// The consumers'.
+    pub to: String,
+    /// Which consumer an item goes to.
+    pub how: How,
+    /// Whether batches for which there is no room go to disk.
+    #[serde(default)]
+    pub spill: bool,
+}
+
+fn one() -> usize {
+    1
+}
+
+impl Graph {
+    /// From JSON.
+    ///
+    /// # Errors
+    /// Text that is not a graph, with line and column.
+    pub fn from_json(text: &str) -> Result<Self, serde_json::Error> {
+        serde_json::from_str(text)
+    }
+
+    fn stage(&self, name: &str) -> Option<&Stage> {
+        self.stages.iter().find(|stage| stage.name == name)
+    }
+}

@@ -1,0 +1,157 @@
+//! Workers and what goes between them: what a job is made of when it starts.
+//!
+//! This is the published form (Moyer, *Punching Holes in the Cloud*, Virginia Tech 2021): each worker has a `name`, `inputs` and
+//! `outputs`, each of these a `type`: `tcp`, another worker, or one of the user's own. Names of further fields are nearpath's.
+
+mod check;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+pub use check::{Flaw, Flaws, Limits};
+pub(crate) use check::{cycle, names};
+
+/// All workers of a job.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Topology {
+    /// In any order.
+    pub workers: Vec<Worker>,
+}
+
+/// One worker: a process, or a function.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Worker {
+    /// Nobody else's in this job: letters, digits, `-`, `_` and `.`.
+    pub name: String,
+    /// Which code it runs; its own name where nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stage: Option<String>,
+    /// Where its items come from.
+    pub inputs: Vec<Port>,
+    /// Where they go.
+    pub outputs: Vec<Port>,
+}
+
+/// One input or output.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type")]
+pub enum Port {
+    /// A stream from or to another worker, which names this one in turn. The path that carries it is not said here.
+    #[serde(rename = "tcp")]
+    Tcp(Stream),
+    /// The user's: the worker's `input` or `output` is called with these fields.
+    #[serde(untagged)]
+    Own(Own),
+}
+
+/// The other end of a stream.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Stream {
+    /// The other worker.
+    pub worker: String,
+    /// Of an output: which of the worker's outputs of one group an item goes to.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub how: How,
+    /// Of an output: outputs of one group share the items; every group gets them all. The other worker's stage where nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+    /// Of an output: whether batches for which there is no room go to disk, so that their producer need not wait.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub spill: bool,
+}
+
+/// An input or output that is not a stream.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Own {
+    /// The user's word for it.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The user's fields.
+    #[serde(flatten)]
+    pub fields: Map<String, Value>,
+}
+
+/// Which worker of the next stage an item goes to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum How {
+    /// The one with the same number.
+    OneToOne,
+    /// All of them.
+    #[default]
+    Broadcast,
+    /// The one whose share of the keys has the item's: the first of a pair.
+    ByKey,
+    /// The only one.
+    Gather,
+    /// Each in turn, a batch at a time.
+    Spread,
+}
+
+impl How {
+    /// As it is written down.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::OneToOne => "one-to-one",
+            Self::Broadcast => "broadcast",
+            Self::ByKey => "by-key",
+            Self::Gather => "gather",
+            Self::Spread => "spread",
+        }
+    }
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+impl Topology {
+    /// From JSON.
+    ///
+    /// # Errors
+    /// Text that is not a topology, with line and column.
+    pub fn from_json(text: &str) -> Result<Self, serde_json::Error> {
+        serde_json::from_str(text)
+    }
+
+    /// The worker of that name.
+    pub fn worker(&self, name: &str) -> Option<&Worker> {
+        self.workers.iter().find(|worker| worker.name == name)
+    }
+}
+
+impl Worker {
+    /// Which code it runs.
+    pub fn stage(&self) -> &str {
+        self.stage.as_deref().unwrap_or(&self.name)
+    }
+
+    /// Whom it hears.
+    pub fn sources(&self) -> impl Iterator<Item = &Stream> {
+        self.inputs.iter().filter_map(Port::stream)
+    }
+
+    /// Whom it speaks to.
+    pub fn targets(&self) -> impl Iterator<Item = &Stream> {
+        self.outputs.iter().filter_map(Port::stream)
+    }
+}
+
+impl Port {
+    fn stream(&self) -> Option<&Stream> {
+        match self {
+            Self::Tcp(stream) => Some(stream),
+            Self::Own(_) => None,
+        }
+    }
+}
+
+impl Stream {
+    /// From or to that worker.
+    pub fn with(worker: &str) -> Self {
+        Self { worker: worker.to_owned(), how: How::default(), group: None, spill: false }
+    }
+}

@@ -1,0 +1,248 @@
+//! One worker: its streams on a thread of their own, and calls that wait for whoever runs the user's code.
+//!
+//! ```text
+//!  producers ──► edge::consume ─► Merge ─► receive ─► user's code ─► send ─► Outgoing ─► edge::produce ──► consumers
+//!                      ▲                                               │ no room, may spill
+//!                      └── acks: what receive has gone past            └────► Spill ────────┘
+//! ```
+//!
+//! Memory is bounded: what a consumer has not processed is at most its window on each edge, and what a producer holds is part of
+//! that same window.
+
+mod edge;
+mod shared;
+mod stats;
+#[cfg(test)]
+mod tests;
+
+use std::future::Future;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::task::JoinSet;
+
+use shared::Shared;
+pub use stats::{EdgeStats, Stats};
+
+/// How a worker gets a stream to another one. Both ends ask: who punches needs both.
+pub trait Connector: Send + Sync + 'static {
+    /// What carries the bytes, already as safe as it is going to be.
+    type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+
+    /// A stream to `peer`, which asks for the other end.
+    fn connect(&self, end: End, peer: &str) -> impl Future<Output = io::Result<Self::Stream>> + Send;
+}
+
+/// Which end of an edge is here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Who sends batches.
+    Producer,
+    /// Who gets them.
+    Consumer,
+}
+
+/// What a worker is told when it starts.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Orders {
+    /// Its name.
+    pub name: String,
+    /// Which attempt at the job this is.
+    pub attempt: u32,
+    /// Whom it hears.
+    pub inputs: Vec<Input>,
+    /// Whom it speaks to.
+    pub outputs: Vec<Output>,
+    /// Bytes that may be on their way on each input.
+    pub window: usize,
+    /// The checkpoint from which it goes on; 0: from the beginning.
+    #[serde(default)]
+    pub checkpoint: u64,
+    /// Where outputs spill to that may, and how many bytes each.
+    #[serde(default)]
+    pub spill: Option<SpillTo>,
+    /// Seconds in which every peer must be there.
+    pub patience: f64,
+}
+
+/// One stream that comes in.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Input {
+    /// Its producer.
+    pub from: String,
+    /// The last frame that is processed; `None` when the stream has ended.
+    pub processed: Option<u64>,
+}
+
+/// One stream that goes out.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Output {
+    /// Its consumer.
+    pub to: String,
+    /// The last frame that was sent.
+    pub sent: u64,
+    /// Whether it spills.
+    #[serde(default)]
+    pub spill: bool,
+}
+
+/// A place on disk.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SpillTo {
+    /// It exists.
+    pub folder: PathBuf,
+    /// Bytes, for each edge.
+    pub limit: u64,
+}
+
+/// Where a worker stands on its edges, at a barrier.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Positions {
+    /// In the order of the inputs: the last frame that is processed, or nothing where the stream has ended.
+    pub inputs: Vec<Option<u64>>,
+    /// In the order of the outputs: the last frame sent, the barrier itself.
+    pub outputs: Vec<u64>,
+}
+
+/// What comes next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Received {
+    /// Process this.
+    Batch {
+        /// Which of the inputs.
+        input: usize,
+        /// As the producer made it.
+        data: Bytes,
+    },
+    /// Hand it on ([`Worker::barrier`]) and write down what is known.
+    Barrier(u64),
+    /// All inputs have ended.
+    Ended,
+}
+
+/// Why a worker cannot go on.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "each says what it is")]
+pub enum Failure {
+    #[error("the stream with `{peer}` is gone: {why}; go on from the last checkpoint")]
+    Lost { peer: String, why: String },
+    #[error("`{peer}` gave up: {why}")]
+    Told { peer: String, why: String },
+    #[error("`{peer}` sent what it may not: {why}")]
+    Broken { peer: String, why: String },
+    #[error("{0}")]
+    Here(String),
+}
+
+/// The longest wait for peers to be told that this worker gives up.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// A worker whose streams are being made, or are there.
+pub struct Worker {
+    shared: Arc<Shared>,
+}
+
+impl Worker {
+    /// Begins to connect; calls wait for the streams as they need them. `connector` is made on the worker's own runtime.
+    ///
+    /// # Errors
+    /// No thread or no runtime.
+    pub fn start<C: Connector>(
+        orders: Orders,
+        connector: impl FnOnce() -> io::Result<C> + Send + 'static,
+    ) -> io::Result<Self> {
+        let shared = Arc::new(Shared::new(orders));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let edges = Arc::clone(&shared);
+        let run = move || runtime.block_on(run(edges, connector));
+        thread::Builder::new().name("edges".to_owned()).spawn(run)?;
+        Ok(Self { shared })
+    }
+
+    /// The next batch, fairly from all inputs; waits for it. The one before counts as processed now.
+    ///
+    /// # Errors
+    /// Whatever ended an edge.
+    pub fn receive(&self) -> Result<Received, Failure> {
+        self.shared.receive()
+    }
+
+    /// What was received is processed, though no more is asked for yet.
+    pub fn processed(&self) {
+        self.shared.finish_reading();
+    }
+
+    /// The barrier that begins here: for sources between two batches, and for all when no input is left.
+    pub fn due(&self) -> Option<u64> {
+        self.shared.due()
+    }
+
+    /// The job begins a checkpoint.
+    pub fn trigger(&self, checkpoint: u64) {
+        self.shared.trigger(checkpoint);
+    }
+
+    /// To one output; waits for room, or for the disk where the edge spills.
+    ///
+    /// # Errors
+    /// Whatever ended an edge; a batch that is longer than a frame.
+    pub fn send(&self, output: usize, batch: Bytes) -> Result<(), Failure> {
+        self.shared.send(output, batch)
+    }
+
+    /// Cuts all outputs here. Where the worker stands now belongs in its state.
+    ///
+    /// # Errors
+    /// Whatever ended an edge.
+    pub fn barrier(&self, checkpoint: u64) -> Result<Positions, Failure> {
+        self.shared.barrier(checkpoint)
+    }
+
+    /// Ends all outputs, and waits until their consumers have processed all.
+    ///
+    /// # Errors
+    /// Whatever ended an edge.
+    pub fn finish(&self) -> Result<(), Failure> {
+        self.shared.finish()
+    }
+
+    /// Tells all peers why this worker cannot go on. They have a second to hear it.
+    pub fn fail(&self, why: &str) {
+        self.shared.give_up(Failure::Here(why.to_owned()));
+        self.shared.wait_until_closed(FAREWELL);
+    }
+
+    /// What went over each edge, and how long was waited.
+    pub fn stats(&self) -> Stats {
+        self.shared.stats()
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.shared.give_up(Failure::Here("the worker ended before its streams".to_owned()));
+    }
+}
+
+/// All edges, until each is through or one fails.
+async fn run<C: Connector>(shared: Arc<Shared>, connector: impl FnOnce() -> io::Result<C>) {
+    let connector = match connector() {
+        Ok(connector) => Arc::new(connector),
+        Err(error) => return shared.give_up(Failure::Here(error.to_string())),
+    };
+    let mut edges = JoinSet::new();
+    for at in shared.open_inputs() {
+        edges.spawn(edge::consume(Arc::clone(&shared), Arc::clone(&connector), at));
+    }
+    for at in 0..shared.outputs() {
+        edges.spawn(edge::produce(Arc::clone(&shared), Arc::clone(&connector), at));
+    }
+    while edges.join_next().await.is_some() {}
+    shared.close();
+}

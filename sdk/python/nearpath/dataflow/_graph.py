@@ -1,0 +1,154 @@
+"""Stages, joined by `>>`."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, Self, TypeAlias
+
+from . import _native
+from ._workers import Collect, Each, Filter, FlatMap, Item, Lines, Map, ReduceByKey, Source, Worker
+
+How: TypeAlias = Literal["one-to-one", "by-key", "broadcast", "gather", "spread"]
+
+
+class Stage:
+    """Code that several workers run. `a >> b` has b read a, and is b."""
+
+    def __init__(
+        self,
+        worker: Callable[[], Worker],
+        workers: int = 1,
+        name: str | None = None,
+        reads: How | None = None,
+        total: int | None = None,
+    ) -> None:
+        self.worker, self.workers, self.name, self._reads, self.total = worker, workers, name, reads, total
+        self.before: list[tuple[Stage, How, bool]] = []
+
+    def __rshift__(self, other: "Stage") -> "Stage":
+        return other.after(self)
+
+    def after(self, other: "Stage", how: How | None = None, spill: bool = False) -> Self:
+        """Reads that stage: how its items are divided, and whether what has no room goes to disk."""
+        self.before.append((other, how or self._reads or self._usual(other), spill))
+        return self
+
+    def _usual(self, other: "Stage") -> How:
+        if self.workers == 1:
+            return "gather"
+        return "one-to-one" if self.workers == other.workers else "spread"
+
+
+class Graph:
+    """All stages that lead to these."""
+
+    def __init__(self, *ends: Stage) -> None:
+        self.stages: dict[str, Stage] = {}
+        self._names: dict[int, str] = {}
+        for stage in _upstream(ends):
+            name = stage.name or self._free(getattr(stage.worker, "stage_name", None) or "stage")
+            self._names[id(stage)] = name
+            self.stages.setdefault(name, stage)
+        self._order = _upstream(ends)
+
+    def _free(self, kind: str) -> str:
+        names = (kind if at == 1 else f"{kind}-{at}" for at in range(1, 1 << 30))
+        return next(name for name in names if name not in self._names.values())
+
+    def json(self) -> str:
+        """As nearpath writes graphs down."""
+        stages = [{"name": self._names[id(stage)], "workers": stage.workers} for stage in self._order]
+        edges = [
+            {"from": self._names[id(before)], "to": self._names[id(stage)], "how": how, "spill": spill}
+            for stage in self._order
+            for before, how, spill in stage.before
+        ]
+        return json.dumps({"stages": stages, "edges": edges})
+
+    def topology(self, fan_in: int | None = None) -> dict[str, Any]:
+        """The workers. Raises ValueError with all that is wrong."""
+        workers: dict[str, Any] = json.loads(_native.expand(self.json(), fan_in))
+        return workers
+
+    def picture(self, kind: Literal["dot", "svg"] = "svg") -> str:
+        return _native.picture(self.json(), kind)
+
+
+class Topology:
+    """Workers that were written down: JSON, and the code of each stage by name."""
+
+    def __init__(self, text: str, code: Mapping[str, Callable[[], Worker]]) -> None:
+        self._topology: dict[str, Any] = json.loads(_native.check(text))
+        names = [worker.get("stage") or worker["name"] for worker in self._topology["workers"]]
+        if missing := sorted(set(names) - set(code)):
+            raise ValueError(f"no code is given for {str(missing).strip('[]')}: add it, or say `stage` in the topology")
+        self.stages = {name: Stage(code[name], names.count(name), name) for name in dict.fromkeys(names)}
+
+    def topology(self, fan_in: int | None = None) -> dict[str, Any]:
+        return self._topology
+
+
+def _upstream(ends: Iterable[Stage]) -> list[Stage]:
+    """Those that are read come first. Each once, also where edges go round: the check tells that."""
+    order: list[Stage] = []
+    seen: set[int] = set()
+    waiting: list[tuple[Stage, bool]] = [(end, False) for end in reversed(list(ends))]
+    while waiting:
+        stage, is_done = waiting.pop()
+        if is_done:
+            order.append(stage)
+        elif id(stage) not in seen:
+            seen.add(id(stage))
+            waiting.append((stage, True))
+            waiting.extend((before, False) for before, _, _ in reversed(stage.before))
+    return order
+
+
+def _made(kind: str, make: Callable[[], Worker]) -> Callable[[], Worker]:
+    setattr(make, "stage_name", kind)
+    return make
+
+
+def source(
+    make: Callable[[int, int], Iterable[Item]], workers: int = 1, name: str | None = None, total: int | None = None
+) -> Stage:
+    """What `make(number, of)` yields; the same each time it is called. `total` items, for the progress bar."""
+    return Stage(_made("source", lambda: Source(make)), workers, name, total=total)
+
+
+def map(change: Callable[[Item], Item], workers: int = 1, name: str | None = None) -> Stage:
+    return Stage(_made("map", lambda: Map(change)), workers, name)
+
+
+def flat_map(change: Callable[[Item], Iterable[Item]], workers: int = 1, name: str | None = None) -> Stage:
+    return Stage(_made("flat-map", lambda: FlatMap(change)), workers, name)
+
+
+def filter(keep: Callable[[Item], bool], workers: int = 1, name: str | None = None) -> Stage:
+    return Stage(_made("filter", lambda: Filter(keep)), workers, name)
+
+
+def reduce_by_key(join: Callable[[Any, Any], Any], workers: int = 1, name: str | None = None) -> Stage:
+    """One (key, value) for each key, of all its values."""
+    return Stage(_made("reduce-by-key", lambda: ReduceByKey(join)), workers, name, reads="by-key")
+
+
+def stage(worker: Callable[[], Worker], workers: int = 1, name: str | None = None, reads: How | None = None) -> Stage:
+    """Workers of a class of one's own."""
+    return Stage(worker, workers, name or getattr(worker, "__name__", "stage").strip("<>").lower(), reads)
+
+
+def collect(workers: int = 1, name: str | None = None) -> Stage:
+    """Keeps all items for `Job.results`."""
+    return Stage(_made("collect", Collect), workers, name)
+
+
+def lines(path: str, workers: int = 1, name: str | None = None) -> Stage:
+    """Writes a line an item. With several workers `{number}` in the path is the worker's."""
+    if workers > 1 and "{number}" not in path:
+        raise ValueError(f"{workers} workers cannot write one file: put {{number}} in {path!r}")
+    return Stage(_made("lines", lambda: Lines(path)), workers, name)
+
+
+def sink(call: Callable[[Item], object], workers: int = 1, name: str | None = None) -> Stage:
+    """Calls that with each item; after a death with some twice. `lines` and `collect` are exact."""
+    return Stage(_made("sink", lambda: Each(call)), workers, name)

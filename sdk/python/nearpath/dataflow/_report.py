@@ -1,0 +1,102 @@
+"""What a job did, and how far it is."""
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+PATH = "local"
+
+
+@dataclass
+class StageReport:
+    """Of all workers of one stage, over all attempts."""
+
+    workers: int
+    items: int = 0  # that it made, in the attempt that counted
+    bytes_in: int = 0
+    bytes_out: int = 0
+    spilled: int = 0
+    seconds: float = 0.0  # of processes
+    processor_seconds: float = 0.0
+    waited_for_input: float = 0.0
+    waited_for_room: float = 0.0
+    gb_seconds: float = 0.0
+
+    def add(self, said: dict[str, Any], counts: bool) -> None:
+        """A worker's last word in one attempt."""
+        self.seconds += said["seconds"]
+        self.processor_seconds += said["processor"]
+        self.gb_seconds += said["seconds"] * said["memory"] / 1e9
+        streams = said["streams"]
+        self.waited_for_input += streams["waited_for_input"]
+        self.waited_for_room += streams["waited_for_room"]
+        self.bytes_in += sum(edge["bytes"] for edge in streams["inputs"])
+        self.bytes_out += sum(edge["bytes"] for edge in streams["outputs"])
+        self.spilled += sum(edge["spilled"] for edge in streams["outputs"])
+        if counts:
+            self.items += said["items"]
+
+
+@dataclass
+class Report:
+    """What a job did. Items count from the last checkpoint on, where the job went on from one."""
+
+    seconds: float = 0.0
+    stages: dict[str, StageReport] = field(default_factory=dict)
+    paths: dict[str, int] = field(default_factory=dict)  # edges, by the path that they took
+    restarts: list[str] = field(default_factory=list)  # why, each
+    checkpoints: int = 0
+
+    @property
+    def gb_seconds(self) -> float:
+        """Memory over time: what functions are paid by. Estimated from the most that each process had."""
+        return sum(stage.gb_seconds for stage in self.stages.values())
+
+    def __str__(self) -> str:
+        head = f"{'stage':<20}{'workers':>8}{'items':>14}{'MB in':>10}{'MB out':>10}{'CPU s':>9}{'waited s':>10}{'GB·s':>9}"
+        lines = [head] + [_row(name, stage) for name, stage in self.stages.items()]
+        paths = ", ".join(f"{count} edges {path}" for path, count in self.paths.items())
+        lines.append(f"{self.seconds:.2f} s · {self.gb_seconds:.2f} GB·s · {paths} · {self.checkpoints} checkpoints")
+        lines += [f"started again: {why}" for why in self.restarts]
+        return "\n".join(lines)
+
+
+def _row(name: str, stage: StageReport) -> str:
+    waited = stage.waited_for_input + stage.waited_for_room
+    return (
+        f"{name:<20}{stage.workers:>8}{stage.items:>14,}{stage.bytes_in / 1e6:>10.1f}{stage.bytes_out / 1e6:>10.1f}"
+        f"{stage.processor_seconds:>9.2f}{waited:>10.2f}{stage.gb_seconds:>9.2f}"
+    )
+
+
+class Progress:
+    """One line that says how far a job is. Time is an argument."""
+
+    def __init__(self, total: int | None) -> None:
+        self._total = total
+        self._seen: deque[tuple[float, int]] = deque([(0.0, 0)])
+
+    def _rate(self, seconds: float, made: int) -> float:
+        """Over the last ten seconds. After a restart there are fewer items than before: then from there on."""
+        while self._seen and (self._seen[-1][1] > made or (len(self._seen) > 1 and self._seen[1][0] < seconds - 10)):
+            self._seen.popleft()
+        since, before = self._seen[0] if self._seen else (seconds, made)
+        if not self._seen or seconds - self._seen[-1][0] >= 0.25:
+            self._seen.append((seconds, made))
+        return (made - before) / (seconds - since) if seconds > since else 0.0
+
+    def line(self, seconds: float, made: int, finished: int, workers: int, width: int = 80) -> str:
+        """So many items have left their sources, and so many workers are through."""
+        rate = self._rate(seconds, made)
+        parts = [f"{_clock(seconds)}", f"{made:,} items", f"{rate:,.0f}/s", f"{finished} of {workers} workers done"]
+        if self._total:
+            share = min(1.0, made / self._total)
+            parts.insert(0, f"[{'#' * int(20 * share):<20}] {share:4.0%}")
+            if rate and share < 1:
+                parts.insert(1, f"{_clock((self._total - made) / rate)} to go")
+        return " · ".join(parts)[: width - 1]
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(int(max(0.0, seconds)), 60)
+    return f"{minutes:02}:{rest:02}"

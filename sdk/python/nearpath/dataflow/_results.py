@@ -1,0 +1,45 @@
+"""Files that a job makes. They belong where they are named only once the whole job is through."""
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Iterable
+from typing import Any
+
+from . import _native
+
+
+class Results:
+    """What workers that are through have made, by name: a file of the job's, and where it belongs."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder, self._list = folder, os.path.join(folder, "results")
+        self._made: dict[str, list[str]] = {}
+
+    def add(self, worker: str, made: list[str] | None) -> None:
+        if made:
+            self._made[worker] = made
+
+    def save(self) -> None:
+        """For a run that goes on from the checkpoint that is made now."""
+        with open(f"{self._list}.new", "w") as file:
+            json.dump(self._made, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(f"{self._list}.new", self._list)
+
+    def recall(self) -> None:
+        with contextlib.suppress(FileNotFoundError), open(self._list) as file:
+            self._made.update(json.load(file))
+
+    def take(self, workers: Iterable[str]) -> list[Any]:
+        """Gives files their names; the items of those that have none, in the workers' order."""
+        items: list[Any] = []
+        for made, place in (self._made[name] for name in workers if name in self._made):
+            shutil.move(made, f"{place}.new")  # to another disk, perhaps
+            os.replace(f"{place}.new", place)
+            if os.path.dirname(place) == self._folder:
+                with open(place, "rb") as file:
+                    items += _native.decode(file.read())
+        return items

@@ -1,0 +1,84 @@
+//! What `nearpath.dataflow` has in Rust: graphs, streams, the default codec, checkpoints. Python waits without the
+//! interpreter's lock.
+
+mod codec;
+mod files;
+mod outbox;
+mod worker;
+
+use std::path::PathBuf;
+
+use nearpath_dataflow::graph::Graph;
+use nearpath_dataflow::topology::{Limits, Topology};
+use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::prelude::*;
+
+/// As `_nearpath.dataflow`.
+pub(crate) fn add_to(parent: &Bound<'_, PyModule>) -> PyResult<()> {
+    let module = PyModule::new(parent.py(), "dataflow")?;
+    module.add_class::<worker::Door>()?;
+    module.add_class::<worker::Streams>()?;
+    module.add_class::<outbox::Outbox>()?;
+    module.add_class::<files::Checkpoints>()?;
+    module.add_function(wrap_pyfunction!(codec::encode, &module)?)?;
+    module.add_function(wrap_pyfunction!(codec::decode, &module)?)?;
+    module.add_function(wrap_pyfunction!(codec::share, &module)?)?;
+    module.add_function(wrap_pyfunction!(codec::shares, &module)?)?;
+    module.add_function(wrap_pyfunction!(expand, &module)?)?;
+    module.add_function(wrap_pyfunction!(check, &module)?)?;
+    module.add_function(wrap_pyfunction!(picture, &module)?)?;
+    module.add_function(wrap_pyfunction!(die_with_parent, &module)?)?;
+    parent.add_submodule(&module)
+}
+
+fn wrong(error: impl ToString) -> PyErr {
+    PyValueError::new_err(error.to_string())
+}
+
+fn limits(fan_in: Option<usize>) -> Limits {
+    let usual = Limits::default();
+    Limits { fan_in: fan_in.unwrap_or(usual.fan_in), ..usual }
+}
+
+/// The workers of a graph; both as JSON.
+#[pyfunction]
+#[pyo3(signature = (graph, fan_in=None))]
+fn expand(graph: &str, fan_in: Option<usize>) -> PyResult<String> {
+    let topology = Graph::from_json(graph).map_err(wrong)?.expand(limits(fan_in)).map_err(wrong)?;
+    serde_json::to_string(&topology).map_err(wrong)
+}
+
+/// Raises ValueError where a topology cannot run; gives it back with every default written out.
+#[pyfunction]
+#[pyo3(signature = (topology, fan_in=None))]
+fn check(topology: &str, fan_in: Option<usize>) -> PyResult<String> {
+    let topology = Topology::from_json(topology).map_err(wrong)?;
+    topology.check(limits(fan_in)).map_err(wrong)?;
+    serde_json::to_string(&topology).map_err(wrong)
+}
+
+/// A graph as DOT or SVG.
+#[pyfunction]
+fn picture(graph: &str, kind: &str) -> PyResult<String> {
+    let graph = Graph::from_json(graph).map_err(wrong)?;
+    graph.check().map_err(wrong)?;
+    match kind {
+        "dot" => Ok(graph.dot()),
+        "svg" => Ok(graph.svg()),
+        other => Err(wrong(format!("a picture is `dot` or `svg`, not `{other}`"))),
+    }
+}
+
+/// This process does not outlive the one that made it: the kernel sees to it, whatever ends that one.
+#[pyfunction]
+fn die_with_parent(parent: i32) -> PyResult<()> {
+    let signal = Some(rustix::process::Signal::KILL);
+    rustix::process::set_parent_process_death_signal(signal).map_err(|error| PyOSError::new_err(error.to_string()))?;
+    let now = rustix::process::getppid().map_or(0, rustix::process::Pid::as_raw_pid);
+    if now == parent { Ok(()) } else { Err(PyOSError::new_err("the parent is gone")) }
+}
+
+/// Folders come as text.
+fn path(text: &str) -> PathBuf {
+    PathBuf::from(text)
+}
