@@ -13,6 +13,9 @@ use crate::frame::{Frame, HEAD, Head, Kind, Open};
 use super::shared::Shared;
 use super::{Connector, End, Failure};
 
+/// Longest time for telling a peer why this end gives up, and for reading why the peer did.
+const FAREWELL: Duration = Duration::from_millis(500);
+
 /// Why an edge ended before its end.
 enum Trouble {
     Io(io::Error),
@@ -49,7 +52,8 @@ pub(super) async fn produce<C: Connector>(shared: Arc<Shared>, connector: Arc<C>
         let theirs = exchange(&shared, &mut stream, &open).await?;
         shared.set_window(at, theirs.window);
         let (mut read, mut write) = tokio::io::split(stream);
-        let both = async { tokio::try_join!(send_all(&shared, at, &mut write), hear_acks(&shared, at, &mut read)) };
+        let both =
+            async { tokio::try_join!(heard(send_all(&shared, at, &mut write)), hear_acks(&shared, at, &mut read)) };
         let done = unless_elsewhere(&shared, both).await;
         told(done, &mut write).await
     };
@@ -66,7 +70,8 @@ pub(super) async fn consume<C: Connector>(shared: Arc<Shared>, connector: Arc<C>
         let next = shared.orders.inputs[at].processed.unwrap_or(0) + 1;
         exchange(&shared, &mut stream, &opening(&shared, &peer, &shared.orders.name, next)).await?;
         let (mut read, mut write) = tokio::io::split(stream);
-        let both = async { tokio::try_join!(send_acks(&shared, at, &mut write), hear_all(&shared, at, &mut read)) };
+        let both =
+            async { tokio::try_join!(heard(send_acks(&shared, at, &mut write)), hear_all(&shared, at, &mut read)) };
         let done = unless_elsewhere(&shared, both).await;
         told(done, &mut write).await
     };
@@ -75,11 +80,20 @@ pub(super) async fn consume<C: Connector>(shared: Arc<Shared>, connector: Arc<C>
     }
 }
 
+/// Who can write no more to a peer that has left may still read why it left: that comes first, if it comes.
+async fn heard(sending: impl Future<Output = Result<(), Trouble>>) -> Result<(), Trouble> {
+    let sent = sending.await;
+    if let Err(Trouble::Io(_)) = &sent {
+        tokio::time::sleep(FAREWELL).await;
+    }
+    sent
+}
+
 /// A peer hears why this end gives up, unless it was the peer who did.
 async fn told(done: Result<((), ()), Trouble>, write: &mut (impl AsyncWrite + Unpin)) -> Result<(), Trouble> {
     if let Err(Trouble::Elsewhere(why) | Trouble::Broken(why)) = &done {
         let why: String = why.chars().take(4096).collect();
-        let _ = timeout(Duration::from_millis(500), write_frame(write, &Frame::plain(Kind::Fail, why))).await;
+        let _ = timeout(FAREWELL, write_frame(write, &Frame::plain(Kind::Fail, why))).await;
     }
     done.map(drop)
 }
@@ -116,9 +130,10 @@ where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let text = serde_json::to_vec(ours).map_err(|error| Trouble::Broken(error.to_string()))?;
-    write_frame(stream, &Frame::plain(Kind::Open, text)).await?;
+    let said = write_frame(stream, &Frame::plain(Kind::Open, text)).await;
     let frame = timeout(Duration::from_secs_f64(shared.orders.patience), read_frame(stream)).await;
-    let frame = frame.map_err(|_| late(shared.orders.patience))??;
+    let frame = frame.map_err(|_| late(shared.orders.patience))??; // why it left before it was written to, if it did
+    said?;
     if frame.kind != Kind::Open {
         return Err(Trouble::Broken(format!("{:?} came first", frame.kind)));
     }
