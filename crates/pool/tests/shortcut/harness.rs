@@ -60,11 +60,13 @@ pub(crate) struct Setup {
     pub(crate) looks: bool,
     /// Whether the warm sockets are those of a node's keeper, one of which lies ready.
     pub(crate) kept: bool,
+    /// For a control: whether one socket is given again and again.
+    pub(crate) again: bool,
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Self { warm: 4, refill: true, looks: true, kept: false }
+        Self { warm: 4, refill: true, looks: true, kept: false, again: false }
     }
 }
 
@@ -240,13 +242,16 @@ struct Shelf {
     v4: RefCell<Vec<Warm>>,
     v6: RefCell<Vec<Warm>>,
     refill: bool,
+    /// What is given each time, as long as it is open.
+    only: Option<RefCell<OwnedFd>>,
     ledger: Rc<Ledger>,
 }
 
 impl Shelf {
     fn new(server: SocketAddr, setup: Setup) -> Self {
         let (v4, v6, ledger) = (RefCell::default(), RefCell::default(), Rc::default());
-        let shelf = Self { server, v4, v6, refill: setup.refill, ledger };
+        let only = setup.again.then(|| RefCell::new(TcpStream::connect(server).unwrap().into()));
+        let shelf = Self { server, v4, v6, refill: setup.refill, only, ledger };
         for _ in 0..setup.warm {
             shelf.v4.borrow_mut().push(shelf.connect(Family::V4));
             shelf.v6.borrow_mut().push(shelf.connect(Family::V6));
@@ -274,6 +279,15 @@ impl Shelf {
 
 impl Stock for Shelf {
     fn take(&self, _: &Rc<Destination>, family: Family) -> Option<Warm> {
+        if let Some(only) = &self.only {
+            let again = || Warm::new(only.borrow().try_clone().unwrap(), Gone::then(|| ()));
+            return again()
+                .or_else(|_| {
+                    only.replace(TcpStream::connect(self.server).unwrap().into());
+                    again()
+                })
+                .ok();
+        }
         let warm = self.shelf(family).borrow_mut().pop()?;
         if self.refill {
             let next = self.connect(family);

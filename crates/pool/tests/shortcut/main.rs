@@ -8,3 +8,4 @@ mod isolation;
 mod kept;
 mod languages;
 mod server;
+mod tenants;
