@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
 use crate::driver::{Driver, Introduction, Ports, Settings, Verdict};
-use crate::way::{Arrivals, Place, Places, Relay, Way};
+use crate::way::{Arrivals, Place, Places, Relay, Relayed, Way};
 
 /// The peer may take so long to shake hands, over the relay or directly.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -32,6 +32,8 @@ pub struct Known {
     pub verdict: watch::Receiver<Verdict>,
     /// What carries the bytes now.
     pub places: watch::Receiver<Places>,
+    /// How many of them the relay has carried.
+    pub relayed: Arc<Relayed>,
 }
 
 /// A direct connection is being looked for; the relay may be opened meanwhile. Dropped, the search ends.
@@ -66,7 +68,7 @@ impl Begun {
             Some(relay) => Way::on_relay(self.role == Role::Leader, relay, self.arrivals),
             None => Way::without_relay(self.arrivals),
         };
-        let known = Known { verdict: self.verdict, places: way.places() };
+        let known = Known { verdict: self.verdict, places: way.places(), relayed: way.relayed() };
         let stream = tokio::time::timeout(PATIENCE, secure(way, self.role, &self.pair)).await??;
         Ok(Link { stream, known })
     }

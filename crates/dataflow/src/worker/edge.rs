@@ -15,6 +15,8 @@ use super::{Connector, End, Failure};
 
 /// Longest time for telling a peer why this end gives up, and for reading why the peer did.
 const FAREWELL: Duration = Duration::from_millis(500);
+/// Longest time for the end of a stream that is through.
+const CLOSING: Duration = Duration::from_secs(10);
 
 /// Why an edge ended before its end.
 enum Trouble {
@@ -48,6 +50,7 @@ pub(super) async fn produce<C: Connector>(shared: Arc<Shared>, connector: Arc<C>
     let peer = shared.orders.outputs[at].to.clone();
     let produced = async {
         let mut stream = connect(&shared, &*connector, End::Producer, &peer).await?;
+        shared.set_route(End::Producer, at, connector.route(&stream, End::Producer));
         let open = opening(&shared, &shared.orders.name, &peer, shared.orders.outputs[at].sent + 1);
         let theirs = exchange(&shared, &mut stream, &open).await?;
         shared.set_window(at, theirs.window);
@@ -55,7 +58,7 @@ pub(super) async fn produce<C: Connector>(shared: Arc<Shared>, connector: Arc<C>
         let both =
             async { tokio::try_join!(heard(send_all(&shared, at, &mut write)), hear_acks(&shared, at, &mut read)) };
         let done = unless_elsewhere(&shared, both).await;
-        told(done, &mut write).await
+        leave(&*connector, told(done, &mut write).await, read.unsplit(write)).await
     };
     if let Some(failure) = produced.await.err().and_then(|trouble| trouble.of(&peer)) {
         shared.give_up(failure);
@@ -67,13 +70,14 @@ pub(super) async fn consume<C: Connector>(shared: Arc<Shared>, connector: Arc<C>
     let peer = shared.orders.inputs[at].from.clone();
     let consumed = async {
         let mut stream = connect(&shared, &*connector, End::Consumer, &peer).await?;
+        shared.set_route(End::Consumer, at, connector.route(&stream, End::Consumer));
         let next = shared.orders.inputs[at].processed.unwrap_or(0) + 1;
         exchange(&shared, &mut stream, &opening(&shared, &peer, &shared.orders.name, next)).await?;
         let (mut read, mut write) = tokio::io::split(stream);
         let both =
             async { tokio::try_join!(heard(send_acks(&shared, at, &mut write)), hear_all(&shared, at, &mut read)) };
         let done = unless_elsewhere(&shared, both).await;
-        told(done, &mut write).await
+        leave(&*connector, told(done, &mut write).await, read.unsplit(write)).await
     };
     if let Some(failure) = consumed.await.err().and_then(|trouble| trouble.of(&peer)) {
         shared.give_up(failure);
@@ -96,6 +100,13 @@ async fn told(done: Result<((), ()), Trouble>, write: &mut (impl AsyncWrite + Un
         let _ = timeout(FAREWELL, write_frame(write, &Frame::plain(Kind::Fail, why))).await;
     }
     done.map(drop)
+}
+
+/// A stream that failed is not waited for longer than it takes to say why.
+async fn leave<C: Connector>(connector: &C, done: Result<(), Trouble>, stream: C::Stream) -> Result<(), Trouble> {
+    let patience = if done.is_ok() { CLOSING } else { FAREWELL };
+    let _ = timeout(patience, connector.close(stream)).await; // each side has what it needs, or says itself that it has not
+    done
 }
 
 fn opening(shared: &Shared, from: &str, to: &str, next: u64) -> Open {

@@ -37,6 +37,33 @@ pub trait Connector: Send + Sync + 'static {
 
     /// A stream to `peer`, which asks for the other end.
     fn connect(&self, end: End, peer: &str) -> impl Future<Output = io::Result<Self::Stream>> + Send;
+
+    /// Ends a stream that is through, and waits until the peer has what was written, as far as that can be known: not every
+    /// stream goes on by itself once it is dropped.
+    fn close(&self, stream: Self::Stream) -> impl Future<Output = io::Result<()>> + Send {
+        async {
+            drop(stream);
+            Ok(())
+        }
+    }
+
+    /// How the batches of a stream travel. It is asked now and then, also after the stream's end.
+    fn route(&self, stream: &Self::Stream, end: End) -> Route {
+        let _ = (stream, end);
+        Arc::new(|_| Travelled { path: "local", relayed: 0 })
+    }
+}
+
+/// How so many bytes of batches have travelled.
+pub type Route = Arc<dyn Fn(u64) -> Travelled + Send + Sync>;
+
+/// How bytes went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Travelled {
+    /// The path of most of them: `local`, `punch` or `relay`.
+    pub path: &'static str,
+    /// Bytes that a relay carried, with what encryption adds to them.
+    pub relayed: u64,
 }
 
 /// Which end of an edge is here.

@@ -11,7 +11,7 @@ use crate::flow::{Merge, Next, Outgoing, Piece};
 use crate::frame::{Frame, Kind, LONGEST};
 use crate::spill::Spill;
 
-use super::{EdgeStats, Failure, Orders, Positions, Received, Stats};
+use super::{EdgeStats, End, Failure, Orders, Positions, Received, Route, Stats};
 
 /// How long an edge may go on with the frame that it is writing, once another one has failed.
 const HALF_A_FRAME: Duration = Duration::from_millis(200);
@@ -40,6 +40,8 @@ struct State {
     failure: Option<Failure>,
     closed: bool,
     stats: Stats,
+    /// Of the inputs and of the outputs, once there is a stream.
+    routes: [Vec<Option<Route>>; 2],
 }
 
 struct Out {
@@ -72,6 +74,7 @@ impl Shared {
             reading: None,
             failure: None,
             closed: false,
+            routes: [vec![None; orders.inputs.len()], vec![None; orders.outputs.len()]],
             stats,
         };
         Self {
@@ -232,7 +235,14 @@ impl Shared {
     }
 
     pub(super) fn stats(&self) -> Stats {
-        self.lock().stats.clone()
+        let state = self.lock();
+        let mut stats = state.stats.clone();
+        let edges = stats.inputs.iter_mut().chain(&mut stats.outputs);
+        for (edge, route) in edges.zip(state.routes.iter().flatten()) {
+            let Some(travelled) = route.as_ref().map(|route| route(edge.bytes)) else { continue };
+            (edge.path, edge.relayed) = (travelled.path, travelled.relayed);
+        }
+        stats
     }
 
     // What edges do.
@@ -240,6 +250,10 @@ impl Shared {
     pub(super) fn open_inputs(&self) -> Vec<usize> {
         let state = self.lock();
         (0..self.orders.inputs.len()).filter(|at| !state.merge.has_ended(*at)).collect()
+    }
+
+    pub(super) fn set_route(&self, end: End, at: usize, route: Route) {
+        self.lock().routes[usize::from(end == End::Producer)][at] = Some(route);
     }
 
     pub(super) fn outputs(&self) -> usize {

@@ -26,4 +26,8 @@ pub struct EdgeStats {
     pub bytes: u64,
     /// Bytes that went by way of the disk.
     pub spilled: u64,
+    /// The path of most of them: `local`, `punch` or `relay`; empty while there is no stream.
+    pub path: &'static str,
+    /// Bytes that a relay carried, with what encryption adds to them.
+    pub relayed: u64,
 }

@@ -40,6 +40,11 @@ impl Key {
         Self(bytes)
     }
 
+    /// The bytes, for who mints tickets in another language.
+    pub fn bytes(&self) -> [u8; 32] {
+        self.0
+    }
+
     /// Reads the file.
     ///
     /// # Errors

@@ -112,6 +112,14 @@ impl Ticket {
         seal::seal(&key.tickets(), self)
     }
 
+    /// What a text says of itself, for who has no key: only the rendezvous can tell whether it is true.
+    ///
+    /// # Errors
+    /// When it is no ticket.
+    pub fn claims(text: &str) -> Result<Self, BadSeal> {
+        seal::unproven(text)
+    }
+
     /// Reads a text, at this time (seconds since 1970).
     ///
     /// # Errors

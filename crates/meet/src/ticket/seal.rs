@@ -34,6 +34,16 @@ pub(super) fn open<T: DeserializeOwned>(key: &hmac::Key, text: &str) -> Result<T
     let (body, tag) = text.split_once('.').filter(|_| text.len() <= LONGEST).ok_or(BadSeal::Form)?;
     let tag = URL_SAFE_NO_PAD.decode(tag).map_err(|_| BadSeal::Form)?;
     hmac::verify(key, body.as_bytes(), &tag).map_err(|_| BadSeal::Seal)?;
+    read(body)
+}
+
+/// What is under a seal that nobody has looked at.
+pub(super) fn unproven<T: DeserializeOwned>(text: &str) -> Result<T, BadSeal> {
+    let (body, _) = text.split_once('.').filter(|_| text.len() <= LONGEST).ok_or(BadSeal::Form)?;
+    read(body)
+}
+
+fn read<T: DeserializeOwned>(body: &str) -> Result<T, BadSeal> {
     let json = URL_SAFE_NO_PAD.decode(body).map_err(|_| BadSeal::Form)?;
     serde_json::from_slice(&json).map_err(|_| BadSeal::Form)
 }

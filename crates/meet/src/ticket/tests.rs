@@ -26,6 +26,7 @@ fn a_ticket_opens_until_its_end_and_with_its_key_only() {
     assert_eq!(Ticket::open(&text, &key, 1000), Err(BadSeal::Expired));
     assert_eq!(Ticket::open(&text, &other, 1), Err(BadSeal::Seal));
     assert_eq!(Ticket::open("", &key, 1), Err(BadSeal::Form));
+    assert_eq!((Ticket::claims(&text), Ticket::claims("a.b")), (Ok(ticket()), Err(BadSeal::Form)));
     assert_eq!(Ticket::open(&format!("{text}{}", "A".repeat(LONGEST)), &key, 1), Err(BadSeal::Form));
 }
 

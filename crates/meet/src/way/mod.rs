@@ -19,5 +19,5 @@ mod word;
 pub use halves::{Halves, Source, Torn};
 pub use local::{Local, local};
 pub use relay::{FRAME, Piece, Relay};
-pub use stream::{Arrivals, Direct, Duplex, Later, Place, Places, Way};
+pub use stream::{Arrivals, Direct, Duplex, Later, Place, Places, Relayed, Way};
 pub use word::{BadWord, Word};

@@ -6,11 +6,13 @@
 
 pub mod authority;
 mod credentials;
+mod pem;
 mod renewals;
 mod revoked;
 mod trust;
 
 pub use credentials::{Credentials, Request, RequestError};
+pub use pem::{BadPem, authority_of, to_pem};
 pub use renewals::{Renewals, renewal};
 pub use revoked::Revoked;
 pub(crate) use trust::seconds;

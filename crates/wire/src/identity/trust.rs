@@ -146,7 +146,7 @@ pub(crate) fn seconds(time: SystemTime) -> i64 {
     i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
 }
 
-fn read(certificate: &CertificateDer<'_>) -> Result<Peer, Refusal> {
+pub(super) fn read(certificate: &CertificateDer<'_>) -> Result<Peer, Refusal> {
     let unreadable = |why: &str| Refusal::Unreadable(why.to_owned());
     let (_, read) = X509Certificate::from_der(certificate).map_err(|error| unreadable(&error.to_string()))?;
     let names = read.subject_alternative_name().ok().flatten().ok_or_else(|| unreadable("it names nobody"))?;

@@ -5,8 +5,10 @@ try:
 except ImportError as missing:
     raise ImportError("nearpath.dataflow needs the native half of the SDK: install a wheel for this system") from missing
 
+Authority = _nearpath.dataflow.Authority
 Checkpoints = _nearpath.dataflow.Checkpoints
 Door = _nearpath.dataflow.Door
+Line = _nearpath.dataflow.Line
 Outbox = _nearpath.dataflow.Outbox
 Streams = _nearpath.dataflow.Streams
 check = _nearpath.dataflow.check
@@ -15,5 +17,7 @@ die_with_parent = _nearpath.dataflow.die_with_parent
 encode = _nearpath.dataflow.encode
 expand = _nearpath.dataflow.expand
 picture = _nearpath.dataflow.picture
+rendezvous_key = _nearpath.dataflow.rendezvous_key
 share = _nearpath.dataflow.share
 shares = _nearpath.dataflow.shares
+ticket = _nearpath.dataflow.ticket

@@ -2,6 +2,7 @@
 //! interpreter's lock.
 
 mod codec;
+mod elsewhere;
 mod files;
 mod outbox;
 mod worker;
@@ -20,6 +21,10 @@ pub(crate) fn add_to(parent: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<worker::Streams>()?;
     module.add_class::<outbox::Outbox>()?;
     module.add_class::<files::Checkpoints>()?;
+    module.add_class::<elsewhere::Authority>()?;
+    module.add_class::<elsewhere::Line>()?;
+    module.add_function(wrap_pyfunction!(elsewhere::rendezvous_key, &module)?)?;
+    module.add_function(wrap_pyfunction!(elsewhere::ticket, &module)?)?;
     module.add_function(wrap_pyfunction!(codec::encode, &module)?)?;
     module.add_function(wrap_pyfunction!(codec::decode, &module)?)?;
     module.add_function(wrap_pyfunction!(codec::share, &module)?)?;

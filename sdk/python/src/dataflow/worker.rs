@@ -7,11 +7,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 use nearpath_dataflow::local::{self, Local};
 use nearpath_dataflow::worker::{Failure, Orders, Received, Worker};
+use nearpath_job::identity::Identity;
+use nearpath_job::met::Met;
 use pyo3::exceptions::{PyConnectionError, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::types::PyMemoryView;
 
-use super::wrong;
+use super::{elsewhere, wrong};
 use crate::{payload, view};
 
 /// Where a worker will be dialled.
@@ -63,6 +65,17 @@ impl Streams {
         let (name, consumers) = (orders.name.clone(), consumers.collect());
         let connector = move || Local::new(door, name, token, producers, consumers);
         Ok(Self(Arc::new(Worker::start(orders, connector)?)))
+    }
+
+    /// The same over links, with workers that come to the same rendezvous: for each attempt anew, on one line. The identity is
+    /// the worker's.
+    #[staticmethod]
+    fn over(orders: &str, line: &elsewhere::Line, identity: &str) -> PyResult<Self> {
+        let orders: Orders = serde_json::from_str(orders).map_err(wrong)?;
+        let identity = Identity::read(identity).map_err(wrong)?;
+        let line = line.open()?;
+        let met = Met::new(&line, identity, &orders).map_err(wrong)?;
+        Ok(Self(Arc::new(Worker::start(orders, || Ok(met))?)))
     }
 
     /// `(input, batch)`; or the number of a barrier; or None when all inputs have ended.

@@ -3,6 +3,7 @@
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker, ready};
 
 use bytes::{Buf, Bytes};
@@ -24,6 +25,7 @@ impl Way {
         let piece = &buf[..buf.len().min(FRAME)];
         relay.start_send_unpin(Piece::Bytes(Bytes::copy_from_slice(piece)))?;
         self.halves.sent(piece.len());
+        self.relayed.out.fetch_add(piece.len() as u64, Ordering::Relaxed);
         let _ = self.is_flushed(cx); // as a socket does; what does not go now goes with the next poll
         Poll::Ready(Ok(piece.len()))
     }

@@ -6,6 +6,7 @@ use std::fmt;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -65,6 +66,25 @@ pub struct Places {
     pub inward: Place,
 }
 
+/// Bytes that went over the relay.
+#[derive(Debug, Default)]
+pub struct Relayed {
+    out: AtomicU64,
+    inward: AtomicU64,
+}
+
+impl Relayed {
+    /// Those of this side.
+    pub fn out(&self) -> u64 {
+        self.out.load(Ordering::Relaxed)
+    }
+
+    /// Those of the peer.
+    pub fn inward(&self) -> u64 {
+        self.inward.load(Ordering::Relaxed)
+    }
+}
+
 /// See the module's text. A way moves when it is read or written, or waited for so; who does neither stays where he is.
 ///
 /// Over the relay a write is one frame. As long as nothing arrives, what was written before a flush may wait.
@@ -83,6 +103,7 @@ pub struct Way {
     settled: bool,
     wakers: Arc<Wakers>,
     places: watch::Sender<Places>,
+    relayed: Arc<Relayed>,
 }
 
 impl fmt::Debug for Way {
@@ -107,12 +128,18 @@ impl Way {
         let (places, _) = watch::channel(Places { out: place, inward: place });
         let (unread, wakers) = (Bytes::new(), Arc::default());
         let arrivals = Some(arrivals);
-        Self { halves, relay, mute: None, direct: None, arrivals, word: None, unread, settled: false, wakers, places }
+        let (settled, relayed) = (false, Arc::default());
+        Self { halves, relay, mute: None, direct: None, arrivals, word: None, unread, settled, wakers, places, relayed }
     }
 
     /// What carries the bytes, now and later. It ends with the way.
     pub fn places(&self) -> watch::Receiver<Places> {
         self.places.subscribe()
+    }
+
+    /// How much of them the relay has carried, now and later.
+    pub fn relayed(&self) -> Arc<Relayed> {
+        Arc::clone(&self.relayed)
     }
 
     /// Does all that can be done now without reading or writing for the user.
@@ -171,6 +198,7 @@ impl Way {
         match piece {
             Piece::Bytes(bytes) => {
                 self.halves.came(bytes.len()).map_err(broken)?;
+                self.relayed.inward.fetch_add(bytes.len() as u64, Ordering::Relaxed);
                 self.unread = bytes;
             }
             Piece::Word(text) => {

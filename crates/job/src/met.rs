@@ -1,0 +1,178 @@
+//! Edges over links between workers that meet at a rendezvous.
+//!
+//! Both ends ask for an edge: its producer calls, again if need be; its consumer takes the call. An attempt has a [`Met`] of
+//! its own, all of them share the process's line.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nearpath_dataflow::worker::{Connector, End, Orders, Route, Travelled};
+use nearpath_meet::Transport;
+use nearpath_meet::client::{CallError, Meeting};
+use nearpath_meet::driver::{self, Ports, Verdict};
+use nearpath_meet::link::{Known, Link};
+use nearpath_meet::way::Place;
+use nearpath_types::SpiffeId;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::time::timeout;
+
+use crate::calls::about;
+use crate::identity::Identity;
+use crate::line::{Line, Shared};
+use crate::name::{self, BadName};
+
+/// Both are tried on every edge.
+const TRANSPORTS: [Transport; 2] = [Transport::Tcp, Transport::Udp];
+/// One end may begin an attempt so much later than the other, and still be found: longer than the machine's own patience.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Leave to look for a direct way is given back after so long, however it goes: who waits for who waits is not waited for.
+const SEARCH: Duration = Duration::from_secs(3);
+/// Before another call, and what it grows to.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+
+/// One attempt's edges of one worker.
+pub struct Met {
+    shared: Arc<Shared>,
+    identity: Identity,
+    attempt: u32,
+    /// A little shorter than the worker's: so the reason is told, and not only that it took too long.
+    patience: Duration,
+}
+
+/// Why a worker cannot meet others.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "each says what it is")]
+pub enum MetError {
+    #[error("the identity is {identity}, and the orders are for {worker}")]
+    Other { identity: SpiffeId, worker: SpiffeId },
+    #[error(transparent)]
+    Name(#[from] BadName),
+}
+
+impl Met {
+    /// For an attempt that begins: calls for those before it are not answered any more.
+    ///
+    /// # Errors
+    /// When the identity is somebody else's.
+    pub fn new(line: &Line, identity: Identity, orders: &Orders) -> Result<Self, MetError> {
+        let worker = name::identity(line.job(), &orders.name)?;
+        if worker != *identity.id() {
+            return Err(MetError::Other { identity: identity.id().clone(), worker });
+        }
+        let (shared, attempt) = (Arc::clone(line.shared()), orders.attempt);
+        let open = orders.inputs.iter().filter(|input| input.processed.is_some());
+        shared.begin(attempt, open.map(|input| input.from.clone()).collect());
+        let patience = Duration::from_secs_f64(orders.patience.clamp(0.0, 1e6)).mul_f64(0.95);
+        Ok(Self { shared, identity, attempt, patience })
+    }
+
+    /// As the producer: until the peer answers.
+    async fn call(&self, peer: &str, why: &mut Option<io::Error>) -> io::Result<Link> {
+        let (id, until, mut pause) = (self.id(peer)?, Instant::now() + self.patience, PAUSE.0);
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let made = match self.shared.line()?.call(id.clone(), &about(self.attempt), left).await {
+                Ok(meeting) => self.link(meeting).await,
+                Err(over @ (CallError::Over(_) | CallError::Closed)) => return Err(io::Error::other(over)),
+                Err(error) => Err(io::Error::new(io::ErrorKind::NotFound, error)),
+            };
+            match made {
+                Ok(link) => return Ok(link),
+                Err(error) => *why = Some(error),
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(PAUSE.1);
+        }
+    }
+
+    /// As the consumer: the newest call counts, for its caller has given up the others.
+    async fn answer(&self, peer: &str, why: &mut Option<io::Error>) -> io::Result<Link> {
+        loop {
+            let meeting = self.shared.called(peer, self.attempt).await?;
+            tokio::select! {
+                made = self.link(meeting) => match made {
+                    Ok(link) => return Ok(link),
+                    Err(error) => *why = Some(error),
+                },
+                again = self.shared.rings(peer, self.attempt) => again?,
+            }
+        }
+    }
+
+    fn id(&self, peer: &str) -> io::Result<SpiffeId> {
+        name::identity(&self.shared.job, peer).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))
+    }
+
+    async fn link(&self, meeting: Meeting) -> io::Result<Link> {
+        let pair = self.identity.pair(meeting.granted.peer.clone())?;
+        let settled = self.leave_to_search().await;
+        let mut settings = driver::Settings { loopback: self.shared.is_on_loopback(), ..driver::Settings::default() };
+        (settings.agent.relay, settings.agent.patience) = (true, PATIENCE);
+        let link = self.shared.line()?.connect(meeting, pair, Ports::bind(&TRANSPORTS)?, settings).await?;
+        let mut verdict = link.known().verdict.clone();
+        tokio::spawn(async move {
+            let _ = verdict.wait_for(|verdict| *verdict != Verdict::Looking).await; // the search may have been dropped
+            drop(settled);
+        });
+        Ok(link)
+    }
+
+    /// It ends with what comes back, or by itself.
+    async fn leave_to_search(&self) -> oneshot::Sender<()> {
+        let leave: Option<OwnedSemaphorePermit> = Arc::clone(&self.shared.searches).acquire_owned().await.ok();
+        let (settled, is_settled) = oneshot::channel();
+        tokio::spawn(async move {
+            let _ = timeout(SEARCH, is_settled).await;
+            drop(leave);
+        });
+        settled
+    }
+}
+
+impl Connector for Met {
+    type Stream = Link;
+
+    async fn connect(&self, end: End, peer: &str) -> io::Result<Link> {
+        let mut why = None;
+        let made = async {
+            match end {
+                End::Producer => self.call(peer, &mut why).await,
+                End::Consumer => self.answer(peer, &mut why).await,
+            }
+        };
+        match timeout(self.patience, made).await {
+            Ok(made) => made,
+            Err(_) => Err(late(end, self.patience, why)),
+        }
+    }
+
+    async fn close(&self, link: Link) -> io::Result<()> {
+        link.close().await
+    }
+
+    fn route(&self, link: &Link, end: End) -> Route {
+        let known = link.known().clone();
+        let before = relayed(&known, end); // shaking hands is not counted
+        Arc::new(move |bytes| travelled(&known, end, before, bytes))
+    }
+}
+
+fn late(end: End, patience: Duration, why: Option<io::Error>) -> io::Error {
+    let why = why.map_or_else(String::new, |why| format!("; the last try: {why}"));
+    let what = if end == End::Producer { "it did not answer" } else { "it did not call" };
+    io::Error::new(io::ErrorKind::TimedOut, format!("{what} within {:.1} s{why}", patience.as_secs_f64()))
+}
+
+fn relayed(known: &Known, end: End) -> u64 {
+    if end == End::Producer { known.relayed.out() } else { known.relayed.inward() }
+}
+
+/// Where nothing has gone yet, how it would go.
+fn travelled(known: &Known, end: End, before: u64, bytes: u64) -> Travelled {
+    let relayed = relayed(known, end) - before;
+    let places = *known.places.borrow();
+    let place = if end == End::Producer { places.out } else { places.inward };
+    let by_relay = if bytes == 0 { place == Place::Relay } else { relayed > bytes / 2 };
+    Travelled { path: if by_relay { "relay" } else { "punch" }, relayed }
+}
