@@ -14,9 +14,11 @@ Items are plain values: None, bool, int, float, str, bytes, and tuples, lists an
 
 from typing import Literal
 
+from ._forked import Forks
 from ._graph import Graph, How, Stage, Topology, collect, filter, flat_map, lines, map, reduce_by_key, sink, source, stage
-from ._local import Job, JobFailed, Local, Settings
+from ._job import Coordinator, Job, JobFailed, Settings
 from ._native import decode, encode, share
+from ._places import Place, Started
 from ._report import Report, StageReport
 from ._workers import Item, Port, Worker
 
@@ -26,10 +28,12 @@ __all__ = [
     "Item",
     "Job",
     "JobFailed",
+    "Place",
     "Port",
     "Report",
     "Stage",
     "StageReport",
+    "Started",
     "Topology",
     "Worker",
     "collect",
@@ -53,7 +57,7 @@ def run(
     on: Literal["local"] = "local",
     folder: str | None = None,
     every: float = 5.0,
-    retries: int = 3,
+    retries: int | None = None,
     window: int = 4 << 20,
     spill: int = 1 << 30,
     patience: float = 60.0,
@@ -63,7 +67,7 @@ def run(
     """Runs a job to its end: the stages that lead to `ends`, or a graph or topology.
 
     `every` so many seconds a checkpoint is made, in `folder`; a worker that dies is replaced, and the job goes on from there, `retries`
-    times. A folder that is named stays when the job fails, and the next run goes on from it. `window` bytes are on their way on
+    times (where nothing is said: 3, and one more for every ten workers). A folder that is named stays when the job fails, and the next run goes on from it. `window` bytes are on their way on
     each stream at most; `spill` bytes of disk are for each one that spills. `progress` shows a line on stderr; where nothing is
     said, on terminals.
     """
@@ -74,4 +78,4 @@ def run(
     if len(others) > 1 or bool(stages) == bool(others):
         raise ValueError("a job is some stages, or one graph, or one topology")
     settings = Settings(folder, every, retries, window, spill, patience, fan_in, progress)
-    return Local(others[0] if others else Graph(*stages), settings).run()
+    return Coordinator(others[0] if others else Graph(*stages), settings, Forks).run()

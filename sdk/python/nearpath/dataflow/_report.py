@@ -1,11 +1,8 @@
 """What a job did, and how far it is."""
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Any
-
-PATH = "local"
-
 
 @dataclass
 class StageReport:
@@ -27,12 +24,11 @@ class StageReport:
         self.seconds += said["seconds"]
         self.processor_seconds += said["processor"]
         self.gb_seconds += said["seconds"] * said["memory"] / 1e9
-        streams = said["streams"]
-        self.waited_for_input += streams["waited_for_input"]
-        self.waited_for_room += streams["waited_for_room"]
-        self.bytes_in += sum(edge["bytes"] for edge in streams["inputs"])
-        self.bytes_out += sum(edge["bytes"] for edge in streams["outputs"])
-        self.spilled += sum(edge["spilled"] for edge in streams["outputs"])
+        self.waited_for_input += said.get("waited_for_input", 0.0)
+        self.waited_for_room += said.get("waited_for_room", 0.0)
+        self.bytes_in += said.get("bytes_in", 0)
+        self.bytes_out += said.get("bytes_out", 0)
+        self.spilled += said.get("spilled", 0)
         if counts:
             self.items += said["items"]
 
@@ -43,9 +39,21 @@ class Report:
 
     seconds: float = 0.0
     stages: dict[str, StageReport] = field(default_factory=dict)
-    paths: dict[str, int] = field(default_factory=dict)  # edges, by the path that they took
     restarts: list[str] = field(default_factory=list)  # why, each
     checkpoints: int = 0
+    _paths: dict[str, dict[str, int]] = field(default_factory=dict, repr=False)
+
+    def took(self, worker: str, said: dict[str, Any]) -> None:
+        """By which paths a worker's outputs went in its last attempt."""
+        self._paths[worker] = said.get("paths", {})
+
+    @property
+    def paths(self) -> dict[str, int]:
+        """Edges, by the path that they took."""
+        total: Counter[str] = Counter()
+        for paths in self._paths.values():
+            total.update(paths)
+        return dict(total)
 
     @property
     def gb_seconds(self) -> float:

@@ -1,69 +1,36 @@
-"""The life of one worker, in its own process: from orders to the last acknowledgement."""
+"""One attempt of one worker, in its own process: from a plan to the last acknowledgement."""
 
 import contextlib
 import itertools
 import json
-import os
 import resource
-import select
-import socket
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from . import _native
+from ._members import Plan, Word
+from ._outlet import Outlet
+from ._store import store
 from ._workers import Item, Worker
 
 # A worker that makes its items looks so often whether a checkpoint begins.
 LOOK = 0.05
-CHUNK = 1024
-WORD = 0.25
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What a job has decided about all its workers."""
+class Saying:
+    """What a worker says to its job: its whole state, on every change and now and then."""
 
-    folder: str
-    token: bytes
-    window: int
-    spill: int
-    patience: float
-    attempt: int
-    checkpoint: int
-    # Those that had finished by then: nothing comes from them any more.
-    finished: frozenset[str]
+    def __init__(self, say: Callable[[Word], None], **state: Any) -> None:
+        self._say, self._state, self._lock = say, state, threading.Lock()
 
-
-class Line:
-    """Messages to and from the job: a line of JSON each."""
-
-    def __init__(self, line: socket.socket) -> None:
-        self._socket, self._rest, self._lock = line, b"", threading.Lock()
-
-    def fileno(self) -> int:
-        return self._socket.fileno()
-
-    def close(self) -> None:
-        self._socket.close()
-
-    def say(self, **message: Any) -> None:
-        with self._lock, contextlib.suppress(OSError):  # who is gone is found out by its end
-            self._socket.sendall(json.dumps(message).encode() + b"\n")
-
-    def hear(self) -> list[dict[str, Any]] | None:
-        """What has come, without waiting when something has; None at the end."""
-        try:
-            came = self._socket.recv(1 << 16)
-        except BlockingIOError:
-            return []
-        except OSError:
-            return None
-        *lines, self._rest = (self._rest + came).split(b"\n")
-        return [json.loads(line) for line in lines] if came else None
+    def change(self, **state: Any) -> None:
+        with self._lock:
+            self._state.update(state)
+            self._say(self._state)
 
 
 @dataclass
@@ -76,201 +43,150 @@ class Kept:
     outputs: dict[str, int] = field(default_factory=dict)
 
     @classmethod
-    def load(cls, plan: Plan, name: str) -> "Kept":
-        if not plan.checkpoint:
+    def load(cls, plan: Plan) -> "Kept":
+        if not plan.checkpoint or plan.store is None:
             return cls()
-        checkpoints = _native.Checkpoints(os.path.join(plan.folder, "checkpoints"))
-        (value,) = _native.decode(checkpoints.load(plan.checkpoint, name))
+        (value,) = _native.decode(store(plan.store).load(plan.checkpoint, plan.part["name"]))
         return cls(**value)
 
 
 class Running:
     """One worker and its streams."""
 
-    def __init__(self, plan: Plan, orders: dict[str, Any], worker: Worker, line: Line) -> None:
-        self.plan, self.worker, self.line, self.name = plan, worker, line, orders["name"]
-        self.own_inputs = [port for port in orders["inputs"] if port["type"] != "tcp"]
-        self.own_outputs = [port for port in orders["outputs"] if port["type"] != "tcp"]
-        self.inputs = [port["worker"] for port in orders["inputs"] if port["type"] == "tcp"]
-        self.targets = [port for port in orders["outputs"] if port["type"] == "tcp"]
-        self.outputs = [port["worker"] for port in self.targets]
+    def __init__(self, plan: Plan, worker: Worker, said: Saying) -> None:
+        self.plan, self.worker, self.said = plan, worker, said
+        worker.name, worker.number, worker.of, worker.folder = plan.part["name"], plan.number, plan.of, plan.folder or ""
+        self.own_inputs = [port for port in plan.part["inputs"] if port["type"] != "tcp"]
+        self.inputs = [port["worker"] for port in plan.part["inputs"] if port["type"] == "tcp"]
+        self.targets = [port for port in plan.part["outputs"] if port["type"] == "tcp"]
         if self.own_inputs and self.inputs:
-            raise ValueError(f"{self.name} has streams and inputs of its own: make two workers of it")
-        self.kept = Kept.load(plan, self.name)
-        self.made, self.items, self.began = self.kept.made, 0, time.monotonic()
-        self.checkpoints = _native.Checkpoints(os.path.join(plan.folder, "checkpoints"))
+            raise ValueError(f"{worker.name} has streams and inputs of its own: make two workers of it")
+        self.kept = Kept.load(plan)
+        self.store = None if plan.store is None else store(plan.store)
+        self.made, self.items, self.began, self.used = self.kept.made, 0, time.monotonic(), _processor_seconds()
+        self.streams: _native.Streams | None = None
+        self._triggered = 0
 
-    def connect(self, door: _native.Door, ports: dict[str, int]) -> None:
+    def orders(self) -> str:
+        """For its streams."""
         kept, plan = self.kept, self.plan
-        ended = plan.finished
-        orders = {
-            "name": self.name,
-            "attempt": plan.attempt,
-            "inputs": [{"from": name, "processed": None if name in ended else kept.inputs.get(name, 0)} for name in self.inputs],
-            "outputs": [
-                {"to": port["worker"], "sent": kept.outputs.get(port["worker"], 0), "spill": port.get("spill", False)}
-                for port in self.targets
-            ],
-            "window": plan.window,
-            "checkpoint": plan.checkpoint,
-            "spill": {"folder": plan.folder, "limit": plan.spill},
-            "patience": plan.patience,
-        }
-        self.streams = _native.Streams(json.dumps(orders), door, plan.token, ports)
-        groups: dict[str, tuple[str, list[int]]] = {}
-        for at, port in enumerate(self.targets):
-            how = port.get("how", "broadcast")
-            groups.setdefault(port.get("group") or port["worker"], (how, []))[1].append(at)
-        self.groups = list(groups.values())
-        self.turns = [0] * len(self.groups)
-        batch = max(16 << 10, min(256 << 10, plan.window // 4, (16 << 20) // max(1, len(self.targets))))
-        self.outbox = _native.Outbox(self.streams, self.groups, batch)
+        inputs = [{"from": name, "processed": None if name in plan.ended else kept.inputs.get(name, 0)} for name in self.inputs]
+        outputs = [
+            {"to": port["worker"], "sent": kept.outputs.get(port["worker"], 0), "spill": port.get("spill", False)}
+            for port in self.targets
+        ]
+        spill = {"folder": plan.folder, "limit": plan.spill}
+        orders = {"name": self.worker.name, "attempt": plan.attempt, "inputs": inputs, "outputs": outputs, "spill": spill}
+        return json.dumps({**orders, "window": plan.window, "checkpoint": plan.checkpoint, "patience": plan.patience})
 
-    def run(self) -> None:
+    def run(self, streams: _native.Streams) -> None:
         """All items, from the first or from where the checkpoint was."""
+        self.streams, self.outlet = streams, Outlet(self.worker, streams, self.plan.part["outputs"], self.plan.window)
         self.worker.start()
         self.worker.restore(self.kept.state)
         if self.own_inputs:
             made = itertools.chain.from_iterable(self.worker.input(port) for port in self.own_inputs)
             self.make(itertools.chain(self.worker.process(made), self.worker.finish()))
         else:
-            self.pass_on()
+            self.pass_on(streams)
             self.make(self.worker.finish())
-        self.outbox.flush()
+        self.outlet.flush()
+        self.result = self.worker.result()
+        streams.finish()
 
-    def pass_on(self) -> None:
+    def pass_on(self, streams: _native.Streams) -> None:
         """What streams bring."""
-        receive, is_raw = self.streams.receive, self.worker.codec == "raw"
+        receive, is_raw = streams.receive, self.worker.codec == "raw"
         while (came := receive()) is not None:
             if isinstance(came, int):
                 self.cut(came)
                 continue
             items = (came[1],) if is_raw else self.worker.deserialise(came[1])
-            self.take(iter(self.worker.process(items)), None)
+            self.items += self.outlet.take(iter(self.worker.process(items)), None)[0]
 
     def make(self, items: Iterable[Item]) -> None:
         """What comes from nowhere else. What was made before the checkpoint is made once more, and goes nowhere."""
         rest, done = itertools.islice(items, self.kept.made, None), False
         while not done:
-            count, done = self.take(rest, LOOK)
-            self.made += count
-            while (checkpoint := self.streams.due()) is not None:
+            count, done = self.outlet.take(rest, LOOK)
+            self.items, self.made = self.items + count, self.made + count
+            while self.streams and (checkpoint := self.streams.due()) is not None:
                 self.cut(checkpoint)
-
-    def take(self, items: Iterator[Item], seconds: float | None) -> tuple[int, bool]:
-        """Hands items on, for that long: how many, and whether that was all."""
-        if self.own_outputs or self.is_special():
-            count, done = self.hand_over(items, seconds)
-        else:
-            count, done = self.outbox.extend(items, seconds)
-        self.items += count
-        return count, done
-
-    def is_special(self) -> bool:
-        return self.worker.codec == "raw" or type(self.worker).serialise is not Worker.serialise
-
-    def hand_over(self, items: Iterator[Item], seconds: float | None) -> tuple[int, bool]:
-        end, count = None if seconds is None else time.monotonic() + seconds, 0
-        while chunk := list(itertools.islice(items, 1 if self.worker.codec == "raw" else CHUNK)):
-            count += len(chunk)
-            for port in self.own_outputs:
-                self.worker.output(chunk, port)
-            if self.groups and self.is_special():
-                for group in range(len(self.groups)):
-                    self.send(group, chunk)
-            elif self.groups:
-                self.outbox.extend(iter(chunk))
-            if end is not None and time.monotonic() >= end:
-                return count, False
-        return count, True
-
-    def send(self, group: int, items: list[Item]) -> None:
-        """Through the user's own codec."""
-        how, outputs = self.groups[group]
-        if self.worker.codec == "raw":
-            return self.send_batches(how, outputs, group, items)
-        if how != "by-key":
-            return self.send_batches(how, outputs, group, self.worker.serialise(items))
-        for output, part in zip(outputs, self.worker.divide(items, len(outputs))):
-            for batch in self.worker.serialise(part) if part else ():
-                self.streams.send(output, batch)
-
-    def send_batches(self, how: str, outputs: list[int], group: int, batches: Iterable[Any]) -> None:
-        if how == "by-key" and len(outputs) > 1:
-            raise TypeError(f"{self.name} yields batches, which have no key: have it yield pairs, or say `spread`")
-        for batch in batches:
-            if how == "spread":
-                self.turns[group] = turn = (self.turns[group] + 1) % len(outputs)
-                self.streams.send(outputs[turn], batch)
-            else:
-                for output in outputs:
-                    self.streams.send(output, batch)
 
     def cut(self, checkpoint: int) -> None:
         """All before belongs to the checkpoint, all after does not."""
-        self.outbox.flush()
+        assert self.streams and self.store, "there is a checkpoint, and no place for it"
+        self.outlet.flush()
         state = self.worker.snapshot()
         inputs, outputs = self.streams.barrier(checkpoint)
-        kept = Kept(state, self.made, dict(zip(self.inputs, inputs)), dict(zip(self.outputs, outputs)))
-        self.checkpoints.save(checkpoint, self.name, _native.encode([vars(kept)]))
-        self.line.say(saved=checkpoint)
+        names = [port["worker"] for port in self.targets]
+        kept = Kept(state, self.made, dict(zip(self.inputs, inputs)), dict(zip(names, outputs)))
+        self.store.save(checkpoint, self.worker.name, _native.encode([vars(kept)]))
+        self.said.change(saved=checkpoint)
+
+    # From the thread that hears the job.
+
+    def heed(self, word: Word) -> None:
+        """A checkpoint begins, perhaps; said more than once, it begins once."""
+        if self.streams and word.get("cut", 0) > self._triggered:
+            self._triggered = word["cut"]
+            self.streams.trigger(self._triggered)
+
+    def give_up(self, why: str) -> None:
+        if self.streams:
+            self.streams.fail(why)
 
     def report(self) -> dict[str, Any]:
+        """How far it is, and what it took; in this attempt."""
         used = resource.getrusage(resource.RUSAGE_SELF)
-        return {
+        report = {
             "items": self.items,
             "made": self.made,
             "seconds": time.monotonic() - self.began,
-            "processor": used.ru_utime + used.ru_stime,
+            "processor": _processor_seconds() - self.used,
             "memory": used.ru_maxrss * 1024,
-            "streams": json.loads(self.streams.stats()),
         }
+        return {**report, **_summary(json.loads(self.streams.stats()))} if self.streams else report
 
 
-def main(plan: Plan, orders: dict[str, Any], make: Callable[[], Worker], line: Line) -> int:
-    """What the process ends with: 0 when all is done, 3 when a peer went away, 1 else."""
-    running = None
+def _processor_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def _summary(stats: dict[str, Any]) -> dict[str, Any]:
+    """Of all streams. A worker may have hundreds, and says this every second."""
+    paths: dict[str, int] = {}
+    for edge in stats["outputs"]:
+        path = edge.get("path") or "local"
+        paths[path] = paths.get(path, 0) + 1
+    return {
+        "bytes_in": sum(edge["bytes"] for edge in stats["inputs"]),
+        "bytes_out": sum(edge["bytes"] for edge in stats["outputs"]),
+        "spilled": sum(edge["spilled"] for edge in stats["outputs"]),
+        "waited_for_input": stats["waited_for_input"],
+        "waited_for_room": stats["waited_for_room"],
+        "paths": paths,
+    }
+
+
+def work(running: Running, connect: Callable[[str], _native.Streams]) -> int:
+    """One attempt: 0 when all is done, 3 when a peer went away, 1 when its code raised. The job is told."""
     try:
-        door = _native.Door()
-        line.say(ready=door.port)
-        running = Running(plan, orders, make(), line)
-        ports = first_word(line)
-        running.connect(door, ports)
-        threading.Thread(target=listen, args=(running,), daemon=True).start()
-        running.run()
-        result = running.worker.result()
-        running.streams.finish()
-        line.say(finished=running.report(), result=result)
+        running.run(connect(running.orders()))
+        running.said.change(report=running.report(), finished=True, result=running.result)
         return 0
     except ConnectionError as error:
-        line.say(lost=str(error))
+        running.said.change(lost=str(error))
         return 3
     except BaseException as error:
-        why = f"{type(error).__name__}: {error}"
-        line.say(failed=why, trace=traceback.format_exc()[-30000:])
-        if running is not None and hasattr(running, "streams"):
-            running.streams.fail(why)
+        raised(running.said, error)
+        with contextlib.suppress(Exception):
+            running.give_up(f"{type(error).__name__}: {error}")
         return 1
 
 
-def first_word(line: Line) -> dict[str, int]:
-    while (messages := line.hear()) == []:
-        pass
-    if messages is None:
-        raise ConnectionError("the job ended before its workers were there")
-    ports: dict[str, int] = messages[0]["ports"]
-    return ports
-
-
-def listen(running: Running) -> None:
-    """On a thread of its own: checkpoints that begin, and a word now and then on how far the worker is."""
-    line = running.line
-    while True:
-        if select.select([line], [], [], WORD)[0]:
-            messages = line.hear()
-            if messages is None:
-                os._exit(3)  # nobody is there to work for
-            for message in messages:
-                running.streams.trigger(message["checkpoint"])
-        else:
-            line.say(**running.report())
+def raised(said: Saying, error: BaseException) -> None:
+    """No second try can help."""
+    trace = "".join(traceback.format_exception(error))[-30000:]
+    said.change(failed={"why": f"{type(error).__name__}: {error}", "trace": trace})

@@ -1,6 +1,7 @@
 """Where a job lies on disk, and that nothing of it stays."""
 
 import contextlib
+import hashlib
 import os
 import shutil
 import signal
@@ -22,6 +23,17 @@ def folder(asked: str | None) -> Iterator[str]:
     os.makedirs(own, mode=0o700, exist_ok=True)
     yield own
     shutil.rmtree(own, ignore_errors=True)  # it is through: nothing to go on from
+
+
+def claim(place: str, job: str) -> None:
+    """A folder belongs to one job: another one would go on from what it never did."""
+    mark, path = hashlib.sha256(job.encode()).hexdigest(), os.path.join(place, "job")
+    if os.path.exists(path):
+        with open(path) as file:
+            if file.read() != mark:
+                raise ValueError(f"{place} holds another job: give this one a folder of its own")
+    with open(path, "w") as file:
+        file.write(mark)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,137 @@
+"""One attempt at a job, as a machine: what workers say goes in, what to do comes out. Time is an argument."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from ._members import Word
+
+# A worker's streams end a moment before its end is known: who lost a peer waits so long for a reason.
+MOMENT = 0.3
+
+
+@dataclass(frozen=True)
+class Raised:
+    """A worker's code raised: no second try can help."""
+
+    worker: str
+    why: str
+    trace: str
+
+
+@dataclass(frozen=True)
+class Again:
+    """Back to the last checkpoint; `anew` must be started once more, whether or not they run."""
+
+    why: str
+    anew: frozenset[str] = frozenset()
+    is_death: bool = True
+
+
+@dataclass(frozen=True)
+class Through:
+    """All is done."""
+
+
+Verdict: TypeAlias = Raised | Again | Through
+
+
+@dataclass
+class Seen:
+    """One worker in this attempt, as far as the job knows."""
+
+    name: str
+    word: Word = field(default_factory=dict)
+    ended: str | None = None
+
+    @property
+    def ready(self) -> bool:
+        return bool(self.word)
+
+    @property
+    def saved(self) -> int:
+        return int(self.word.get("saved", 0))
+
+    @property
+    def finished(self) -> bool:
+        return bool(self.word.get("finished"))
+
+    @property
+    def lost(self) -> str | None:
+        return self.word.get("lost")
+
+    @property
+    def report(self) -> dict[str, Any] | None:
+        return self.word.get("report")
+
+    @property
+    def died(self) -> bool:
+        """Ended without having said why."""
+        return self.ended is not None and not (self.finished or self.lost or self.word.get("failed"))
+
+
+class Attempt:
+    """From a checkpoint to the end, or to whatever comes between."""
+
+    def __init__(self, number: int, checkpoint: int, done: Iterable[str], names: Iterable[str], now: float) -> None:
+        self.number, self.checkpoint, self.done = number, checkpoint, frozenset(done)
+        self.seen = {name: Seen(name) for name in names if name not in self.done}
+        self.pending, self.since = 0, now
+        self._troubled: float | None = None
+
+    def hear(self, name: str, word: Word, now: float) -> None:
+        """What it says of another attempt is not of this one."""
+        seen = self.seen.get(name)
+        if seen is None or word.get("attempt") != self.number:
+            return
+        if not seen.word:
+            self.since = now  # checkpoints are counted from when all are there
+        seen.word = word
+
+    def bury(self, name: str, how: str) -> None:
+        if name in self.seen:
+            self.seen[name].ended = how
+
+    @property
+    def all_ready(self) -> bool:
+        return all(seen.ready for seen in self.seen.values())
+
+    def verdict(self, now: float) -> Verdict | None:
+        """What raised counts before who died, and that before who only lost a peer, whichever is heard of first."""
+        for seen in self.seen.values():
+            if failed := seen.word.get("failed"):
+                return Raised(seen.name, failed["why"], failed["trace"])
+        if dead := [seen for seen in self.seen.values() if seen.died]:
+            others = f", and {len(dead) - 1} more" if len(dead) > 1 else ""
+            return Again(f"{dead[0].name} died ({dead[0].ended}){others}", frozenset(seen.name for seen in dead))
+        if all(seen.finished for seen in self.seen.values()):
+            return Through()
+        return self._troubles(now)
+
+    def _troubles(self, now: float) -> Again | None:
+        lost = next((seen for seen in self.seen.values() if seen.lost), None)
+        if lost is None:
+            return None
+        self._troubled = now if self._troubled is None else self._troubled
+        return Again(f"{lost.name}: {lost.lost}") if now - self._troubled >= MOMENT else None
+
+    # Checkpoints.
+
+    def begin(self, now: float, every: float) -> bool:
+        """Whether a checkpoint begins now: all are there, and the last one is so long ago."""
+        if self.pending or now - self.since < every or not self.all_ready or self._troubled is not None:
+            return False
+        self.pending = self.checkpoint + 1
+        return True
+
+    def complete(self) -> tuple[list[str], list[str]] | None:
+        """Who took part in the checkpoint and who was through by then, once all have written theirs."""
+        if not self.pending or not all(seen.finished or seen.saved == self.pending for seen in self.seen.values()):
+            return None
+        saved = [seen.name for seen in self.seen.values() if seen.saved == self.pending]
+        through = [seen.name for seen in self.seen.values() if seen.saved != self.pending]
+        return saved, sorted(self.done.union(through))
+
+    def completed(self, now: float) -> None:
+        """It is in the store."""
+        self.checkpoint, self.pending, self.since = self.pending, 0, now

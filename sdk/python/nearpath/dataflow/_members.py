@@ -1,0 +1,68 @@
+"""A job's workers as it deals with them, wherever they run."""
+
+import abc
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+# What is said in either direction: the whole state of whoever says it, so that the last one heard is enough.
+Word: TypeAlias = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the job has decided about one worker in one attempt. Plain values only: it goes to other machines."""
+
+    part: Mapping[str, Any]  # its own entry of the topology
+    number: int  # in its stage
+    of: int
+    attempt: int
+    checkpoint: int  # to go on from; 0: from the beginning
+    ended: tuple[str, ...]  # those of its inputs that had ended by then: nothing comes from them any more
+    folder: str | None  # for what it makes; None: one of its own
+    store: str | None  # where checkpoints are; None: there are none
+    window: int
+    spill: int
+    patience: float
+
+
+class Member(abc.ABC):
+    """One start of one worker."""
+
+    name: str
+    memory: float | None = None  # GB that it is paid for; None: what its process used
+
+    @abc.abstractmethod
+    def say(self, word: Word) -> None:
+        """May be lost where the crew repeats."""
+
+    @abc.abstractmethod
+    def heard(self) -> list[Word]:
+        """What it has said since the last time. Does not wait."""
+
+    @abc.abstractmethod
+    def ended(self) -> str | None:
+        """None while it runs; else how it ended; "" when it ended well."""
+
+    @abc.abstractmethod
+    def stop(self) -> None:
+        """Ends it, whatever it does. May be called again."""
+
+
+class Crew(abc.ABC):
+    """Makes members, and waits for news of them."""
+
+    stays = False  # whether members go on in their processes when the job goes back to a checkpoint
+    repeat: float | None = None  # seconds after which a word is said once more; None: none is ever lost
+
+    @abc.abstractmethod
+    def start(self, plan: Plan) -> Member:
+        """A worker that begins with this plan."""
+
+    @abc.abstractmethod
+    def news(self, seconds: float) -> list[Member]:
+        """Those of whom there may be something to hear, as soon as there is one, or nobody after that time."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """After all members are stopped."""

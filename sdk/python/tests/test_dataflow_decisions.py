@@ -1,0 +1,92 @@
+"""What a job decides, without processes and without a clock."""
+
+import unittest
+
+from nearpath.dataflow._decide import MOMENT, Again, Attempt, Raised, Through
+
+
+def attempt(*names, done=(), checkpoint=0):
+    return Attempt(1, checkpoint, done, [*names, *done], now=0.0)
+
+
+def say(attempt, name, now=0.0, **state):
+    attempt.hear(name, {"attempt": 1, **state}, now)
+
+
+class Verdicts(unittest.TestCase):
+    def test_all_through(self):
+        two = attempt("a", "b", done=["c"])
+        say(two, "a", finished=True)
+        self.assertIsNone(two.verdict(0.0))
+        say(two, "b", finished=True)
+        self.assertEqual(two.verdict(0.0), Through())
+
+    def test_who_ends_when_it_is_through_has_not_died(self):
+        two = attempt("a", "b")
+        say(two, "a", finished=True)
+        two.bury("a", "")
+        self.assertIsNone(two.verdict(0.0))
+        two.bury("b", "signal 9")
+        self.assertEqual(two.verdict(0.0), Again("b died (signal 9)", frozenset({"b"})))
+
+    def test_several_deaths_at_once_are_one_way_back(self):
+        three = attempt("a", "b", "c")
+        three.bury("a", "signal 9"), three.bury("c", "exit code 1")
+        self.assertEqual(three.verdict(0.0), Again("a died (signal 9), and 1 more", frozenset({"a", "c"})))
+
+    def test_what_raised_counts_before_who_died(self):
+        two = attempt("a", "b")
+        two.bury("a", "signal 9")
+        say(two, "b", failed={"why": "KeyError: 1", "trace": "..."})
+        self.assertEqual(two.verdict(0.0), Raised("b", "KeyError: 1", "..."))
+
+    def test_who_lost_a_peer_waits_a_moment_for_a_reason(self):
+        two = attempt("a", "b")
+        say(two, "a", 5.0, lost="the stream with b is gone")
+        self.assertIsNone(two.verdict(5.0))
+        self.assertEqual(two.verdict(5.0 + 2 * MOMENT), Again("a: the stream with b is gone"))
+        two.bury("b", "signal 9")
+        self.assertEqual(two.verdict(5.1), Again("b died (signal 9)", frozenset({"b"})))
+
+    def test_words_of_another_attempt_do_not_count(self):
+        one = attempt("a")
+        one.hear("a", {"attempt": 2, "finished": True}, 0.0)
+        one.hear("stranger", {"attempt": 1}, 0.0)
+        self.assertIsNone(one.verdict(0.0))
+
+
+class Checkpoints(unittest.TestCase):
+    def test_begin_when_all_are_there_and_it_is_time(self):
+        two = attempt("a", "b", checkpoint=3)
+        say(two, "a", 1.0)
+        self.assertFalse(two.begin(10.0, every=5.0))
+        say(two, "b", 8.0)
+        self.assertFalse(two.begin(10.0, every=5.0), "counted from when all were there")
+        self.assertTrue(two.begin(13.0, every=5.0))
+        self.assertEqual(two.pending, 4)
+        self.assertFalse(two.begin(20.0, every=5.0), "one at a time")
+
+    def test_complete_when_each_has_written_its_own_or_is_through(self):
+        three = attempt("a", "b", "c", done=["d"])
+        for name in "abc":
+            say(three, name)
+        three.begin(5.0, every=5.0)
+        say(three, "a", saved=1)
+        say(three, "b", finished=True)
+        self.assertIsNone(three.complete())
+        say(three, "c", saved=1, finished=True)
+        self.assertEqual(three.complete(), (["a", "c"], ["b", "d"]))
+        three.completed(6.0)
+        self.assertEqual((three.checkpoint, three.pending), (1, 0))
+        self.assertIsNone(three.complete())
+        self.assertFalse(three.begin(10.0, every=5.0))
+
+    def test_none_begins_while_somebody_has_lost_a_peer(self):
+        one = attempt("a")
+        say(one, "a", lost="b")
+        one.verdict(1.0)
+        self.assertFalse(one.begin(10.0, every=5.0))
+
+
+if __name__ == "__main__":
+    unittest.main()
