@@ -12,13 +12,18 @@
 Items are plain values: None, bool, int, float, str, bytes, and tuples, lists and dicts of them. docs/guide/dataflow.md has it all.
 """
 
-from typing import Literal
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
 
+from . import _code, _native
+from ._code import Made
 from ._forked import Forks
 from ._graph import Graph, How, Stage, Topology, collect, filter, flat_map, lines, map, reduce_by_key, sink, source, stage
 from ._job import Coordinator, Job, JobFailed, Settings
 from ._native import decode, encode, share
 from ._places import Place, Started
+from ._processes import Processes
+from ._remote import Remotes, Rendezvous
 from ._report import Report, StageReport
 from ._workers import Item, Port, Worker
 
@@ -30,6 +35,7 @@ __all__ = [
     "JobFailed",
     "Place",
     "Port",
+    "Processes",
     "Report",
     "Stage",
     "StageReport",
@@ -53,29 +59,66 @@ __all__ = [
 
 
 def run(
-    *ends: Stage | Graph | Topology,
-    on: Literal["local"] = "local",
+    *ends: Stage | Graph | Topology | Callable[..., Made],
+    on: Literal["local"] | Place = "local",
+    arguments: Mapping[str, Any] | None = None,
+    rendezvous: str | None = None,
+    key: str | bytes | None = None,
+    trust: str | None = None,
     folder: str | None = None,
+    checkpoints: str | None = None,
     every: float = 5.0,
     retries: int | None = None,
     window: int = 4 << 20,
     spill: int = 1 << 30,
     patience: float = 60.0,
+    silence: float = 10.0,
     fan_in: int | None = None,
     progress: bool | None = None,
 ) -> Job:
-    """Runs a job to its end: the stages that lead to `ends`, or a graph or topology.
+    """Runs a job to its end: the stages that lead to `ends`, or a graph or topology, or a function that gives them (called with
+    `arguments`).
 
-    `every` so many seconds a checkpoint is made, in `folder`; a worker that dies is replaced, and the job goes on from there, `retries`
-    times (where nothing is said: 3, and one more for every ten workers). A folder that is named stays when the job fails, and the next run goes on from it. `window` bytes are on their way on
-    each stream at most; `spill` bytes of disk are for each one that spills. `progress` shows a line on stderr; where nothing is
-    said, on terminals.
+    `on` a place, workers run elsewhere. Then the job is a function at the top level of a module, which workers import, too; they meet
+    at `rendezvous` (`wss://HOST`), whose `key` (a file, or its 32 bytes) lets them in, and whose certificates `trust` says (a file of
+    PEM; else the system's). Who is `silence` seconds without a word while others speak is taken for dead.
+
+    `every` so many seconds a checkpoint is made, at `checkpoints` (a folder or `s3://BUCKET/PREFIX` that all workers reach; for local
+    workers in `folder` where nothing is said); a worker that dies is replaced, and the job goes on from there, `retries` times (where
+    nothing is said: 3, and one more for every ten workers). A folder that is named stays when the job fails, and the next run goes on
+    from it. `window` bytes are on their way on each stream at most; `spill` bytes of disk are for each one that spills. `patience`:
+    seconds that workers have to be there. `progress` shows a line on stderr; where nothing is said, on terminals.
     """
-    if on != "local":
-        raise ValueError(f"workers run on 'local', not on {on!r}")
+    if _code.is_worker:
+        told = "a worker runs the job that it is part of: put the call of `run` behind `if __name__ == \"__main__\":`"
+        raise RuntimeError(told)
+    settings = Settings(folder, every, retries, window, spill, patience, fan_in, progress, checkpoints, silence)
+    graph, code = _job_of(ends, arguments or {}, on != "local")
+    if on == "local":
+        return Coordinator(graph, settings, Forks).run()
+    if not isinstance(on, Place):
+        raise ValueError(f"workers run on 'local' or at a place, not on {on!r}")
+    if code is None or rendezvous is None or key is None:
+        raise ValueError("workers elsewhere need a function that makes the job, `rendezvous` and `key`")
+    meet = Rendezvous(rendezvous, key if isinstance(key, bytes) else _native.rendezvous_key(key), trust and _text(trust))
+    return Coordinator(graph, settings, lambda stages: Remotes(code, _code.mark(graph), stages, on, meet, patience)).run()
+
+
+def _job_of(
+    ends: tuple[Stage | Graph | Topology | Callable[..., Made], ...], arguments: Mapping[str, Any], is_elsewhere: bool
+) -> tuple[Graph | Topology, _code.Code | None]:
     stages = [end for end in ends if isinstance(end, Stage)]
     others = [end for end in ends if not isinstance(end, Stage)]
     if len(others) > 1 or bool(stages) == bool(others):
-        raise ValueError("a job is some stages, or one graph, or one topology")
-    settings = Settings(folder, every, retries, window, spill, patience, fan_in, progress)
-    return Coordinator(others[0] if others else Graph(*stages), settings, Forks).run()
+        raise ValueError("a job is some stages, or one graph, or one topology, or one function that gives them")
+    job = stages or others[0]
+    if callable(job):
+        return _code.graph(job(**arguments)), _code.Code.of(job, arguments) if is_elsewhere else None
+    if is_elsewhere:
+        raise ValueError("workers elsewhere make the job themselves: give a function at the top level of a module that returns it")
+    return _code.graph(job), None
+
+
+def _text(path: str) -> str:
+    with open(path) as file:
+        return file.read()

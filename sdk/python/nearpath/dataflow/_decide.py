@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from ._members import Word
-
+# What is said in either direction: the whole state of whoever says it, so that the last one heard is enough.
+Word: TypeAlias = dict[str, Any]
 # A worker's streams end a moment before its end is known: who lost a peer waits so long for a reason.
 MOMENT = 0.3
 
@@ -95,6 +95,10 @@ class Attempt:
     @property
     def all_ready(self) -> bool:
         return all(seen.ready for seen in self.seen.values())
+
+    def stand(self) -> tuple[int, int]:
+        """How many take part, and how many are through."""
+        return sum(seen.ready for seen in self.seen.values()), sum(seen.finished for seen in self.seen.values())
 
     def verdict(self, now: float) -> Verdict | None:
         """What raised counts before who died, and that before who only lost a peer, whichever is heard of first."""

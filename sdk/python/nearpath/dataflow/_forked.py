@@ -14,8 +14,9 @@ from collections.abc import Callable, Mapping
 from typing import NoReturn
 
 from . import _native
+from ._decide import Attempt, Word
 from ._graph import Stage
-from ._members import Crew, Member, Plan, Word
+from ._members import Crew, Member, Plan
 from ._run import Running, Saying, raised, work
 from ._workers import Worker
 
@@ -55,7 +56,8 @@ class Forked(Member):
     """A process."""
 
     def __init__(self, name: str, pid: int, pipe: Pipe, selector: selectors.BaseSelector) -> None:
-        self.name, self._pid, self._pipe, self._selector = name, pid, pipe, selector
+        super().__init__(name)
+        self._pid, self._pipe, self._selector = pid, pipe, selector
         self._pidfd, self._is_open = os.pidfd_open(pid), True
         self._code: int | None = None
         selector.register(pipe, selectors.EVENT_READ, self)
@@ -142,6 +144,14 @@ class Forks(Crew):
             with contextlib.suppress(Exception):
                 sys.stdout.flush(), sys.stderr.flush()
             os._exit(code)
+
+    def word(self, attempt: Attempt, plan: Plan) -> Word | None:
+        """Once all are there, each learns where those are to whom it speaks."""
+        if not attempt.all_ready:
+            return None
+        to = [port["worker"] for port in plan.part["outputs"] if port["type"] == "tcp"]
+        ports = {other: attempt.seen[other].word.get("port") for other in to if other in attempt.seen}
+        return {"attempt": attempt.number, "cut": attempt.pending, "ports": ports}
 
     def news(self, seconds: float) -> list[Member]:
         return list(dict.fromkeys(key.data for key, _ in self._selector.select(seconds)))

@@ -8,6 +8,7 @@ from . import _native
 from ._workers import Collect, Each, Filter, FlatMap, Item, Lines, Map, ReduceByKey, Source, Worker
 
 How: TypeAlias = Literal["one-to-one", "by-key", "broadcast", "gather", "spread"]
+Where: TypeAlias = Literal["here", "there"]
 
 
 class Stage:
@@ -23,6 +24,7 @@ class Stage:
     ) -> None:
         self.worker, self.workers, self.name, self._reads, self.total = worker, workers, name, reads, total
         self.before: list[tuple[Stage, How, bool]] = []
+        self.where: Where = "there"
 
     def __rshift__(self, other: "Stage") -> "Stage":
         return other.after(self)
@@ -30,6 +32,12 @@ class Stage:
     def after(self, other: "Stage", how: How | None = None, spill: bool = False) -> Self:
         """Reads that stage: how its items are divided, and whether what has no room goes to disk."""
         self.before.append((other, how or self._reads or self._usual(other), spill))
+        return self
+
+    def on(self, where: Where) -> Self:
+        """Has its workers run "here", where the job is run, or "there", at the place that `run` is given. Usual: here for stages that
+        make files or results, there for all others."""
+        self.where = where
         return self
 
     def _usual(self, other: "Stage") -> How:
@@ -82,6 +90,9 @@ class Topology:
         if missing := sorted(set(names) - set(code)):
             raise ValueError(f"no code is given for {str(missing).strip('[]')}: add it, or say `stage` in the topology")
         self.stages = {name: Stage(code[name], names.count(name), name) for name in dict.fromkeys(names)}
+
+    def json(self) -> str:
+        return json.dumps(self._topology)
 
     def topology(self, fan_in: int | None = None) -> dict[str, Any]:
         return self._topology
@@ -139,16 +150,16 @@ def stage(worker: Callable[[], Worker], workers: int = 1, name: str | None = Non
 
 def collect(workers: int = 1, name: str | None = None) -> Stage:
     """Keeps all items for `Job.results`."""
-    return Stage(_made("collect", Collect), workers, name)
+    return Stage(_made("collect", Collect), workers, name).on("here")
 
 
 def lines(path: str, workers: int = 1, name: str | None = None) -> Stage:
     """Writes a line an item. With several workers `{number}` in the path is the worker's."""
     if workers > 1 and "{number}" not in path:
         raise ValueError(f"{workers} workers cannot write one file: put {{number}} in {path!r}")
-    return Stage(_made("lines", lambda: Lines(path)), workers, name)
+    return Stage(_made("lines", lambda: Lines(path)), workers, name).on("here")
 
 
 def sink(call: Callable[[Item], object], workers: int = 1, name: str | None = None) -> Stage:
     """Calls that with each item; after a death with some twice. `lines` and `collect` are exact."""
-    return Stage(_made("sink", lambda: Each(call)), workers, name)
+    return Stage(_made("sink", lambda: Each(call)), workers, name).on("here")

@@ -7,14 +7,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ._decide import Again, Attempt, Raised, Through
+from ._decide import Again, Attempt, Raised, Seen, Through, Word
 from ._folder import claim, folder, stopped_by_signals
 from ._graph import Graph, Stage, Topology
-from ._members import Crew, Member, Plan, Word
+from ._members import Crew, Member, Plan
 from ._report import Report, StageReport
 from ._results import Results
 from ._screen import Screen
 from ._store import store
+from ._watch import Watch
 
 TICK = 0.1
 # Workers that are through end so soon, or are ended.
@@ -49,6 +50,9 @@ class Settings:
     patience: float
     fan_in: int | None
     progress: bool | None
+    checkpoints: str | None = None
+    silence: float = 10.0
+    stragglers: bool = True
 
     def bound(self, workers: int) -> int:
         """How many deaths a job of so many workers may have: some, and one in ten."""
@@ -66,19 +70,21 @@ class Coordinator:
         self.report = Report(stages={name: StageReport(stage.workers) for name, stage in graph.stages.items()})
         totals = [stage.total for stage in graph.stages.values() if not stage.before and stage.total]
         self.screen = Screen(settings.progress, sum(totals) if totals else None, len(self.parts))
+        self.watch = Watch(settings.patience, settings.silence)
         self.members: dict[str, Member] = {}
-        self.begun: dict[str, float] = {}
         self.words: dict[str, tuple[Word, float]] = {}
         self.spoken: object = None
+        self.looked = 0.0
 
     def run(self) -> Job:
         """Until it is through. Whatever happens, no process stays, and no folder that was not asked for."""
         self.began = time.monotonic()
         with folder(self.settings.folder) as self.folder, stopped_by_signals():
             claim(self.folder, json.dumps(self.parts, sort_keys=True))
-            self.results, self.store_url = Results(self.folder), os.path.join(self.folder, "checkpoints")
-            self.store, self.crew = store(self.store_url), self.gather(self.stages)
+            self.results, self.crew = Results(self.folder), self.gather(self.stages)
             try:
+                self.place = self.settings.checkpoints or (None if self.crew.stays else os.path.join(self.folder, "checkpoints"))
+                self.store = None if self.place is None else store(self.place)
                 self.attempts()
                 return Job(self.results.take(self.parts), self.report)
             finally:
@@ -99,16 +105,16 @@ class Coordinator:
 
     def begin(self, number: int, again: Again) -> Attempt:
         """From the last checkpoint on. Who is there goes back to it, where the crew stays; the others are started."""
-        manifest = json.loads(self.store.latest() or '{"number": 0, "finished": []}')
+        manifest = json.loads(self.store and self.store.latest() or '{"number": 0, "finished": []}')
         attempt = Attempt(number, int(manifest["number"]), manifest["finished"], self.parts, time.monotonic())
-        stays = self.crew.stays
-        self.dismiss([name for name in self.members if not stays or name in again.anew or name in attempt.done])
-        self.dismiss([name for name, member in self.members.items() if member.ended() is not None])
+        gone = [name for name, member in self.members.items() if member.ended() is not None]
+        self.dismiss([name for name in self.members if not self.crew.stays or name in again.anew or name in gone or name in attempt.done])
         self.results.recall()
-        for name in attempt.seen:
+        self.plans = {name: self.plan(attempt, name) for name in attempt.seen}
+        for name, plan in self.plans.items():
             if name not in self.members:
-                self.begun[name] = time.monotonic()
-                self.members[name] = self.crew.start(self.plan(attempt, name))
+                self.members[name] = self.crew.start(plan)
+        self.watch.begin()
         return attempt
 
     def plan(self, attempt: Attempt, name: str) -> Plan:
@@ -117,7 +123,7 @@ class Coordinator:
         reads = [port["worker"] for port in part["inputs"] if port["type"] == "tcp"]
         return Plan(
             part, mates.index(name), len(mates), attempt.number, attempt.checkpoint,
-            tuple(other for other in reads if other in attempt.done), self.folder, self.store_url,
+            tuple(other for other in reads if other in attempt.done), self.folder if self.crew.is_here(name) else None, self.place,
             settings.window, settings.spill, settings.patience,
         )  # fmt: skip
 
@@ -132,7 +138,7 @@ class Coordinator:
                 if isinstance(verdict, Again):
                     return verdict
                 if isinstance(verdict, Through):
-                    self.farewell()
+                    self.farewell(attempt)
                     return None
                 self.care_for_checkpoints(attempt)
                 self.speak(attempt)
@@ -142,37 +148,43 @@ class Coordinator:
 
     def hear(self, attempt: Attempt) -> None:
         """Who ended is heard once more: its last words came before its end."""
-        for member in self.crew.news(TICK):
-            how = member.ended()
+        for member in self.news():
+            how, now = member.ended(), time.monotonic()
             for word in member.heard():
-                attempt.hear(member.name, word, time.monotonic())
+                attempt.hear(member.name, word, now)
+                self.watch.heard(member.name, now)
             if how is not None and self.members.get(member.name) is member:
                 attempt.bury(member.name, how)
+                self.settle(member, attempt.seen.get(member.name))
+        if self.crew.stays:
+            awaited = {name: seen.ready for name, seen in attempt.seen.items() if not seen.finished}
+            for name, why in self.watch.look(awaited, self.crew.hears(), time.monotonic()).items():
+                attempt.bury(name, why)
+
+    def news(self) -> list[Member]:
+        try:
+            return self.crew.news(TICK)
+        except ConnectionError as error:
+            raise JobFailed(f"the job has lost its rendezvous for good: {error}") from error
 
     def speak(self, attempt: Attempt) -> None:
         """To whom there is something new to say, or to say once more."""
-        now, state = time.monotonic(), (attempt.number, attempt.all_ready, attempt.pending)
-        if state == self.spoken and self.crew.repeat is None:
+        now, state = time.monotonic(), (attempt.number, attempt.pending, attempt.stand())
+        if state == self.spoken and (self.crew.repeat is None or now < self.looked + TICK):
             return
-        self.spoken = state
-        for name, member in self.members.items():
-            word, before = self.word(attempt, name), self.words.get(name)
+        self.spoken, self.looked = state, now
+        for name, plan in self.plans.items():
+            word, before = self.crew.word(attempt, plan), self.words.get(name)
             is_old = self.crew.repeat is not None and before is not None and now - before[1] >= self.crew.repeat
-            if word and (before is None or before[0] != word or is_old):
+            if word and name in self.members and (before is None or before[0] != word or is_old):
                 self.words[name] = word, now
-                member.say(word)
-
-    def word(self, attempt: Attempt, name: str) -> Word | None:
-        """What the job says to one worker."""
-        if not attempt.all_ready:
-            return None
-        to = [port["worker"] for port in self.parts[name]["outputs"] if port["type"] == "tcp"]
-        ports = {other: attempt.seen[other].word.get("port") for other in to if other in attempt.seen}
-        return {"attempt": attempt.number, "cut": attempt.pending, "ports": ports}
+                self.members[name].say(word)
 
     # Checkpoints.
 
     def care_for_checkpoints(self, attempt: Attempt) -> None:
+        if self.store is None:
+            return
         attempt.begin(time.monotonic(), self.settings.every)
         if (parts := attempt.complete()) is not None:
             for seen in attempt.seen.values():
@@ -189,17 +201,28 @@ class Coordinator:
 
     # Ends.
 
-    def farewell(self) -> None:
+    def farewell(self, attempt: Attempt) -> None:
         """All is done: processes end by themselves."""
         end = time.monotonic() + FAREWELL
+        self.speak(attempt)
         while time.monotonic() < end and any(member.ended() is None for member in self.members.values()):
-            self.crew.news(TICK)
+            self.news()
 
     def dismiss(self, names: Iterable[str]) -> None:
-        for name in list(names):
-            member = self.members.pop(name)
-            member.stop()
-            self.words.pop(name, None)
+        members = [self.members.pop(name) for name in list(names)]
+        self.crew.dismiss(members)
+        for member in members:
+            self.settle(member, None)
+            self.words.pop(member.name, None)
+            self.watch.forget(member.name)
+
+    def settle(self, member: Member, seen: Seen | None) -> None:
+        """What a start is paid for, once."""
+        if seen and seen.report:
+            member.used = seen.report["memory"] / 1e9
+        if not member.is_settled:
+            member.is_settled = True
+            self.report.stages[self.names[member.name]].paid(time.monotonic() - member.begun, member.memory or member.used)
 
     def count(self, attempt: Attempt) -> None:
         """What an attempt took, and what it made, belongs in the report."""
@@ -208,6 +231,8 @@ class Coordinator:
             if seen.report:
                 self.report.stages[self.names[seen.name]].add(seen.report, seen.finished)
                 self.report.took(seen.name, seen.report)
+                if member := self.members.get(seen.name):
+                    member.used = seen.report["memory"] / 1e9
 
     def show(self, attempt: Attempt) -> None:
         sources = (seen for seen in attempt.seen.values() if not self.stages[seen.name].before)

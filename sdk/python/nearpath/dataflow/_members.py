@@ -1,12 +1,13 @@
 """A job's workers as it deals with them, wherever they run."""
 
 import abc
-from collections.abc import Mapping
+import math
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
-# What is said in either direction: the whole state of whoever says it, so that the last one heard is enough.
-Word: TypeAlias = dict[str, Any]
+from ._decide import Attempt, Word
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,13 @@ class Plan:
 class Member(abc.ABC):
     """One start of one worker."""
 
-    name: str
     memory: float | None = None  # GB that it is paid for; None: what its process used
+    limit = math.inf  # seconds that it may run
+    used = 0.0  # GB, at most, as far as it has said
+    is_settled = False  # whether it is in the report
+
+    def __init__(self, name: str) -> None:
+        self.name, self.begun = name, time.monotonic()
 
     @abc.abstractmethod
     def say(self, word: Word) -> None:
@@ -60,8 +66,25 @@ class Crew(abc.ABC):
         """A worker that begins with this plan."""
 
     @abc.abstractmethod
+    def word(self, attempt: Attempt, plan: Plan) -> Word | None:
+        """What a worker is to know now."""
+
+    @abc.abstractmethod
     def news(self, seconds: float) -> list[Member]:
         """Those of whom there may be something to hear, as soon as there is one, or nobody after that time."""
+
+    def hears(self) -> bool:
+        """Whether words come through at all."""
+        return True
+
+    def is_here(self, name: str) -> bool:
+        """Whether that worker uses the job's folder."""
+        return True
+
+    def dismiss(self, members: Sequence[Member]) -> None:
+        """Ends them."""
+        for member in members:
+            member.stop()
 
     @abc.abstractmethod
     def close(self) -> None:

@@ -13,6 +13,7 @@ class StageReport:
     bytes_in: int = 0
     bytes_out: int = 0
     spilled: int = 0
+    starts: int = 0
     seconds: float = 0.0  # of processes
     processor_seconds: float = 0.0
     waited_for_input: float = 0.0
@@ -21,9 +22,7 @@ class StageReport:
 
     def add(self, said: dict[str, Any], counts: bool) -> None:
         """A worker's last word in one attempt."""
-        self.seconds += said["seconds"]
         self.processor_seconds += said["processor"]
-        self.gb_seconds += said["seconds"] * said["memory"] / 1e9
         self.waited_for_input += said.get("waited_for_input", 0.0)
         self.waited_for_room += said.get("waited_for_room", 0.0)
         self.bytes_in += said.get("bytes_in", 0)
@@ -31,6 +30,12 @@ class StageReport:
         self.spilled += said.get("spilled", 0)
         if counts:
             self.items += said["items"]
+
+    def paid(self, seconds: float, memory: float) -> None:
+        """A start of a worker is over; memory in GB."""
+        self.starts += 1
+        self.seconds += seconds
+        self.gb_seconds += seconds * memory
 
 
 @dataclass

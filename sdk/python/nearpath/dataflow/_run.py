@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import _native
-from ._members import Plan, Word
+from ._decide import Word
+from ._members import Plan
 from ._outlet import Outlet
 from ._store import store
 from ._workers import Item, Worker

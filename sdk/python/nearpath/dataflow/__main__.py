@@ -1,0 +1,65 @@
+"""A worker: reads its orders on standard input, and works until the job ends.
+
+    python -m nearpath.dataflow [--tied]
+
+`--tied`: the orders are one line, and the worker ends when standard input does. Ends with 0 when it is through, 1 when its code
+raised, 3 when it lost its job.
+
+    python -m nearpath.dataflow serve MODULE…
+
+A function whose requests are workers.
+"""
+
+import os
+import signal
+import socket
+import sys
+import threading
+
+from .elsewhere import LONGEST, LOST, leave, run
+
+
+def tie() -> None:
+    """Whoever started this process keeps a pipe to it; the end of that is the end of this."""
+    while os.read(0, 4096):
+        pass
+    leave(LOST)
+
+
+def heed_sigterm() -> None:
+    """Also while native code waits, where Python's own handlers do not run."""
+    ours, theirs = socket.socketpair()
+    theirs.setblocking(False)
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
+
+    def listen() -> None:
+        while signal.SIGTERM not in ours.recv(64):
+            pass
+        theirs.close()
+        leave(128 + signal.SIGTERM)
+
+    threading.Thread(target=listen, name="signals", daemon=True).start()
+
+
+def main(arguments: list[str]) -> int:
+    if arguments[:1] == ["serve"]:
+        from .function import main as serve
+
+        serve(arguments[1:])
+        return 0
+    if arguments not in ([], ["--tied"]):
+        print(__doc__, file=sys.stderr)
+        return 2
+    heed_sigterm()
+    if not arguments:
+        return run(sys.stdin.buffer.read(LONGEST + 1))
+    orders = sys.stdin.buffer.readline(LONGEST + 2).rstrip(b"\n")
+    threading.Thread(target=tie, name="tie", daemon=True).start()
+    return run(orders)
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1:])
+    sys.stdout.flush(), sys.stderr.flush()
+    os._exit(code)  # threads of the worker's code do not hold it up

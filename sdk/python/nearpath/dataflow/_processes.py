@@ -1,0 +1,78 @@
+"""A place whose workers are processes: of this machine, or wherever a command takes them."""
+
+import contextlib
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+from ._code import Code
+from ._places import Place, Started
+
+
+class Process(Started):
+    """Ends with its standard input, so with whoever started it."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
+        self._process = process
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def ended(self) -> str | None:
+        code = self._process.poll()
+        if not code:
+            return None if code is None else ""
+        return f"signal {-code}" if code < 0 else f"exit code {code}"
+
+    def stop(self) -> None:
+        if self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        if self._process.stdin:
+            self._process.stdin.close()
+
+
+class Processes(Place):
+    """A process for each worker.
+
+    `command` goes before `python -m nearpath.dataflow`: `["ip", "netns", "exec", "w1"]`, `["ssh", "host"]`, or a function of the
+    worker's name that gives it. `python` is the interpreter there; `environment` is added to this process' own, whose PYTHONPATH
+    gets the folder of the job's module.
+    """
+
+    name = "processes"
+
+    def __init__(
+        self,
+        command: Sequence[str] | Callable[[str], Sequence[str]] = (),
+        *,
+        python: str = sys.executable,
+        environment: Mapping[str, str] | None = None,
+        limit: float = math.inf,
+        memory: float | None = None,
+    ) -> None:
+        self._command, self._python, self._environment = command, python, dict(environment or {})
+        self.limit, self.memory = limit, memory
+
+    def start(self, worker: str, orders: bytes) -> Process:
+        command = self._command(worker) if callable(self._command) else self._command
+        program = [*command, self._python, "-m", "nearpath.dataflow", "--tied"]
+        environment = {**os.environ, **self._environment, "PYTHONPATH": self._path(orders)}
+        process = subprocess.Popen(program, stdin=subprocess.PIPE, env=environment, start_new_session=True)
+        assert process.stdin
+        with contextlib.suppress(BrokenPipeError):  # it has ended; how, it is asked later
+            process.stdin.write(orders + b"\n")
+            process.stdin.flush()
+        return Process(process)
+
+    def _path(self, orders: bytes) -> str:
+        """As this process finds its modules."""
+        folder = Code.read(json.loads(orders)["code"]).folder()
+        path = self._environment.get("PYTHONPATH") or os.pathsep.join(entry for entry in sys.path if entry)
+        return os.pathsep.join([folder, path] if folder else [path])

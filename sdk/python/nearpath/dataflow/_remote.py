@@ -1,0 +1,167 @@
+"""Workers that places have started, heard and told through the rendezvous."""
+
+import contextlib
+import json
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from . import _native
+from ._code import Code
+from ._decide import Attempt, Word
+from ._graph import Stage
+from ._members import Crew, Member, Plan
+from ._places import Place, Started
+from ._processes import Processes
+from .elsewhere import LONGEST
+
+LEADER = "leader"
+# Certificates and tickets of a start are good for so long; it is replaced before they end.
+WEEK = 7 * 24 * 3600.0
+# The rendezvous takes 200 messages a second from the leader; half of them say what has been said before.
+MESSAGES = 100
+# Who is told to end has so many seconds for it, then its place ends it.
+FAREWELL = 1.0
+
+
+@dataclass(frozen=True)
+class Rendezvous:
+    """Where workers meet, and what lets them in."""
+
+    place: str
+    key: bytes
+    trust: str | None = None  # certificates of authorities, as PEM; None: the system's
+
+    def ticket(self, job: str, worker: str, leader: bool = False) -> dict[str, Any]:
+        ticket = _native.ticket(self.key, job, worker, leader, WEEK)
+        return {"place": self.place, "ticket": ticket, "trust": self.trust}
+
+
+class Remote(Member):
+    """One start of one worker at a place."""
+
+    def __init__(self, name: str, incarnation: str, place: Place, started: Started, say: Callable[[str, Word], None]) -> None:
+        super().__init__(name)
+        self.memory, self.limit, self.incarnation = place.memory, min(place.limit, WEEK), incarnation
+        self._started, self._say, self._words = started, say, list[Word]()
+        self._how: str | None = None
+
+    def say(self, word: Word) -> None:
+        self._say(self.name, {**word, "incarnation": self.incarnation})
+
+    def hear(self, word: Word) -> None:
+        self._words.append(word)
+
+    def heard(self) -> list[Word]:
+        words, self._words = self._words, []
+        return words
+
+    def ended(self) -> str | None:
+        if self._how is None:
+            self._how = self._started.ended()
+        return self._how
+
+    def stop(self) -> None:
+        self._started.stop()
+
+
+class Remotes(Crew):
+    """All workers of a job, each at its place."""
+
+    stays = True
+
+    def __init__(
+        self, code: Code, mark: str, stages: Mapping[str, Stage], place: Place, rendezvous: Rendezvous, patience: float
+    ) -> None:
+        self._here = {name for name, stage in stages.items() if stage.where == "here"}
+        here = Processes()
+        places = {name: here if name in self._here else place for name in stages}
+        self._code, self._places, self._rendezvous, self._patience = {**code.values(), "mark": mark}, places, rendezvous, patience
+        self.repeat = max(1.0, len(places) / MESSAGES)
+        self.job = f"{code.name.lower().replace('_', '-')[:50]}-{secrets.token_hex(4)}"
+        self._members: dict[str, Remote] = {}
+        self._authority = _native.Authority(self.job)
+        way = rendezvous.ticket(self.job, LEADER, leader=True)
+        self._line = _native.Line(way["place"], way["ticket"], way["trust"])
+        if not self._line.wait(patience):
+            self._line.close()
+            raise ConnectionError(f"no rendezvous at {rendezvous.place} within {patience:g} s: start one (nearpath rendezvous)")
+
+    def hears(self) -> bool:
+        return self._line.wait(0.0)
+
+    def start(self, plan: Plan) -> Remote:
+        name, incarnation = plan.part["name"], secrets.token_hex(8)
+        place = self._places[name]
+        started = place.start(name, self._orders(name, incarnation))
+        self._members[name] = Remote(name, incarnation, place, started, self._say)
+        return self._members[name]
+
+    def _orders(self, name: str, incarnation: str) -> bytes:
+        orders = {
+            "version": 1,
+            "job": self.job,
+            "worker": name,
+            "incarnation": incarnation,
+            "code": self._code,
+            "rendezvous": self._rendezvous.ticket(self.job, name),
+            "identity": json.loads(self._authority.identity(name, WEEK)),
+            "leader": LEADER,
+            "patience": self._patience,
+        }
+        text = json.dumps(orders).encode()
+        if len(text) > LONGEST:
+            raise ValueError(f"orders of {len(text)} bytes, {LONGEST} is the limit: give the job shorter arguments")
+        return text
+
+    def word(self, attempt: Attempt, plan: Plan) -> Word | None:
+        """All that is decided, until the worker says that it takes part; then what changes."""
+        seen = attempt.seen.get(plan.part["name"])
+        if seen is None or seen.finished:
+            return {"end": True}
+        if not seen.ready:
+            return {"attempt": attempt.number, "plan": vars(plan)}
+        return {"attempt": attempt.number, "cut": attempt.pending}
+
+    def _say(self, name: str, word: Word) -> None:
+        with contextlib.suppress(ConnectionError):  # it is over: that is heard where one listens
+            self._line.say(name, json.dumps(word))
+
+    def news(self, seconds: float) -> list[Member]:
+        told: dict[str, Remote] = {}
+        for sender, text in self._line.hear(seconds):
+            word, member = _read(text), self._members.get(sender)
+            if member and word.get("incarnation") == member.incarnation:
+                member.hear(word)
+                told[sender] = member
+        told |= {name: member for name, member in self._members.items() if member.ended() is not None}
+        return list(told.values())
+
+    def is_here(self, name: str) -> bool:
+        return name in self._here
+
+    def dismiss(self, members: Sequence[Member]) -> None:
+        """They are told to end, and have a moment for it."""
+        end = time.monotonic() + FAREWELL
+        for member in members:
+            member.say({"end": True})
+        while time.monotonic() < end and any(member.ended() is None for member in members):
+            time.sleep(0.02)
+        for member in members:
+            member.stop()
+
+    def close(self) -> None:
+        self._line.close()
+        for place in set(self._places.values()):
+            place.close()
+
+
+def _read(text: str) -> Word:
+    """A worker is no stranger, but its code is."""
+    try:
+        word = json.loads(text)
+    except ValueError:
+        return {}
+    return word if isinstance(word, dict) else {}

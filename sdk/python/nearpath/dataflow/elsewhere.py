@@ -1,0 +1,242 @@
+"""A worker's life where a place has started it: from its orders to the end of the job.
+
+A worker hears its job through the rendezvous. It takes part in one attempt after the other, each with a worker object and streams of
+its own, in one process. It ends when the job says so, or when nothing has been heard of the job for too long.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
+
+from . import _code, _native
+from ._code import Code
+from ._decide import Word
+from ._graph import Stage
+from ._members import Plan
+from ._run import Running, Saying, raised, work
+
+DONE, FAILED, LOST = 0, 1, 3
+LONGEST = 64 << 10
+# A word is said once more after so many seconds: what was lost is healed by the next.
+REPEAT = 1.0
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What a worker is started with."""
+
+    text: str
+    job: str
+    worker: str
+    incarnation: str  # of this start: the job does not listen to an older one
+    code: Code
+    mark: str
+    rendezvous: Mapping[str, Any]
+    leader: str
+    patience: float
+
+    @classmethod
+    def read(cls, orders: bytes) -> "Orders":
+        if len(orders) > LONGEST:
+            raise ValueError(f"orders of {len(orders)} bytes, {LONGEST} is the limit")
+        given = json.loads(orders)
+        if given.get("version") != 1:
+            raise ValueError(f"orders of version {given.get('version')!r}, this is a worker for 1: install the job's nearpath here")
+        return cls(
+            orders.decode(), given["job"], given["worker"], given["incarnation"], Code.read(given["code"]), given["code"]["mark"],
+            given["rendezvous"], given["leader"], given["patience"],
+        )  # fmt: skip
+
+
+def run(orders: bytes, left: Callable[[], float] | None = None) -> int:
+    """Works until the job ends: 0 when it is through, 1 when its code raised, 3 when it lost its job.
+
+    `left` says how many seconds the place still gives it. Ends the whole process where the job is gone while user code runs: give
+    each worker a process of its own.
+    """
+    folder = tempfile.mkdtemp(prefix="nearpath-worker-")
+    _folders.append(folder)
+    control = Control(Orders.read(orders), left)
+    try:
+        return Life(control, folder).live()
+    finally:
+        control.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+_folders: list[str] = []
+
+
+def leave(code: int) -> NoReturn:
+    """Ends the process at once, whatever the worker's code does; its folders go with it."""
+    for folder in _folders:
+        shutil.rmtree(folder, ignore_errors=True)
+    os._exit(code)
+
+
+class Control:
+    """What the job says, and what it is told, on a thread of its own."""
+
+    def __init__(self, orders: Orders, left: Callable[[], float] | None) -> None:
+        self.orders, self._left = orders, left
+        place = orders.rendezvous
+        self.line = _native.Line(place["place"], place["ticket"], place.get("trust"))
+        self._state: Word = {"attempt": 0}
+        self._plan: Plan | None = None
+        self._running: Running | None = None
+        self._word: Word = {}
+        self._is_over, self._is_through = False, False
+        self._changed = threading.Condition()
+        self._heard = time.monotonic()
+        threading.Thread(target=self._listen, name="control", daemon=True).start()
+
+    def close(self) -> None:
+        self.line.close()
+
+    # For the worker's own thread.
+
+    def next_plan(self, attempt: int) -> Plan | None:
+        """The one after that attempt, as soon as it is there. None: the job needs this worker no longer."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_over or (self._plan is not None and self._plan.attempt > attempt))
+            return None if self._is_over else self._plan
+
+    def begin(self, plan: Plan) -> Saying:
+        """What the worker says of this attempt counts until the next one begins."""
+        self._is_through = False
+        saying = Saying(lambda state: self._say_of(plan.attempt, state), attempt=plan.attempt)
+        saying.change()
+        return saying
+
+    def runs(self, running: Running | None) -> None:
+        """Who is told of checkpoints, and that the attempt is over."""
+        with self._changed:
+            self._running = running
+
+    def through(self) -> None:
+        """Nothing of the worker's runs that would have to be ended."""
+        self._is_through = True
+
+    def _say_of(self, attempt: int, state: Word) -> None:
+        with self._changed:
+            if self._plan and self._plan.attempt == attempt:
+                self._state = dict(state)
+        self._say()
+
+    # For this thread.
+
+    def _say(self) -> None:
+        word = {**self._state, "incarnation": self.orders.incarnation}
+        if self._left:
+            word["left"] = round(self._left(), 1)
+        with contextlib.suppress(ConnectionError):  # heard of where it is listened
+            self.line.say(None, json.dumps(word))
+
+    def _listen(self) -> None:
+        said = 0.0
+        while True:
+            try:
+                heard = self.line.hear(REPEAT)
+            except ConnectionError:
+                leave(LOST)  # its ticket is over, or somebody has taken its place
+            for sender, text in heard:
+                if sender == self.orders.leader:
+                    self._heed(json.loads(text))
+            now = time.monotonic()
+            if now - self._heard > self.orders.patience:
+                leave(LOST)
+            if now - said >= REPEAT:
+                said = now
+                self._report()
+                self._say()
+
+    def _heed(self, word: Word) -> None:
+        if word.get("incarnation") != self.orders.incarnation:
+            return
+        self._heard = time.monotonic()
+        if word.get("end"):
+            return self._finish()
+        running, is_new = self._running, "plan" in word and word["attempt"] > (self._plan.attempt if self._plan else 0)
+        with self._changed:
+            if is_new:
+                self._plan = Plan(**word["plan"])
+                self._changed.notify_all()
+        if running and is_new:
+            running.give_up("the job goes back to its last checkpoint")
+        elif running and word["attempt"] == running.plan.attempt:
+            running.heed(word)
+
+    def _finish(self) -> None:
+        """The job needs this worker no longer. Who is through leaves by itself; who is not is ended in the midst of it."""
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+        if not self._is_through:
+            leave(LOST)
+
+    def _report(self) -> None:
+        if (running := self._running) and running.streams:
+            running.said.change(report=running.report())
+
+
+class Life:
+    """One attempt after the other."""
+
+    def __init__(self, control: Control, folder: str) -> None:
+        self._control, self._folder = control, folder
+
+    def live(self) -> int:
+        attempt, code, stage = 0, LOST, None
+        while (plan := self._control.next_plan(attempt)) is not None:
+            attempt = plan.attempt
+            said = self._control.begin(plan)
+            try:
+                stage = stage or self._stage(plan)
+            except BaseException as error:
+                raised(said, error)
+                code = FAILED
+            else:
+                code = self._attempt(plan, stage, said)
+            self._control.through()
+        return code
+
+    def _stage(self, plan: Plan) -> Stage:
+        """The same code as the job's, or what it makes is not what the job asked for."""
+        orders = self._control.orders
+        _code.is_worker = True
+        graph = orders.code.call()
+        if _code.mark(graph) != orders.mark:
+            raise RuntimeError(
+                f"{orders.code.module}.{orders.code.name} makes another graph here than where the job was started: "
+                "bring the same code to both, and have it depend on its arguments only"
+            )
+        return graph.stages[plan.part.get("stage") or plan.part["name"]]
+
+    def _attempt(self, plan: Plan, stage: Stage, said: Saying) -> int:
+        folder = plan.folder or os.path.join(self._folder, str(plan.attempt))
+        os.makedirs(folder, exist_ok=True)
+        running = None
+        try:
+            running = Running(replace(plan, folder=folder), stage.worker(), said)
+            return work(running, lambda text: self._connect(running, text))
+        except BaseException as error:
+            raised(said, error)
+            return FAILED
+        finally:
+            self._control.runs(None)
+            if plan.folder is None:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _connect(self, running: Running, text: str) -> _native.Streams:
+        orders = self._control.orders
+        identity = json.dumps(json.loads(orders.text)["identity"])
+        running.streams = streams = _native.Streams.over(text, self._control.line, identity)
+        self._control.runs(running)
+        return streams
