@@ -113,7 +113,8 @@ def _job_of(
         raise ValueError("a job is some stages, or one graph, or one topology, or one function that gives them")
     job = stages or others[0]
     if callable(job):
-        return _code.graph(job(**arguments)), _code.Code.of(job, arguments) if is_elsewhere else None
+        code = _code.Code.of(job, arguments) if is_elsewhere else None
+        return _code.graph(job(**arguments)), code
     if is_elsewhere:
         raise ValueError("workers elsewhere make the job themselves: give a function at the top level of a module that returns it")
     return _code.graph(job), None

@@ -64,11 +64,10 @@ class Processes(Place):
         command = self._command(worker) if callable(self._command) else self._command
         program = [*command, self._python, "-m", "nearpath.dataflow", "--tied"]
         environment = {**os.environ, **self._environment, "PYTHONPATH": self._path(orders)}
-        process = subprocess.Popen(program, stdin=subprocess.PIPE, env=environment, start_new_session=True)
+        process = subprocess.Popen(program, bufsize=0, stdin=subprocess.PIPE, env=environment, start_new_session=True)
         assert process.stdin
         with contextlib.suppress(BrokenPipeError):  # it has ended; how, it is asked later
             process.stdin.write(orders + b"\n")
-            process.stdin.flush()
         return Process(process)
 
     def _path(self, orders: bytes) -> str:

@@ -1,0 +1,96 @@
+"""Jobs as workers elsewhere import them."""
+
+import contextlib
+import os
+import pathlib
+import signal
+import time
+
+from nearpath import dataflow as flow
+
+
+def once(folder, name):
+    """True the first time that any process asks."""
+    with contextlib.suppress(FileExistsError):
+        pathlib.Path(folder, name).touch(exist_ok=False)
+        return True
+    return False
+
+
+def numbers(count, pause):
+    def make(number, of):
+        for item in range(number, count, of):
+            if pause and item % 10 == number:
+                time.sleep(pause * 10)
+            yield item
+
+    return make
+
+
+def summing(count, keys, folder=".", pause=0.0, hits=(), stage="map"):
+    """Sums by key. Whoever handles one of those items in that stage is hit by a signal, once."""
+
+    def change(number):
+        for at, how in hits:
+            if number == at and once(folder, f"hit-{at}"):
+                os.kill(os.getpid(), how)
+        return number
+
+    def keyed(number):
+        return (change(number) if stage == "map" else number) % keys, number
+
+    def add(left, right):
+        return left + (change(right) if stage == "reduce" else right)
+
+    def make(number, of):
+        for item in numbers(count, pause)(number, of):
+            yield change(item) if stage == "source" else item
+
+    pairs = flow.source(make, workers=2) >> flow.map(keyed, workers=3)
+    return pairs >> flow.reduce_by_key(add, workers=3) >> flow.collect()
+
+
+def sums(count, keys):
+    made = {}
+    for number in range(count):
+        made[number % keys] = made.get(number % keys, 0) + number
+    return made
+
+
+class Dies(flow.Worker):
+    """Before its streams carry anything."""
+
+    def __init__(self, folder):
+        self.mark = folder
+
+    def start(self):
+        if self.number == 1 and once(self.mark, "died"):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def dying_early(count, folder):
+    return flow.source(numbers(count, 0.0), workers=2) >> flow.stage(lambda: Dies(folder), workers=2, name="dies") >> flow.collect()
+
+
+def wrong(count):
+    def change(number):
+        if number == 7:
+            raise LookupError("no such number")
+        return number
+
+    return flow.source(numbers(count, 0.0)) >> flow.map(change) >> flow.collect()
+
+
+def different(path):
+    """Another graph each time that it is called."""
+    workers = 2 if once(path, "called") else 3
+    return flow.source(numbers(10, 0.0), workers=workers) >> flow.collect()
+
+
+def forever(folder):
+    def make(number, of):
+        pathlib.Path(folder, f"pid-{os.getpid()}").touch()
+        while True:
+            yield time.sleep(0.01)
+
+    return flow.source(make, workers=2) >> flow.map(str, workers=2) >> flow.sink(len)

@@ -1,0 +1,71 @@
+"""A real rendezvous, and a place whose starts a test may count and hit."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+
+from surroundings import skip
+
+from nearpath import dataflow as flow
+
+
+def program(name):
+    found = pathlib.Path(os.environ.get("NEARPATH_TEST_PROGRAMS", ""), name)
+    if not found.is_file():
+        skip(f"needs the program {name} in the folder that NEARPATH_TEST_PROGRAMS names: cargo build -p nearpath-cli")
+    return str(found)
+
+
+class Rendezvous:
+    """`nearpath rendezvous` on a port of its own, with its key in that folder."""
+
+    def __init__(self, folder):
+        self.key, self.listen, self.observe = str(folder / "rendezvous.key"), "127.0.0.1:0", "127.0.0.1:0"
+        self.process = None
+        self.start()
+
+    def start(self):
+        """Where it was before, the second time."""
+        command = [program("nearpath"), "rendezvous", "--listen", self.listen, "--observe", self.observe]
+        command += ["--admin-listen", "127.0.0.1:0", "--key", self.key, "--json"]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        told = json.loads(self.process.stdout.readline())
+        self.url = told["rendezvous"]
+        self.listen, self.observe = self.url.removeprefix("ws://"), told["observers"][0]["addr"]
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.kill()
+
+
+class Watched(flow.Processes):
+    """Processes that a test counts. `before`: what a worker's start is replaced by, the first time."""
+
+    def __init__(self, before=None, **how):
+        super().__init__(**how)
+        self.starts, self.before = [], dict(before or {})
+
+    def start(self, worker, orders):
+        self._command = self.before.pop(worker, ())
+        started = super().start(worker, orders)
+        self.starts.append((worker, started))
+        return started
+
+    def count(self, worker):
+        return sum(name == worker for name, _ in self.starts)
+
+    def kill(self, worker, number=signal.SIGKILL):
+        """The one that was started last."""
+        process = [started for name, started in self.starts if name == worker][-1]
+        if process.ended() is None:
+            os.kill(process.pid, number)
+
+    def left_over(self):
+        return [worker for worker, started in self.starts if started.ended() is None]

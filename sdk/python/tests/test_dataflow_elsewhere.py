@@ -1,0 +1,239 @@
+"""Jobs whose workers are processes of their own that meet at a real rendezvous: exact, whoever dies."""
+
+import os
+import pathlib
+import random
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import threading
+import time
+import unittest
+
+import jobs_elsewhere as jobs
+from meeting import Rendezvous, Watched
+from surroundings import DEADLINE
+
+from nearpath import dataflow as flow
+
+HERE = pathlib.Path(__file__).parent
+
+
+def left_over():
+    """Folders of jobs and of workers."""
+    temp = pathlib.Path(tempfile.gettempdir())
+    return {*temp.glob("nearpath-dataflow-*"), *temp.glob("nearpath-worker-*")}
+
+
+class Elsewhere(unittest.TestCase):
+    """A job that hangs is a failure."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.keys = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
+        cls.rendezvous = Rendezvous(cls.keys)
+        cls.addClassCleanup(cls.rendezvous.stop)
+
+    def setUp(self):
+        signal.alarm(2 * DEADLINE)
+        self.addCleanup(signal.alarm, 0)
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.place = Watched()
+
+    def run_job(self, job, store=True, **how):
+        how = {"on": self.place, "rendezvous": self.rendezvous.url, "key": self.rendezvous.key, "patience": 20.0, **how}
+        if store:
+            how.setdefault("checkpoints", str(self.folder / "checkpoints"))
+        done = flow.run(job, **how)
+        self.assertEqual(self.place.left_over(), [])
+        return done
+
+    def summing(self, count, keys, hits=(), stage="map", pause=0.0005, store=True, **how):
+        """A job that goes on for a while, and is exact."""
+        arguments = {"count": count, "keys": keys, "folder": str(self.folder), "pause": pause, "hits": hits, "stage": stage}
+        job = self.run_job(jobs.summing, store, arguments=arguments, **{"every": 0.3, **how})
+        self.assertEqual(dict(job.results), jobs.sums(count, keys))
+        self.assertEqual(len(job.results), keys)
+        return job
+
+
+class Jobs(Elsewhere):
+    def test_reduce_by_key(self):
+        before = left_over()
+        job = self.summing(5000, 50, pause=0.0, store=False)
+        self.assertEqual(sum(job.report.paths.values()), 18)
+        self.assertLessEqual(set(job.report.paths), {"punch", "relay"})
+        self.assertEqual((job.report.restarts, len(self.place.starts)), ([], 8))
+        self.assertEqual(left_over(), before)
+
+    def test_checkpoints_are_made(self):
+        job = self.summing(4000, 10)
+        self.assertGreater(job.report.checkpoints, 1)
+
+    def test_an_exception_ends_the_job_and_is_told(self):
+        before = left_over()
+        with self.assertRaises(flow.JobFailed) as raised:
+            self.run_job(jobs.wrong, arguments={"count": 100})
+        self.assertEqual(raised.exception.worker, "map.0")
+        self.assertIn("LookupError: no such number", str(raised.exception))
+        self.assertEqual((self.place.left_over(), left_over()), ([], before))
+
+    def test_a_job_that_workers_cannot_make(self):
+        here = {"on": self.place, "rendezvous": self.rendezvous.url, "key": self.rendezvous.key}
+
+        def inner():
+            return jobs.summing(1, 1)
+
+        for job, told in [(inner, "top level of a module"), (lambda: None, "top level"), (jobs.summing(1, 1), "top level")]:
+            with self.assertRaisesRegex(ValueError, told):
+                flow.run(job, **here)
+        with self.assertRaisesRegex(ValueError, "as JSON"):
+            flow.run(jobs.wrong, arguments={"count": {1}}, **here)
+        with self.assertRaisesRegex(ValueError, "need a function that makes the job, `rendezvous` and `key`"):
+            flow.run(jobs.wrong, on=self.place, arguments={"count": 1})
+        with self.assertRaisesRegex(flow.JobFailed, "makes another graph here"):
+            flow.run(jobs.different, arguments={"path": str(self.folder)}, **here)
+        self.assertEqual(self.place.left_over(), [])
+
+    def test_no_rendezvous(self):
+        with self.assertRaisesRegex(ConnectionError, "no rendezvous at ws://127.0.0.1:1 within 0.5 s"):
+            self.run_job(jobs.wrong, arguments={"count": 1}, rendezvous="ws://127.0.0.1:1", patience=0.5)
+        self.assertEqual(self.place.starts, [])
+
+
+class Deaths(Elsewhere):
+    def test_without_a_store_from_the_beginning(self):
+        job = self.summing(3000, 10, hits=[[2000, signal.SIGKILL]], store=False)
+        self.assertEqual(len(job.report.restarts), 1)
+        self.assertIn("died (signal 9)", job.report.restarts[0])
+        self.assertEqual(job.report.checkpoints, 0)
+
+    def test_only_the_dead_one_is_started_anew(self):
+        """The others go on in their processes."""
+        job = self.summing(4000, 10, hits=[[3001, signal.SIGKILL]])
+        self.assertEqual(len(job.report.restarts), 1)
+        self.assertEqual(len(self.place.starts), 9)
+        self.assertGreater(job.report.checkpoints, 0)
+
+    def test_whoever_dies_in_several_seeds(self):
+        for seed in range(6):
+            with self.subTest(seed=seed):
+                draw = random.Random(seed)
+                stage = draw.choice(["source", "map", "reduce"])
+                hits = [[draw.randrange(3000), signal.SIGKILL] for _ in range(2)]
+                self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+                job = self.summing(3000, 10, hits=hits, stage=stage, every=draw.choice([0.1, 0.3, 1000.0]))
+                self.assertGreaterEqual(len(job.report.restarts), 1)
+
+    def test_random_ones_killed_from_outside(self):
+        draw, stop = random.Random(4), threading.Event()
+
+        def kill():
+            for _ in range(4):
+                if stop.wait(draw.uniform(0.5, 1.0)):
+                    return
+                self.place.kill(draw.choice(["source.0", "source.1", "map.0", "map.2", "reduce-by-key.1"]))
+
+        killer = threading.Thread(target=kill)
+        killer.start()
+        try:
+            self.summing(8000, 10, retries=10)
+        finally:
+            stop.set()
+            killer.join()
+
+    def test_at_the_start(self):
+        self.place = Watched(before={"map.1": ["sh", "-c", "exit 7"]})
+        job = self.summing(1000, 10, pause=0.0)
+        self.assertIn("map.1 died (exit code 7)", job.report.restarts[0])
+
+    def test_a_start_that_comes_to_nothing(self):
+        """It runs, and says nothing."""
+        self.place = Watched(before={"map.1": ["sh", "-c", "sleep 1000"]})
+        job = self.summing(1000, 10, pause=0.0, patience=4.0)
+        self.assertIn("map.1 died (no word from it within 4 s)", job.report.restarts[0])
+
+    def test_while_connecting(self):
+        job = self.run_job(jobs.dying_early, arguments={"count": 1000, "folder": str(self.folder)})
+        self.assertEqual(sorted(job.results), list(range(1000)))
+        self.assertEqual(len(job.report.restarts), 1)
+
+    def test_one_that_is_silent(self):
+        """Stopped, it holds its streams: only its silence tells."""
+        job = self.summing(3000, 10, hits=[[2000, signal.SIGSTOP]], silence=2.0)
+        self.assertEqual(len(job.report.restarts), 1)
+        self.assertIn("silent for", job.report.restarts[0])
+
+    def test_who_dies_again_and_again_ends_the_job(self):
+        hits = [[at, signal.SIGKILL] for at in range(0, 3000, 100)]
+        with self.assertRaisesRegex(flow.JobFailed, "gave up after 2 restarts"):
+            self.summing(3000, 10, hits=hits, every=1000.0, retries=2)
+        self.assertEqual(self.place.left_over(), [])
+
+
+class Meeting(Elsewhere):
+    def test_the_rendezvous_is_killed_in_mid_job(self):
+        def restart():
+            while not list(self.folder.glob("checkpoints/*/complete")) and not stop.wait(0.02):
+                pass
+            self.rendezvous.kill()
+            self.rendezvous.start()
+
+        stop = threading.Event()
+        other = threading.Thread(target=restart)
+        other.start()
+        try:
+            self.summing(8000, 10)
+        finally:
+            stop.set()
+            other.join()
+
+
+class Cancelled(Elsewhere):
+    """Whatever ends a job, its workers end, too."""
+
+    JOB = r"""
+        import sys, jobs_elsewhere
+        from nearpath import dataflow as flow
+
+        class Untied(flow.Processes):
+            def start(self, worker, orders):
+                return super().start(worker, orders)
+
+        flow.run(jobs_elsewhere.forever, on=flow.Processes(), rendezvous=sys.argv[1], key=sys.argv[2], patience=20.0, arguments={"folder": sys.argv[3]})
+    """
+
+    def ended_by(self, number):
+        temp, pids = self.folder / "temp", self.folder / "pids"
+        temp.mkdir(), pids.mkdir()
+        surroundings = dict(os.environ, TMPDIR=str(temp), PYTHONPATH=os.pathsep.join([str(HERE), *sys.path]))
+        program = [sys.executable, "-c", textwrap.dedent(self.JOB), self.rendezvous.url, self.rendezvous.key, str(pids)]
+        with subprocess.Popen(program, stderr=subprocess.DEVNULL, env=surroundings) as job:
+            while len(files := list(pids.iterdir())) < 2:
+                self.assertIsNone(job.poll())
+                time.sleep(0.01)
+            children = [os.pidfd_open(int(file.name.removeprefix("pid-"))) for file in files]
+            job.send_signal(number)
+            code = job.wait()
+        for child in children:
+            select.select([child], [], [])  # readable once it has ended; if it never does, the alarm
+            os.close(child)
+        return code, list(temp.iterdir())
+
+    def test_by_ctrl_c(self):
+        self.assertEqual(self.ended_by(signal.SIGINT), (-signal.SIGINT, []))
+
+    def test_by_sigterm(self):
+        self.assertEqual(self.ended_by(signal.SIGTERM), (128 + signal.SIGTERM, []))
+
+    def test_by_sigkill(self):
+        code, left = self.ended_by(signal.SIGKILL)
+        self.assertEqual(code, -signal.SIGKILL)
+        self.assertFalse([folder for folder in left if folder.name.startswith("nearpath-worker-")])
+
+
+if __name__ == "__main__":
+    unittest.main()
