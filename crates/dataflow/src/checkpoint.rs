@@ -1,14 +1,20 @@
 //! What workers know at a barrier, in a folder.
 //!
 //! ```text
-//! FOLDER/00000007/WORKER.state    one a worker: written beside, synced, renamed
-//! FOLDER/00000007/complete        last: which workers wrote theirs, and which had finished before. Without it, there is no checkpoint 7
+//! FOLDER/00000007/WORKER.MARK.state   one for each save, never written again: written beside, synced, linked
+//! FOLDER/00000007/complete            last: whose states belong to it, by their marks. Without it, there is no checkpoint 7
 //! ```
 //!
 //! A state file is the line `nearpath state 1`, a CRC-32 of the rest (4 bytes, little-endian), and the worker's own bytes.
+//!
+//! A mark is new for every save. A worker that was taken for dead may wake up and save what it knew for a checkpoint that its
+//! successor has written down, too: then two files lie there, and the list names the one that belongs to it. The list itself is
+//! written once: two runs that both go on from one folder cannot make two checkpoints of one number.
+//! The same layout in an object store is the SDK's; `contract/dataflow.md` has it for both.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -20,8 +26,8 @@ const BEGINNING: &[u8] = b"nearpath state 1\n";
 pub struct Manifest {
     /// Its number.
     pub number: u64,
-    /// Who wrote down what it knew.
-    pub states: Vec<String>,
+    /// Who wrote down what it knew, and the mark of that save.
+    pub states: BTreeMap<String, String>,
     /// Who had nothing more to do: their edges have ended.
     pub finished: Vec<String>,
 }
@@ -45,30 +51,37 @@ impl Folder {
         self.0.join(format!("{number:08}"))
     }
 
-    /// A worker's state is safe when this returns.
-    ///
-    /// # Errors
-    /// The disk's.
-    pub fn save(&self, number: u64, worker: &str, state: &[u8]) -> io::Result<()> {
-        let folder = self.of(number);
-        fs::create_dir_all(&folder)?;
-        let check = crc32fast::hash(state).to_le_bytes();
-        write(&folder, &format!("{worker}.state"), &[BEGINNING, &check, state])
+    fn state(&self, number: u64, worker: &str, mark: &str) -> PathBuf {
+        self.of(number).join(format!("{worker}.{mark}.state"))
     }
 
-    /// A worker's state.
+    /// A worker's state is safe when this returns. `mark` is one that nobody has used.
     ///
     /// # Errors
-    /// The disk's, and a file that is not what was written.
+    /// The disk's; [`ErrorKind::AlreadyExists`] where somebody has used the mark.
+    pub fn save(&self, number: u64, worker: &str, mark: &str, state: &[u8]) -> io::Result<()> {
+        fs::create_dir_all(self.of(number))?;
+        let check = crc32fast::hash(state).to_le_bytes();
+        write(&self.state(number, worker, mark), mark, &[BEGINNING, &check, state])
+    }
+
+    /// A worker's state in a complete checkpoint.
+    ///
+    /// # Errors
+    /// The disk's; [`ErrorKind::NotFound`] where the checkpoint has none of this worker; [`ErrorKind::InvalidData`] for a file
+    /// that is not what was written.
     pub fn load(&self, number: u64, worker: &str) -> io::Result<Vec<u8>> {
-        let path = self.of(number).join(format!("{worker}.state"));
+        let manifest = self.manifest(number)?;
+        let mark = manifest.states.get(worker).ok_or_else(|| {
+            let told = format!("checkpoint {number} in {} has no state of {worker}", self.0.display());
+            io::Error::new(ErrorKind::NotFound, told)
+        })?;
+        let path = self.state(number, worker, mark);
         let mut bytes = fs::read(&path)?;
         let start = BEGINNING.len() + 4;
         let whole = bytes.len() >= start && bytes.starts_with(BEGINNING);
         if !whole || bytes[BEGINNING.len()..start] != crc32fast::hash(&bytes[start..]).to_le_bytes() {
-            let told =
-                format!("{} is damaged: remove the checkpoint {number}, and go on from an older one", path.display());
-            return Err(io::Error::new(io::ErrorKind::InvalidData, told));
+            return Err(damaged(&path, number));
         }
         bytes.drain(..start);
         Ok(bytes)
@@ -77,33 +90,65 @@ impl Folder {
     /// From now on the job goes on from this one. Those before it are removed.
     ///
     /// # Errors
-    /// The disk's.
+    /// The disk's; [`ErrorKind::AlreadyExists`] where another run has completed this one, or a later one.
     pub fn complete(&self, manifest: &Manifest) -> io::Result<()> {
-        let text = serde_json::to_vec(manifest)?;
+        let numbers = self.numbers()?;
+        let newest = self.newest(numbers.clone()).filter(|newest| *newest > manifest.number);
+        if let Some(newest) = newest {
+            return Err(self.taken(newest));
+        }
         fs::create_dir_all(self.of(manifest.number))?; // nobody had anything to write down
-        write(&self.of(manifest.number), "complete", &[&text])?;
+        self.write_manifest(manifest)?;
         File::open(&self.0)?.sync_all()?;
-        for number in self.numbers()?.into_iter().filter(|number| *number < manifest.number) {
-            fs::remove_dir_all(self.of(number))?;
+        for number in numbers.into_iter().filter(|number| *number < manifest.number) {
+            remove(&self.of(number))?;
         }
         Ok(())
+    }
+
+    fn write_manifest(&self, manifest: &Manifest) -> io::Result<()> {
+        let text = serde_json::to_vec(manifest)?;
+        let path = self.of(manifest.number).join("complete");
+        match write(&path, &std::process::id().to_string(), &[&text]) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists && fs::read(&path)? != text => {
+                Err(self.taken(manifest.number))
+            }
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    fn taken(&self, number: u64) -> io::Error {
+        let told = format!(
+            "another run of this job has completed checkpoint {number} in {}: let one of them go on, and end the other",
+            self.0.display()
+        );
+        io::Error::new(ErrorKind::AlreadyExists, told)
     }
 
     /// The last that is complete.
     ///
     /// # Errors
-    /// The disk's.
+    /// The disk's, and a list that is not what was written.
     pub fn latest(&self) -> io::Result<Option<Manifest>> {
-        let mut numbers = self.numbers()?;
-        numbers.sort_unstable_by(|left, right| right.cmp(left));
-        for number in numbers {
-            match fs::read(self.of(number).join("complete")) {
-                Ok(text) => return Ok(Some(serde_json::from_slice(&text)?)),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(None)
+        self.newest(self.numbers()?).map(|number| self.manifest(number)).transpose()
+    }
+
+    /// Nothing of the job stays.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn clear(&self) -> io::Result<()> {
+        remove(&self.0)
+    }
+
+    fn manifest(&self, number: u64) -> io::Result<Manifest> {
+        let path = self.of(number).join("complete");
+        serde_json::from_slice(&fs::read(&path)?).map_err(|_| damaged(&path, number))
+    }
+
+    fn newest(&self, numbers: Vec<u64>) -> Option<u64> {
+        numbers.into_iter().filter(|number| self.of(*number).join("complete").exists()).max()
     }
 
     fn numbers(&self) -> io::Result<Vec<u64>> {
@@ -113,14 +158,31 @@ impl Folder {
     }
 }
 
-fn write(folder: &Path, name: &str, parts: &[&[u8]]) -> io::Result<()> {
-    let beside = folder.join(format!("{name}.new"));
-    let mut file = File::create(&beside)?;
+fn damaged(path: &Path, number: u64) -> io::Error {
+    let told = format!("{} is damaged: remove the checkpoint {number}, and go on from an older one", path.display());
+    io::Error::new(ErrorKind::InvalidData, told)
+}
+
+/// Who was taken for dead may write into it meanwhile: what is left goes with the next.
+fn remove(folder: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::DirectoryNotEmpty) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Whole or not at all, and never over what is there. `beside` tells writers of one file from each other.
+fn write(path: &Path, beside: &str, parts: &[&[u8]]) -> io::Result<()> {
+    let folder = path.parent().unwrap_or(path);
+    let new = path.with_added_extension(format!("{beside}.new"));
+    let mut file = File::create(&new)?;
     for part in parts {
         file.write_all(part)?;
     }
     file.sync_all()?;
-    fs::rename(&beside, folder.join(name))?;
+    let linked = fs::hard_link(&new, path);
+    fs::remove_file(&new)?;
+    linked?;
     File::open(folder)?.sync_all()
 }
 
@@ -128,8 +190,8 @@ fn write(folder: &Path, name: &str, parts: &[&[u8]]) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    fn manifest(number: u64) -> Manifest {
-        Manifest { number, states: vec!["a".to_owned()], finished: Vec::new() }
+    fn manifest(number: u64, mark: &str) -> Manifest {
+        Manifest { number, states: BTreeMap::from([("a".to_owned(), mark.to_owned())]), finished: Vec::new() }
     }
 
     #[test]
@@ -137,28 +199,60 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let folder = Folder::open(place.path().join("job")).unwrap();
         assert_eq!(folder.latest().unwrap(), None);
-        folder.save(1, "a", b"one").unwrap();
+        folder.save(1, "a", "x", b"one").unwrap();
         assert_eq!(folder.latest().unwrap(), None);
-        folder.complete(&manifest(1)).unwrap();
-        folder.save(2, "a", b"two").unwrap();
-        assert_eq!(folder.latest().unwrap(), Some(manifest(1)));
+        folder.complete(&manifest(1, "x")).unwrap();
+        folder.save(2, "a", "y", b"two").unwrap();
+        assert_eq!(folder.latest().unwrap(), Some(manifest(1, "x")));
         assert_eq!(folder.load(1, "a").unwrap(), b"one");
-        folder.complete(&manifest(2)).unwrap();
-        assert_eq!(folder.latest().unwrap(), Some(manifest(2)));
+        folder.complete(&manifest(2, "y")).unwrap();
+        assert_eq!(folder.latest().unwrap(), Some(manifest(2, "y")));
         assert!(folder.load(1, "a").is_err(), "it was removed");
+        folder.clear().unwrap();
+        assert!(!place.path().join("job").exists());
+    }
+
+    #[test]
+    fn what_a_worker_saves_that_was_taken_for_dead_is_not_taken_for_its_successors() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = Folder::open(place.path()).unwrap();
+        folder.save(1, "a", "successor", b"new").unwrap();
+        folder.save(1, "a", "dead", b"old").unwrap(); // before the checkpoint is complete
+        folder.complete(&manifest(1, "successor")).unwrap();
+        folder.save(1, "a", "deader", b"older").unwrap(); // and after
+        assert_eq!(folder.load(1, "a").unwrap(), b"new");
+        assert_eq!(folder.save(1, "a", "successor", b"old").unwrap_err().kind(), ErrorKind::AlreadyExists);
+        assert_eq!(folder.load(1, "a").unwrap(), b"new");
+    }
+
+    #[test]
+    fn of_two_runs_one_completes_a_checkpoint() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = Folder::open(place.path()).unwrap();
+        folder.complete(&manifest(3, "x")).unwrap();
+        folder.complete(&manifest(3, "x")).unwrap(); // the same, once more
+        for late in [manifest(3, "y"), manifest(2, "y")] {
+            let error = folder.complete(&late).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::AlreadyExists);
+            assert!(error.to_string().contains("has completed checkpoint 3"), "{error}");
+        }
+        assert_eq!(folder.latest().unwrap(), Some(manifest(3, "x")));
     }
 
     #[test]
     fn damage_is_told() {
         let place = tempfile::tempdir().unwrap();
         let folder = Folder::open(place.path()).unwrap();
-        folder.save(1, "a", b"something").unwrap();
-        let path = place.path().join("00000001/a.state");
+        folder.save(1, "a", "x", b"something").unwrap();
+        folder.complete(&manifest(1, "x")).unwrap();
+        let path = place.path().join("00000001/a.x.state");
         let mut bytes = fs::read(&path).unwrap();
         *bytes.last_mut().unwrap() ^= 1;
         fs::write(&path, bytes).unwrap();
-        assert_eq!(folder.load(1, "a").unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(folder.load(1, "a").unwrap_err().kind(), ErrorKind::InvalidData);
         fs::write(&path, b"short").unwrap();
         assert!(folder.load(1, "a").is_err());
+        fs::write(place.path().join("00000001/complete"), b"{").unwrap();
+        assert_eq!(folder.latest().unwrap_err().kind(), ErrorKind::InvalidData);
     }
 }

@@ -1,5 +1,7 @@
 //! Checkpoints, for Python.
 
+use std::collections::BTreeMap;
+
 use nearpath_dataflow::checkpoint::{Folder, Manifest};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -18,17 +20,28 @@ impl Checkpoints {
     }
 
     /// Safe on disk when this returns.
-    fn save(&self, py: Python<'_>, number: u64, worker: &str, state: &[u8]) -> PyResult<()> {
-        Ok(py.detach(|| self.0.save(number, worker, state))?)
+    fn save(&self, py: Python<'_>, number: u64, worker: &str, mark: &str, state: &[u8]) -> PyResult<()> {
+        Ok(py.detach(|| self.0.save(number, worker, mark, state))?)
     }
 
     fn load<'py>(&self, py: Python<'py>, number: u64, worker: &str) -> PyResult<Bound<'py, PyBytes>> {
         Ok(PyBytes::new(py, &py.detach(|| self.0.load(number, worker))?))
     }
 
-    fn complete(&self, py: Python<'_>, number: u64, states: Vec<String>, finished: Vec<String>) -> PyResult<()> {
+    fn complete(
+        &self,
+        py: Python<'_>,
+        number: u64,
+        states: BTreeMap<String, String>,
+        finished: Vec<String>,
+    ) -> PyResult<()> {
         let manifest = Manifest { number, states, finished };
         Ok(py.detach(|| self.0.complete(&manifest))?)
+    }
+
+    /// Nothing of the job stays.
+    fn clear(&self, py: Python<'_>) -> PyResult<()> {
+        Ok(py.detach(|| self.0.clear())?)
     }
 
     /// The manifest of the last complete one, as JSON.
