@@ -1,7 +1,7 @@
 //! What workers know at a barrier, in a folder.
 //!
 //! ```text
-//! FOLDER/00000007/WORKER.MARK.state   one for each save, never written again: written beside, synced, linked
+//! FOLDER/00000007/WORKER.MARK.state   one for each save, never written again: written beside, synced, renamed
 //! FOLDER/00000007/complete            last: whose states belong to it, by their marks. Without it, there is no checkpoint 7
 //! ```
 //!
@@ -18,6 +18,7 @@ use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use tempfile::NamedTempFile;
 
 const BEGINNING: &[u8] = b"nearpath state 1\n";
 
@@ -62,7 +63,7 @@ impl Folder {
     pub fn save(&self, number: u64, worker: &str, mark: &str, state: &[u8]) -> io::Result<()> {
         fs::create_dir_all(self.of(number))?;
         let check = crc32fast::hash(state).to_le_bytes();
-        write(&self.state(number, worker, mark), mark, &[BEGINNING, &check, state])
+        write(&self.state(number, worker, mark), &[BEGINNING, &check, state])
     }
 
     /// A worker's state in a complete checkpoint.
@@ -109,7 +110,7 @@ impl Folder {
     fn write_manifest(&self, manifest: &Manifest) -> io::Result<()> {
         let text = serde_json::to_vec(manifest)?;
         let path = self.of(manifest.number).join("complete");
-        match write(&path, &std::process::id().to_string(), &[&text]) {
+        match write(&path, &[&text]) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists && fs::read(&path)? != text => {
                 Err(self.taken(manifest.number))
             }
@@ -171,18 +172,15 @@ fn remove(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// Whole or not at all, and never over what is there. `beside` tells writers of one file from each other.
-fn write(path: &Path, beside: &str, parts: &[&[u8]]) -> io::Result<()> {
+/// Whole or not at all, and never over what is there.
+fn write(path: &Path, parts: &[&[u8]]) -> io::Result<()> {
     let folder = path.parent().unwrap_or(path);
-    let new = path.with_added_extension(format!("{beside}.new"));
-    let mut file = File::create(&new)?;
+    let mut file = NamedTempFile::new_in(folder)?;
     for part in parts {
         file.write_all(part)?;
     }
-    file.sync_all()?;
-    let linked = fs::hard_link(&new, path);
-    fs::remove_file(&new)?;
-    linked?;
+    file.as_file().sync_all()?;
+    file.persist_noclobber(path)?;
     File::open(folder)?.sync_all()
 }
 

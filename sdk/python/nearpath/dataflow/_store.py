@@ -1,8 +1,94 @@
-"""Where checkpoints are kept."""
+"""Where checkpoints are kept: in a folder, or in an object store. The layout is the same, contract/dataflow.md has it."""
+
+import abc
+import functools
+import os
+import secrets
+import urllib.parse
+from collections.abc import Mapping, Sequence
 
 from . import _native
 
 
-def store(url: str) -> _native.Checkpoints:
-    """A folder."""
-    return _native.Checkpoints(url)
+class Store(abc.ABC):
+    """The checkpoints of one job.
+
+    A state is safe when `save` returns. A checkpoint is there once `complete` has returned, and is never another one from then on.
+    Raises OSError: FileNotFoundError and PermissionError for what somebody must put right, FileExistsError where another run of the
+    job was there first, ConnectionError where no answer came though it was asked several times; what is damaged is told as such.
+    """
+
+    @abc.abstractmethod
+    def save(self, number: int, worker: str, state: bytes) -> str:
+        """The mark of this save. `complete` names it, so a later save of somebody who was taken for dead does not count."""
+
+    @abc.abstractmethod
+    def load(self, number: int, worker: str) -> bytes | memoryview:
+        """What the worker saved for this checkpoint."""
+
+    @abc.abstractmethod
+    def complete(self, number: int, states: Mapping[str, str], finished: Sequence[str]) -> None:
+        """From now on the job goes on from here: `states` has the marks of those who saved. Older checkpoints are removed."""
+
+    @abc.abstractmethod
+    def latest(self) -> str | None:
+        """The last complete one, as JSON: `number`, `states`, `finished`."""
+
+    @abc.abstractmethod
+    def clear(self) -> None:
+        """Nothing stays."""
+
+
+class Folder(Store):
+    """On a disk that all of the job's workers see."""
+
+    def __init__(self, path: str) -> None:
+        self._checkpoints = _native.Checkpoints(path)
+
+    def save(self, number: int, worker: str, state: bytes) -> str:
+        mark = new_mark()
+        self._checkpoints.save(number, worker, mark, state)
+        return mark
+
+    def load(self, number: int, worker: str) -> bytes:
+        return self._checkpoints.load(number, worker)
+
+    def complete(self, number: int, states: Mapping[str, str], finished: Sequence[str]) -> None:
+        self._checkpoints.complete(number, dict(states), finished)
+
+    def latest(self) -> str | None:
+        return self._checkpoints.latest()
+
+    def clear(self) -> None:
+        self._checkpoints.clear()
+
+
+def store(url: str) -> Store:
+    """What `url` names: a folder, or `s3://bucket/prefix`, with `?endpoint=https://…&region=…` where it is not Amazon's."""
+    scheme, separator, _ = url.partition("://")
+    if not separator:
+        return Folder(url)
+    if scheme != "s3":
+        raise ValueError(f"checkpoints are kept in a folder or at s3://bucket/prefix, not at {scheme}://")
+    return _object_store(url)
+
+
+@functools.lru_cache(maxsize=16)
+def _object_store(url: str) -> Store:
+    """One a process: it reads credentials and the description of the service once."""
+    from ._s3 import ObjectStore
+
+    return ObjectStore(url)
+
+
+def below(url: str, name: str) -> str:
+    """A place of its own in a store."""
+    if "://" not in url:
+        return os.path.join(os.path.abspath(url), name)
+    parts = urllib.parse.urlsplit(url)
+    return parts._replace(path=f"{parts.path.rstrip('/')}/{name}").geturl()
+
+
+def new_mark() -> str:
+    """Nobody else has it."""
+    return secrets.token_hex(8)

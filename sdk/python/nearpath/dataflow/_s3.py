@@ -1,0 +1,243 @@
+"""Checkpoints in an object store that speaks S3. Objects have the names and the bytes that a folder's files have."""
+
+import contextlib
+import importlib
+import io
+import json
+import os
+import urllib.parse
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ._s3_errors import code_of, told
+from ._store import Store, new_mark
+
+BEGINNING = b"nearpath state 1\n"
+START = len(BEGINNING) + 4
+# Longer states go in parts of this size, so many at once; memory beside the state itself is their product.
+PART, AT_ONCE = 8 << 20, 4
+# Of one request, before it counts as unanswered; pauses between them grow to 20 s.
+TRIES = 8
+CONNECT, ANSWER = 5.0, 30.0  # seconds that one try may take, without an answer
+COMPLETE, IN_CONFLICT = "complete", "ConditionalRequestConflict"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where in which store. Credentials are not part of it: each machine finds its own, as boto3 does."""
+
+    bucket: str
+    prefix: str
+    endpoint: str | None
+    region: str | None
+
+    @classmethod
+    def parse(cls, url: str) -> "Place":
+        parts = urllib.parse.urlsplit(url)
+        if "@" in parts.netloc:
+            raise ValueError(f"credentials do not belong in {parts.scheme}://…: give them as boto3 finds them (environment, role, profile)")
+        asked = dict(urllib.parse.parse_qsl(parts.query, strict_parsing=bool(parts.query), keep_blank_values=True))
+        endpoint, region = asked.pop("endpoint", None), asked.pop("region", None)
+        if not parts.netloc or asked or parts.fragment:
+            raise ValueError(f"a store is s3://bucket/prefix?endpoint=https://…&region=…, not {url}")
+        if endpoint is not None and urllib.parse.urlsplit(endpoint).scheme not in ("http", "https"):
+            raise ValueError(f"the endpoint of a store begins with https:// or http://, not {endpoint!r}")
+        return cls(parts.netloc, f"{parts.path.strip('/')}/".lstrip("/"), endpoint, region)
+
+
+class ObjectStore(Store):
+    """One job's part of a bucket."""
+
+    def __init__(self, url: str) -> None:
+        self._place = Place.parse(url)
+        self._session = _import("boto3").session.Session()
+        self._client_of: tuple[int, Any] | None = None
+
+    @property
+    def _client(self) -> Any:
+        """Each process has its own: connections do not survive a fork, what was read before does."""
+        if self._client_of is None or self._client_of[0] != os.getpid():
+            self._client_of = os.getpid(), self._connect()
+        return self._client_of[1]
+
+    def _connect(self) -> Any:
+        place, config = self._place, _import("botocore.config").Config
+        tries = int(os.environ.get("AWS_MAX_ATTEMPTS") or TRIES)
+        how = config(
+            connect_timeout=CONNECT, read_timeout=ANSWER, tcp_keepalive=True, retries={"mode": "standard", "total_max_attempts": tries},
+            request_checksum_calculation="when_required", response_checksum_validation="when_required",
+            s3={"addressing_style": "path"} if place.endpoint else None,
+        )  # fmt: skip
+        region = place.region or self._session.region_name or ("us-east-1" if place.endpoint else None)
+        with told(f"s3://{place.bucket}", "to be reached"):
+            return self._session.client("s3", endpoint_url=place.endpoint, region_name=region, config=how)
+
+    # What a job does.
+
+    def save(self, number: int, worker: str, state: bytes) -> str:
+        mark, view = new_mark(), memoryview(state)
+        header = BEGINNING + zlib.crc32(view).to_bytes(4, "little")
+        self._put(self._key(number, f"{worker}.{mark}.state"), header, view)
+        return mark
+
+    def load(self, number: int, worker: str) -> memoryview:
+        mark = self._manifest(number)["states"].get(worker)
+        if mark is None:
+            raise FileNotFoundError(f"checkpoint {number} in {self._url('')} has no state of {worker}")
+        key = self._key(number, f"{worker}.{mark}.state")
+        whole = self._get(key)
+        if whole[: len(BEGINNING)] != BEGINNING or zlib.crc32(whole[START:]) != int.from_bytes(whole[START - 4 : START], "little"):
+            raise self._damaged(key, number)
+        return whole[START:]
+
+    def complete(self, number: int, states: Mapping[str, str], finished: Sequence[str]) -> None:
+        manifest = {"number": number, "states": dict(sorted(states.items())), "finished": list(finished)}
+        there = list(self._numbered())
+        newest = max((other for other, key in there if key.endswith(f"/{COMPLETE}")), default=0)
+        if newest > number:
+            raise self._taken(newest)
+        self._put_once(number, json.dumps(manifest, separators=(",", ":")).encode())
+        with contextlib.suppress(ConnectionError):  # it is complete; the next one finds what is left
+            self._remove([key for other, key in there if other < number])
+
+    def latest(self) -> str | None:
+        newest = max((number for number, key in self._numbered() if key.endswith(f"/{COMPLETE}")), default=None)
+        return None if newest is None else json.dumps(self._manifest(newest))
+
+    def clear(self) -> None:
+        self._remove([key for _, key in self._numbered()])
+        with contextlib.suppress(OSError):  # not every store knows them, and not everybody may see them
+            self._abort_uploads()
+
+    # Objects.
+
+    def _key(self, number: int, name: str) -> str:
+        return f"{self._place.prefix}{number:08}/{name}"
+
+    def _url(self, key: str) -> str:
+        return f"s3://{self._place.bucket}/{key or self._place.prefix}"
+
+    def _manifest(self, number: int) -> dict[str, Any]:
+        key = self._key(number, COMPLETE)
+        try:
+            manifest: dict[str, Any] = json.loads(bytes(self._get(key)))
+            return manifest
+        except ValueError:
+            raise self._damaged(key, number) from None
+
+    def _get(self, key: str) -> memoryview:
+        into = io.BytesIO()
+        with told(self._url(key), "to be read"):
+            self._client.download_fileobj(self._place.bucket, key, into, Config=_transfer())
+        return into.getbuffer()
+
+    def _put(self, key: str, header: bytes, state: memoryview) -> None:
+        with told(self._url(key), "to be written"):
+            if len(state) < PART:
+                self._client.put_object(Bucket=self._place.bucket, Key=key, Body=b"".join((header, state)))
+            else:
+                parts = io.BufferedReader(_Joined(header, state), 1 << 20)
+                self._client.upload_fileobj(parts, self._place.bucket, key, Config=_transfer())
+
+    def _put_once(self, number: int, text: bytes, tries: int = TRIES) -> None:
+        """Where it is there already, by this run (whose answer got lost) or by another one."""
+        key = self._key(number, COMPLETE)
+        with told(self._url(key), "to be written"):
+            try:
+                self._client.put_object(Bucket=self._place.bucket, Key=key, Body=text, IfNoneMatch="*")
+                return
+            except Exception as error:
+                refused = code_of(error)
+                if refused not in ("PreconditionFailed", "NotImplemented") and not (refused == IN_CONFLICT and tries > 1):
+                    raise
+        if refused == IN_CONFLICT:  # somebody writes it at this moment
+            return self._put_once(number, text, tries - 1)
+        self._compare(number, text) if refused == "PreconditionFailed" else self._put_plainly(number, text)
+
+    def _put_plainly(self, number: int, text: bytes) -> None:
+        """A store without conditional writes: two runs are told apart unless they write at the same moment."""
+        with contextlib.suppress(FileNotFoundError):
+            return self._compare(number, text)
+        self._put(self._key(number, COMPLETE), b"", memoryview(text))
+
+    def _compare(self, number: int, text: bytes) -> None:
+        if bytes(self._get(self._key(number, COMPLETE))) != text:
+            raise self._taken(number)
+
+    def _numbered(self) -> Iterator[tuple[int, str]]:
+        """All keys of checkpoints, with their numbers."""
+        with told(self._url(""), "to be listed"):
+            pages = self._client.get_paginator("list_objects_v2")
+            for page in pages.paginate(Bucket=self._place.bucket, Prefix=self._place.prefix):
+                for key in (entry["Key"] for entry in page.get("Contents", ())):
+                    number = key[len(self._place.prefix) :].partition("/")[0]
+                    if number.isdecimal():
+                        yield int(number), key
+
+    def _remove(self, keys: list[str]) -> None:
+        with told(self._url(""), "to have objects removed"):
+            for start in range(0, len(keys), 1000):
+                objects = [{"Key": key} for key in keys[start : start + 1000]]
+                self._client.delete_objects(Bucket=self._place.bucket, Delete={"Objects": objects, "Quiet": True})
+
+    def _abort_uploads(self) -> None:
+        """What somebody began and did not end."""
+        bucket = self._place.bucket
+        with told(self._url(""), "to have uploads ended"):
+            for page in self._client.get_paginator("list_multipart_uploads").paginate(Bucket=bucket, Prefix=self._place.prefix):
+                for upload in page.get("Uploads", ()):
+                    self._client.abort_multipart_upload(Bucket=bucket, Key=upload["Key"], UploadId=upload["UploadId"])
+
+    def _taken(self, number: int) -> FileExistsError:
+        return FileExistsError(
+            f"another run of this job has completed checkpoint {number} in {self._url('')}: let one of them go on, and end the other"
+        )
+
+    def _damaged(self, key: str, number: int) -> OSError:
+        return OSError(f"{self._url(key)} is damaged: remove the checkpoint {number}, and go on from an older one")
+
+
+class _Joined(io.RawIOBase):
+    """Header and state, one behind the other, without a copy of the state."""
+
+    def __init__(self, header: bytes, state: memoryview) -> None:
+        self._pieces, self._size, self._at = (memoryview(header), state), len(header) + len(state), 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    def readinto(self, into: Any) -> int:
+        view, at = memoryview(into), self._at
+        for piece in self._pieces:
+            if at < len(piece):
+                count = min(len(view), len(piece) - at)
+                view[:count] = piece[at : at + count]
+                self._at += count
+                return count
+            at -= len(piece)
+        return 0
+
+
+def _transfer() -> Any:
+    config = _import("boto3.s3.transfer").TransferConfig(multipart_threshold=PART, multipart_chunksize=PART, max_concurrency=AT_ONCE)
+    config.max_in_memory_upload_chunks = AT_ONCE
+    return config
+
+
+def _import(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ImportError("checkpoints at s3:// need the package boto3: pip install nearpath[s3]") from error

@@ -1,0 +1,382 @@
+"""Checkpoints in a folder and in an object store: the same promises, kept by both, and what becomes of them when the store fails."""
+
+import contextlib
+import json
+import os
+import pathlib
+import resource
+import signal
+import sys
+import tempfile
+import threading
+import unittest
+import unittest.mock
+
+from s3_server import BesideAnObjectStore, Between
+from surroundings import DEADLINE, in_a_child
+
+from nearpath.dataflow import _s3, _store
+from nearpath.dataflow._store import below, store
+
+LARGE = (b"0123456789abcdef" * 65536) * 20 + b"a rest"
+
+
+class Alarm(unittest.TestCase):
+    def setUp(self):
+        signal.alarm(DEADLINE)
+        self.addCleanup(signal.alarm, 0)
+        # Marks that are known, so that files are, too.
+        self.marks = (f"mark{number}" for number in range(1000))
+        for module in (_store, _s3):
+            self.enterContext(unittest.mock.patch.object(module, "new_mark", lambda: next(self.marks)))
+
+
+class Promises:
+    """What every store keeps. `open()` gives one more object for the same place, `files()` and `write()` see behind it."""
+
+    def completed(self, number, **states):
+        kept = self.open()
+        kept.complete(number, {worker: kept.save(number, worker, state) for worker, state in states.items()}, [])
+        return kept
+
+    def manifest(self):
+        return json.loads(self.open().latest())
+
+    def test_a_state_is_there_when_save_returns(self):
+        kept = self.completed(1, a=b"one", b=b"")
+        self.assertEqual((bytes(kept.load(1, "a")), bytes(kept.load(1, "b"))), (b"one", b""))
+        self.assertEqual(bytes(self.open().load(1, "a")), b"one")
+
+    def test_only_what_is_complete_counts(self):
+        kept = self.open()
+        self.assertIsNone(kept.latest())
+        kept.save(1, "a", b"one")
+        self.assertIsNone(self.open().latest())
+        with self.assertRaises(FileNotFoundError):
+            kept.load(1, "a")
+        self.completed(1, a=b"one")
+        kept.save(2, "a", b"two")
+        self.assertEqual(self.manifest()["number"], 1)
+
+    def test_older_ones_are_removed(self):
+        for number in range(1, 4):
+            kept = self.completed(number, a=b"%d" % number)
+        self.assertEqual(self.files(), ["00000003/a.mark2.state", "00000003/complete"])
+        with self.assertRaises(FileNotFoundError):
+            kept.load(2, "a")
+
+    def test_the_last_of_several(self):
+        self.completed(99_999_999, a=b"one")
+        self.completed(100_000_000, a=b"two")
+        self.assertEqual(self.manifest(), {"number": 100_000_000, "states": {"a": "mark1"}, "finished": []})
+
+    def test_who_has_no_state(self):
+        kept = self.open()
+        kept.complete(1, {}, ["a", "b"])
+        self.assertEqual(self.manifest(), {"number": 1, "states": {}, "finished": ["a", "b"]})
+        with self.assertRaisesRegex(FileNotFoundError, "has no state of a"):
+            kept.load(1, "a")
+
+    def test_a_late_save_does_not_count(self):
+        """Somebody who was taken for dead wakes up, and saves what it knew of a checkpoint that its successor has written."""
+        dead, kept = self.open(), self.open()
+        mark = kept.save(1, "a", b"new")
+        dead.save(1, "a", b"old")
+        kept.complete(1, {"a": mark}, [])
+        dead.save(1, "a", b"older")
+        self.assertEqual(bytes(self.open().load(1, "a")), b"new")
+        self.completed(2, a=b"next")
+        dead.save(1, "a", b"oldest")
+        self.assertEqual(self.manifest()["number"], 2)
+        self.completed(3, a=b"last")
+        self.assertEqual(len(self.files()), 2, "what came late goes with the next checkpoint")
+
+    def test_of_two_runs_one_goes_on(self):
+        first, second = self.open(), self.open()
+        marks = [{"a": run.save(2, "a", b"state")} for run in (first, second)]
+        first.complete(2, marks[0], [])
+        first.complete(2, marks[0], [])  # an answer got lost, and it is said once more
+        with self.assertRaisesRegex(FileExistsError, "another run of this job has completed checkpoint 2"):
+            second.complete(2, marks[1], [])
+        with self.assertRaisesRegex(FileExistsError, "has completed checkpoint 2"):
+            second.complete(1, marks[1], [])
+        self.assertEqual(self.manifest()["states"], marks[0])
+
+    def test_of_many_at_once_one_goes_on(self):
+        came, barrier = [], threading.Barrier(8)
+
+        def complete(name):
+            kept = self.open()
+            mark = kept.save(1, "a", name.encode())
+            barrier.wait(DEADLINE)
+            with contextlib.suppress(FileExistsError):
+                kept.complete(1, {"a": mark}, [])
+                came.append(name)
+
+        threads = [threading.Thread(target=complete, args=(f"run {number}",)) for number in range(8)]
+        [thread.start() for thread in threads], [thread.join() for thread in threads]
+        self.assertEqual(len(came), 1)
+        self.assertEqual(bytes(self.open().load(1, "a")).decode(), came[0])
+
+    def test_damage_is_told(self):
+        kept = self.completed(1, a=b"something")
+        for bad in (b"nearpath state 1\n\0\0\0\0something", b"short", b"", b"nearpath state 2\n" + self.read("00000001/a.mark0.state")[17:]):
+            self.write("00000001/a.mark0.state", bad)
+            with self.assertRaisesRegex(OSError, "is damaged: remove the checkpoint 1"):
+                kept.load(1, "a")
+        self.write("00000001/complete", b'{"number"')
+        with self.assertRaisesRegex(OSError, "is damaged: remove the checkpoint 1"):
+            kept.latest()
+
+    def test_the_same_bytes(self):
+        """contract/dataflow.md"""
+        self.open().complete(7, {"b": "mark9", "a.0": self.open().save(7, "a.0", b"123456789")}, ["c"])
+        self.assertEqual(self.files(), ["00000007/a.0.mark0.state", "00000007/complete"])
+        self.assertEqual(self.read("00000007/a.0.mark0.state"), b"nearpath state 1\n\x26\x39\xf4\xcb123456789")
+        self.assertEqual(self.read("00000007/complete"), b'{"number":7,"states":{"a.0":"mark0","b":"mark9"},"finished":["c"]}')
+
+    def test_large_states(self):
+        self.assertEqual(bytes(self.completed(1, a=LARGE).load(1, "a")), LARGE)
+
+    def test_after_a_fork(self):
+        """Workers are forked with the store that the job has used."""
+        kept = self.completed(1, a=b"parent's")
+        state = self.enterContext(tempfile.NamedTemporaryFile())
+
+        def child():
+            assert bytes(kept.load(1, "a")) == b"parent's"
+            pathlib.Path(state.name).write_text(kept.save(2, "a", b"child's"))
+
+        self.assertEqual(in_a_child(child), 0)
+        kept.complete(2, {"a": pathlib.Path(state.name).read_text()}, [])
+        self.assertEqual(bytes(kept.load(2, "a")), b"child's")
+
+    def test_nothing_stays(self):
+        self.completed(1, a=b"one").save(2, "b", LARGE)
+        self.open().clear()
+        self.assertEqual(self.files(), [])
+
+
+class InAFolder(Promises, Alarm):
+    def setUp(self):
+        super().setUp()
+        self.place = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory())) / "checkpoints"
+
+    def open(self):
+        return store(str(self.place))
+
+    def files(self):
+        return sorted(str(path.relative_to(self.place)) for path in self.place.rglob("*") if path.is_file())
+
+    def read(self, name):
+        return (self.place / name).read_bytes()
+
+    def write(self, name, content):
+        (self.place / name).write_bytes(content)
+
+
+class InAnObjectStore(Promises, BesideAnObjectStore, Alarm):
+    def open(self):
+        return _s3.ObjectStore(self.url())
+
+    def client(self):
+        import boto3
+
+        return boto3.client("s3", endpoint_url=self.server.endpoint)
+
+    def files(self):
+        return [name.removeprefix(f"{self.id()}/") for name in self.server.objects() if name.startswith(f"{self.id()}/")]
+
+    def read(self, name):
+        return self.client().get_object(Bucket="nearpath", Key=f"{self.id()}/{name}")["Body"].read()
+
+    def write(self, name, content):
+        self.client().put_object(Bucket="nearpath", Key=f"{self.id()}/{name}", Body=content)
+
+    def test_memory_is_bounded(self):
+        """A state is not copied whole on its way out."""
+
+        def child():
+            kept, state = self.open(), bytes(256 << 20)
+            kept.save(1, "a", b"small")  # so that all is loaded
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            kept.save(1, "a", memoryview(state)[:].obj)
+            grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+            assert grown < 128 << 10, f"{grown} KiB more than before"
+
+        self.assertEqual(in_a_child(child), 0)
+
+    def test_beside_others(self):
+        """Objects that are not checkpoints are left alone."""
+        self.write("notes/complete", b"somebody's")
+        self.completed(1, a=b"one")
+        self.open().clear()
+        self.assertEqual(self.files(), ["notes/complete"])
+
+
+class Faults(BesideAnObjectStore, Alarm):
+    """Somebody between lets requests fail."""
+
+    def setUp(self):
+        super().setUp()
+        self.between = Between(self.server.endpoint)
+        self.addCleanup(self.between.close)
+        self.enterContext(unittest.mock.patch.dict(os.environ, AWS_MAX_ATTEMPTS="3"))
+        self.kept = _s3.ObjectStore(self.url(self.between.endpoint))
+
+    def round(self, number, state=b"state"):
+        self.kept.complete(number, {"a": self.kept.save(number, "a", state)}, [])
+        self.assertEqual(bytes(self.kept.load(number, "a")), state)
+
+    def test_some_failures_are_tried_again(self):
+        for number, (said, method) in enumerate([(500, "PUT"), (503, "PUT"), (503, "GET"), (500, "HEAD"), (503, "POST")], 1):
+            with self.subTest(said=said, method=method):
+                self.between.times(2, said, method)
+                self.round(number)
+
+    def test_many_failures_are_told(self):
+        self.between.times(100, 503)
+        for work in (lambda: self.kept.save(1, "a", b"state"), lambda: self.kept.complete(1, {}, []), self.kept.latest):
+            with self.assertRaisesRegex(ConnectionError, "no good answer came though it was tried several times .*: see whether the store runs"):
+                work()
+        self.assertLess(len(self.between.asked), 12, "tries are bounded")
+
+    def test_a_completion_whose_answer_is_lost(self):
+        self.between.times(1, "lose", "PUT", "complete")
+        self.round(1)
+        self.assertEqual(sum(path.endswith("complete") and method == "PUT" for method, path in self.between.asked), 2)
+
+    def test_a_completion_beside_another(self):
+        self.between.times(3, 409, "PUT", "complete")
+        self.round(1)
+        self.between.times(100, 409, "PUT", "complete")
+        with self.assertRaises(ConnectionError):
+            self.kept.complete(2, {}, ["a"])
+
+    def test_a_store_without_conditional_writes(self):
+        self.between.times(100, 501, "PUT", "complete")
+        with self.assertRaisesRegex(OSError, "NotImplemented"):
+            self.kept.complete(1, {}, ["a"])  # not even a plain one
+        self.between.times(1, 501, "PUT", "complete")
+        self.round(1)
+        self.between.times(1, 501, "PUT", "complete")
+        with self.assertRaises(FileExistsError):
+            self.kept.complete(1, {}, ["somebody else"])
+
+    def test_half_an_answer(self):
+        self.round(1, LARGE)
+        self.between.times(1, "cut", "GET", "a.mark0")
+        self.assertEqual(bytes(self.kept.load(1, "a")), LARGE)
+
+    def test_old_checkpoints_that_stay_do_no_harm(self):
+        self.round(1)
+        self.between.times(3, 503, "POST", "delete")
+        self.round(2)
+        self.assertEqual(json.loads(self.kept.latest())["number"], 2)
+        self.round(3)
+        self.assertEqual(len([name for name in self.server.objects() if name.startswith(self.id())]), 2)
+
+    def test_a_store_that_never_answers(self):
+        self.enterContext(unittest.mock.patch.object(_s3, "ANSWER", 0.2))
+        done = threading.Event()
+        self.addCleanup(done.set)
+        self.between.times(100, lambda: done.wait(DEADLINE) and None)
+        with self.assertRaisesRegex(ConnectionError, "Read timeout"):
+            self.kept.save(1, "a", b"state")
+
+    def test_a_slow_store(self):
+        pause = threading.Event()
+        self.between.rule = lambda method, path: pause.wait(0.1) or None
+        self.round(1, LARGE)
+
+    def test_nobody_there(self):
+        gone = Between(self.server.endpoint)
+        gone.close()
+        with self.assertRaisesRegex(ConnectionError, "Could not connect"):
+            _s3.ObjectStore(self.url(gone.endpoint)).latest()
+
+    def test_what_is_not_allowed_names_who_can_allow_it(self):
+        self.between.times(1, 403, "PUT")
+        with self.assertRaisesRegex(PermissionError, "was to be written, and that was refused .*: ask the bucket's owner for s3:ListBucket"):
+            self.kept.save(1, "a", b"state")
+
+    def test_wrong_keys(self):
+        for wrong in ({"AWS_SECRET_ACCESS_KEY": "wrong"}, {"AWS_ACCESS_KEY_ID": "wrong"}):
+            with unittest.mock.patch.dict(os.environ, wrong), self.assertRaisesRegex(PermissionError, "does not accept the credentials"):
+                _s3.ObjectStore(self.url()).latest()
+
+    def test_no_keys(self):
+        with unittest.mock.patch.dict(os.environ):
+            del os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"]
+            with self.assertRaisesRegex(PermissionError, "there are no credentials"):
+                _s3.ObjectStore(self.url()).latest()
+
+    def test_no_bucket(self):
+        missing = _s3.ObjectStore(self.url(bucket="nobodys"))
+        for work in (missing.latest, lambda: missing.save(1, "a", b""), lambda: missing.save(1, "a", LARGE), lambda: missing.complete(1, {}, [])):
+            with self.assertRaisesRegex(FileNotFoundError, "no such bucket: make it, or correct the name"):
+                work()
+
+
+class Killed(BesideAnObjectStore, Alarm):
+    """The server dies in the midst of a large state."""
+
+    def setUp(self):
+        super().setUp()
+        self.between = Between(self.server.endpoint)
+        self.addCleanup(self.between.close)
+
+    def test_what_was_complete_stays(self):
+        kept = _s3.ObjectStore(self.url(self.between.endpoint))
+        kept.complete(1, {"a": kept.save(1, "a", LARGE)}, [])
+        with unittest.mock.patch.dict(os.environ, AWS_MAX_ATTEMPTS="2"):
+            killed = _s3.ObjectStore(self.url(self.between.endpoint))
+            self.between.times(1, self.server.kill, "PUT", "partNumber=2")
+            with self.assertRaises(ConnectionError):
+                killed.save(2, "a", LARGE)
+        type(self).server = self.server.again()
+        self.assertEqual(json.loads(kept.latest())["number"], 1)
+        self.assertEqual(bytes(kept.load(1, "a")), LARGE)
+        kept.complete(2, {"a": kept.save(2, "a", LARGE[1:])}, [])
+        self.assertEqual(bytes(kept.load(2, "a")), LARGE[1:])
+
+    def test_a_save_that_outlives_a_restart(self):
+        kept = _s3.ObjectStore(self.url(self.between.endpoint))
+
+        def restart():
+            self.server.kill()
+            type(self).server = self.server.again()
+
+        self.between.times(1, restart, "PUT", "partNumber=2")
+        kept.complete(1, {"a": kept.save(1, "a", LARGE)}, [])
+        self.assertEqual(bytes(kept.load(1, "a")), LARGE)
+
+
+class Urls(unittest.TestCase):
+    def test_what_they_mean(self):
+        place = _s3.Place.parse("s3://bucket/a/b/?endpoint=https://host:9000&region=eu-west-1")
+        self.assertEqual(place, _s3.Place("bucket", "a/b/", "https://host:9000", "eu-west-1"))
+        self.assertEqual(_s3.Place.parse("s3://bucket"), _s3.Place("bucket", "", None, None))
+        self.assertEqual(below("s3://bucket/a/?region=x", "job"), "s3://bucket/a/job?region=x")
+        self.assertEqual(below("s3://bucket", "job"), "s3://bucket/job")
+        self.assertEqual(below("/a", "job"), "/a/job")
+
+    def test_what_is_wrong_is_told(self):
+        for url, why in {
+            "http://host/a": "not at http://",
+            "s3://key:secret@bucket/a": "credentials do not belong",
+            "s3:///a": "a store is s3://bucket/prefix",
+            "s3://bucket/a?endpiont=x": "a store is s3://bucket/prefix",
+            "s3://bucket/a?endpoint=host": "begins with https://",
+        }.items():
+            with self.subTest(url), self.assertRaisesRegex(ValueError, why) as raised:
+                store(url)
+            self.assertNotIn("secret", str(raised.exception))
+
+    def test_without_boto3(self):
+        with unittest.mock.patch.dict(sys.modules, {"boto3": None}), self.assertRaisesRegex(ImportError, r"pip install nearpath\[s3\]"):
+            _s3.ObjectStore("s3://bucket")
+
+
+if __name__ == "__main__":
+    unittest.main()
