@@ -177,7 +177,7 @@ class Deaths(Elsewhere):
 class Meeting(Elsewhere):
     def test_the_rendezvous_is_killed_in_mid_job(self):
         def restart():
-            while not list(self.folder.glob("checkpoints/*/complete")) and not stop.wait(0.02):
+            while not list(self.folder.glob("checkpoints/*/*/complete")) and not stop.wait(0.02):
                 pass
             self.rendezvous.kill()
             self.rendezvous.start()

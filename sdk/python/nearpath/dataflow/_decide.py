@@ -128,11 +128,11 @@ class Attempt:
         self.pending = self.checkpoint + 1
         return True
 
-    def complete(self) -> tuple[list[str], list[str]] | None:
-        """Who took part in the checkpoint and who was through by then, once all have written theirs."""
+    def complete(self) -> tuple[dict[str, str], list[str]] | None:
+        """Who took part in the checkpoint (and the mark of what each wrote) and who was through by then, once all have written theirs."""
         if not self.pending or not all(seen.finished or seen.saved == self.pending for seen in self.seen.values()):
             return None
-        saved = [seen.name for seen in self.seen.values() if seen.saved == self.pending]
+        saved = {seen.name: str(seen.word["mark"]) for seen in self.seen.values() if seen.saved == self.pending}
         through = [seen.name for seen in self.seen.values() if seen.saved != self.pending]
         return saved, sorted(self.done.union(through))
 

@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import os
+import secrets
 import shutil
 import signal
 import tempfile
@@ -25,15 +26,19 @@ def folder(asked: str | None) -> Iterator[str]:
     shutil.rmtree(own, ignore_errors=True)  # it is through: nothing to go on from
 
 
-def claim(place: str, job: str) -> None:
-    """A folder belongs to one job: another one would go on from what it never did."""
+def claim(place: str, job: str) -> str:
+    """A folder belongs to one job: another one would go on from what it never did. The job's name in a store, the same each time."""
     mark, path = hashlib.sha256(job.encode()).hexdigest(), os.path.join(place, "job")
-    if os.path.exists(path):
-        with open(path) as file:
-            if file.read() != mark:
-                raise ValueError(f"{place} holds another job: give this one a folder of its own")
-    with open(path, "w") as file:
-        file.write(mark)
+    with contextlib.suppress(FileNotFoundError), open(path) as file:
+        found, _, name = file.read().partition(" ")
+        if found != mark:
+            raise ValueError(f"{place} holds another job: give this one a folder of its own")
+        return name
+    name = secrets.token_hex(8)
+    with open(f"{path}.new", "w") as file:
+        file.write(f"{mark} {name}")
+    os.replace(f"{path}.new", path)
+    return name
 
 
 @contextlib.contextmanager

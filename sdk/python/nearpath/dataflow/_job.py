@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from ._checkpoints import Checkpoints
 from ._decide import Again, Attempt, Raised, Seen, Through, Word
 from ._folder import claim, folder, stopped_by_signals
 from ._graph import Graph, Stage, Topology
@@ -14,7 +15,7 @@ from ._members import Crew, Member, Plan
 from ._report import Report, StageReport
 from ._results import Results
 from ._screen import Screen
-from ._store import store
+from ._store import below, store
 from ._watch import Watch
 
 TICK = 0.1
@@ -80,17 +81,24 @@ class Coordinator:
         """Until it is through. Whatever happens, no process stays, and no folder that was not asked for."""
         self.began = time.monotonic()
         with folder(self.settings.folder) as self.folder, stopped_by_signals():
-            claim(self.folder, json.dumps(self.parts, sort_keys=True))
+            job = claim(self.folder, json.dumps(self.parts, sort_keys=True))
             self.results, self.crew = Results(self.folder), self.gather(self.stages)
             try:
-                self.place = self.settings.checkpoints or (None if self.crew.stays else os.path.join(self.folder, "checkpoints"))
-                self.store = None if self.place is None else store(self.place)
-                self.attempts()
-                return Job(self.results.take(self.parts), self.report)
+                self.place = self.store_of(job)
+                with Checkpoints(store(self.place) if self.place else None, self.results) as self.checkpoints:
+                    self.attempts()
+                    self.dismiss(self.members)
+                    return Job(self.results.take(self.parts), self.report)
             finally:
                 self.dismiss(self.members)
                 self.crew.close()
                 self.screen.clear()
+
+    def store_of(self, job: str) -> str | None:
+        """A part of the store that is this job's own, whoever else keeps checkpoints there."""
+        if self.settings.checkpoints:
+            return below(self.settings.checkpoints, job)
+        return None if self.crew.stays else os.path.join(self.folder, "checkpoints")
 
     def attempts(self) -> None:
         again, number, deaths, bound = Again("it begins"), 1, 0, self.settings.bound(len(self.parts))
@@ -99,14 +107,14 @@ class Coordinator:
             self.report.restarts += [again.why] * again.is_death
             if deaths > bound:
                 raise JobFailed(f"gave up after {bound} restarts; the last: {again.why}")
-        self.report.seconds = time.monotonic() - self.began
+        self.report.seconds, self.report.checkpoints = time.monotonic() - self.began, self.checkpoints.made
 
     # An attempt.
 
     def begin(self, number: int, again: Again) -> Attempt:
         """From the last checkpoint on. Who is there goes back to it, where the crew stays; the others are started."""
-        manifest = json.loads(self.store and self.store.latest() or '{"number": 0, "finished": []}')
-        attempt = Attempt(number, int(manifest["number"]), manifest["finished"], self.parts, time.monotonic())
+        checkpoint, finished = self.checkpoints.last()
+        attempt = Attempt(number, checkpoint, finished, self.parts, time.monotonic())
         gone = [name for name, member in self.members.items() if member.ended() is not None]
         self.dismiss([name for name in self.members if not self.crew.stays or name in again.anew or name in gone or name in attempt.done])
         self.results.recall()
@@ -140,7 +148,8 @@ class Coordinator:
                 if isinstance(verdict, Through):
                     self.farewell(attempt)
                     return None
-                self.care_for_checkpoints(attempt)
+                if again := self.checkpoints.care(attempt, time.monotonic(), self.settings.every):
+                    return again
                 self.speak(attempt)
                 self.show(attempt)
         finally:
@@ -180,25 +189,6 @@ class Coordinator:
                 self.words[name] = word, now
                 self.members[name].say(word)
 
-    # Checkpoints.
-
-    def care_for_checkpoints(self, attempt: Attempt) -> None:
-        if self.store is None:
-            return
-        attempt.begin(time.monotonic(), self.settings.every)
-        if (parts := attempt.complete()) is not None:
-            for seen in attempt.seen.values():
-                self.remember(seen.name, seen.word)
-            self.results.save()
-            self.store.complete(attempt.pending, *parts)
-            attempt.completed(time.monotonic())
-            self.report.checkpoints += 1
-
-    def remember(self, name: str, word: Word) -> None:
-        """What a worker that is through has made."""
-        if word.get("finished"):
-            self.results.add(name, word.get("result"))
-
     # Ends.
 
     def farewell(self, attempt: Attempt) -> None:
@@ -226,8 +216,8 @@ class Coordinator:
 
     def count(self, attempt: Attempt) -> None:
         """What an attempt took, and what it made, belongs in the report."""
+        self.results.note(attempt)
         for seen in attempt.seen.values():
-            self.remember(seen.name, seen.word)
             if seen.report:
                 self.report.stages[self.names[seen.name]].add(seen.report, seen.finished)
                 self.report.took(seen.name, seen.report)

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from . import _native
+from ._decide import Attempt
 
 
 class Results:
@@ -17,9 +18,11 @@ class Results:
         self._folder, self._list = folder, os.path.join(folder, "results")
         self._made: dict[str, list[str]] = {}
 
-    def add(self, worker: str, made: list[str] | None) -> None:
-        if made:
-            self._made[worker] = made
+    def note(self, attempt: Attempt) -> None:
+        """What those have made that are through."""
+        for seen in attempt.seen.values():
+            if seen.finished and (made := seen.word.get("result")):
+                self._made[seen.name] = made
 
     def save(self) -> None:
         """For a run that goes on from the checkpoint that is made now."""

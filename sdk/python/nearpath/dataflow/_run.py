@@ -43,13 +43,6 @@ class Kept:
     inputs: dict[str, int | None] = field(default_factory=dict)
     outputs: dict[str, int] = field(default_factory=dict)
 
-    @classmethod
-    def load(cls, plan: Plan) -> "Kept":
-        if not plan.checkpoint or plan.store is None:
-            return cls()
-        (value,) = _native.decode(store(plan.store).load(plan.checkpoint, plan.part["name"]))
-        return cls(**value)
-
 
 class Running:
     """One worker and its streams."""
@@ -62,11 +55,18 @@ class Running:
         self.targets = [port for port in plan.part["outputs"] if port["type"] == "tcp"]
         if self.own_inputs and self.inputs:
             raise ValueError(f"{worker.name} has streams and inputs of its own: make two workers of it")
-        self.kept = Kept.load(plan)
+        self.kept = Kept()
         self.store = None if plan.store is None else store(plan.store)
-        self.made, self.items, self.began, self.used = self.kept.made, 0, time.monotonic(), _processor_seconds()
+        self.made, self.items, self.began, self.used = 0, 0, time.monotonic(), _processor_seconds()
         self.streams: _native.Streams | None = None
         self._triggered = 0
+
+    def recall(self) -> None:
+        """What the checkpoint has of it."""
+        if self.plan.checkpoint and self.store:
+            (kept,) = _native.decode(self.store.load(self.plan.checkpoint, self.worker.name))
+            self.kept = Kept(**kept)
+            self.made = self.kept.made
 
     def orders(self) -> str:
         """For its streams."""
@@ -122,8 +122,8 @@ class Running:
         inputs, outputs = self.streams.barrier(checkpoint)
         names = [port["worker"] for port in self.targets]
         kept = Kept(state, self.made, dict(zip(self.inputs, inputs)), dict(zip(names, outputs)))
-        self.store.save(checkpoint, self.worker.name, _native.encode([vars(kept)]))
-        self.said.change(saved=checkpoint)
+        mark = self.store.save(checkpoint, self.worker.name, _native.encode([vars(kept)]))
+        self.said.change(saved=checkpoint, mark=mark)
 
     # From the thread that hears the job.
 
@@ -172,8 +172,9 @@ def _summary(stats: dict[str, Any]) -> dict[str, Any]:
 
 
 def work(running: Running, connect: Callable[[str], _native.Streams]) -> int:
-    """One attempt: 0 when all is done, 3 when a peer went away, 1 when its code raised. The job is told."""
+    """One attempt: 0 when all is done, 3 when a peer or the store went away, 1 when its code raised. The job is told."""
     try:
+        running.recall()
         running.run(connect(running.orders()))
         running.said.change(report=running.report(), finished=True, result=running.result)
         return 0
