@@ -62,10 +62,12 @@ class Server:
 
 class Between:
     """Passes requests on. `rule(method, path)` may say otherwise: a status to answer with, "lose" (it is done, and the answer is
-    500), "cut" (half of the answer's body)."""
+    500), "cut" (half of the answer's body), or a function that gives one of
+    these. `after(method, path)` is called when the server has done what it was asked, before the answer goes out."""
 
     def __init__(self, endpoint):
         self.server, self.rule, self.asked = urllib.parse.urlsplit(endpoint), lambda method, path: None, []
+        self.after = lambda method, path: None
         between, lock = self, threading.Lock()
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -76,6 +78,7 @@ class Between:
                 with lock:
                     between.asked.append((self.command, self.path))
                     said = between.rule(self.command, self.path)
+                said = said() if callable(said) else said
                 if isinstance(said, int):
                     return self.answer(said, XML % (CODES[said].encode()))
                 try:
@@ -83,6 +86,7 @@ class Between:
                 except OSError:
                     self.close_connection = True
                     return None
+                between.after(self.command, self.path)
                 if said == "lose":
                     return self.answer(500, XML % b"InternalError")
                 return self.answer(status, answer, headers, said)
@@ -128,7 +132,7 @@ class Between:
         def rule(asked, path):
             if method in (None, asked) and word in path and left[0]:
                 left[0] -= 1
-                return said() if callable(said) else said
+                return said
             return None
 
         self.rule = rule
