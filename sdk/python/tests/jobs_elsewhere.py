@@ -18,8 +18,8 @@ def once(folder, name):
 
 
 def numbers(count, pause):
-    def make(number, of):
-        for item in range(number, count, of):
+    def make(number, of, done=0):
+        for item in range(number + done * of, count, of):
             if pause and item % 10 == number:
                 time.sleep(pause * 10)
             yield item
@@ -27,7 +27,7 @@ def numbers(count, pause):
     return make
 
 
-def summing(count, keys, folder=".", pause=0.0, hits=(), stage="map"):
+def summing(count, keys, folder=".", pause=0.0, hits=(), stage="map", resumes=True):
     """Sums by key. Whoever handles one of those items in that stage is hit by a signal, once."""
 
     def change(number):
@@ -42,11 +42,11 @@ def summing(count, keys, folder=".", pause=0.0, hits=(), stage="map"):
     def add(left, right):
         return left + (change(right) if stage == "reduce" else right)
 
-    def make(number, of):
-        for item in numbers(count, pause)(number, of):
+    def make(number, of, done=0):
+        for item in numbers(count, pause)(number, of, done):
             yield change(item) if stage == "source" else item
 
-    pairs = flow.source(make, workers=2) >> flow.map(keyed, workers=3)
+    pairs = flow.source(make, workers=2, resumes=resumes) >> flow.map(keyed, workers=3)
     return pairs >> flow.reduce_by_key(add, workers=3) >> flow.collect()
 
 
@@ -55,6 +55,42 @@ def sums(count, keys):
     for number in range(count):
         made[number % keys] = made.get(number % keys, 0) + number
     return made
+
+
+class Sum(flow.Worker):
+    """Slow where a file says so: the first process of its third worker, if that may be."""
+
+    def __init__(self, folder, pause, is_skewed):
+        self.flags, self.pause, self.is_skewed = folder, pause, is_skewed
+
+    def start(self):
+        self.sum = 0
+        self.is_slow = self.number == 2 and not self.is_skewed and once(self.flags, "slow")
+
+    def process(self, items):
+        for _, item, _ in items:
+            time.sleep(self.pause * (20 if self.is_slow else 1))
+            self.sum += item
+        return ()
+
+    def finish(self):
+        yield self.sum
+
+    def snapshot(self):
+        return self.sum
+
+    def restore(self, kept):
+        self.sum = kept or 0
+
+
+def one_is_slow(count, folder, pause, is_skewed=False):
+    """Items so long that ten are a batch; skewed: most have one key."""
+
+    def make(number, of):
+        yield from ((0 if is_skewed and item % 4 else item, item, "x" * 1600) for item in range(count))
+
+    sums = flow.stage(lambda: Sum(folder, pause, is_skewed), workers=4, name="sum", reads="by-key")
+    return flow.source(make) >> sums >> flow.collect()
 
 
 class Dies(flow.Worker):

@@ -174,6 +174,49 @@ class Deaths(Elsewhere):
         self.assertEqual(self.place.left_over(), [])
 
 
+class Renewals(Elsewhere):
+    """Workers that are started anew though they live."""
+
+    def test_before_their_place_ends_them(self):
+        """A job that takes longer than a start may: nobody dies."""
+        self.place.limit = 6.0  # of them it uses four
+        job = self.summing(16_000, 10)
+        self.assertGreaterEqual(len(job.report.turn_overs), 1)
+        self.assertEqual(job.report.restarts, [])
+        self.assertEqual(job.report.json()["starts"], len(self.place.starts) + 1)
+
+    def test_a_source_that_needs_all_of_its_time_for_what_it_has_made(self):
+        self.place.limit = 6.0
+        arguments = {"count": 16_000, "keys": 10, "pause": 0.0005, "resumes": False}
+        with self.assertRaisesRegex(flow.JobFailed, "nothing new was made in its time: .*resumes=True"):
+            self.run_job(jobs.summing, arguments=arguments, every=0.3)
+
+    def test_no_store_is_told(self):
+        self.place.limit = 600.0
+        with self.assertWarnsRegex(UserWarning, "workers at processes run for 600 s at most: .* needs `checkpoints`"):
+            self.summing(1000, 10, pause=0.0, store=False)
+
+    def slow(self, count, **how):
+        arguments = {"count": count, "folder": str(self.folder), "pause": 0.001, "is_skewed": how.pop("is_skewed", False)}
+        job = self.run_job(jobs.one_is_slow, arguments=arguments, every=1.0, window=64 << 10, **how)
+        self.assertEqual(sum(job.results), sum(range(count)))
+        return job
+
+    def test_a_straggler(self):
+        job = self.slow(4000)
+        self.assertEqual(job.report.stragglers, ["sum.2 works slower than its stage"])
+        self.assertEqual((self.place.count("sum.2"), len(self.place.starts)), (2, 6))
+        self.assertEqual(job.report.restarts, [])
+
+    def test_one_that_has_more_to_do_is_let_be(self):
+        job = self.slow(12_000, is_skewed=True)
+        self.assertEqual((job.report.stragglers, len(self.place.starts)), ([], 5))
+
+    def test_stragglers_that_are_let_be(self):
+        job = self.slow(1000, stragglers=False)
+        self.assertEqual((job.report.stragglers, len(self.place.starts)), ([], 5))
+
+
 class Meeting(Elsewhere):
     def test_the_rendezvous_is_killed_in_mid_job(self):
         def restart():

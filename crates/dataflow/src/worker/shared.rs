@@ -40,8 +40,26 @@ struct State {
     failure: Option<Failure>,
     closed: bool,
     stats: Stats,
+    /// What the user's thread waits for now, and since when.
+    waits: Option<(Wait, Instant)>,
     /// Of the inputs and of the outputs, once there is a stream.
     routes: [Vec<Option<Route>>; 2],
+}
+
+#[derive(Clone, Copy)]
+enum Wait {
+    Input,
+    Room,
+}
+
+impl Stats {
+    fn waited(&mut self, wait: Wait, since: Instant) {
+        let waited = match wait {
+            Wait::Input => &mut self.waited_for_input,
+            Wait::Room => &mut self.waited_for_room,
+        };
+        *waited += since.elapsed().as_secs_f64();
+    }
 }
 
 struct Out {
@@ -74,6 +92,7 @@ impl Shared {
             reading: None,
             failure: None,
             closed: false,
+            waits: None,
             routes: [vec![None; orders.inputs.len()], vec![None; orders.outputs.len()]],
             stats,
         };
@@ -114,9 +133,7 @@ impl Shared {
                 }
                 Next::Wait => self.tell_all(),
             }
-            let since = Instant::now();
-            state = self.arrived.wait(state).unwrap_or_else(PoisonError::into_inner);
-            state.stats.waited_for_input += since.elapsed().as_secs_f64();
+            state = wait(&self.arrived, state, Wait::Input);
         }
     }
 
@@ -164,9 +181,7 @@ impl Shared {
                 self.sends[output].notify_one();
                 return Ok(());
             }
-            let since = Instant::now();
-            state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
-            state.stats.waited_for_room += since.elapsed().as_secs_f64();
+            state = wait(&self.room, state, Wait::Room);
         }
     }
 
@@ -224,7 +239,7 @@ impl Shared {
         }
         while !state.closed {
             state.sound()?;
-            state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = wait(&self.room, state, Wait::Room);
         }
         state.sound()
     }
@@ -237,6 +252,9 @@ impl Shared {
     pub(super) fn stats(&self) -> Stats {
         let state = self.lock();
         let mut stats = state.stats.clone();
+        if let Some((wait, since)) = state.waits {
+            stats.waited(wait, since);
+        }
         let edges = stats.inputs.iter_mut().chain(&mut stats.outputs);
         for (edge, route) in edges.zip(state.routes.iter().flatten()) {
             let Some(travelled) = route.as_ref().map(|route| route(edge.bytes)) else { continue };
@@ -366,6 +384,16 @@ impl State {
     fn sound(&self) -> Result<(), Failure> {
         self.failure.clone().map_or(Ok(()), Err)
     }
+}
+
+/// Until there is news; stats that are asked for meanwhile have the wait in them.
+fn wait<'a>(news: &Condvar, mut state: MutexGuard<'a, State>, wait: Wait) -> MutexGuard<'a, State> {
+    let since = Instant::now();
+    state.waits = Some((wait, since));
+    state = news.wait(state).unwrap_or_else(PoisonError::into_inner);
+    state.waits = None;
+    state.stats.waited(wait, since);
+    state
 }
 
 fn number(payload: &Bytes) -> Result<u64, String> {

@@ -9,9 +9,9 @@ pub struct Stats {
     pub inputs: Vec<EdgeStats>,
     /// In the order of the outputs.
     pub outputs: Vec<EdgeStats>,
-    /// Seconds in which there was nothing to process.
+    /// Seconds in which there was nothing to process; a wait that goes on counts.
     pub waited_for_input: f64,
-    /// Seconds in which no consumer had room.
+    /// Seconds in which no consumer had room, or was through at the end; a wait that goes on counts.
     pub waited_for_room: f64,
 }
 

@@ -12,6 +12,8 @@
 Items are plain values: None, bool, int, float, str, bytes, and tuples, lists and dicts of them. docs/guide/dataflow.md has it all.
 """
 
+import math
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -73,6 +75,7 @@ def run(
     spill: int = 1 << 30,
     patience: float = 60.0,
     silence: float = 10.0,
+    stragglers: bool = True,
     fan_in: int | None = None,
     progress: bool | None = None,
 ) -> Job:
@@ -81,7 +84,8 @@ def run(
 
     `on` a place, workers run elsewhere. Then the job is a function at the top level of a module, which workers import, too; they meet
     at `rendezvous` (`wss://HOST`), whose `key` (a file, or its 32 bytes) lets them in, and whose certificates `trust` says (a file of
-    PEM; else the system's). Who is `silence` seconds without a word while others speak is taken for dead.
+    PEM; else the system's). Who is `silence` seconds without a word while others speak is taken for dead;
+    who works much slower than the others of its stage is started anew once (`stragglers`).
 
     `every` so many seconds a checkpoint is made, at `checkpoints` (a folder or `s3://BUCKET/PREFIX` that all workers reach; for local
     workers in `folder` where nothing is said); a worker that dies is replaced, and the job goes on from there, `retries` times (where
@@ -92,7 +96,7 @@ def run(
     if _code.is_worker:
         told = "a worker runs the job that it is part of: put the call of `run` behind `if __name__ == \"__main__\":`"
         raise RuntimeError(told)
-    settings = Settings(folder, every, retries, window, spill, patience, fan_in, progress, checkpoints, silence)
+    settings = Settings(folder, every, retries, window, spill, patience, fan_in, progress, checkpoints, silence, stragglers)
     graph, code = _job_of(ends, arguments or {}, on != "local")
     if on == "local":
         return Coordinator(graph, settings, Forks).run()
@@ -100,6 +104,9 @@ def run(
         raise ValueError(f"workers run on 'local' or at a place, not on {on!r}")
     if code is None or rendezvous is None or key is None:
         raise ValueError("workers elsewhere need a function that makes the job, `rendezvous` and `key`")
+    if checkpoints is None and math.isfinite(on.limit):
+        told = f"workers at {on.name} run for {on.limit:g} s at most: a job that takes longer needs `checkpoints`"
+        warnings.warn(told, stacklevel=2)
     meet = Rendezvous(rendezvous, key if isinstance(key, bytes) else _native.rendezvous_key(key), trust and _text(trust))
     return Coordinator(graph, settings, lambda stages: Remotes(code, _code.mark(graph), stages, on, meet, patience)).run()
 

@@ -26,6 +26,7 @@ class Again:
     why: str
     anew: frozenset[str] = frozenset()
     is_death: bool = True
+    is_slow: bool = False
 
 
 @dataclass(frozen=True)

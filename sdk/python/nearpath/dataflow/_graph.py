@@ -120,10 +120,17 @@ def _made(kind: str, make: Callable[[], Worker]) -> Callable[[], Worker]:
 
 
 def source(
-    make: Callable[[int, int], Iterable[Item]], workers: int = 1, name: str | None = None, total: int | None = None
+    make: Callable[..., Iterable[Item]],
+    workers: int = 1,
+    name: str | None = None,
+    total: int | None = None,
+    resumes: bool = False,
 ) -> Stage:
-    """What `make(number, of)` yields; the same each time it is called. `total` items, for the progress bar."""
-    return Stage(_made("source", lambda: Source(make)), workers, name, total=total)
+    """What `make(number, of)` yields; the same each time it is called. `total` items, for the progress bar.
+
+    `resumes`: it is `make(number, of, done)`, and leaves out the first `done` items, which had been made before a checkpoint.
+    """
+    return Stage(_made("source", lambda: Source(make, resumes)), workers, name, total=total)
 
 
 def map(change: Callable[[Item], Item], workers: int = 1, name: str | None = None) -> Stage:

@@ -12,6 +12,7 @@ from ._decide import Again, Attempt, Raised, Seen, Through, Word
 from ._folder import claim, folder, stopped_by_signals
 from ._graph import Graph, Stage, Topology
 from ._members import Crew, Member, Plan
+from ._renewals import Life, Renewals
 from ._report import Report, StageReport
 from ._results import Results
 from ._screen import Screen
@@ -21,6 +22,7 @@ from ._watch import Watch
 TICK = 0.1
 # Workers that are through end so soon, or are ended.
 FAREWELL = 5.0
+_VAIN = "let its source leave out what it has made before (`source(make, resumes=True)`), or take a place with a longer limit"
 
 
 class JobFailed(Exception):
@@ -72,6 +74,7 @@ class Coordinator:
         totals = [stage.total for stage in graph.stages.values() if not stage.before and stage.total]
         self.screen = Screen(settings.progress, sum(totals) if totals else None, len(self.parts))
         self.watch = Watch(settings.patience, settings.silence)
+        self.renewals = Renewals(self.names if settings.stragglers else None)
         self.members: dict[str, Member] = {}
         self.words: dict[str, tuple[Word, float]] = {}
         self.spoken: object = None
@@ -83,6 +86,7 @@ class Coordinator:
         with folder(self.settings.folder) as self.folder, stopped_by_signals():
             job = claim(self.folder, json.dumps(self.parts, sort_keys=True))
             self.results, self.crew = Results(self.folder), self.gather(self.stages)
+            self.report.place = self.crew.place
             try:
                 self.place = self.store_of(job)
                 with Checkpoints(store(self.place) if self.place else None, self.results) as self.checkpoints:
@@ -104,7 +108,7 @@ class Coordinator:
         again, number, deaths, bound = Again("it begins"), 1, 0, self.settings.bound(len(self.parts))
         while (verdict := self.attend(self.begin(number, again))) is not None:
             again, number, deaths = verdict, number + 1, deaths + verdict.is_death
-            self.report.restarts += [again.why] * again.is_death
+            self.report.again(again)
             if deaths > bound:
                 raise JobFailed(f"gave up after {bound} restarts; the last: {again.why}")
         self.report.seconds, self.report.checkpoints = time.monotonic() - self.began, self.checkpoints.made
@@ -123,6 +127,7 @@ class Coordinator:
             if name not in self.members:
                 self.members[name] = self.crew.start(plan)
         self.watch.begin()
+        self.renewals.begin()
         return attempt
 
     def plan(self, attempt: Attempt, name: str) -> Plan:
@@ -148,7 +153,8 @@ class Coordinator:
                 if isinstance(verdict, Through):
                     self.farewell(attempt)
                     return None
-                if again := self.checkpoints.care(attempt, time.monotonic(), self.settings.every):
+                every = 0.0 if self.renewals.wanted else self.settings.every
+                if again := self.checkpoints.care(attempt, time.monotonic(), every) or self.renew(attempt):
                     return again
                 self.speak(attempt)
                 self.show(attempt)
@@ -162,6 +168,8 @@ class Coordinator:
             for word in member.heard():
                 attempt.hear(member.name, word, now)
                 self.watch.heard(member.name, now)
+                if word.get("attempt") == attempt.number:
+                    self.renewals.note(member.name, word.get("report") or {}, bool(word.get("finished")), now)
             if how is not None and self.members.get(member.name) is member:
                 attempt.bury(member.name, how)
                 self.settle(member, attempt.seen.get(member.name))
@@ -188,6 +196,17 @@ class Coordinator:
             if word and name in self.members and (before is None or before[0] != word or is_old):
                 self.words[name] = word, now
                 self.members[name].say(word)
+
+    def renew(self, attempt: Attempt) -> Again | None:
+        """Whoever is to be started anew though it lives."""
+        if self.place is None or not self.crew.stays:
+            return None
+        going = [seen.name for seen in attempt.seen.values() if not seen.finished]
+        lives = {name: Life(self.members[name].begun, self.members[name].end) for name in going}
+        again = self.renewals.look(attempt, lives, time.monotonic())
+        if again and not again.is_slow and self.renewals.is_vain:
+            raise JobFailed(f"{again.why}, and nothing new was made in its time: {_VAIN}")
+        return again
 
     # Ends.
 

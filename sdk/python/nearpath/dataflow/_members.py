@@ -31,7 +31,7 @@ class Member(abc.ABC):
     """One start of one worker."""
 
     memory: float | None = None  # GB that it is paid for; None: what its process used
-    limit = math.inf  # seconds that it may run
+    end = math.inf  # when its place ends it, by the monotonic clock
     used = 0.0  # GB, at most, as far as it has said
     is_settled = False  # whether it is in the report
 
@@ -58,6 +58,7 @@ class Member(abc.ABC):
 class Crew(abc.ABC):
     """Makes members, and waits for news of them."""
 
+    place = "local"  # for reports
     stays = False  # whether members go on in their processes when the job goes back to a checkpoint
     repeat: float | None = None  # seconds after which a word is said once more; None: none is ever lost
 

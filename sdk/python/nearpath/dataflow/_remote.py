@@ -44,7 +44,8 @@ class Remote(Member):
 
     def __init__(self, name: str, incarnation: str, place: Place, started: Started, say: Callable[[str, Word], None]) -> None:
         super().__init__(name)
-        self.memory, self.limit, self.incarnation = place.memory, min(place.limit, WEEK), incarnation
+        self.memory, self.incarnation = place.memory, incarnation
+        self.end = self.begun + min(place.limit, WEEK)
         self._started, self._say, self._words = started, say, list[Word]()
         self._how: str | None = None
 
@@ -53,6 +54,8 @@ class Remote(Member):
 
     def hear(self, word: Word) -> None:
         self._words.append(word)
+        if (left := word.get("left")) is not None:
+            self.end = min(self.end, time.monotonic() + left)
 
     def heard(self) -> list[Word]:
         words, self._words = self._words, []
@@ -75,6 +78,7 @@ class Remotes(Crew):
     def __init__(
         self, code: Code, mark: str, stages: Mapping[str, Stage], place: Place, rendezvous: Rendezvous, patience: float
     ) -> None:
+        self.place = place.name
         self._here = {name for name, stage in stages.items() if stage.where == "here"}
         here = Processes()
         places = {name: here if name in self._here else place for name in stages}

@@ -1,8 +1,10 @@
 """What a job did, and how far it is."""
 
 from collections import Counter, deque
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from ._decide import Again
 
 @dataclass
 class StageReport:
@@ -46,11 +48,40 @@ class Report:
     stages: dict[str, StageReport] = field(default_factory=dict)
     restarts: list[str] = field(default_factory=list)  # why, each
     checkpoints: int = 0
+    place: str = "local"
+    turn_overs: list[str] = field(default_factory=list)  # starts that were replaced before their place ended them
+    stragglers: list[str] = field(default_factory=list)  # workers that were started anew because they were slow
     _paths: dict[str, dict[str, int]] = field(default_factory=dict, repr=False)
 
     def took(self, worker: str, said: dict[str, Any]) -> None:
         """By which paths a worker's outputs went in its last attempt."""
         self._paths[worker] = said.get("paths", {})
+
+    def again(self, again: Again) -> None:
+        """The job goes back to a checkpoint."""
+        list_of = self.restarts if again.is_death else self.stragglers if again.is_slow else self.turn_overs
+        list_of.append(again.why)
+
+    def json(self) -> dict[str, Any]:
+        """All fields, as plain values."""
+        stages = {name: asdict(stage) for name, stage in self.stages.items()}
+        return {
+            "seconds": self.seconds,
+            "place": self.place,
+            "stages": stages,
+            "paths": self.paths,
+            "checkpoints": self.checkpoints,
+            "starts": self.starts,
+            "gb_seconds": self.gb_seconds,
+            "restarts": self.restarts,
+            "turn_overs": self.turn_overs,
+            "stragglers": self.stragglers,
+        }
+
+    @property
+    def starts(self) -> int:
+        """Of workers."""
+        return sum(stage.starts for stage in self.stages.values())
 
     @property
     def paths(self) -> dict[str, int]:
@@ -62,15 +93,15 @@ class Report:
 
     @property
     def gb_seconds(self) -> float:
-        """Memory over time: what functions are paid by. Estimated from the most that each process had."""
+        """Memory over time: what functions are paid by. Where the place does not say the memory, estimated from the most that each process had."""
         return sum(stage.gb_seconds for stage in self.stages.values())
 
     def __str__(self) -> str:
         head = f"{'stage':<20}{'workers':>8}{'items':>14}{'MB in':>10}{'MB out':>10}{'CPU s':>9}{'waited s':>10}{'GB·s':>9}"
         lines = [head] + [_row(name, stage) for name, stage in self.stages.items()]
         paths = ", ".join(f"{count} edges {path}" for path, count in self.paths.items())
-        lines.append(f"{self.seconds:.2f} s · {self.gb_seconds:.2f} GB·s · {paths} · {self.checkpoints} checkpoints")
-        lines += [f"started again: {why}" for why in self.restarts]
+        lines.append(f"{self.seconds:.2f} s · {self.gb_seconds:.2f} GB·s at {self.place} · {self.starts} starts · {paths} · {self.checkpoints} checkpoints")
+        lines += [f"started again: {why}" for why in self.restarts + self.stragglers + self.turn_overs]
         return "\n".join(lines)
 
 

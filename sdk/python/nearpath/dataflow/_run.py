@@ -58,6 +58,8 @@ class Running:
         self.kept = Kept()
         self.store = None if plan.store is None else store(plan.store)
         self.made, self.items, self.began, self.used = 0, 0, time.monotonic(), _processor_seconds()
+        self.skip = 0  # items that come once more
+        self.work, self.steps, self.finishing, self.started = 0, 0, False, self.began
         self.streams: _native.Streams | None = None
         self._triggered = 0
 
@@ -66,7 +68,7 @@ class Running:
         if self.plan.checkpoint and self.store:
             (kept,) = _native.decode(self.store.load(self.plan.checkpoint, self.worker.name))
             self.kept = Kept(**kept)
-            self.made = self.kept.made
+            self.made = self.skip = self.kept.made
 
     def orders(self) -> str:
         """For its streams."""
@@ -85,7 +87,9 @@ class Running:
         self.streams, self.outlet = streams, Outlet(self.worker, streams, self.plan.part["outputs"], self.plan.window)
         self.worker.start()
         self.worker.restore(self.kept.state)
+        self.started = time.monotonic()
         if self.own_inputs:
+            self.skip -= self.worker.resume(self.skip)
             made = itertools.chain.from_iterable(self.worker.input(port) for port in self.own_inputs)
             self.make(itertools.chain(self.worker.process(made), self.worker.finish()))
         else:
@@ -104,13 +108,16 @@ class Running:
                 continue
             items = (came[1],) if is_raw else self.worker.deserialise(came[1])
             self.items += self.outlet.take(iter(self.worker.process(items)), None)[0]
+            self.work, self.steps = self.work + len(came[1]), self.steps + 1
+        self.finishing = True
 
     def make(self, items: Iterable[Item]) -> None:
         """What comes from nowhere else. What was made before the checkpoint is made once more, and goes nowhere."""
-        rest, done = itertools.islice(items, self.kept.made, None), False
+        rest, done = itertools.islice(items, self.skip, None), False
         while not done:
             count, done = self.outlet.take(rest, LOOK)
-            self.items, self.made = self.items + count, self.made + count
+            self.items, self.made, self.steps = self.items + count, self.made + count, self.steps + 1
+            self.work += count if self.own_inputs else 0
             while self.streams and (checkpoint := self.streams.due()) is not None:
                 self.cut(checkpoint)
 
@@ -125,29 +132,40 @@ class Running:
         mark = self.store.save(checkpoint, self.worker.name, _native.encode([vars(kept)]))
         self.said.change(saved=checkpoint, mark=mark)
 
+    def release(self) -> None:
+        """Its streams end before those of the next attempt begin."""
+        self.streams = None
+        vars(self).pop("outlet", None)
+
     # From the thread that hears the job.
 
     def heed(self, word: Word) -> None:
         """A checkpoint begins, perhaps; said more than once, it begins once."""
-        if self.streams and word.get("cut", 0) > self._triggered:
+        if (streams := self.streams) and word.get("cut", 0) > self._triggered:
             self._triggered = word["cut"]
-            self.streams.trigger(self._triggered)
+            streams.trigger(self._triggered)
 
     def give_up(self, why: str) -> None:
-        if self.streams:
-            self.streams.fail(why)
+        if streams := self.streams:
+            streams.fail(why)
 
     def report(self) -> dict[str, Any]:
         """How far it is, and what it took; in this attempt."""
         used = resource.getrusage(resource.RUSAGE_SELF)
+        now, streams = time.monotonic(), self.streams
         report = {
             "items": self.items,
             "made": self.made,
-            "seconds": time.monotonic() - self.began,
+            "seconds": now - self.began,
             "processor": _processor_seconds() - self.used,
             "memory": used.ru_maxrss * 1024,
         }
-        return {**report, **_summary(json.loads(self.streams.stats()))} if self.streams else report
+        if not streams:
+            return report
+        summary = _summary(json.loads(streams.stats()))
+        working = max(0.0, now - self.started - summary["waited_for_input"] - summary["waited_for_room"])
+        pace = {"work": self.work, "steps": self.steps, "working": working, "finishing": self.finishing}
+        return {**report, **summary, **pace}
 
 
 def _processor_seconds() -> float:
@@ -159,8 +177,8 @@ def _summary(stats: dict[str, Any]) -> dict[str, Any]:
     """Of all streams. A worker may have hundreds, and says this every second."""
     paths: dict[str, int] = {}
     for edge in stats["outputs"]:
-        path = edge.get("path") or "local"
-        paths[path] = paths.get(path, 0) + 1
+        if path := edge.get("path", "local"):  # nothing: there is no stream yet
+            paths[path] = paths.get(path, 0) + 1
     return {
         "bytes_in": sum(edge["bytes"] for edge in stats["inputs"]),
         "bytes_out": sum(edge["bytes"] for edge in stats["outputs"]),

@@ -21,7 +21,7 @@ class Worker:
 
     A worker that keeps something between two calls of `process` gives it as a plain value in `snapshot` and takes it back in
     `restore`: with these a job that lost a worker goes on exactly. `input` and `finish` are run anew then, and what they have yielded
-    before is skipped, so they must yield the same again.
+    before is skipped, so they must yield the same again (but see `resume`).
     """
 
     name = ""  # of this worker
@@ -36,6 +36,11 @@ class Worker:
     def input(self, port: Port) -> Iterator[Item]:
         """Items of an input that is not a stream."""
         raise NotImplementedError(f"{type(self).__name__} has an input of type {port['type']!r}: give it a method `input`")
+
+    def resume(self, made: int) -> int:
+        """It goes on from a checkpoint before which it had made so many items: how many of them it will not make once more. Called
+        before `input`, where it has one."""
+        return 0
 
     def process(self, items: Iterable[Item]) -> Iterable[Item]:
         """What becomes of some items. A generator."""
@@ -78,13 +83,17 @@ class Worker:
 
 
 class Source(Worker):
-    """Items from a function of number and count of workers."""
+    """Items from a function of number and count of workers, and of how many it has made, if it resumes."""
 
-    def __init__(self, make: Callable[[int, int], Iterable[Item]]) -> None:
-        self._make = make
+    def __init__(self, make: Callable[..., Iterable[Item]], resumes: bool = False) -> None:
+        self._make, self._resumes, self._made = make, resumes, 0
+
+    def resume(self, made: int) -> int:
+        self._made = made if self._resumes else 0
+        return self._made
 
     def input(self, port: Port) -> Iterator[Item]:
-        yield from self._make(self.number, self.of)
+        yield from self._make(self.number, self.of, self._made) if self._resumes else self._make(self.number, self.of)
 
 
 class Map(Worker):

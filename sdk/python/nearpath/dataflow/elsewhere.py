@@ -8,9 +8,11 @@ import contextlib
 import json
 import os
 import shutil
+import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
@@ -95,7 +97,7 @@ class Control:
         self._is_over, self._is_through = False, False
         self._changed = threading.Condition()
         self._heard = time.monotonic()
-        threading.Thread(target=self._listen, name="control", daemon=True).start()
+        threading.Thread(target=self._live, name="control", daemon=True).start()
 
     def close(self) -> None:
         self.line.close()
@@ -139,18 +141,27 @@ class Control:
         with contextlib.suppress(ConnectionError):  # heard of where it is listened
             self.line.say(None, json.dumps(word))
 
+    def _live(self) -> None:
+        try:
+            self._listen()
+        except ConnectionError as error:  # its ticket is over, or somebody has taken its place
+            if not self._is_over:
+                print(f"{self.orders.worker} has lost its rendezvous: {error}", file=sys.stderr)
+                leave(LOST)
+        except BaseException:
+            traceback.print_exc()
+            leave(FAILED)
+
     def _listen(self) -> None:
         said = 0.0
-        while True:
-            try:
-                heard = self.line.hear(REPEAT)
-            except ConnectionError:
-                leave(LOST)  # its ticket is over, or somebody has taken its place
+        while not self._is_over:
+            heard = self.line.hear(REPEAT)
             for sender, text in heard:
                 if sender == self.orders.leader:
                     self._heed(json.loads(text))
             now = time.monotonic()
             if now - self._heard > self.orders.patience:
+                print(f"{self.orders.worker} has heard nothing of its job for {now - self._heard:.0f} s", file=sys.stderr)
                 leave(LOST)
             if now - said >= REPEAT:
                 said = now
@@ -182,7 +193,7 @@ class Control:
             leave(LOST)
 
     def _report(self) -> None:
-        if (running := self._running) and running.streams:
+        if running := self._running:
             running.said.change(report=running.report())
 
 
@@ -231,6 +242,8 @@ class Life:
             return FAILED
         finally:
             self._control.runs(None)
+            if running:
+                running.release()
             if plan.folder is None:
                 shutil.rmtree(folder, ignore_errors=True)
 
