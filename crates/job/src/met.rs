@@ -38,6 +38,7 @@ pub struct Met {
     attempt: u32,
     /// A little shorter than the worker's: so the reason is told, and not only that it took too long.
     patience: Duration,
+    transports: Vec<Transport>,
 }
 
 /// Why a worker cannot meet others.
@@ -64,7 +65,13 @@ impl Met {
         let open = orders.inputs.iter().filter(|input| input.processed.is_some());
         shared.begin(attempt, open.map(|input| input.from.clone()).collect());
         let patience = Duration::from_secs_f64(orders.patience.clamp(0.0, 1e6)).mul_f64(0.95);
-        Ok(Self { shared, identity, attempt, patience })
+        Ok(Self { shared, identity, attempt, patience, transports: TRANSPORTS.to_vec() })
+    }
+
+    /// The same, but direct ways are looked for over these transports alone.
+    #[must_use]
+    pub fn over(self, transports: &[Transport]) -> Self {
+        Self { transports: transports.to_vec(), ..self }
     }
 
     /// As the producer: until the peer answers.
@@ -109,7 +116,8 @@ impl Met {
         let settled = self.leave_to_search().await;
         let mut settings = driver::Settings { loopback: self.shared.is_on_loopback(), ..driver::Settings::default() };
         (settings.agent.relay, settings.agent.patience) = (true, PATIENCE);
-        let link = self.shared.line()?.connect(meeting, pair, Ports::bind(&TRANSPORTS)?, settings).await?;
+        let link = self.shared.line()?.connect(meeting, pair, Ports::bind(&self.transports)?, settings).await;
+        let link = link.map_err(explained)?;
         let mut verdict = link.known().verdict.clone();
         tokio::spawn(async move {
             let _ = verdict.wait_for(|verdict| *verdict != Verdict::Looking).await; // the search may have been dropped
@@ -155,6 +163,17 @@ impl Connector for Met {
         let known = link.known().clone();
         let before = relayed(&known, end); // shaking hands is not counted
         Arc::new(move |bytes| travelled(&known, end, before, bytes))
+    }
+}
+
+/// TLS says little to people.
+fn explained(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::InvalidData => io::Error::new(
+            error.kind(),
+            format!("one does not take the other's certificate ({error}): is it of another run of the job?"),
+        ),
+        _ => error,
     }
 }
 

@@ -19,11 +19,7 @@ use nearpath_testkit::lab::{Lab, Link as Line, Node};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-#[path = "../tests/nat_matrix/scene.rs"]
-#[allow(dead_code)]
-mod scene;
-
-use scene::{Watching, introduce, machines, on_a_runtime};
+use nearpath_meetkit::scene::{Watching, introduce, machines, on_a_runtime};
 
 const ROUNDS: usize = 3;
 

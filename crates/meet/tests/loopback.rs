@@ -1,13 +1,6 @@
 //! Two workers on one machine, and what strangers, liars and a rendezvous that falls silent do to them. Needs no root.
 #![allow(clippy::unwrap_used)] // clippy.toml allows it in tests, but knows their helpers only inside `#[cfg(test)]`
 
-#[path = "nat_matrix/scene.rs"]
-#[allow(dead_code)]
-mod scene;
-#[path = "nat_matrix/side.rs"]
-#[allow(dead_code)]
-mod side;
-
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,8 +15,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::mpsc;
 
-use scene::{introduce, on_a_runtime};
-use side::{DEADLINE, Went};
+use nearpath_meetkit::scene::{introduce, on_a_runtime};
+use nearpath_meetkit::side::{self, DEADLINE, Went};
 
 /// Believes whatever it is told.
 #[derive(Debug)]

@@ -6,8 +6,6 @@
 
 mod matrix;
 mod often;
-mod scene;
-mod side;
 mod theory;
 mod upgrade;
 mod whole;

@@ -7,9 +7,9 @@ use nearpath_testkit::lab::Lab;
 use nearpath_testkit::lab::nat::{Kind, Pair};
 use nearpath_testkit::need_nat;
 
-use crate::scene::{Watching, introduce, machines, on_a_runtime};
-use crate::side::{self, Went, settings};
 use crate::theory;
+use nearpath_meetkit::scene::{Watching, introduce, machines, on_a_runtime};
+use nearpath_meetkit::side::{self, Went, settings};
 
 /// Pieces that the relay holds.
 const ROOM: usize = 8;

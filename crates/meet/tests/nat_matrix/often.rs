@@ -9,7 +9,7 @@ use nearpath_testkit::lab::{Lab, Link};
 use nearpath_testkit::need_nat;
 
 use crate::matrix::meet_on;
-use crate::scene::Watching;
+use nearpath_meetkit::scene::Watching;
 
 const TIMES: usize = 100;
 

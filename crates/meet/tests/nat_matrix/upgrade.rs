@@ -15,8 +15,8 @@ use nearpath_wire::identity::authority::Authority;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::matrix::{meet, run_both};
-use crate::scene::{Watching, introduce, introduce_as, machines, on_a_runtime};
-use crate::side::{DEADLINE, settings};
+use nearpath_meetkit::scene::{Watching, introduce, introduce_as, machines, on_a_runtime};
+use nearpath_meetkit::side::{DEADLINE, settings};
 
 const BOTH: [Transport; 2] = [Transport::Tcp, Transport::Udp];
 

@@ -1,68 +1,30 @@
 //! All parts at once: tickets, lines, observers and relay of a rendezvous that both sites reach, and the punching between them.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
-use nearpath_daemon::drain;
-use nearpath_daemon::metrics::Registry;
 use nearpath_meet::client::{self, Heard, Line};
 use nearpath_meet::driver::{Ports, Verdict, Why};
-use nearpath_meet::server::{self, Limits, Place};
-use nearpath_meet::ticket::{Key, Ticket};
+use nearpath_meetkit::house::{House, now};
 use nearpath_punch::Transport::{self, Tcp, Udp};
 use nearpath_punch::nat::{Behaviour, Report};
-use nearpath_testkit::lab::nat::{Family, Internet, Kind, Pair, Plan};
+use nearpath_testkit::lab::nat::{Family, Kind, Pair, Plan};
 use nearpath_testkit::lab::{Lab, Link};
 use nearpath_testkit::need_nat;
 use nearpath_types::SpiffeId;
 use nearpath_wire::identity::Trust;
 use nearpath_wire::identity::authority::Authority;
 use nearpath_wire::pair;
-use tokio::sync::oneshot;
 
-use crate::scene::{credentials, machines, on_a_runtime};
-use crate::side::{self, DEADLINE, Went};
 use crate::theory;
+use nearpath_meetkit::scene::{credentials, machines, on_a_runtime};
+use nearpath_meetkit::side::{self, DEADLINE, Went};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// A rendezvous on its machine. It ends with this value.
-struct House {
-    key: Key,
-    addr: SocketAddr,
-    _end: oneshot::Sender<()>,
-}
-
-impl House {
-    fn start(internet: &Internet) -> Self {
-        let (key, addr) = (Key::new([5; 32]), SocketAddr::new(internet.addresses(Family::V4)[0], 8443));
-        let places = internet.addresses(Family::V4);
-        let (end, ended) = oneshot::channel::<()>();
-        let (ready, is_ready) = std::sync::mpsc::channel();
-        let (node, own) = (internet.rendezvous.clone(), key.clone());
-        let serve = async move {
-            let (_trigger, drain) = drain::channel();
-            let listener = std::net::TcpListener::bind(addr).unwrap();
-            let observers = places.map(|ip| Place { bind: SocketAddr::new(ip, 3478), public: None }).to_vec();
-            let limits = Limits::default();
-            let settings = server::Settings { key: own, listener, tls: None, observers, limits, drain };
-            server::start(settings, &Registry::default()).unwrap();
-            ready.send(()).unwrap();
-            let _ = ended.await;
-        };
-        thread::spawn(move || node.enter(|| on_a_runtime(serve)));
-        is_ready.recv().unwrap();
-        Self { key, addr, _end: end }
-    }
-
-    fn settings(&self, you: &SpiffeId) -> client::Settings {
-        let until = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() + 3600;
-        let ticket = Ticket { you: you.clone(), job: "sort".parse().unwrap(), leader: false, until };
-        let place = format!("ws://{}", self.addr).parse().unwrap();
-        client::Settings { place, ticket: ticket.mint(&self.key), tls: None }
-    }
+fn settings(house: &House, you: &SpiffeId) -> client::Settings {
+    house.settings(house.admit("sort", you.clone(), false, now() + 3600))
 }
 
 /// One worker, from its ticket to the end. The one that is named `a` calls.
@@ -87,12 +49,12 @@ async fn work(settings: client::Settings, me: SpiffeId, peer: SpiffeId, job: &Au
 }
 
 fn meet(pair: &Pair, over: &[Transport]) -> [Went; 2] {
-    let house = House::start(&pair.internet);
+    let house = House::on(&pair.internet, Family::V4);
     let job = Authority::new("test", SystemTime::now(), HOUR).unwrap();
     let ids = ["a", "b"].map(|name| SpiffeId::gateway("test", name));
     let went = thread::scope(|scope| {
         let threads = [0, 1].map(|at| {
-            let (node, settings, job) = (machines(pair)[at], house.settings(&ids[at]), &job);
+            let (node, settings, job) = (machines(pair)[at], settings(&house, &ids[at]), &job);
             let (me, peer) = (ids[at].clone(), ids[1 - at].clone());
             let working = async move {
                 tokio::time::timeout(DEADLINE, work(settings, me, peer, job, over)).await.expect("nobody hangs")
@@ -140,8 +102,8 @@ fn from_tickets_to_the_relay() {
 /// What the rendezvous tells a machine of that site.
 fn told(kind: Kind, hairpin: bool) -> Report {
     let pair = Lab::pair(Plan { hairpin, ..kind.into() }, Kind::None).unwrap();
-    let house = House::start(&pair.internet);
-    let settings = house.settings(&SpiffeId::gateway("test", "a"));
+    let house = House::on(&pair.internet, Family::V4);
+    let settings = settings(&house, &SpiffeId::gateway("test", "a"));
     machines(&pair)[0].enter(|| {
         on_a_runtime(async {
             let (line, mut heard) = Line::open(settings);

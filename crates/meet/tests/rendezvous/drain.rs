@@ -6,7 +6,7 @@ use nearpath_meet::server::Limits;
 use nearpath_meet::way::Piece;
 use nearpath_testkit::{eventually, within};
 
-use crate::house::{House, SOON, free, id};
+use nearpath_meetkit::house::{House, SOON, free, id};
 
 #[tokio::test]
 async fn a_drain_tells_lines_and_waits_for_relays() {

@@ -10,7 +10,7 @@ use nearpath_punch::candidate::Kind;
 use nearpath_punch::{Candidate, Transport};
 use nearpath_testkit::within;
 
-use crate::house::{House, SOON, id, next, now};
+use nearpath_meetkit::house::{House, SOON, id, next, now};
 
 #[tokio::test]
 async fn two_workers_are_introduced_and_speak() {
@@ -119,7 +119,7 @@ async fn a_full_rendezvous_says_so_and_the_worker_comes_again() {
 async fn nobody_waits_for_ever_for_a_rendezvous_that_is_not_there() {
     let house = House::start(Limits::default());
     let settings = nearpath_meet::client::Settings {
-        place: format!("ws://{}", crate::house::free()).parse().unwrap(),
+        place: format!("ws://{}", nearpath_meetkit::house::free()).parse().unwrap(),
         ..house.settings(house.ticket("sort", "a"))
     };
     let (line, mut heard) = Line::open(settings);

@@ -16,7 +16,7 @@ use nearpath_wire::identity::{Credentials, Request, Trust};
 use nearpath_wire::pair::{Pair, name_of};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::house::{House, SOON, Worker, id};
+use nearpath_meetkit::house::{House, SOON, Worker, id};
 
 const HOUR: Duration = Duration::from_secs(3600);
 

@@ -2,7 +2,6 @@
 #![allow(clippy::unwrap_used)]
 
 mod drain;
-mod house;
 mod lines;
 mod links;
 mod observers;

@@ -11,7 +11,7 @@ use nearpath_testkit::{eventually, within};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket};
 
-use crate::house::House;
+use nearpath_meetkit::house::House;
 
 async fn told(house: &House) -> Observe {
     let worker = house.worker("sort", "a").await;

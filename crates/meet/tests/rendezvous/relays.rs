@@ -9,7 +9,7 @@ use nearpath_meet::server::{Limits, Rate};
 use nearpath_meet::way::Piece;
 use nearpath_testkit::{eventually, within};
 
-use crate::house::{House, SOON, Worker, id};
+use nearpath_meetkit::house::{House, SOON, Worker, id};
 
 /// A session of two workers of this job.
 async fn met(house: &House, job: &str) -> (Worker, Meeting, Worker, Meeting) {

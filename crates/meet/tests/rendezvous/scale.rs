@@ -15,7 +15,7 @@ use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::handshake::client::generate_key;
 use tokio_tungstenite::{WebSocketStream, client_async};
 
-use crate::house::{House, id, now};
+use nearpath_meetkit::house::{House, id, now};
 
 /// A line and what belongs to it take less, in bytes, without TLS.
 const MOST_OF_A_LINE: usize = 12 * 1024;

@@ -16,7 +16,7 @@ use tokio_tungstenite::tungstenite::handshake::client::generate_key;
 use tokio_tungstenite::tungstenite::{Error, Message};
 use tokio_tungstenite::{WebSocketStream, client_async};
 
-use crate::house::{House, SOON, id, next, now};
+use nearpath_meetkit::house::{House, SOON, id, next, now};
 
 type Web = WebSocketStream<TcpStream>;
 

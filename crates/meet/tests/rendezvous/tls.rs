@@ -8,7 +8,7 @@ use nearpath_meet::server::Limits;
 use nearpath_meet::way::Piece;
 use nearpath_testkit::within;
 
-use crate::house::{House, SOON, Worker, id, next};
+use nearpath_meetkit::house::{House, SOON, Worker, id, next};
 
 /// A certificate of its own for `localhost`, and the server's configuration with it.
 fn certificate() -> (String, std::sync::Arc<rustls::ServerConfig>) {

@@ -11,31 +11,31 @@ use nearpath_punch::Transport;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf, split};
 
 /// Nobody hangs.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
+pub const DEADLINE: Duration = Duration::from_secs(60);
 
 /// What went through a link in one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Bytes {
+pub struct Bytes {
     count: usize,
     hash: u64,
 }
 
 /// How it went.
 #[derive(Debug)]
-pub(crate) struct Went {
+pub struct Went {
     pub verdict: Verdict,
     pub places: Places,
     pub sent: Bytes,
     pub came: Bytes,
 }
 
-pub(crate) fn settings() -> Settings {
+pub fn settings() -> Settings {
     let mut settings = Settings::default();
     settings.agent.patience = Duration::from_secs(3); // nothing in the lab is far away
     settings
 }
 
-pub(crate) async fn run(
+pub async fn run(
     introduction: Introduction,
     relay: Option<Box<dyn Relay>>,
     transports: &[Transport],
@@ -47,7 +47,7 @@ pub(crate) async fn run(
     tokio::time::timeout(DEADLINE, async { exchange(link.await?, rest, seed).await }).await?
 }
 
-pub(crate) async fn exchange(link: Link, rest: usize, seed: u64) -> io::Result<Went> {
+pub async fn exchange(link: Link, rest: usize, seed: u64) -> io::Result<Went> {
     let known = link.known().clone();
     let (read, write) = split(link);
     let ((came, read), (sent, places, write)) =

@@ -1,4 +1,4 @@
-//! A rendezvous of a test's own, and workers that come to it.
+//! A rendezvous of a test's own.
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -10,62 +10,80 @@ use nearpath_meet::client::{self, Heard, Line};
 use nearpath_meet::message::Pass;
 use nearpath_meet::server::{self, Limits, Place, Rendezvous};
 use nearpath_meet::ticket::{Key, Ticket};
+use nearpath_testkit::lab::nat::{Family, Internet};
 use nearpath_types::SpiffeId;
 use rustls::ServerConfig;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc::Receiver;
 
 /// Runs on a runtime of its own, so that it can be killed.
-pub(crate) struct House {
-    pub(crate) rendezvous: Rendezvous,
-    pub(crate) key: Key,
-    pub(crate) registry: Registry,
+pub struct House {
+    pub rendezvous: Rendezvous,
+    pub key: Key,
+    pub registry: Registry,
     trigger: Option<Trigger>,
     runtime: Option<Runtime>,
 }
 
 impl House {
-    pub(crate) fn start(limits: Limits) -> Self {
+    /// On loopback.
+    pub fn start(limits: Limits) -> Self {
         Self::start_at("127.0.0.1:0".parse().unwrap(), limits)
     }
 
-    pub(crate) fn start_at(addr: SocketAddr, limits: Limits) -> Self {
+    pub fn start_at(addr: SocketAddr, limits: Limits) -> Self {
         Self::start_with(addr, None, limits)
     }
 
-    pub(crate) fn start_with(addr: SocketAddr, tls: Option<Arc<ServerConfig>>, limits: Limits) -> Self {
+    pub fn start_with(addr: SocketAddr, tls: Option<Arc<ServerConfig>>, limits: Limits) -> Self {
+        Self::observing(addr, &[SocketAddr::new(addr.ip(), 0)], tls, limits)
+    }
+
+    /// On the rendezvous' machine of an internet, with an observer on each of its addresses of a family.
+    pub fn on(internet: &Internet, family: Family) -> Self {
+        let [first, second] = internet.addresses(family);
+        let observers = [first, second].map(|ip| SocketAddr::new(ip, 3478));
+        // Threads that are begun on the machine stay there.
+        internet.rendezvous.enter(|| Self::observing((first, 8443).into(), &observers, None, Limits::default()))
+    }
+
+    fn observing(addr: SocketAddr, observers: &[SocketAddr], tls: Option<Arc<ServerConfig>>, limits: Limits) -> Self {
         let key = Key::new([5; 32]);
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let _inside = runtime.enter();
+        let inside = runtime.enter();
         let listener = nearpath_wire::bind::bind(addr, 1).unwrap().pop().unwrap();
         let (trigger, drain) = drain::channel();
-        let observers = vec![Place { bind: "127.0.0.1:0".parse().unwrap(), public: None }];
+        let observers = observers.iter().map(|bind| Place { bind: *bind, public: None }).collect();
         let settings = server::Settings { key: key.clone(), listener, tls, observers, limits, drain };
         let registry = Registry::default();
         let rendezvous = server::start(settings, &registry).unwrap();
-        drop(_inside);
+        drop(inside);
         Self { rendezvous, key, registry, trigger: Some(trigger), runtime: Some(runtime) }
     }
 
     /// Begins the drain; ready when everybody has gone.
-    pub(crate) fn drain(&mut self) -> impl Future<Output = ()> + use<> {
+    pub fn drain(&mut self) -> impl Future<Output = ()> + use<> {
         self.trigger.take().unwrap().drain()
     }
 
-    pub(crate) fn ticket(&self, job: &str, name: &str) -> Pass {
+    pub fn ticket(&self, job: &str, name: &str) -> Pass {
         self.ticket_until(job, name, now() + 3600)
     }
 
-    pub(crate) fn ticket_until(&self, job: &str, name: &str, until: u64) -> Pass {
-        Ticket { you: id(name), job: job.parse().unwrap(), leader: name == "leader", until }.mint(&self.key)
+    pub fn ticket_until(&self, job: &str, name: &str, until: u64) -> Pass {
+        self.admit(job, id(name), name == "leader", until)
     }
 
-    pub(crate) fn settings(&self, ticket: Pass) -> client::Settings {
+    pub fn admit(&self, job: &str, you: SpiffeId, leader: bool, until: u64) -> Pass {
+        Ticket { you, job: job.parse().unwrap(), leader, until }.mint(&self.key)
+    }
+
+    pub fn settings(&self, ticket: Pass) -> client::Settings {
         client::Settings { place: format!("ws://{}", self.rendezvous.addr).parse().unwrap(), ticket, tls: None }
     }
 
     /// A worker with its line.
-    pub(crate) async fn worker(&self, job: &str, name: &str) -> Worker {
+    pub async fn worker(&self, job: &str, name: &str) -> Worker {
         let settings = self.settings(self.ticket(job, name));
         let (line, mut heard) = Line::open(settings.clone());
         assert!(matches!(next(&mut heard).await, Heard::Here(_)));
@@ -73,7 +91,7 @@ impl House {
     }
 
     /// The value of a metric.
-    pub(crate) fn metric(&self, name: &str) -> u64 {
+    pub fn metric(&self, name: &str) -> u64 {
         let text = self.registry.encode();
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         line.unwrap_or_else(|| panic!("no {name} in {text}")).parse().unwrap()
@@ -90,19 +108,19 @@ impl Drop for House {
     }
 }
 
-pub(crate) struct Worker {
-    pub(crate) line: Line,
-    pub(crate) heard: Receiver<Heard>,
-    pub(crate) settings: client::Settings,
+pub struct Worker {
+    pub line: Line,
+    pub heard: Receiver<Heard>,
+    pub settings: client::Settings,
 }
 
 impl Worker {
-    pub(crate) async fn next(&mut self) -> Heard {
+    pub async fn next(&mut self) -> Heard {
         next(&mut self.heard).await
     }
 
     /// Somebody's call.
-    pub(crate) async fn called(&mut self) -> client::Meeting {
+    pub async fn called(&mut self) -> client::Meeting {
         match self.next().await {
             Heard::Called(meeting) => meeting,
             other => panic!("no call: {other:?}"),
@@ -110,22 +128,24 @@ impl Worker {
     }
 }
 
-pub(crate) async fn next(heard: &mut Receiver<Heard>) -> Heard {
+pub async fn next(heard: &mut Receiver<Heard>) -> Heard {
     nearpath_testkit::within(heard.recv()).await.expect("the line's task runs")
 }
 
-pub(crate) fn id(name: &str) -> SpiffeId {
+/// Whom a test calls so.
+pub fn id(name: &str) -> SpiffeId {
     SpiffeId::gateway("job", name)
 }
 
-pub(crate) fn now() -> u64 {
+/// Seconds since 1970.
+pub fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
 }
 
-pub(crate) const SOON: Duration = Duration::from_secs(20);
+pub const SOON: Duration = Duration::from_secs(20);
 
 /// A port that is free now.
-pub(crate) fn free() -> SocketAddr {
+pub fn free() -> SocketAddr {
     let addr = nearpath_testkit::free_addr();
     drop(TcpListener::bind(addr).unwrap());
     addr

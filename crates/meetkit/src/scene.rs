@@ -34,13 +34,13 @@ impl Ask for AsText {
 }
 
 /// The part of the rendezvous that sees addresses. It ends with this value.
-pub(crate) struct Watching {
-    pub(crate) observers: Observers,
+pub struct Watching {
+    pub observers: Observers,
     _end: oneshot::Sender<()>,
 }
 
 impl Watching {
-    pub(crate) fn begin(internet: &Internet) -> Self {
+    pub fn begin(internet: &Internet) -> Self {
         let (end, ended) = oneshot::channel();
         let addresses = [Family::V4, Family::V6].map(|family| (internet.addresses(family)[0], PORT).into());
         let (ready, is_ready) = std::sync::mpsc::channel();
@@ -76,27 +76,23 @@ async fn watch(addresses: [SocketAddr; 2], ready: std::sync::mpsc::Sender<()>, e
     let _ = ended.await;
 }
 
-pub(crate) fn on_a_runtime<T>(work: impl Future<Output = T>) -> T {
+pub fn on_a_runtime<T>(work: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
 }
 
-pub(crate) fn machines(pair: &Pair) -> [&Node; 2] {
+pub fn machines(pair: &Pair) -> [&Node; 2] {
     [&pair.first.machine().node, &pair.second.machine().node]
 }
 
 /// Both sides' introductions; the first one leads.
-pub(crate) fn introduce(observers: &Observers) -> [Introduction; 2] {
+pub fn introduce(observers: &Observers) -> [Introduction; 2] {
     let [first, second] = ["a", "b"].map(|node| SpiffeId::gateway("test", node));
     let authority = Authority::new("test", SystemTime::now(), HOUR).unwrap();
     introduce_as(observers, [&first, &second], [&authority, &authority])
 }
 
 /// The same, for certificates that these authorities give.
-pub(crate) fn introduce_as(
-    observers: &Observers,
-    ids: [&SpiffeId; 2],
-    authorities: [&Authority; 2],
-) -> [Introduction; 2] {
+pub fn introduce_as(observers: &Observers, ids: [&SpiffeId; 2], authorities: [&Authority; 2]) -> [Introduction; 2] {
     let grant = Grant { id: [7; 16], secret: [9; 32], expires: 4_000_000_000 };
     let trust = Trust::new("test", &[authorities[0].certificate().clone()]).unwrap();
     let ((a, from_a), (b, from_b)) = (mpsc::unbounded_channel(), mpsc::unbounded_channel());
@@ -110,7 +106,7 @@ pub(crate) fn introduce_as(
     [sides.next().unwrap(), sides.next().unwrap()]
 }
 
-pub(crate) fn credentials(authority: &Authority, id: &SpiffeId) -> Credentials {
+pub fn credentials(authority: &Authority, id: &SpiffeId) -> Credentials {
     let (request, name) = (Request::new().unwrap(), name_of(id));
     let issued = authority.issue(request.csr(), id, &name, SystemTime::now(), HOUR).unwrap();
     request.complete(id.clone(), name, issued)
