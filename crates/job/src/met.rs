@@ -27,7 +27,7 @@ const TRANSPORTS: [Transport; 2] = [Transport::Tcp, Transport::Udp];
 /// One end may begin an attempt so much later than the other, and still be found: longer than the machine's own patience.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Leave to look for a direct way is given back after so long, however it goes: who waits for who waits is not waited for.
-const SEARCH: Duration = Duration::from_secs(3);
+const SEARCH: Duration = Duration::from_secs(1);
 /// Before another call, and what it grows to.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
@@ -46,7 +46,7 @@ pub struct Met {
 #[allow(missing_docs, reason = "each says what it is")]
 pub enum MetError {
     #[error("the identity is {identity}, and the orders are for {worker}")]
-    Other { identity: SpiffeId, worker: SpiffeId },
+    Other { identity: Box<SpiffeId>, worker: Box<SpiffeId> },
     #[error(transparent)]
     Name(#[from] BadName),
 }
@@ -59,7 +59,7 @@ impl Met {
     pub fn new(line: &Line, identity: Identity, orders: &Orders) -> Result<Self, MetError> {
         let worker = name::identity(line.job(), &orders.name)?;
         if worker != *identity.id() {
-            return Err(MetError::Other { identity: identity.id().clone(), worker });
+            return Err(MetError::Other { identity: Box::new(identity.id().clone()), worker: Box::new(worker) });
         }
         let (shared, attempt) = (Arc::clone(line.shared()), orders.attempt);
         let open = orders.inputs.iter().filter(|input| input.processed.is_some());

@@ -17,8 +17,9 @@ use crate::letter::Part;
 use crate::name;
 use crate::outbox::{Outbox, Turn};
 
-/// So many edges look for a direct way at once: each has a dozen sockets while it does, and a process at least 1024.
-const SEARCHES: usize = 48;
+/// Of the descriptors that a process may have, a search may begin in each second for one in so many: it has up to a dozen
+/// sockets, for ten seconds where there is no direct way.
+const OF_DESCRIPTORS: u64 = 32;
 
 pub(crate) struct Shared {
     pub(crate) job: Job,
@@ -58,6 +59,13 @@ pub(super) fn closed() -> io::Error {
     io::Error::new(io::ErrorKind::NotConnected, "the line to the rendezvous is closed")
 }
 
+/// So many edges begin to look for a direct way in a second.
+fn searches() -> usize {
+    let descriptors = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let searches = descriptors.map_or(usize::MAX, |most| usize::try_from(most / OF_DESCRIPTORS).unwrap_or(usize::MAX));
+    searches.clamp(16, 512)
+}
+
 impl Shared {
     pub(super) fn new(job: Job, line: client::Line) -> io::Result<Self> {
         let presence = Presence::Away("it has not been reached yet".to_owned());
@@ -65,7 +73,7 @@ impl Shared {
         Ok(Self {
             job,
             bell: Bell::new()?,
-            searches: std::sync::Arc::new(Semaphore::new(SEARCHES)),
+            searches: std::sync::Arc::new(Semaphore::new(searches())),
             line: Mutex::new(Some(line)),
             state: Mutex::new(State { presence, inbox, outbox, calls }),
             changed: Condvar::new(),

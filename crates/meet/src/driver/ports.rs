@@ -27,14 +27,17 @@ pub struct Ports {
 }
 
 impl Ports {
-    /// Binds a port of the kernel's choice for each family that the machine has, and each of these transports.
+    /// Binds a port of the kernel's choice for each family that the machine has, and each of these transports. A machine without
+    /// an address of IPv6 that others could reach has none.
     ///
     /// # Errors
     /// When there is no family at all, or the process has too many files open.
     pub fn bind(transports: &[Transport]) -> io::Result<Self> {
         let mut ports = Self { udp: Vec::new(), tcp: Vec::new() };
         let mut failed = None;
-        for ip in [IpAddr::V4(Ipv4Addr::UNSPECIFIED), Ipv6Addr::UNSPECIFIED.into()] {
+        let has_v6 = super::addresses::own(false).iter().any(IpAddr::is_ipv6);
+        let v6 = has_v6.then_some(IpAddr::V6(Ipv6Addr::UNSPECIFIED));
+        for ip in [IpAddr::V4(Ipv4Addr::UNSPECIFIED)].into_iter().chain(v6) {
             // Without IPv6, say, the other family is enough.
             failed = transports.iter().try_for_each(|transport| ports.add(ip, *transport)).err().or(failed);
         }
