@@ -20,6 +20,7 @@ from typing import Any, Literal
 from . import _code, _native
 from ._code import Made
 from ._forked import Forks
+from ._functions import Functions
 from ._graph import Graph, How, Stage, Topology, collect, filter, flat_map, lines, map, reduce_by_key, sink, source, stage
 from ._job import Coordinator, Job, JobFailed, Settings
 from ._native import decode, encode, share
@@ -30,6 +31,7 @@ from ._report import Report, StageReport
 from ._workers import Item, Port, Worker
 
 __all__ = [
+    "Functions",
     "Graph",
     "How",
     "Item",
