@@ -5,17 +5,25 @@ import io
 import json
 import math
 import os
+import pathlib
 import signal
+import sys
+import threading
+import time
 import unittest
+import urllib.error
+import urllib.request
 
+from faas import Faas
 from surroundings import DEADLINE
 from up import Up
 
 from nearpath import dataflow as flow
 from nearpath.dataflow import _request, function
-from nearpath.dataflow._callbacks import outcome
+from nearpath.dataflow._callbacks import Callbacks, outcome
 from nearpath.dataflow._gateway import Function, limit
 
+HERE = pathlib.Path(__file__).parent
 HTTP = {"mode": "http", "upstream_url": "http://127.0.0.1:5000"}
 
 
@@ -26,7 +34,15 @@ def orders(do, module="jobs", **more):
 
 class Decisions(unittest.TestCase):
     def test_durations(self):
-        for text, seconds in (("30", 30), ("1m30s", 90), ("250ms", 0.25), ("2h", 7200), ("0", math.inf), ("0s", math.inf), ("no", math.inf)):
+        for text, seconds in (
+            ("30", 30),
+            ("1m30s", 90),
+            ("250ms", 0.25),
+            ("2h", 7200),
+            ("0", math.inf),
+            ("0s", math.inf),
+            ("no", math.inf),
+        ):
             self.assertEqual(limit(text), seconds, text)
 
     def test_how_long_a_call_may_take(self):
@@ -66,7 +82,19 @@ class Decisions(unittest.TestCase):
             with self.assertRaises(function.Refused) as refused:
                 function.check(text, ["jobs"])
             self.assertEqual(refused.exception.status, status, text[:80])
-        self.assertEqual(function.check(orders("end"), ["jobs"]), "map.0 of sort-1")
+        self.assertEqual(function.check(orders("end"), ["jobs"])["worker"], "map.0")
+
+    def test_the_machine_of_an_instance_is_another_loopback(self):
+        def place(there, machine="host.nearpath.internal"):
+            told = json.loads(orders("end", rendezvous={"place": there, "ticket": "t"}))
+            return json.loads(function.from_here(told, machine))["rendezvous"]["place"]
+
+        self.assertEqual(place("ws://127.0.0.1:7843"), "ws://host.nearpath.internal:7843")
+        self.assertEqual(place("ws://localhost:7843"), "ws://host.nearpath.internal:7843")
+        for there in ("wss://127.0.0.1:7843", "ws://10.0.0.1:7843", "wss://meet.example.com"):
+            self.assertEqual(place(there), there)
+        self.assertEqual(place("ws://127.0.0.1:7843", None), "ws://127.0.0.1:7843")
+        self.assertEqual(json.loads(function.from_here(json.loads(orders("end")), "m")), json.loads(orders("end")))
 
 
 class OnNearpath(unittest.TestCase):
@@ -186,6 +214,84 @@ class OnNearpath(unittest.TestCase):
             place = flow.Functions(self.up.url, "workers")
         self.assertIn("does not say how long 'workers' may run", said.getvalue())
         self.assertEqual(self.until_ended(place.start("map.0", orders("end"))), "")
+
+
+class OnOpenFaas(unittest.TestCase):
+    """Against a stand-in for its gateway; the function's server is real."""
+
+    def setUp(self):
+        signal.alarm(DEADLINE)
+        self.addCleanup(signal.alarm, 0)
+        command = [sys.executable, str(HERE / "functions" / "act.py")]
+        self.server = function.Server(["jobs"], port=0, workers=2, command=command, beat=0.1)
+        serving = threading.Thread(target=self.server.serve_forever, daemon=True)
+        serving.start()
+        self.addCleanup(self.server.server_close)
+        self.addCleanup(self.server.stop)
+
+    def place(self, seconds, upstream_timeout=60.0, **how):
+        self.faas = Faas(self.server.server_port, {"mode": "http", "exec_timeout": seconds}, upstream_timeout)
+        self.addCleanup(self.faas.stop)
+        place = flow.Functions(self.faas.url, "workers", auth=("admin", "secret"), **how)
+        self.addCleanup(place.close)
+        return place
+
+    def until_ended(self, started):
+        while started.ended() is None:  # SIGALRM ends it
+            time.sleep(0.01)
+        return started.ended()
+
+    def test_a_request_is_held(self):
+        place = self.place("15m")
+        self.assertEqual(place.limit, 900)
+        self.assertEqual(self.until_ended(place.start("map.0", orders("end"))), "")
+        self.assertEqual(self.until_ended(place.start("map.0", orders("fail"))), "exit code 1: it cannot be done")
+        self.assertEqual(self.faas.asked, ["function", "function"])
+
+    def test_a_request_that_the_gateway_cuts(self):
+        place = self.place("15m", upstream_timeout=0.5)
+        self.assertRegex(self.until_ended(place.start("map.0", orders("wait"))), "cut after .* upstream_timeout")
+
+    def test_long_ones_go_through_the_queue(self):
+        place = self.place("15m", callback="http://127.0.0.1")
+        self.assertEqual(self.until_ended(place.start("map.0", orders("end"))), "")
+        self.assertEqual(self.until_ended(place.start("map.0", orders("fail"))), "exit code 1: it cannot be done")
+        self.assertRegex(self.until_ended(place.start("map.0", orders("end", module="os"))), "403: only jobs may be run")
+        self.assertEqual(self.faas.asked, ["async-function"] * 3)
+
+    def test_short_ones_do_not(self):
+        place = self.place("60s", callback="http://127.0.0.1")
+        self.assertEqual(self.until_ended(place.start("map.0", orders("end"))), "")
+        self.assertEqual(self.faas.asked, ["function"])
+
+    def test_one_in_the_queue_is_given_up(self):
+        place = self.place("15m", callback="http://127.0.0.1")
+        started = place.start("map.0", orders("wait"))
+        self.assertIsNone(started.ended())
+        started.stop()
+        self.assertEqual(self.until_ended(started), "stopped")
+
+    def test_only_who_was_told_the_address_calls_back(self):
+        callbacks = Callbacks("http://127.0.0.1")
+        self.addCleanup(callbacks.close)
+        told = []
+        with callbacks.expected(told.append) as url:
+            foreign = url.rpartition("/")[0] + "/guess"
+            with self.assertRaisesRegex(urllib.error.HTTPError, "404"):
+                urllib.request.urlopen(foreign, b'{"ended": 0}')
+            urllib.request.urlopen(url, b'{"alive": 1}\n{"ended": 0}\n').close()
+            with self.assertRaisesRegex(urllib.error.HTTPError, "404"):
+                urllib.request.urlopen(url, b'{"ended": 1}')  # once is enough
+        self.assertEqual(told, [""])
+
+    def test_a_server_that_stops_ends_its_workers(self):
+        place = self.place("15m")
+        started = place.start("map.0", orders("wait"))
+        while not self.server.workers():
+            time.sleep(0.01)
+        self.server.stop()
+        self.assertRegex(self.until_ended(started), "^the instance is stopping; signal 15")
+        self.assertEqual(self.server.workers(), 0)
 
 
 if __name__ == "__main__":

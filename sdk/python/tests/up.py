@@ -90,7 +90,9 @@ class Up:
         """As the administrator."""
         password = base64.b64encode(f"admin:{self.password}".encode()).decode()
         with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE)) as connection:
-            connection.request(method, path, body and json.dumps(body), {"Authorization": f"Basic {password}", "Content-Type": "application/json"})
+            connection.request(
+                method, path, body and json.dumps(body), {"Authorization": f"Basic {password}", "Content-Type": "application/json"}
+            )
             answer = connection.getresponse()
             text = answer.read()
         if raw:

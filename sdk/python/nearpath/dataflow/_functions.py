@@ -10,6 +10,7 @@ from ._gateway import Gateway
 from ._places import Place, Started
 from ._request import Request
 
+SILENCE = 30.0  # seconds without a sign of life, of which there is one every five, after which nobody is there
 HELD = 60.0  # seconds for which OpenFaaS's gateway holds a request where nothing else was said to it
 
 
@@ -55,7 +56,8 @@ class Functions(Place):
 
     def start(self, worker: str, orders: bytes) -> Started:
         """Sends the request, on a thread of its own."""
-        request = Request(self.gateway, self.function, orders, self.patience, self.secret, self._callbacks)
+        silence = SILENCE if self.is_nearpath else None  # other gateways may keep the signs for a while
+        request = Request(self.gateway, self.function, orders, self.patience, silence, self.secret, self._callbacks)
         self._requests = [other for other in self._requests if other.ended() is None] + [request]
         threading.Thread(target=request.run, name=f"nearpath {worker}", daemon=True).start()
         return request

@@ -13,10 +13,10 @@ from ._gateway import Gateway
 from ._places import Started
 
 LINES = "application/x-ndjson"
-SILENCE = 30.0  # seconds without a sign of life, of which there is one every five, after which nobody is there
 LONGEST_PAUSE = 5.0
 LARGEST = 64 << 10
 STOPPED = "stopped"
+CUT = "the instance has gone, or a gateway's time was up (nearpath.io/total-timeout; upstream_timeout of OpenFaaS's)"
 ALIVE = ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
 
 
@@ -32,11 +32,18 @@ class Request(Started):
     """One worker's."""
 
     def __init__(
-        self, gateway: Gateway, function: str, orders: bytes, patience: float, secret: str | None, callbacks: Callbacks | None
+        self,
+        gateway: Gateway,
+        function: str,
+        orders: bytes,
+        patience: float,
+        silence: float | None,
+        secret: str | None,
+        callbacks: Callbacks | None,
     ) -> None:
-        self._gateway, self._function, self._orders, self._patience = gateway, function, orders, patience
+        self._gateway, self._function, self._orders, self._patience, self._silence = gateway, function, orders, patience, silence
         self._secret, self._callbacks = secret, callbacks
-        self._connection: http.client.HTTPConnection | None = None
+        self._socket: socket.socket | None = None
         self._stopped = threading.Event()
         self._called_back: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._how: str | None = None
@@ -48,10 +55,9 @@ class Request(Started):
         """Hangs up, which ends a worker whose request is held. One that a queue has started ends with its job."""
         self._stopped.set()
         self._called_back.put(STOPPED)
-        connection = self._connection
-        if connection is not None and connection.sock is not None:
+        if self._socket is not None:
             with contextlib.suppress(OSError):
-                connection.sock.shutdown(socket.SHUT_RDWR)
+                self._socket.shutdown(socket.SHUT_RDWR)
 
     def run(self) -> None:
         """Until the worker has ended."""
@@ -77,10 +83,11 @@ class Request(Started):
 
     def _once(self) -> str:
         try:
-            self._connection = connection = self._gateway.connect()
+            connection = self._gateway.connect()
         except OSError as error:
             raise Full(f"no gateway answers at {self._gateway.url}: {error}") from None
         with contextlib.closing(connection):
+            self._socket = patient(connection.sock)  # `connection` lets go of it where the answer ends it
             if self._stopped.is_set():
                 return STOPPED
             return self._queued(connection, self._callbacks) if self._callbacks else self._held(connection)
@@ -92,38 +99,45 @@ class Request(Started):
             refuse(answer)
         try:
             if answer.headers.get("Content-Type", "").startswith(LINES):
-                return self._follow(connection, answer)
+                return self._follow(answer)
             while answer.read(LARGEST):  # what a process printed that reads its orders by itself
                 pass
             return ""
         except (OSError, http.client.HTTPException) as error:
             return f"cut after {time.monotonic() - began:.0f} s: {error or type(error).__name__}"
 
-    def _follow(self, connection: http.client.HTTPConnection, answer: http.client.HTTPResponse) -> str:
-        connection.sock.settimeout(SILENCE)
+    def _follow(self, answer: http.client.HTTPResponse) -> str:
+        assert self._socket is not None
+        self._socket.settimeout(self._silence)
         while line := answer.readline(LARGEST):
             if (how := outcome(line)) is not None:
                 return how
-        raise ConnectionError("the answer has no end; the instance has gone, or somebody between has hung up")
+        raise ConnectionError(CUT)
 
     def _queued(self, connection: http.client.HTTPConnection, callbacks: Callbacks) -> str:
         with callbacks.expected(self._called_back.put) as url:
             answer = self._send(connection, "async-function", {"X-Callback-Url": url})
             if answer.status != 202:
                 refuse(answer)
+            answer.read(LARGEST)
             connection.close()
             return self._called_back.get()
 
     def _send(self, connection: http.client.HTTPConnection, route: str, fields: dict[str, str]) -> http.client.HTTPResponse:
-        connection.sock.settimeout(None)
-        connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, value in ALIVE:
-            connection.sock.setsockopt(socket.IPPROTO_TCP, option, value)
         fields = {"Content-Type": "application/json", **fields}
         if self._secret is not None:
             fields["Authorization"] = f"Bearer {self._secret}"
         connection.request("POST", f"{self._gateway.base}/{route}/{self._function}", self._orders, fields)
         return connection.getresponse()
+
+
+def patient(connected: socket.socket) -> socket.socket:
+    """A socket that waits as long as the other machine is there."""
+    connected.settimeout(None)
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in ALIVE:
+        connected.setsockopt(socket.IPPROTO_TCP, option, value)
+    return connected
 
 
 def wait(tries: int, asked: float, left: float) -> float | None:

@@ -16,8 +16,10 @@ import pathlib
 import runpy
 import select
 import signal
+import socket
 import sys
 import threading
+import urllib.parse
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
@@ -29,6 +31,7 @@ BEAT = 5.0  # seconds between two signs of life
 PATIENCE = 30.0  # seconds that a request may take to arrive
 SPARE = 64  # connections beside those of workers
 BESIDE = {401: ("WWW-Authenticate", "Bearer"), 429: ("Retry-After", "1"), 503: ("Retry-After", "1")}
+MACHINE = "host.nearpath.internal"
 SECRETS = (pathlib.Path("/var/openfaas/secrets"), pathlib.Path("/run/secrets"))
 
 
@@ -40,12 +43,11 @@ class Refused(Exception):
         self.status = status
 
 
-def check(orders: bytes, modules: Sequence[str]) -> str:
-    """Whose orders these are, for the log. Refuses those of another version, and code that is not this function's."""
+def check(orders: bytes, modules: Sequence[str]) -> dict[str, Any]:
+    """What the orders say. Refuses those of another version, and code that is not this function's."""
     try:
-        told = json.loads(orders)
-        version, code, who = told["version"], told["code"], f"{told['worker']} of {told['job']}"
-        module, name = code["module"], code["name"]
+        told: dict[str, Any] = json.loads(orders)
+        version, module, name, *_ = told["version"], told["code"]["module"], told["code"]["name"], told["worker"], told["job"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise Refused(400, f"the body is no orders of nearpath.dataflow: {error!r}") from None
     if version != 1:
@@ -55,7 +57,26 @@ def check(orders: bytes, modules: Sequence[str]) -> str:
         raise Refused(403, f"only {known} may be run here, not {module!r}: name it after `serve`, in the function's command")
     if not isinstance(name, str) or not name.isidentifier():
         raise Refused(400, f"{name!r} is no function's name")
-    return who
+    return told
+
+
+def from_here(told: dict[str, Any], machine: str | None) -> bytes:
+    """The orders for a worker in this instance, where the node's machine has that name: its loopback is another one here."""
+    meeting = told.get("rendezvous")
+    place = urllib.parse.urlsplit(str(meeting["place"])) if isinstance(meeting, dict) and "place" in meeting else None
+    if machine and place and place.scheme == "ws" and place.hostname in ("localhost", "127.0.0.1", "::1"):
+        there = place._replace(netloc=f"{machine}:{place.port or 80}").geturl()
+        told = {**told, "rendezvous": {**told["rendezvous"], "place": there}}
+    return json.dumps(told).encode()
+
+
+def machine() -> str | None:
+    """The name under which the node's machine is reached, where `egress` declares it."""
+    try:
+        socket.gethostbyname(MACHINE)
+    except OSError:
+        return None
+    return MACHINE
 
 
 class Server(http.server.ThreadingHTTPServer):
@@ -100,6 +121,10 @@ class Server(http.server.ThreadingHTTPServer):
         except OSError as error:
             raise Refused(503, f"no process can be started here: {error}") from None
 
+    def workers(self) -> int:
+        """How many are here."""
+        return self._here
+
     def is_stopping(self) -> bool:
         return bool(select.select([self.stops], [], [], 0)[0])
 
@@ -108,7 +133,7 @@ class Server(http.server.ThreadingHTTPServer):
         os.eventfd_write(self.stops, 1)
         with self._changed:
             self._changed.wait_for(lambda: not self._here, 3 * GRACE)
-        self.shutdown()
+        self.shutdown()  # after the callers of workers know
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
         return threading.active_count() < self._most + SPARE
@@ -131,10 +156,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         try:
             self.check_caller()
-            orders = self.orders()
-            who = check(orders, self.server.modules)
+            told = check(self.orders(), self.server.modules)
             with self.server.room():
-                self.work(who, self.server.begin(orders))
+                self.work(f"{told['worker']} of {told['job']}", self.server.begin(from_here(told, machine())))
         except Refused as refused:
             self.answer(refused.status, str(refused))
 
