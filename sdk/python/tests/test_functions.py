@@ -1,13 +1,17 @@
 """Workers in functions: the place alone, on a real `nearpath up`."""
 
 import contextlib
+import http.client
 import io
 import json
 import math
 import os
 import pathlib
+import select
 import signal
+import subprocess
 import sys
+import tempfile
 import threading
 import time
 import unittest
@@ -27,8 +31,8 @@ HERE = pathlib.Path(__file__).parent
 HTTP = {"mode": "http", "upstream_url": "http://127.0.0.1:5000"}
 
 
-def orders(do, module="jobs", **more):
-    code = {"module": module, "name": "job", "arguments": {"do": do}}
+def orders(do, module="jobs", file=None, **more):
+    code = {"module": module, "name": "job", "arguments": {"do": do, "file": file}}
     return json.dumps({"version": 1, "job": "sort-1", "worker": "map.0", "code": code, **more}).encode()
 
 
@@ -216,10 +220,23 @@ class OnNearpath(unittest.TestCase):
         self.assertEqual(self.until_ended(place.start("map.0", orders("end"))), "")
 
 
-class OnOpenFaas(unittest.TestCase):
-    """Against a stand-in for its gateway; the function's server is real."""
+@contextlib.contextmanager
+def elsewhere(log):
+    """What goes to standard error, workers' too, goes there."""
+    before = os.dup(2)
+    os.dup2(log.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
+
+
+class Serving(unittest.TestCase):
+    """The function's server."""
 
     def setUp(self):
+        self.enterContext(elsewhere(self.enterContext(tempfile.TemporaryFile())))
         signal.alarm(DEADLINE)
         self.addCleanup(signal.alarm, 0)
         command = [sys.executable, str(HERE / "functions" / "act.py")]
@@ -228,6 +245,80 @@ class OnOpenFaas(unittest.TestCase):
         serving.start()
         self.addCleanup(self.server.server_close)
         self.addCleanup(self.server.stop)
+
+
+class Served(Serving):
+    def setUp(self):
+        super().setUp()
+        self.place = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+
+    @contextlib.contextmanager
+    def asked(self, body=b"", method="POST", **fields):
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.server_port, timeout=DEADLINE)
+        with contextlib.closing(connection):
+            connection.request(method, "/", body, fields)
+            yield connection.getresponse()
+
+    def test_what_gets_no_worker(self):
+        for status, body, fields in (
+            (400, b"hello", {}),
+            (403, orders("end", module="os"), {}),
+            (411, iter([orders("end")]), {}),
+            (413, bytes(65_537), {}),
+        ):
+            with self.asked(body, **fields) as answer:
+                self.assertEqual(answer.status, status, answer.read())
+        self.assertEqual(self.server.workers(), 0)
+
+    def test_it_is_ready_until_it_stops(self):
+        with self.asked(method="GET") as answer:
+            self.assertEqual(answer.status, 200)
+        os.eventfd_write(self.server.stops, 1)
+        with self.asked(method="GET") as answer:
+            self.assertEqual(answer.status, 503)
+        with self.asked(orders("end")) as answer:
+            self.assertEqual((answer.status, answer.headers["Retry-After"]), (503, "1"))
+
+    def test_no_more_than_its_limit(self):
+        with self.asked(orders("wait")) as one, self.asked(orders("wait")) as other:
+            self.assertEqual((one.status, other.status), (200, 200))
+            with self.asked(orders("end")) as third:
+                self.assertEqual((third.status, third.headers["Retry-After"]), (429, "1"))
+
+    def test_signs_of_life(self):
+        with self.asked(orders("wait")) as answer:
+            ages = [json.loads(answer.readline())["alive"] for _ in range(3)]
+        self.assertEqual(ages, sorted(ages))
+
+    def test_who_goes_away_takes_all_that_the_worker_started(self):
+        file = self.place / "left"
+        with self.asked(orders("leave", file=str(file))):
+            while not (file.exists() and file.read_text()):
+                time.sleep(0.01)
+            left = os.pidfd_open(int(file.read_text()))
+        self.assertTrue(select.select([left], [], [], DEADLINE)[0])
+        os.close(left)
+
+    def test_errors_of_any_length(self):
+        with self.asked(orders("chatter")) as answer:
+            *_, last = answer.read().splitlines()
+        self.assertEqual(json.loads(last), {"ended": 4, "why": "exit code 4: line 99999"})
+
+    def test_a_module_that_is_not_there(self):
+        words = [sys.executable, "-m", "nearpath.dataflow", "serve", "nowhere"]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=DEADLINE)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("there is no module 'nowhere'", done.stderr)
+
+    def test_a_secret_that_is_not_there(self):
+        words = [sys.executable, "-m", "nearpath.dataflow", "serve", "json", "--secret", "nowhere"]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=DEADLINE)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("there is no secret 'nowhere'", done.stderr)
+
+
+class OnOpenFaas(Serving):
+    """Against a stand-in for its gateway; the function's server is real."""
 
     def place(self, seconds, upstream_timeout=60.0, **how):
         self.faas = Faas(self.server.server_port, {"mode": "http", "exec_timeout": seconds}, upstream_timeout)
