@@ -9,6 +9,7 @@ import os
 import pathlib
 import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -263,11 +264,13 @@ class Served(Serving):
         for status, body, fields in (
             (400, b"hello", {}),
             (403, orders("end", module="os"), {}),
-            (411, iter([orders("end")]), {}),
             (413, bytes(65_537), {}),
         ):
             with self.asked(body, **fields) as answer:
                 self.assertEqual(answer.status, status, answer.read())
+        with socket.create_connection(self.server.server_address) as connection:
+            connection.sendall(b"POST / HTTP/1.1\r\nHost: workers\r\n\r\n")
+            self.assertTrue(connection.makefile("rb").readline().startswith(b"HTTP/1.1 411 "))
         self.assertEqual(self.server.workers(), 0)
 
     def test_it_is_ready_until_it_stops(self):

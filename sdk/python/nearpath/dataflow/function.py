@@ -155,8 +155,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         try:
+            orders = self.orders()
             self.check_caller()
-            told = check(self.orders(), self.server.modules)
+            told = check(orders, self.server.modules)
             with self.server.room():
                 self.work(f"{told['worker']} of {told['job']}", self.server.begin(from_here(told, machine())))
         except Refused as refused:
@@ -176,6 +177,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if self.request_version != "HTTP/1.1" or not (length.isascii() and length.isdigit()):
             raise Refused(411, "orders come over HTTP/1.1, with their length")
         if int(length) > LONGEST_ORDERS:
+            self.rfile.read(min(int(length), 16 * LONGEST_ORDERS))  # or the answer might be lost with what was not read
             raise Refused(413, f"orders have at most {LONGEST_ORDERS} bytes, not {length}")
         orders = self.rfile.read(int(length))
         if len(orders) < int(length):

@@ -25,4 +25,3 @@ if asked["do"] == "kill":
     signal.pause()
 if asked["do"] == "fail":
     raise SystemExit("it cannot be done")
-print("done")
