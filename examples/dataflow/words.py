@@ -28,8 +28,8 @@ def graph(workers=2):
 
 def run_on_functions(workers):
     place = flow.Functions(os.environ.get("OPENFAAS_URL", "http://127.0.0.1:8080"), "words")
-    rendezvous = os.environ.get("RENDEZVOUS", "ws://127.0.0.1:7843")
-    return flow.run(graph, arguments={"workers": workers}, on=place, rendezvous=rendezvous)
+    rendezvous, key = os.environ.get("RENDEZVOUS", "ws://127.0.0.1:7843"), os.environ.get("RENDEZVOUS_KEY", "rendezvous.key")
+    return flow.run(graph, on=place, rendezvous=rendezvous, key=key, arguments={"workers": workers})
 
 
 if __name__ == "__main__":

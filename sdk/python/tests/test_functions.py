@@ -26,6 +26,7 @@ from up import Up
 from nearpath import dataflow as flow
 from nearpath.dataflow import _request, function
 from nearpath.dataflow._callbacks import Callbacks, outcome
+from nearpath.dataflow._code import Code
 from nearpath.dataflow._gateway import Function, limit
 
 HERE = pathlib.Path(__file__).parent
@@ -88,6 +89,12 @@ class Decisions(unittest.TestCase):
                 function.check(text, ["jobs"])
             self.assertEqual(refused.exception.status, status, text[:80])
         self.assertEqual(function.check(orders("end"), ["jobs"])["worker"], "map.0")
+
+    def test_orders_call_nothing_that_a_module_has_imported(self):
+        with self.assertRaisesRegex(ImportError, "textwrap.re is not defined in textwrap"):
+            Code("textwrap", "re").call()
+        with self.assertRaisesRegex(ImportError, "subprocess._fork_exec is not defined in subprocess"):
+            Code("subprocess", "_fork_exec").call()
 
     def test_the_machine_of_an_instance_is_another_loopback(self):
         def place(there, machine="host.nearpath.internal"):

@@ -4,7 +4,6 @@ import base64
 import contextlib
 import http.client
 import json
-import os
 import pathlib
 import shutil
 import subprocess
@@ -13,24 +12,17 @@ import tempfile
 import time
 
 import nearpath
-from surroundings import DEADLINE, free_port, skip
+from meeting import program
+from surroundings import DEADLINE, free_port
 
 HERE = pathlib.Path(__file__).parent
-
-
-def program(name="nearpath"):
-    """One that cargo has built."""
-    found = pathlib.Path(os.environ.get("NEARPATH_TEST_PROGRAMS", ""), name)
-    if not found.is_file():
-        skip(f"needs the program {name} in the folder that NEARPATH_TEST_PROGRAMS names: cargo build -p nearpath-cli")
-    return str(found)
 
 
 class Up:
     """Its gateway is at `url`; `password` is the administrator's."""
 
     def __init__(self):
-        words = [program(), "up", "--watchdog", program("nearpath-watchdog")]
+        words = [program("nearpath"), "up", "--watchdog", program("nearpath-watchdog")]
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="nearpath-up-"))
         self.folder.chmod(0o755)  # functions run as users of their own
         self.port, admin = free_port(), free_port()
@@ -84,7 +76,13 @@ class Up:
 
     def logs(self, name):
         """What its instances wrote."""
-        return self.ask("GET", f"/system/logs?name={name}&follow=0", raw=True)[1].decode(errors="replace")
+        return "\n".join(line["text"] for line in self.logged(name))
+
+    def logged(self, name):
+        """The same, line by line."""
+        status, text = self.ask("GET", f"/system/logs?name={name}&follow=0", raw=True)
+        assert status == 200, text
+        return [json.loads(line) for line in text.splitlines()]
 
     def ask(self, method, path, body=None, raw=False):
         """As the administrator."""
