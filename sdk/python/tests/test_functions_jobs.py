@@ -13,6 +13,7 @@ from surroundings import DEADLINE
 from up import Up
 
 from nearpath import dataflow as flow
+from nearpath.dataflow import _native
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent / "functions"))
 
@@ -22,9 +23,11 @@ COMMAND = "python3 -m nearpath.dataflow serve sums"
 
 
 class Jobs(unittest.TestCase):
+    options = ()
+
     @classmethod
     def setUpClass(cls):
-        cls.up = Up()
+        cls.up = Up(*cls.options)
         cls.addClassCleanup(cls.up.stop)
         cls.folder = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
         cls.rendezvous = Rendezvous(cls.folder)
@@ -37,47 +40,43 @@ class Jobs(unittest.TestCase):
             ready=2,
             envVars={"mode": "http", "upstream_url": "http://127.0.0.1:5000"},
             labels={"com.openfaas.scale.min": "2"},
-            annotations={"nearpath.io/max-inflight": "4", "nearpath.io/egress": f"host.nearpath.internal:{port} max=1000 warm=0"},
+            annotations={
+                "nearpath.io/max-inflight": "4",
+                "nearpath.io/queue-timeout": "1s",
+                "nearpath.io/egress": f"host.nearpath.internal:{port} max=1000 warm=0",
+            },
         )
 
     def setUp(self):
         signal.alarm(2 * DEADLINE)
         self.addCleanup(signal.alarm, 0)
 
-    def run_job(self, **arguments):
-        place = flow.Functions(self.up.url, "sums", auth=("admin", self.up.password))
-        meeting = {"rendezvous": self.rendezvous.url, "key": self.rendezvous.key}
-        return flow.run(sums.job, on=place, arguments=arguments, **meeting)
+    def run_job(self, place=None, arguments=None, **how):
+        place = place or self.place()
+        return flow.run(sums.job, on=place, arguments=arguments, rendezvous=self.rendezvous.url, key=self.rendezvous.key, **how)
 
-    def test_sums(self):
-        job = self.run_job()
-        self.assertEqual(dict(job.results), sums.expected())
-        self.assertEqual(job.report.restarts, [])
-        self.assertEqual(len(self.served()), 2)
-        self.assertIn("relay", job.report.paths)  # instances are reached by nobody
+    def place(self, **how):
+        return flow.Functions(self.up.url, "sums", auth=("admin", self.up.password), **how)
 
-    def served(self):
-        """Instances that have had workers."""
-        lines = [line for line in self.up.logged("sums") if " of job-" in line["text"]]
-        return {line["instance"] for line in lines}
-
-    def test_an_instance_is_killed_in_the_middle(self):
-        gate = self.folder / "gate"
-        gate.touch()
-        reached = gate.with_name("gate.reached")
-        killer = threading.Thread(target=self.kill_one, args=(reached,))
+    def run_and_kill(self, when, then=lambda: None, **how):
+        """A job, one of whose two instances is killed in the middle."""
+        killer = threading.Thread(target=self.kill_one, args=(when, then))
         killer.start()
-        job = self.run_job(gate=str(gate))
-        killer.join()
-        self.assertEqual(dict(job.results), sums.expected())
-        self.assertEqual(len(job.results), 50)
-        self.assertGreaterEqual(len(job.report.restarts), 1)
+        try:
+            return self.run_job(**how)
+        finally:
+            killer.join()
 
-    def kill_one(self, reached):
-        self.up.until(reached.exists, "half of the items have left their source")
-        servers = self.servers()
-        os.kill(servers[0], signal.SIGKILL)
-        reached.unlink()
+    def gate(self):
+        """Where the source waits in its middle."""
+        gate = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()), "gate")
+        gate.touch()
+        return str(gate)
+
+    def kill_one(self, when, then):
+        self.up.until(when, "it is time to kill an instance")
+        os.kill(self.servers()[0], signal.SIGKILL)
+        then()
 
     def servers(self):
         """Processes of this machine that serve workers, one an instance."""
@@ -99,6 +98,53 @@ class Jobs(unittest.TestCase):
             return path.read_bytes()
         except OSError:
             return b""
+
+
+class Sandboxed(Jobs):
+    """Instances that reach the rendezvous and nothing else, and that nobody reaches."""
+
+    def test_sums(self):
+        job = self.run_job()
+        self.assertEqual(dict(job.results), sums.expected())
+        self.assertEqual(job.report.restarts, [])
+        self.assertEqual(len(self.served()), 2)
+        self.assertIn("relay", job.report.paths)
+
+    def served(self):
+        """Instances that have had workers."""
+        lines = [line for line in self.up.logged("sums") if " of job-" in line["text"]]
+        return {line["instance"] for line in lines}
+
+    def test_an_instance_is_killed_in_the_middle(self):
+        gate = self.gate()
+        reached = pathlib.Path(f"{gate}.reached")
+        job = self.run_and_kill(reached.exists, reached.unlink, arguments={"gate": gate})
+        self.assertEqual(dict(job.results), sums.expected())
+        self.assertEqual(len(job.results), 50)
+        self.assertGreaterEqual(len(job.report.restarts), 1)
+
+    def test_fewer_instances_than_the_job_needs(self):
+        with self.assertRaisesRegex(flow.JobFailed, "no room for it in 1 s and .* tries; the last: (429|503)"):
+            self.run_job(self.place(patience=1), {"workers": 6, "gate": self.gate()}, retries=0)
+
+
+class Unsandboxed(Jobs):
+    """Functions as processes of this machine: they share a folder for checkpoints."""
+
+    options = ("--no-sandbox",)
+
+    def test_it_goes_on_from_a_checkpoint(self):
+        checkpoints = self.folder / "checkpoints"
+        is_there = lambda: _native.Checkpoints(str(checkpoints)).latest()
+        job = self.run_and_kill(is_there, arguments={"pause": 0.001}, checkpoints=str(checkpoints), every=0.2)
+        self.assertEqual(dict(job.results), sums.expected())
+        self.assertEqual(len(job.results), 50)
+        self.assertGreaterEqual(len(job.report.restarts), 1)
+        self.assertGreaterEqual(job.report.checkpoints, 1)
+        self.assertLess(job.report.stages["numbers"].items, 4000)  # those before the checkpoint were not made again
+
+
+del Jobs  # it has no tests of its own
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import base64
 import contextlib
 import http.client
 import json
+import os
 import pathlib
 import shutil
 import subprocess
@@ -13,7 +14,7 @@ import time
 
 import nearpath
 from meeting import program
-from surroundings import DEADLINE, free_port
+from surroundings import DEADLINE, free_port, skip
 
 HERE = pathlib.Path(__file__).parent
 
@@ -21,8 +22,8 @@ HERE = pathlib.Path(__file__).parent
 class Up:
     """Its gateway is at `url`; `password` is the administrator's."""
 
-    def __init__(self):
-        words = [program("nearpath"), "up", "--watchdog", program("nearpath-watchdog")]
+    def __init__(self, *options):
+        words = [program("nearpath"), "up", "--watchdog", program("nearpath-watchdog"), *options]
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="nearpath-up-"))
         self.folder.chmod(0o755)  # functions run as users of their own
         self.port, admin = free_port(), free_port()
@@ -32,11 +33,16 @@ class Up:
         words += ["--data-dir", str(self.data), *listen, "--drain-timeout", "1s"]
         self.process = subprocess.Popen(words, stderr=self.log, stdout=self.log, start_new_session=True)
         try:
-            self.until(lambda: "is up" in self.said(), "nearpath is up")
+            self.until(lambda: "is up" in self.said() or self.refused(), "nearpath is up")
         except BaseException:
             self.stop()
             raise
         self.password = (self.data / "basic-auth-password").read_text().strip()
+
+    def refused(self):
+        """Where not even user namespaces are permitted."""
+        if self.process.poll() is not None and os.geteuid() != 0:
+            skip(f"needs `nearpath up`, which says: {self.said().strip()[-500:]}")
 
     def said(self):
         return (self.folder / "log").read_text()
