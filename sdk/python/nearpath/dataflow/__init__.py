@@ -15,12 +15,11 @@ Items are plain values: None, bool, int, float, str, bytes, and tuples, lists an
 import math
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from . import _code, _native
 from ._code import Made
 from ._forked import Forks
-from ._functions import Functions
 from ._graph import Graph, How, Stage, Topology, collect, filter, flat_map, lines, map, reduce_by_key, sink, source, stage
 from ._job import Coordinator, Job, JobFailed, Settings
 from ._native import decode, encode, share
@@ -29,6 +28,9 @@ from ._processes import Processes
 from ._remote import Remotes, Rendezvous
 from ._report import Report, StageReport
 from ._workers import Item, Port, Worker
+
+if TYPE_CHECKING:
+    from ._functions import Functions
 
 __all__ = [
     "Functions",
@@ -60,6 +62,15 @@ __all__ = [
     "source",
     "stage",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """What workers do not need: each of them imports this module."""
+    if name == "Functions":
+        from ._functions import Functions
+
+        return Functions
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def run(
