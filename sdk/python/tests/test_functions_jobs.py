@@ -141,7 +141,18 @@ class Unsandboxed(Jobs):
         self.assertEqual(len(job.results), 50)
         self.assertGreaterEqual(len(job.report.restarts), 1)
         self.assertGreaterEqual(job.report.checkpoints, 1)
-        self.assertLess(job.report.stages["numbers"].items, 4000)  # those before the checkpoint were not made again
+        self.assertLess(job.report.stages["numbers"].items, 4000)  # those before the checkpoint are left out
+
+    def test_it_takes_longer_than_a_request_may(self):
+        """nearpath ends requests after twelve seconds, and would find nobody to end."""
+        self.up.deploy("brief", self.up.handler(), "python3 -m nearpath.dataflow", annotations={"nearpath.io/total-timeout": "12s"})
+        place = flow.Functions(self.up.url, "brief", auth=("admin", self.up.password))
+        self.assertEqual(place.limit, 12)
+        arguments = {"count": 16_000, "pause": 0.001, "workers": 2}
+        job = self.run_job(place, arguments, checkpoints=str(self.folder / "turns"), every=1.0)
+        self.assertEqual(dict(job.results), sums.expected(16_000))
+        self.assertEqual(job.report.restarts, [])
+        self.assertGreaterEqual(len(job.report.turn_overs), 1)
 
 
 del Jobs  # it has no tests of its own

@@ -8,13 +8,13 @@ from nearpath import dataflow as flow
 
 def job(count=4000, keys=50, workers=3, gate=None, pause=0):
     """The source is the leader's own. With `gate` it waits in the middle, once, until that file has gone; `pause`: seconds for each item."""
-    pairs = flow.source(numbers(count, gate, pause), name="numbers").on("here") >> flow.map(remainder(keys), workers=workers)
+    pairs = flow.source(numbers(count, gate, pause), name="numbers", resumes=True).on("here") >> flow.map(remainder(keys), workers=workers)
     return pairs >> flow.reduce_by_key(int.__add__, workers=workers) >> flow.collect()
 
 
 def numbers(count, gate, pause):
-    def make(number, of):
-        for value in range(number, count, of):
+    def make(number, of, done):
+        for value in range(number, count, of)[done:]:
             if gate and value == count // 2:
                 wait_at(gate)
             time.sleep(pause)
