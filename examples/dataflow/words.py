@@ -1,5 +1,10 @@
-"""How often each word is there: `python3 words.py`. The text is drawn at random, always the same."""
+"""How often each word is there: `python3 words.py`. The text is drawn at random, always the same.
 
+With `--functions` workers are functions of nearpath: README.md.
+"""
+
+import argparse
+import os
 import random
 
 from nearpath import dataflow as flow
@@ -21,8 +26,18 @@ def graph(workers=2):
     return pairs >> flow.reduce_by_key(int.__add__, workers, name="count") >> flow.collect()
 
 
+def run_on_functions(workers):
+    place = flow.Functions(os.environ.get("OPENFAAS_URL", "http://127.0.0.1:8080"), "words")
+    rendezvous, key = os.environ.get("RENDEZVOUS", "ws://127.0.0.1:7843"), os.environ.get("RENDEZVOUS_KEY", "rendezvous.key")
+    return flow.run(graph, on=place, rendezvous=rendezvous, key=key, arguments={"workers": workers})
+
+
 if __name__ == "__main__":
-    job = flow.run(graph())
+    words = argparse.ArgumentParser(description="Counts words.")
+    words.add_argument("--functions", action="store_true", help="workers are functions of nearpath")
+    words.add_argument("--workers", type=int, default=2, help="of each stage; default %(default)s")
+    asked = words.parse_args()
+    job = run_on_functions(asked.workers) if asked.functions else flow.run(graph(asked.workers))
     for word, count in sorted(job.results, key=lambda pair: (-pair[1], pair[0]))[:5]:
         print(f"{count:6} {word}")
     print(job.report)

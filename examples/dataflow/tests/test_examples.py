@@ -1,18 +1,25 @@
 """What the jobs make, against a count without a job; whoever dies."""
 
 import collections
+import functools
 import os
 import pathlib
+import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))
+EXAMPLE = pathlib.Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(EXAMPLE), str(EXAMPLE.parent.parent / "sdk" / "python" / "tests")]
 
 import reduce
 import words
+from meeting import Rendezvous, program
+from up import Up
 
+import nearpath
 from nearpath import dataflow as flow
 
 DEADLINE = 120
@@ -45,6 +52,33 @@ class Examples(unittest.TestCase):
 
     def test_reduce(self):
         self.assertEqual(dict(flow.run(reduce.graph(5, 4000, 300, 3)).results), reduce.expected(5, 4000, 300))
+
+
+class OnFunctions(unittest.TestCase):
+    """The stack file on a real `nearpath up`, with a real rendezvous, as the README says."""
+
+    def setUp(self):
+        signal.alarm(DEADLINE)
+        self.addCleanup(signal.alarm, 0)
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.folder.chmod(0o755)
+        self.up = Up()
+        self.addCleanup(self.up.stop)
+        self.rendezvous = Rendezvous(self.folder)
+        self.addCleanup(self.rendezvous.stop)
+
+    def test_words(self):
+        here = self.folder / "dataflow"
+        shutil.copytree(EXAMPLE, here, ignore=shutil.ignore_patterns("packages", "__pycache__"))
+        shutil.copytree(pathlib.Path(nearpath.__file__).parent, here / "packages" / "nearpath")
+        stack, port = here / "stack.yml", self.rendezvous.url.rpartition(":")[2]
+        stack.write_text(stack.read_text().replace(":7843", f":{port}"))
+        environment = {**os.environ, "NEARPATH_DATA_DIR": str(self.up.data), "OPENFAAS_URL": self.up.url}
+        environment |= {"RENDEZVOUS": self.rendezvous.url, "RENDEZVOUS_KEY": self.rendezvous.key}
+        run = functools.partial(subprocess.run, cwd=here, env=environment, check=True, stdout=subprocess.PIPE, text=True)
+        run([program("nearpath"), "deploy", "-f", "stack.yml"])
+        told = run([sys.executable, "words.py", "--functions", "--workers", "3"]).stdout
+        self.assertEqual(told.splitlines()[:2], ["  5018 word-0", "  1325 word-1"])
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ from ._urls import NAME, gateway
 
 LARGEST_BODY = 64 << 20
 CONNECTION = {"connection", "content-length", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"}
-RETRY = {"slow_request", "overload", "queue_timeout", "cold_timeout", "draining", "connect_failed", "too_early"}
 PATH = "x-nearpath-path"
 PATHS = ("shm", "direct", "quic", "punch", "relay", "tls", "http")
 # What the handler that runs hands on to its calls: its traceparent, and when it is too late for an answer.
@@ -31,7 +30,7 @@ class Error(Exception):
     def __init__(self, kind, function, why, path="http", status=None, reason=None, text=None):
         super().__init__(f"nearpath: {function}{' over ' + path if path else ''}: {why}")
         self.kind, self.function, self.path, self.status, self.reason, self.text = kind, function, path, status, reason, text
-        self.retry_is_safe = kind == "unsent" or reason in RETRY
+        self.retry_is_safe = kind == "unsent" or reason in _wire.RETRY
 
 
 Published = collections.namedtuple("Published", ["sent", "missed"])

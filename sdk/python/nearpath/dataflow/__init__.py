@@ -15,7 +15,7 @@ Items are plain values: None, bool, int, float, str, bytes, and tuples, lists an
 import math
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from . import _code, _native
 from ._code import Made
@@ -29,7 +29,11 @@ from ._remote import Remotes, Rendezvous
 from ._report import Report, StageReport
 from ._workers import Item, Port, Worker
 
+if TYPE_CHECKING:
+    from ._functions import Functions
+
 __all__ = [
+    "Functions",
     "Graph",
     "How",
     "Item",
@@ -58,6 +62,15 @@ __all__ = [
     "source",
     "stage",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """What workers do not need: each of them imports this module."""
+    if name == "Functions":
+        from ._functions import Functions
+
+        return Functions
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def run(

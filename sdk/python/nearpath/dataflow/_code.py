@@ -54,6 +54,8 @@ class Code:
         except (ImportError, AttributeError) as error:
             told = f"the worker cannot import {self.module}.{self.name} ({error}): put the module where it runs, on PYTHONPATH"
             raise ImportError(told) from error
+        if getattr(job, "__module__", None) != self.module:  # orders call the job's code, not all that it imports
+            raise ImportError(f"{self.module}.{self.name} is not defined in {self.module}: name the module in which it is")
         return graph(job(**self.arguments))
 
     def folder(self) -> str | None:

@@ -61,7 +61,7 @@ class Running:
         self.skip = 0  # items that come once more
         self.work, self.steps, self.finishing, self.started = 0, 0, False, self.began
         self.streams: _native.Streams | None = None
-        self._triggered = 0
+        self._triggered, self.gone = 0, ""
 
     def recall(self) -> None:
         """What the checkpoint has of it."""
@@ -118,6 +118,8 @@ class Running:
             count, done = self.outlet.take(rest, LOOK)
             self.items, self.made, self.steps = self.items + count, self.made + count, self.steps + 1
             self.work += count if self.own_inputs else 0
+            if self.gone:  # streams tell it only to who sends, and a batch may take its time
+                raise ConnectionError(self.gone)
             while self.streams and (checkpoint := self.streams.due()) is not None:
                 self.cut(checkpoint)
 
@@ -146,6 +148,7 @@ class Running:
             streams.trigger(self._triggered)
 
     def give_up(self, why: str) -> None:
+        self.gone = why
         if streams := self.streams:
             streams.fail(why)
 

@@ -1,0 +1,70 @@
+"""Workers in functions of nearpath or OpenFaaS."""
+
+import math
+import pathlib
+import sys
+import threading
+
+from ._callbacks import Callbacks
+from ._gateway import Gateway
+from ._places import Place, Started
+from ._request import Request
+
+SILENCE = 30.0  # seconds without a sign of life, of which there is one every five, after which nobody is there
+HELD = 60.0  # seconds for which OpenFaaS's gateway holds a request where nothing else was said to it
+
+
+class Functions(Place):
+    """A request for each worker, to a function that runs `python -m nearpath.dataflow serve MODULE`.
+
+    A request is held open while its worker runs. A gateway of OpenFaaS may cut it before the function's `exec_timeout`: with
+    `callback`, an address of this machine that the gateway reaches (`http://HOST:PORT`), workers of a function that may run for more
+    than a minute are started through that gateway's queue, which calls back when they have ended. The queue must let as many
+    functions run at a time as the job has workers.
+
+    `auth` is the name and password with which the gateway describes the function; default: `$NEARPATH_PASSWORD`, and for a gateway
+    on this machine the one that `nearpath up` made. `limit`: seconds that a request may take; default: as the function says.
+    `memory`: GB that each start is paid for. `patience`: seconds for which a start is tried again where there is no room for it.
+    `secret`: the value that callers of the function must know (`serve --secret NAME`), or a file with it.
+
+    LookupError: there is no such function. ConnectionError: no gateway answers.
+    """
+
+    name = "functions"
+
+    def __init__(
+        self,
+        gateway: str = "http://127.0.0.1:8080",
+        function: str = "dataflow",
+        *,
+        auth: tuple[str, str] | None = None,
+        limit: float | None = None,
+        memory: float | None = None,
+        patience: float = 60.0,
+        callback: str | None = None,
+        secret: str | pathlib.Path | None = None,
+    ) -> None:
+        self.gateway, self.function, self.memory, self.patience = Gateway(gateway, auth), function, memory, patience
+        self.secret = secret.read_text().strip() if isinstance(secret, pathlib.Path) else secret
+        told = self.gateway.describe(function)
+        self.is_nearpath = told is not None and told.is_nearpath
+        self.limit = limit or (math.inf if told is None else told.longest())
+        if told is None and limit is None:
+            print(f"{gateway} does not say how long {function!r} may run: give auth=(NAME, PASSWORD) or limit=SECONDS", file=sys.stderr)
+        self._callbacks = Callbacks(callback) if callback and not self.is_nearpath and self.limit > HELD else None
+        self._requests: list[Request] = []
+
+    def start(self, worker: str, orders: bytes) -> Started:
+        """Sends the request, on a thread of its own."""
+        silence = SILENCE if self.is_nearpath else None  # other gateways may keep the signs for a while
+        request = Request(self.gateway, self.function, orders, self.patience, silence, self.secret, self._callbacks)
+        self._requests = [other for other in self._requests if other.ended() is None] + [request]
+        threading.Thread(target=request.run, name=f"nearpath {worker}", daemon=True).start()
+        return request
+
+    def close(self) -> None:
+        """Hangs up on what still runs."""
+        for request in self._requests:
+            request.stop()
+        if self._callbacks is not None:
+            self._callbacks.close()

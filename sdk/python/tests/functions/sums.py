@@ -1,0 +1,39 @@
+"""A job for functions: sums by key, and words."""
+
+import os
+import time
+
+from nearpath import dataflow as flow
+
+
+def job(count=4000, keys=50, workers=3, gate=None, pause=0):
+    """The source is the leader's own. With `gate` it waits in the middle, once, until that file has gone; `pause`: seconds for each item."""
+    pairs = flow.source(numbers(count, gate, pause), name="numbers", resumes=True).on("here") >> flow.map(remainder(keys), workers=workers)
+    return pairs >> flow.reduce_by_key(int.__add__, workers=workers) >> flow.collect()
+
+
+def numbers(count, gate, pause):
+    def make(number, of, done):
+        for value in range(number, count, of)[done:]:
+            if gate and value == count // 2:
+                wait_at(gate)
+            time.sleep(pause)
+            yield value
+
+    return make
+
+
+def wait_at(gate):
+    """Says that it is there, and goes on when it may."""
+    if os.path.exists(gate):
+        os.rename(gate, f"{gate}.reached")
+        while os.path.exists(f"{gate}.reached"):
+            time.sleep(0.02)
+
+
+def remainder(keys):
+    return lambda value: (value % keys, value)
+
+
+def expected(count=4000, keys=50):
+    return {key: sum(range(key, count, keys)) for key in range(keys)}

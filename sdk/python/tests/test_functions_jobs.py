@@ -1,0 +1,161 @@
+"""Whole jobs whose workers are functions of a real `nearpath up`, behind a real rendezvous."""
+
+import os
+import pathlib
+import signal
+import sys
+import tempfile
+import threading
+import unittest
+
+from meeting import Rendezvous
+from surroundings import DEADLINE
+from up import Up
+
+from nearpath import dataflow as flow
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent / "functions"))
+
+import sums  # noqa: E402
+
+COMMAND = "python3 -m nearpath.dataflow serve sums"
+
+
+class Jobs(unittest.TestCase):
+    options = ()
+
+    @classmethod
+    def setUpClass(cls):
+        cls.up = Up(*cls.options)
+        cls.addClassCleanup(cls.up.stop)
+        cls.folder = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
+        cls.rendezvous = Rendezvous(cls.folder)
+        cls.addClassCleanup(cls.rendezvous.stop)
+        port = cls.rendezvous.url.rpartition(":")[2]
+        cls.up.deploy(
+            "sums",
+            cls.up.handler(),
+            COMMAND,
+            ready=2,
+            envVars={"mode": "http", "upstream_url": "http://127.0.0.1:5000"},
+            labels={"com.openfaas.scale.min": "2"},
+            annotations={
+                "nearpath.io/max-inflight": "4",
+                "nearpath.io/queue-timeout": "1s",
+                "nearpath.io/egress": f"host.nearpath.internal:{port} max=1000 warm=0",
+            },
+        )
+
+    def setUp(self):
+        signal.alarm(2 * DEADLINE)
+        self.addCleanup(signal.alarm, 0)
+
+    def run_job(self, place=None, arguments=None, **how):
+        place = place or self.place()
+        return flow.run(sums.job, on=place, arguments=arguments, rendezvous=self.rendezvous.url, key=self.rendezvous.key, **how)
+
+    def place(self, **how):
+        return flow.Functions(self.up.url, "sums", auth=("admin", self.up.password), **how)
+
+    def run_and_kill(self, when, then=lambda: None, **how):
+        """A job, one of whose two instances is killed in the middle."""
+        killer = threading.Thread(target=self.kill_one, args=(when, then))
+        killer.start()
+        try:
+            return self.run_job(**how)
+        finally:
+            killer.join()
+
+    def gate(self):
+        """Where the source waits in its middle."""
+        gate = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()), "gate")
+        gate.touch()
+        return str(gate)
+
+    def kill_one(self, when, then):
+        self.up.until(when, "it is time to kill an instance")
+        os.kill(self.servers()[0], signal.SIGKILL)
+        then()
+
+    def servers(self):
+        """Processes of this machine that serve workers, one an instance."""
+        command = COMMAND.removeprefix("python3").encode().replace(b" ", b"\0") + b"\0"
+        processes = pathlib.Path("/proc").glob("[0-9]*/cmdline")
+        return [int(path.parent.name) for path in processes if self.read(path).endswith(command) and self.is_ours(path.parent)]
+
+    def is_ours(self, process):
+        """Others run tests on this machine, too."""
+        pid = int(process.name)
+        while pid > 1 and pid != self.up.process.pid:
+            fields = self.read(process.with_name(str(pid)) / "stat").rpartition(b")")[2].split()
+            pid = int(fields[1]) if fields else 0
+        return pid == self.up.process.pid
+
+    def read(self, path):
+        """Nothing of a process that has gone."""
+        try:
+            return path.read_bytes()
+        except OSError:
+            return b""
+
+
+class Sandboxed(Jobs):
+    """Instances that reach the rendezvous and nothing else, and that nobody reaches."""
+
+    def test_sums(self):
+        job = self.run_job()
+        self.assertEqual(dict(job.results), sums.expected())
+        self.assertEqual(job.report.restarts, [])
+        self.assertEqual(len(self.served()), 2)
+        self.assertIn("relay", job.report.paths)
+
+    def served(self):
+        """Instances that have had workers."""
+        lines = [line for line in self.up.logged("sums") if " of job-" in line["text"]]
+        return {line["instance"] for line in lines}
+
+    def test_an_instance_is_killed_in_the_middle(self):
+        gate = self.gate()
+        reached = pathlib.Path(f"{gate}.reached")
+        job = self.run_and_kill(reached.exists, reached.unlink, arguments={"gate": gate})
+        self.assertEqual(dict(job.results), sums.expected())
+        self.assertEqual(len(job.results), 50)
+        self.assertGreaterEqual(len(job.report.restarts), 1)
+
+    def test_fewer_instances_than_the_job_needs(self):
+        with self.assertRaisesRegex(flow.JobFailed, "no room for it in 1 s and .* tries; the last: (429|503)"):
+            self.run_job(self.place(patience=1), {"workers": 6, "gate": self.gate()}, retries=0)
+
+
+class Unsandboxed(Jobs):
+    """Functions as processes of this machine: they share a folder for checkpoints."""
+
+    options = ("--no-sandbox",)
+
+    def test_it_goes_on_from_a_checkpoint(self):
+        checkpoints = self.folder / "checkpoints"
+        is_there = lambda: list(checkpoints.rglob("complete"))
+        job = self.run_and_kill(is_there, arguments={"pause": 0.001}, checkpoints=str(checkpoints), every=0.2)
+        self.assertEqual(dict(job.results), sums.expected())
+        self.assertEqual(len(job.results), 50)
+        self.assertGreaterEqual(len(job.report.restarts), 1)
+        self.assertGreaterEqual(job.report.checkpoints, 1)
+        self.assertLess(job.report.stages["numbers"].items, 4000)  # those before the checkpoint are left out
+
+    def test_it_takes_longer_than_a_request_may(self):
+        """nearpath ends requests after eighteen seconds, and would find nobody to end."""
+        self.up.deploy("brief", self.up.handler(), "python3 -m nearpath.dataflow", annotations={"nearpath.io/total-timeout": "18s"})
+        place = flow.Functions(self.up.url, "brief", auth=("admin", self.up.password))
+        self.assertEqual(place.limit, 18)
+        arguments = {"count": 16_000, "pause": 0.001, "workers": 2}
+        job = self.run_job(place, arguments, checkpoints=str(self.folder / "turns"), every=1.0)
+        self.assertEqual(dict(job.results), sums.expected(16_000))
+        self.assertEqual(job.report.restarts, [])
+        self.assertGreaterEqual(len(job.report.turn_overs), 1)
+
+
+del Jobs  # it has no tests of its own
+
+
+if __name__ == "__main__":
+    unittest.main()
