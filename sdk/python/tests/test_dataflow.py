@@ -363,6 +363,24 @@ class Deaths(Alarm):
         self.assertLess(job.report.stages["map"].items, 3500)
 
 
+    def test_two_runs_do_not_share_a_folder(self):
+        folder = str(self.place / "folder")
+
+        def make(number, of):
+            again = numbers(1) >> flow.collect()
+            (self.place / "told").write_text(refused(again))
+            yield 1
+
+        def refused(job):
+            try:
+                flow.run(job, folder=folder)
+            except ValueError as error:
+                return str(error)
+
+        self.assertEqual(flow.run(flow.source(make) >> flow.collect(), folder=folder).results, [1])
+        self.assertRegex((self.place / "told").read_text(), "another run uses .*: end that one")
+
+
 class Pause:
     """A source that is slow until a checkpoint is complete that began after the first call: they begin between two items."""
 

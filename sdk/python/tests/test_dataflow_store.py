@@ -156,33 +156,38 @@ class There(Kept, elsewhere.Elsewhere):
         self.assertGreater(job.report.checkpoints, 1)
 
     def test_a_save_of_one_that_was_taken_for_dead(self):
-        """It is stopped while its state is on the way. The state comes when its successor has written the same checkpoint, and
+        """The reducer that has the keys is stopped while its state is on the way. The state comes when its successor has written the same checkpoint, and
         before the job goes back to that."""
         between = Between(self.server.endpoint)
         self.addCleanup(between.close)
-        successor_saved, came = threading.Event(), threading.Event()
-        self.addCleanup(successor_saved.set)
-        late = []
+        completed, came = threading.Event(), threading.Event()
+        self.addCleanup(completed.set)
+        late, there = [], []
 
         def hold():
-            self.place.kill("map.0", signal.SIGSTOP)
-            late.append(between.asked[-1][1])
-            successor_saved.wait(DEADLINE)
+            self.place.kill("reduce-by-key.1", signal.SIGSTOP)
+            completed.wait(DEADLINE)
+
+        def rule(method, path):
+            if method == "PUT" and "00000002/reduce-by-key.1." in path and not late:
+                late.append(path)
+                return hold
+            return None
 
         def after(method, path):
             if method == "PUT" and path.endswith("00000002/complete"):
-                successor_saved.set()
+                completed.set()
                 came.wait(DEADLINE)
+                there.extend(name for name in self.objects() if "00000002/reduce-by-key.1." in name)
                 self.place.kill("map.1")
             elif path in late:
                 came.set()
 
-        between.times(1, hold, "PUT", "00000002/map.0.")
-        between.after = after
+        between.rule, between.after = rule, after
         job = self.summing(6000, 10, checkpoints=self.url(between.endpoint), silence=2.0)
-        self.assertTrue(came.is_set())
+        self.assertEqual(len(there), 2, "its state and its successor's")
         self.assertEqual(len(job.report.restarts), 2)
-        self.assertIn("map.0 died (silent", job.report.restarts[0])
+        self.assertIn("reduce-by-key.1 died (silent", job.report.restarts[0])
         self.assertIn("map.1 died (signal 9)", job.report.restarts[1])
 
 

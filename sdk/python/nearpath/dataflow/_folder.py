@@ -1,6 +1,7 @@
 """Where a job lies on disk, and that nothing of it stays."""
 
 import contextlib
+import fcntl
 import hashlib
 import os
 import secrets
@@ -9,6 +10,7 @@ import signal
 import tempfile
 import threading
 from collections.abc import Iterator
+from typing import TextIO
 
 
 @contextlib.contextmanager
@@ -22,8 +24,18 @@ def folder(asked: str | None) -> Iterator[str]:
         return
     own = os.path.join(os.path.abspath(asked), "nearpath-job")  # what else lies in the folder is not this job's
     os.makedirs(own, mode=0o700, exist_ok=True)
-    yield own
-    shutil.rmtree(own, ignore_errors=True)  # it is through: nothing to go on from
+    with open(os.path.join(own, "lock"), "w") as lock:
+        _take(lock, own)
+        yield own
+        shutil.rmtree(own, ignore_errors=True)  # it is through: nothing to go on from
+
+
+def _take(lock: TextIO, own: str) -> None:
+    """Two runs at once would write one file. The kernel lets go of it with the process; children that are forked do not have it."""
+    try:
+        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        raise ValueError(f"another run uses {own}: end that one, or give this one a folder of its own") from None
 
 
 def claim(place: str, job: str) -> str:
