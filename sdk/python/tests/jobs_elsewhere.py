@@ -7,6 +7,7 @@ import signal
 import time
 
 from nearpath import dataflow as flow
+from nearpath.dataflow._workers import ReduceByKey
 
 
 def once(folder, name):
@@ -91,6 +92,34 @@ def one_is_slow(count, folder, pause, is_skewed=False):
 
     sums = flow.stage(lambda: Sum(folder, pause, is_skewed), workers=4, name="sum", reads="by-key")
     return flow.source(make) >> sums >> flow.collect()
+
+
+class Forgets(ReduceByKey):
+    def restore(self, kept):
+        super().restore(None)
+
+
+def forgetful(count, keys, folder, remembers):
+    """Its sums are wrong after a death, if its reducer does not take back what it had. The death is behind a checkpoint."""
+
+    def make(number, of, done=0):
+        for item in range(number + done * of, count, of):
+            if item >= count // 2 and not any(pathlib.Path(folder, "checkpoints").glob("**/complete")):
+                time.sleep(0.02)
+            yield item
+
+    def keyed(item):
+        if item == count - 1 and once(folder, "died"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return item % keys, item
+
+    pairs = flow.source(make, workers=2, resumes=True) >> flow.map(keyed, workers=2)
+    reduce = flow.reduce_by_key(add) if remembers else flow.stage(lambda: Forgets(add), name="forgets", reads="by-key")
+    return pairs >> reduce >> flow.collect()
+
+
+def add(left, right):
+    return left + right
 
 
 class Dies(flow.Worker):

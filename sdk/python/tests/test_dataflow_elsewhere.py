@@ -119,7 +119,7 @@ class Deaths(Elsewhere):
         self.assertGreater(job.report.checkpoints, 0)
 
     def test_whoever_dies_in_several_seeds(self):
-        for seed in range(6):
+        for seed in range(4):
             with self.subTest(seed=seed):
                 draw = random.Random(seed)
                 stage = draw.choice(["source", "map", "reduce"])
@@ -127,6 +127,15 @@ class Deaths(Elsewhere):
                 self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
                 job = self.summing(3000, 10, hits=hits, stage=stage, every=draw.choice([0.1, 0.3, 1000.0]))
                 self.assertGreaterEqual(len(job.report.restarts), 1)
+
+    def test_the_sums_are_wrong_where_a_worker_forgets(self):
+        """That these tests can fail."""
+        for remembers in (True, False):
+            self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+            arguments = {"count": 2000, "keys": 10, "folder": str(self.folder), "remembers": remembers}
+            job = self.run_job(jobs.forgetful, arguments=arguments, every=0.1)
+            self.assertEqual(len(job.report.restarts), 1)
+            self.assertEqual(dict(job.results) == jobs.sums(2000, 10), remembers)
 
     def test_random_ones_killed_from_outside(self):
         draw, stop = random.Random(4), threading.Event()
@@ -239,21 +248,39 @@ class Cancelled(Elsewhere):
     """Whatever ends a job, its workers end, too."""
 
     JOB = r"""
-        import sys, jobs_elsewhere
+        import subprocess, sys, jobs_elsewhere
         from nearpath import dataflow as flow
 
-        class Untied(flow.Processes):
-            def start(self, worker, orders):
-                return super().start(worker, orders)
+        class Process(flow.Started):
+            def __init__(self, orders):
+                program = [sys.executable, "-m", "nearpath.dataflow"]
+                self.process = subprocess.Popen(program, stdin=subprocess.PIPE, start_new_session=True)
+                self.process.stdin.write(orders)
+                self.process.stdin.close()
 
-        flow.run(jobs_elsewhere.forever, on=flow.Processes(), rendezvous=sys.argv[1], key=sys.argv[2], patience=20.0, arguments={"folder": sys.argv[3]})
+            def ended(self):
+                code = self.process.poll()
+                return None if code is None else str(code or "")
+
+            def stop(self):
+                self.process.kill()
+                self.process.wait()
+
+        class Far(flow.Place):
+            def start(self, worker, orders):
+                return Process(orders)  # nothing ties it to the job but what it hears
+
+        _, url, key, pids, place, patience = sys.argv
+        on = Far() if place == "far" else flow.Processes()
+        flow.run(jobs_elsewhere.forever, on=on, rendezvous=url, key=key, patience=float(patience), arguments={"folder": pids})
     """
 
-    def ended_by(self, number):
+    def ended_by(self, number, place="near", patience=20.0):
         temp, pids = self.folder / "temp", self.folder / "pids"
         temp.mkdir(), pids.mkdir()
         surroundings = dict(os.environ, TMPDIR=str(temp), PYTHONPATH=os.pathsep.join([str(HERE), *sys.path]))
-        program = [sys.executable, "-c", textwrap.dedent(self.JOB), self.rendezvous.url, self.rendezvous.key, str(pids)]
+        program = [sys.executable, "-c", textwrap.dedent(self.JOB)]
+        program += [self.rendezvous.url, self.rendezvous.key, str(pids), place, str(patience)]
         with subprocess.Popen(program, stderr=subprocess.DEVNULL, env=surroundings) as job:
             while len(files := list(pids.iterdir())) < 2:
                 self.assertIsNone(job.poll())
@@ -272,10 +299,17 @@ class Cancelled(Elsewhere):
     def test_by_sigterm(self):
         self.assertEqual(self.ended_by(signal.SIGTERM), (128 + signal.SIGTERM, []))
 
+    def test_by_ctrl_c_far_away(self):
+        self.assertEqual(self.ended_by(signal.SIGINT, "far"), (-signal.SIGINT, []))
+
     def test_by_sigkill(self):
-        code, left = self.ended_by(signal.SIGKILL)
+        code, _ = self.ended_by(signal.SIGKILL)
         self.assertEqual(code, -signal.SIGKILL)
-        self.assertFalse([folder for folder in left if folder.name.startswith("nearpath-worker-")])
+
+    def test_by_sigkill_far_away(self):
+        """Workers that hear nothing of their job for its patience end."""
+        code, _ = self.ended_by(signal.SIGKILL, "far", patience=5.0)
+        self.assertEqual(code, -signal.SIGKILL)
 
 
 if __name__ == "__main__":

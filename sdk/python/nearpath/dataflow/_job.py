@@ -119,8 +119,8 @@ class Coordinator:
         """From the last checkpoint on. Who is there goes back to it, where the crew stays; the others are started."""
         checkpoint, finished = self.checkpoints.last()
         attempt = Attempt(number, checkpoint, finished, self.parts, time.monotonic())
-        gone = [name for name, member in self.members.items() if member.ended() is not None]
-        self.dismiss([name for name in self.members if not self.crew.stays or name in again.anew or name in gone or name in attempt.done])
+        stay = {name for name, member in self.members.items() if self.crew.stays and not member.is_leaving and member.ended() is None}
+        self.dismiss(self.members.keys() - (stay - again.anew - attempt.done))
         self.results.recall()
         self.plans = {name: self.plan(attempt, name) for name in attempt.seen}
         for name, plan in self.plans.items():
@@ -195,6 +195,7 @@ class Coordinator:
             is_old = self.crew.repeat is not None and before is not None and now - before[1] >= self.crew.repeat
             if word and name in self.members and (before is None or before[0] != word or is_old):
                 self.words[name] = word, now
+                self.members[name].is_leaving |= bool(word.get("end"))
                 self.members[name].say(word)
 
     def renew(self, attempt: Attempt) -> Again | None:
