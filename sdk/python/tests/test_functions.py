@@ -309,6 +309,14 @@ class Served(Serving):
         self.assertTrue(select.select([left], [], [], DEADLINE)[0])
         os.close(left)
 
+    def test_what_a_worker_that_was_killed_has_left(self):
+        with self.asked(orders("litter")) as answer:
+            told = json.loads(answer.read().splitlines()[-1])
+        how, _, folder = told["why"].partition(": ")
+        self.assertEqual((told["ended"], how), (-9, "signal 9"))
+        self.assertIn("nearpath-worker-", folder)
+        self.assertFalse(os.path.exists(folder))
+
     def test_errors_of_any_length(self):
         with self.asked(orders("chatter")) as answer:
             *_, last = answer.read().splitlines()

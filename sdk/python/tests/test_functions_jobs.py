@@ -67,7 +67,7 @@ class Jobs(unittest.TestCase):
             killer.join()
 
     def gate(self):
-        """Where the source waits in its middle."""
+        """A file for which the source waits."""
         gate = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()), "gate")
         gate.touch()
         return str(gate)
@@ -135,7 +135,9 @@ class Unsandboxed(Jobs):
     def test_it_goes_on_from_a_checkpoint(self):
         checkpoints = self.folder / "checkpoints"
         is_there = lambda: list(checkpoints.rglob("complete"))
-        job = self.run_and_kill(is_there, arguments={"pause": 0.001}, checkpoints=str(checkpoints), every=0.2)
+        slow = self.gate()
+        until_killed = {"pause": 0.01, "slow": slow}
+        job = self.run_and_kill(is_there, lambda: os.unlink(slow), arguments=until_killed, checkpoints=str(checkpoints), every=0.2)
         self.assertEqual(dict(job.results), sums.expected())
         self.assertEqual(len(job.results), 50)
         self.assertGreaterEqual(len(job.report.restarts), 1)

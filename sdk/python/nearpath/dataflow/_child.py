@@ -1,12 +1,15 @@
 """A process that works on one worker's orders."""
 
 import contextlib
+import glob
 import os
 import select
 import selectors
+import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 
@@ -62,7 +65,13 @@ class Child:
             pass
         os.close(self._pidfd)
         self._errors.close()
+        self._clear()
         return code, self._told(code)
+
+    def _clear(self) -> None:
+        """A worker that was killed leaves its folder, and an instance has little room for these."""
+        for left in glob.glob(os.path.join(tempfile.gettempdir(), f"nearpath-worker-{self._process.pid}-*")):
+            shutil.rmtree(left, ignore_errors=True)
 
     def _tell(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):

@@ -63,7 +63,7 @@ def run(orders: bytes, left: Callable[[], float] | None = None) -> int:
     `left` says how many seconds the place still gives it. Ends the whole process where the job is gone while user code runs: give
     each worker a process of its own.
     """
-    folder = tempfile.mkdtemp(prefix="nearpath-worker-")
+    folder = tempfile.mkdtemp(prefix=f"nearpath-worker-{os.getpid()}-")
     _folders.append(folder)
     control = Control(Orders.read(orders), left)
     try:

@@ -5,6 +5,7 @@ import os
 import pathlib
 import signal
 import sys
+import tempfile
 
 asked = json.load(sys.stdin)["code"]["arguments"]
 print("about to", asked["do"], file=sys.stderr, flush=True)
@@ -16,6 +17,9 @@ if asked["do"] == "leave":  # somebody who would go on
         signal.pause()
     pathlib.Path(asked["file"]).write_text(str(child))
     signal.pause()
+if asked["do"] == "litter":
+    print(tempfile.mkdtemp(prefix=f"nearpath-worker-{os.getpid()}-"), file=sys.stderr)
+    os.kill(os.getpid(), signal.SIGKILL)
 if asked["do"] == "chatter":
     for line in range(100_000):
         print("line", line, file=sys.stderr)

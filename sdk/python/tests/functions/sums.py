@@ -6,18 +6,21 @@ import time
 from nearpath import dataflow as flow
 
 
-def job(count=4000, keys=50, workers=3, gate=None, pause=0):
-    """The source is the leader's own. With `gate` it waits in the middle, once, until that file has gone; `pause`: seconds for each item."""
-    pairs = flow.source(numbers(count, gate, pause), name="numbers", resumes=True).on("here") >> flow.map(remainder(keys), workers=workers)
+def job(count=4000, keys=50, workers=3, gate=None, pause=0, slow=None):
+    """The source is the leader's own. With `gate` it waits in the middle, once, until that file has gone; `pause`: seconds for each
+    item, with `slow` as long as that file is there."""
+    make = numbers(count, gate, pause, slow)
+    pairs = flow.source(make, name="numbers", resumes=True).on("here") >> flow.map(remainder(keys), workers=workers)
     return pairs >> flow.reduce_by_key(int.__add__, workers=workers) >> flow.collect()
 
 
-def numbers(count, gate, pause):
+def numbers(count, gate, pause, slow):
     def make(number, of, done):
         for value in range(number, count, of)[done:]:
             if gate and value == count // 2:
                 wait_at(gate)
-            time.sleep(pause)
+            if pause and (slow is None or os.path.exists(slow)):
+                time.sleep(pause)
             yield value
 
     return make
