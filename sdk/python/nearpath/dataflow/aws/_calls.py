@@ -26,7 +26,7 @@ class Waits:
 
     def next(self, asked: str | None = None, draw: float | None = None) -> float | None:
         """None when it is enough. `asked` is the answer's Retry-After; `draw`, from 0 to 1, keeps workers from coming back all at once."""
-        bound = min(LONGEST, FIRST * 2**self.tries)
+        bound = min(LONGEST, FIRST * (1 << self.tries))
         wait = bound * (0.5 + 0.5 * (random.random() if draw is None else draw))
         if asked and asked.isdecimal():
             wait = max(wait, float(asked))

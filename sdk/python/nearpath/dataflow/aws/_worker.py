@@ -1,5 +1,6 @@
 """A worker's process: `python -m nearpath.dataflow.aws._worker UNTIL`, with orders on stdin, until that time of the monotonic clock."""
 
+import os
 import sys
 import time
 
@@ -12,4 +13,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stdout.flush(), sys.stderr.flush()
+    os._exit(code)  # threads of the worker's code do not hold it up
