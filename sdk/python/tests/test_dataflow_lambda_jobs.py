@@ -1,0 +1,143 @@
+"""Whole jobs on Lambda's stand-in, behind a real rendezvous: what they make is exact, whatever happens to environments."""
+
+import importlib
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import threading
+import unittest
+
+from lambdas import Door, OnLambda, until
+from surroundings import DEADLINE, skip
+
+from nearpath import dataflow as flow
+
+GUIDE = pathlib.Path(__file__).resolve().parents[3] / "docs" / "guide" / "dataflow-lambda.md"
+HELD = """
+import socket
+
+from nearpath import dataflow as flow
+
+COUNT, KEYS = 20_000, 100
+
+def hold(door):
+    with socket.create_connection(("127.0.0.1", door)) as line:
+        line.sendall(b"here")
+        line.recv(2)
+
+def numbers(number, of, door):
+    for at in range(number, COUNT, of):
+        if at == COUNT // 2:
+            hold(door)
+        yield at
+
+def pair(number):
+    return number % KEYS, number
+
+def job(door):
+    source = flow.source(lambda number, of: numbers(number, of, door), workers=2, name="numbers")
+    return source >> flow.map(pair, workers=2, name="pair") >> flow.reduce_by_key(int.__add__, workers=2, name="sum") >> flow.collect()
+
+def wrong(number):
+    if number == 700:
+        print("this is what it prints")
+        raise LookupError("no such number")
+    return number
+
+def failing():
+    return flow.source(lambda number, of: range(1000), name="numbers") >> flow.map(wrong, workers=2, name="wrong") >> flow.collect()
+"""
+
+
+def sums(count=20_000, keys=100):
+    return {key: sum(range(key, count, keys)) for key in range(keys)}
+
+
+def program():
+    """nearpath itself, beside the program that NEARPATH_TEST_DOMAIN names."""
+    path = pathlib.Path(os.environ.get("NEARPATH_TEST_DOMAIN", "")).parent.parent / "nearpath"
+    return path if path.exists() else skip("jobs on Lambda need nearpath: cargo build -p nearpath-cli")
+
+
+class Jobs(OnLambda):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        from nearpath.dataflow.aws import _package
+
+        cls.key = str(cls.folder / "rendezvous.key")
+        cls.rendezvous = cls.meet()
+        guide = re.search(r"```python\n(.*?)```", GUIDE.read_text(), re.S)[1]
+        for name, text in ("wordcount", guide), ("held", HELD), ("forgotten", "def job():\n    pass\n"):
+            (cls.folder / f"{name}.py").write_text(text)
+        sys.path.insert(0, str(cls.folder))
+        cls.addClassCleanup(sys.path.remove, str(cls.folder))
+        code = [cls.folder / "wordcount.py", cls.folder / "held.py"]
+        cls.zip = _package.make(cls.folder / "jobs.zip", code, _package.Target()).path
+
+    @classmethod
+    def meet(cls):
+        ports = [word for name in ("listen", "observe", "admin-listen") for word in (f"--{name}", "127.0.0.1:0")]
+        server = subprocess.Popen([program(), "rendezvous", *ports, "--key", cls.key, "--json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        cls.addClassCleanup(server.stdout.close)
+        cls.addClassCleanup(server.wait, DEADLINE)
+        cls.addClassCleanup(server.kill)
+        return json.loads(server.stdout.readline())["rendezvous"]
+
+    def run_job(self, name, module, job="job", **said):
+        """On a function of that name."""
+        made = getattr(importlib.import_module(module), job)
+        return flow.run(made, on=self.place(name), rendezvous=self.rendezvous, key=self.key, progress=False, **said)
+
+    def busy(self, name):
+        return [environment for environment in self.lambdas.environments(name) if environment["busy"]]
+
+
+class Whole(Jobs):
+    def test_the_guides_job(self):
+        self.lambdas.create("wordcount", self.zip, timeout=50)
+        job = self.run_job("wordcount", "wordcount")
+        self.assertEqual(dict(job.results), {"one": 14400, "two": 6400, "three": 6400, "four": 6400, "five": 6400})
+        self.assertEqual(job.report.restarts, [])
+        self.assertEqual(len(self.lambdas.environments("wordcount")), 6)
+        until(lambda: not self.busy("wordcount"))  # nobody works, and is paid, for a job that is through
+
+    def test_an_environment_that_is_killed_is_replaced_and_the_result_exact(self):
+        self.lambdas.create("killed", self.zip, timeout=50)
+        door = Door()
+        self.addCleanup(door.socket.close)
+        threading.Thread(target=self.kill_once, args=(door,), daemon=True).start()
+        job = self.run_job("killed", "held", arguments={"door": door.port})
+        self.assertEqual(dict(job.results), sums())
+        self.assertEqual(len(job.report.restarts), 1, job.report)
+
+    def kill_once(self, door):
+        """In mid-stream; then nothing holds the job any more."""
+        line = door.come()
+        os.kill(self.busy("killed")[0]["pid"], signal.SIGKILL)
+        line.close()
+        while True:
+            door.go(door.come())
+
+    def test_what_a_workers_code_raises_is_told_and_what_it_prints_is_in_the_log(self):
+        self.lambdas.create("failing", self.zip, timeout=50)
+        with self.assertRaisesRegex(flow.JobFailed, "LookupError: no such number") as raised:
+            self.run_job("failing", "held", "failing")
+        self.assertRegex(raised.exception.worker, r"wrong\.\d")
+        self.assertIn("this is what it prints", self.lambdas.written())
+        until(lambda: not self.busy("failing"))
+
+    def test_a_module_that_was_not_packed_is_told(self):
+        self.lambdas.create("forgotten", self.zip, timeout=50)
+        sys.modules.pop("forgotten", None)
+        (self.folder / "forgotten.py").write_text((self.folder / "wordcount.py").read_text())
+        with self.assertRaisesRegex(flow.JobFailed, "cannot import forgotten"):
+            self.run_job("forgotten", "forgotten")
+
+
+if __name__ == "__main__":
+    unittest.main()
