@@ -289,6 +289,15 @@ class TheHandler(OnLambda):
         until(lambda: state(environment["pid"]) == "T")
         self.assertEqual(self.ask(name, "print('awake')"), ("", ["awake"]))
 
+    def test_other_code_is_taken_by_new_environments(self):
+        name = self.function()
+        self.ask(name, "")
+        client = self.lambdas.client()
+        self.addCleanup(client.close)
+        client.update_function_code(FunctionName=name, ZipFile=zipped(self.folder, functions="def scripted(event, context):\n    return 7\n").read_bytes())
+        self.assertEqual(client.invoke(FunctionName=name, Payload=orders())["Payload"].read(), b"7")
+        self.assertEqual([one["invocations"] for one in self.lambdas.environments(name)], [1])
+
     def test_what_are_no_orders_is_refused(self):
         client = self.lambdas.client()
         self.addCleanup(client.close)
@@ -333,7 +342,9 @@ class ThePackage(unittest.TestCase):
         with mock.patch.object(self.package, "DIRECT", 1000):
             from nearpath.dataflow.aws import __main__ as main
 
-            self.assertIn("--code S3Bucket=BUCKET,S3Key=out.zip", main.advice(self.make(), self.package.Target()))
+            advice = main.advice(self.make(), self.package.Target())
+        self.assertIn("--code S3Bucket=BUCKET,S3Key=out.zip", advice)
+        self.assertIn("--s3-bucket BUCKET --s3-key out.zip", advice)
 
     def test_requirements_are_in_it(self):
         self.wheel("tiny", {"tiny.py": "x = 1\n"})

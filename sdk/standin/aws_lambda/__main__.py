@@ -2,6 +2,7 @@
 
     POST   /2015-03-31/functions                       CreateFunction, from a zip
     GET    /2015-03-31/functions/NAME[/configuration]  GetFunction, GetFunctionConfiguration
+    PUT    /2015-03-31/functions/NAME/code             UpdateFunctionCode
     DELETE /2015-03-31/functions/NAME                  DeleteFunction
     POST   /2015-03-31/functions/NAME/invocations      Invoke: RequestResponse, Event (without its retries), DryRun
     PUT    /2017-10-31/functions/NAME/concurrency      PutFunctionConcurrency
@@ -85,6 +86,10 @@ class Requests(http.server.BaseHTTPRequestHandler):
                 self.tell(200, {"Configuration": self.allowed("GetFunction", name, region).configuration()})
             case ["GET", "2015-03-31", "functions", name, "configuration"]:
                 self.tell(200, self.allowed("GetFunctionConfiguration", name, region).configuration())
+            case ["PUT", "2015-03-31", "functions", name, "code"]:
+                function = self.allowed("UpdateFunctionCode", name, region)
+                function.update(json.loads(body))
+                self.tell(200, function.configuration())
             case ["DELETE", "2015-03-31", "functions", name]:
                 self.cloud.remove(self.allowed("DeleteFunction", name, region).name)
                 self.answer(204, b"", {})

@@ -3,9 +3,6 @@
 import base64
 import hashlib
 import io
-import os
-import pathlib
-import shutil
 import sys
 import tempfile
 import threading
@@ -28,31 +25,40 @@ class Refusal(Exception):
         self.status, self.kind, self.fields = status, kind, {"Type": "User" if status < 500 else "Service", "message": message, **fields}
 
 
+def unzip(content, folder):
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            if sum(entry.file_size for entry in archive.infolist()) > UNZIPPED:
+                raise Refusal(400, "InvalidParameterValueException", f"Unzipped size must be smaller than {UNZIPPED} bytes")
+            archive.extractall(folder)
+    except zipfile.BadZipFile:
+        message = "Could not unzip uploaded file. Please check your file, then try to upload again."
+        raise Refusal(400, "InvalidParameterValueException", message) from None
+
+
 class Function:
     def __init__(self, asked, region, log):
         self.asked, self.region, self.log = asked, region, log
         self.name = asked["FunctionName"]
         self.arn = f"arn:aws:lambda:{region}:{ACCOUNT}:function:{self.name}"
         self.timeout, self.memory = asked.get("Timeout", 3), asked.get("MemorySize", 128)
-        self.folder = tempfile.mkdtemp(prefix="lambda-")
+        self.place = tempfile.TemporaryDirectory(prefix="lambda-")
         self.concurrency = None
         self._lock, self._idle, self._all = threading.Lock(), [], {}
-        try:
-            self._unzip(base64.b64decode(asked["Code"]["ZipFile"]))
-        except BaseException:
-            shutil.rmtree(self.folder)
-            raise
+        self.update(asked["Code"])
 
-    def _unzip(self, content):
-        self.digest = base64.b64encode(hashlib.sha256(content).digest()).decode()
-        self.size = len(content)
-        try:
-            with zipfile.ZipFile(io.BytesIO(content)) as archive:
-                if sum(entry.file_size for entry in archive.infolist()) > UNZIPPED:
-                    raise Refusal(400, "InvalidParameterValueException", f"Unzipped size must be smaller than {UNZIPPED} bytes")
-                archive.extractall(self.folder)
-        except zipfile.BadZipFile:
-            raise Refusal(400, "InvalidParameterValueException", "Could not unzip uploaded file. Please check your file, then try to upload again.") from None
+    def update(self, code):
+        """Other code. Environments that are at work end with what they do; no worker comes to them any more."""
+        content = base64.b64decode(code["ZipFile"])
+        folder = tempfile.mkdtemp(dir=self.place.name)
+        unzip(content, folder)
+        with self._lock:
+            self.size, self.digest = len(content), base64.b64encode(hashlib.sha256(content).digest()).decode()
+            self.folder = folder
+            for environment in self._idle:
+                environment.kill()
+                del self._all[environment.name]
+            self._idle.clear()
 
     def configuration(self):
         return {
@@ -101,7 +107,9 @@ class Function:
             name = uuid.uuid4().hex
             self._all[name] = None  # it counts from now on
         try:
-            self._all[name] = Environment(name, lambda api: sandbox(self.folder, self._variables(name, api)), runtime_api.serve, self.log)
+            folder = self.folder
+            self._all[name] = Environment(name, lambda api: sandbox(folder, self._variables(name, api)), runtime_api.serve, self.log)
+            self._all[name].folder = folder
             return self._all[name]
         except BaseException:
             del self._all[name]
@@ -109,7 +117,7 @@ class Function:
 
     def _give_back(self, environment, is_good):
         with self._lock:
-            if is_good:
+            if is_good and environment.folder == self.folder:
                 self._idle.append(environment)
             else:
                 environment.kill()
@@ -165,4 +173,4 @@ class Function:
             environment.kill()
         for environment in there:
             environment.process.wait()
-        shutil.rmtree(self.folder)
+        self.place.cleanup()

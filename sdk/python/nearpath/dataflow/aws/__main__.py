@@ -40,25 +40,22 @@ def main() -> int:
 
 def advice(package: _package.Package, target: _package.Target) -> str:
     """How to make a function of it."""
-    name = package.path.stem
-    upload, code = [], f"--zip-file fileb://{package.path}"
+    name = shlex.quote(package.path.stem)
+    before, code, other_code = "", f"--zip-file fileb://{package.path}", f"--zip-file fileb://{package.path}"
     if not package.is_direct:
-        upload = [f"# More than {_package.DIRECT >> 20} MB go over a bucket of yours:", f"aws s3 cp {shlex.quote(str(package.path))} s3://BUCKET/{name}.zip", ""]
-        code = f"--code S3Bucket=BUCKET,S3Key={name}.zip"
-    return "\n".join(
-        [
-            *upload,
-            f"aws lambda create-function --function-name {shlex.quote(name)} --runtime python{target.python} \\",
-            f"  --architectures {target.architecture} --handler {HANDLER} --timeout {SECONDS} --memory-size {MEMORY} \\",
-            f"  --role ROLE-ARN {code}",
-            "",
-            "ROLE-ARN is a role that Lambda may take, with the policy AWSLambdaBasicExecutionRole (logs), and with s3:GetObject, s3:PutObject,",
-            "s3:ListBucket and s3:DeleteObject on the bucket of the job's checkpoints, if it has one.",
-            "Who runs the job needs lambda:InvokeFunction and lambda:GetFunctionConfiguration.",
-            "No VPC is needed: outside of one the function reaches the rendezvous over the internet. In one, its subnets need a way there (a NAT",
-            "gateway, or a rendezvous in the VPC).",
-        ]
-    )
+        before = f"# More than {_package.DIRECT >> 20} MB go over a bucket of yours:\naws s3 cp {package.path} s3://BUCKET/{name}.zip\n\n"
+        code, other_code = f"--code S3Bucket=BUCKET,S3Key={name}.zip", f"--s3-bucket BUCKET --s3-key {name}.zip"
+    return f"""{before}aws lambda create-function --function-name {name} --runtime python{target.python} \\
+  --architectures {target.architecture} --handler {HANDLER} --timeout {SECONDS} --memory-size {MEMORY} \\
+  --role ROLE-ARN {code}
+
+With other code, later: aws lambda update-function-code --function-name {name} {other_code}
+
+ROLE-ARN is a role that Lambda may take, with the policy AWSLambdaBasicExecutionRole (logs), and with s3:GetObject, s3:PutObject,
+s3:ListBucket and s3:DeleteObject on the bucket of the job's checkpoints, if it has one.
+Who runs the job needs lambda:InvokeFunction and lambda:GetFunctionConfiguration.
+No VPC is needed: outside of one the function reaches the rendezvous over the internet. In one, its subnets need a way there (a NAT
+gateway, or a rendezvous in the VPC)."""
 
 
 if __name__ == "__main__":
