@@ -1,10 +1,12 @@
 """A Lambda for tests: the stand-in as a process, functions of a module of theirs, and doors where they wait."""
 
 import contextlib
+import importlib
 import json
 import os
 import pathlib
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -23,9 +25,8 @@ ROLE = "arn:aws:iam::123456789012:role/worker"
 def need():
     """What the stand-in is made of, or the test is skipped."""
     try:
-        import awslambdaric  # noqa: F401
-        import boto3  # noqa: F401
-        import elftools  # noqa: F401
+        for name in ("awslambdaric", "boto3", "elftools"):
+            importlib.import_module(name)
     except ImportError as missing:
         skip(f"workers on Lambda: needs the packages of sdk/python/tests/requirements.txt ({missing})")
     probe = ["bwrap", "--unshare-pid", "--ro-bind", "/", "/", "--proc", "/proc", "true"]
@@ -41,7 +42,10 @@ class Lambdas:
     def __init__(self, *arguments):
         self.log = tempfile.NamedTemporaryFile()
         self.process = subprocess.Popen(
-            [sys.executable, str(STANDIN), "--log", self.log.name, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, str(STANDIN), "--log", self.log.name, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         said = dict(word.split("=", 1) for word in self.process.stdout.readline().split()[1:])
         self.environment = said
@@ -52,14 +56,25 @@ class Lambdas:
         import boto3
         from botocore.config import Config
 
-        keys = {"aws_access_key_id": self.environment["AWS_ACCESS_KEY_ID"], "aws_secret_access_key": self.environment["AWS_SECRET_ACCESS_KEY"]}
+        keys = {
+            "aws_access_key_id": self.environment["AWS_ACCESS_KEY_ID"],
+            "aws_secret_access_key": self.environment["AWS_SECRET_ACCESS_KEY"],
+        }
         config = Config(**{"retries": {"total_max_attempts": 1}, "read_timeout": 1000, **settings})
         return boto3.client("lambda", endpoint_url=self.url, region_name="eu-central-1", config=config, **keys)
 
     def create(self, name, zipped, handler="nearpath.dataflow.aws.handler", timeout=30, concurrency=None, **variables):
         client = self.client()
         code, environment = {"ZipFile": pathlib.Path(zipped).read_bytes()}, {"Variables": variables}
-        client.create_function(FunctionName=name, Runtime="python3.13", Role=ROLE, Handler=handler, Code=code, Timeout=timeout, Environment=environment)
+        client.create_function(
+            FunctionName=name,
+            Runtime="python3.13",
+            Role=ROLE,
+            Handler=handler,
+            Code=code,
+            Timeout=timeout,
+            Environment=environment,
+        )
         if concurrency is not None:
             client.put_function_concurrency(FunctionName=name, ReservedConcurrentExecutions=concurrency)
         client.close()
@@ -132,8 +147,6 @@ class OnLambda(unittest.TestCase):
         os.environ.update(cls.lambdas.environment)
 
     def setUp(self):
-        import signal
-
         signal.alarm(DEADLINE)
         self.addCleanup(signal.alarm, 0)
 

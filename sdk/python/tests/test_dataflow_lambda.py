@@ -131,7 +131,9 @@ class ThePlace(OnLambda):
             self.door.go(self.door.come())
             self.assertEqual((self.end(first), self.end(second)), ("", ""))
         self.assertEqual(len(said.output), 1)
-        self.assertRegex(said.output[0], "ReservedFunctionConcurrentInvocationLimitExceeded.*have the limit raised, or use fewer workers")
+        self.assertRegex(
+            said.output[0], "ReservedFunctionConcurrentInvocationLimitExceeded.*have the limit raised, or use fewer workers"
+        )
 
     def test_a_start_is_not_tried_for_ever(self):
         with self.assertLogs("nearpath.dataflow", "WARNING"):
@@ -169,7 +171,10 @@ class ThePlace(OnLambda):
         self.assertEqual(self.end(self.place("well", client=client).start("map.0", orders())), "")
 
     def test_a_client_that_tries_again_or_hangs_up_is_refused(self):
-        for settings, why in ({"retries": {"max_attempts": 3}}, "starts workers twice"), ({"read_timeout": 5}, "hangs up after 5 s"):
+        for settings, why in ({"retries": {"max_attempts": 3}}, "starts workers twice"), (
+            {"read_timeout": 5},
+            "hangs up after 5 s",
+        ):
             client = self.lambdas.client(**settings)
             self.addCleanup(client.close)
             with self.assertRaisesRegex(ValueError, why):
@@ -294,7 +299,9 @@ class TheHandler(OnLambda):
         self.ask(name, "")
         client = self.lambdas.client()
         self.addCleanup(client.close)
-        client.update_function_code(FunctionName=name, ZipFile=zipped(self.folder, functions="def scripted(event, context):\n    return 7\n").read_bytes())
+        client.update_function_code(
+            FunctionName=name, ZipFile=zipped(self.folder, functions="def scripted(event, context):\n    return 7\n").read_bytes()
+        )
         self.assertEqual(client.invoke(FunctionName=name, Payload=orders())["Payload"].read(), b"7")
         self.assertEqual([one["invocations"] for one in self.lambdas.environments(name)], [1])
 
@@ -313,7 +320,9 @@ class ThePackage(unittest.TestCase):
         self.package = _package
         self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
         self.code = self.folder / "words.py"
-        self.code.write_text("from nearpath import dataflow as flow\n\ndef job():\n    return flow.source(lambda n, of: 'a b a'.split()) >> flow.collect()\n")
+        self.code.write_text(
+            "from nearpath import dataflow as flow\n\ndef job():\n    return flow.source(lambda n, of: 'a b a'.split()) >> flow.collect()\n"
+        )
 
     def make(self, name="out.zip", code=None, **said):
         target = said.pop("target", self.package.Target())
@@ -334,7 +343,16 @@ class ThePackage(unittest.TestCase):
         self.assertEqual((done.stdout, done.stderr), ("['a', 'b', 'a']\n", ""))
 
     def test_a_function_is_made_as_the_program_says(self):
-        program = [sys.executable, "-m", "nearpath.dataflow.aws", "package", "--code", str(self.code), "--out", str(self.folder / "words.zip")]
+        program = [
+            sys.executable,
+            "-m",
+            "nearpath.dataflow.aws",
+            "package",
+            "--code",
+            str(self.code),
+            "--out",
+            str(self.folder / "words.zip"),
+        ]
         done = subprocess.run(program, capture_output=True, text=True, check=True)
         self.assertIn("aws lambda create-function --function-name words --runtime python3.13", done.stdout)
         self.assertIn("--handler nearpath.dataflow.aws.handler --timeout 900", done.stdout)
@@ -357,15 +375,22 @@ class ThePackage(unittest.TestCase):
         for said, why in (
             ({"code": [self.folder / "nothing.py"]}, "there is no .*nothing.py"),
             ({"code": [self.code, self.code]}, "two things are called words.py"),
-            ({"target": self.package.Target(architecture="arm64" if os.uname().machine == "x86_64" else "x86_64")}, "_nearpath.abi3.so is for"),
+            (
+                {"target": self.package.Target(architecture="arm64" if os.uname().machine == "x86_64" else "x86_64")},
+                "_nearpath.abi3.so is for",
+            ),
             ({"requirements": self.asking("nobody")}, "pip finds no wheels for .*nobody"),
             ({"requirements": self.asking("nearpath")}, "every package has: leave it out"),
         ):
             with self.assertRaisesRegex(self.package.PackageError, f"(?s){why}"):
                 self.make(**said)
-        with mock.patch.object(self.package, "UNZIPPED", 1000), self.assertRaisesRegex(self.package.PackageError, r"Lambda takes 0: the largest are nearpath"):
+        with mock.patch.object(self.package, "UNZIPPED", 1000), self.assertRaisesRegex(
+            self.package.PackageError, r"Lambda takes 0: the largest are nearpath"
+        ):
             self.make()
-        with mock.patch.dict(self.package.GLIBC, {"3.13": (2, 1)}), self.assertRaisesRegex(self.package.PackageError, r"_nearpath.abi3.so needs glibc 2\.\d+, and this runtime has 2\.1"):
+        with mock.patch.dict(self.package.GLIBC, {"3.13": (2, 1)}), self.assertRaisesRegex(
+            self.package.PackageError, r"_nearpath.abi3.so needs glibc 2\.\d+, and this runtime has 2\.1"
+        ):
             self.make()
 
     def test_what_native_code_needs(self):
@@ -377,7 +402,9 @@ class ThePackage(unittest.TestCase):
         self.assertEqual(native.machine, {"x86_64": "x86_64", "aarch64": "arm64"}[os.uname().machine])
         self.assertTrue((2, 0) < native.glibc <= newest, native)
         self.assertIsNone(_elf.read(io.BytesIO(b"#!/bin/sh")))
-        self.assertEqual(_elf.wrong("x.so", _elf.Native("arm64", (2, 17), True), "arm64", (2, 34)), "x.so is for musl, and Lambda has glibc")
+        self.assertEqual(
+            _elf.wrong("x.so", _elf.Native("arm64", (2, 17), True), "arm64", (2, 34)), "x.so is for musl, and Lambda has glibc"
+        )
 
     def wheel(self, name, files):
         about = {f"{name}-1.0.dist-info/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n"}
@@ -386,7 +413,9 @@ class ThePackage(unittest.TestCase):
         with zipfile.ZipFile(self.folder / f"{name}-1.0-py3-none-any.whl", "w") as archive:
             for path, text in files.items():
                 archive.writestr(path, text)
-            archive.writestr(f"{name}-1.0.dist-info/RECORD", "".join(f"{path},,\n" for path in [*files, f"{name}-1.0.dist-info/RECORD"]))
+            archive.writestr(
+                f"{name}-1.0.dist-info/RECORD", "".join(f"{path},,\n" for path in [*files, f"{name}-1.0.dist-info/RECORD"])
+            )
 
     def asking(self, name):
         path = self.folder / f"{name}.txt"

@@ -82,7 +82,9 @@ class Jobs(OnLambda):
     @classmethod
     def meet(cls):
         ports = [word for name in ("listen", "observe", "admin-listen") for word in (f"--{name}", "127.0.0.1:0")]
-        server = subprocess.Popen([program(), "rendezvous", *ports, "--key", cls.key, "--json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        server = subprocess.Popen(
+            [program(), "rendezvous", *ports, "--key", cls.key, "--json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
         cls.addClassCleanup(server.stdout.close)
         cls.addClassCleanup(server.wait, DEADLINE)
         cls.addClassCleanup(server.kill)

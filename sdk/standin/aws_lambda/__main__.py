@@ -47,7 +47,9 @@ class Cloud:
         """By name or ARN."""
         plain = name.rpartition(":function:")[2].partition(":")[0]
         if plain not in self.functions:
-            raise Refusal(404, "ResourceNotFoundException", f"Function not found: arn:aws:lambda:{region}:{ACCOUNT}:function:{plain}")
+            raise Refusal(
+                404, "ResourceNotFoundException", f"Function not found: arn:aws:lambda:{region}:{ACCOUNT}:function:{plain}"
+            )
         return self.functions[plain]
 
     def remove(self, name):
@@ -63,7 +65,13 @@ class Requests(http.server.BaseHTTPRequestHandler):
         length = int(self.headers.get("Content-Length") or 0)
         if length > UPLOAD:
             self.close_connection = True
-            return self.refuse(Refusal(413, "RequestEntityTooLargeException", f"Request must be smaller than {UPLOAD} bytes for the CreateFunction operation"))
+            return self.refuse(
+                Refusal(
+                    413,
+                    "RequestEntityTooLargeException",
+                    f"Request must be smaller than {UPLOAD} bytes for the CreateFunction operation",
+                )
+            )
         body = self.rfile.read(length)
         try:
             self.act(urllib.parse.urlsplit(self.path), body)
@@ -78,7 +86,9 @@ class Requests(http.server.BaseHTTPRequestHandler):
             return self.tell(200, {name: function.environments() for name, function in self.cloud.functions.items()})
         region = signature.region(self.command, f"http://{self.headers['Host']}{self.path}", self.headers, body)
         if region is None:
-            raise Refusal(403, "InvalidSignatureException", "The request signature we calculated does not match the signature you provided.")
+            raise Refusal(
+                403, "InvalidSignatureException", "The request signature we calculated does not match the signature you provided."
+            )
         match [self.command, *parts]:
             case ["POST", "2015-03-31", "functions"]:
                 self.tell(201, self.cloud.create(json.loads(body), region).configuration())
@@ -105,7 +115,9 @@ class Requests(http.server.BaseHTTPRequestHandler):
     def allowed(self, action, name, region):
         if action in self.cloud.denied:
             who = f"arn:aws:iam::{ACCOUNT}:user/standin"
-            raise Refusal(403, "AccessDeniedException", f"User: {who} is not authorized to perform: lambda:{action} on resource: {name}")
+            raise Refusal(
+                403, "AccessDeniedException", f"User: {who} is not authorized to perform: lambda:{action} on resource: {name}"
+            )
         return self.cloud.find(name, region)
 
     def invoke(self, function, payload):
@@ -157,12 +169,20 @@ def main():
     parser = argparse.ArgumentParser(prog="aws_lambda", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--port", type=int, default=0, help="on 127.0.0.1; a free one")
     parser.add_argument("--log", type=argparse.FileType("ab"), default=sys.stderr.buffer, help="where functions' logs go; stderr")
-    parser.add_argument("--deny", action="append", default=[], metavar="ACTION", help="an action that IAM does not allow, GetFunctionConfiguration for example")
+    parser.add_argument(
+        "--deny",
+        action="append",
+        default=[],
+        metavar="ACTION",
+        help="an action that IAM does not allow, GetFunctionConfiguration for example",
+    )
     asked = parser.parse_args()
     Requests.cloud = Cloud(asked.log, set(asked.deny))
     with Server(("127.0.0.1", asked.port), Requests) as server:
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True).start()
-        print(f"export AWS_ENDPOINT_URL_LAMBDA=http://127.0.0.1:{server.server_address[1]} AWS_DEFAULT_REGION=eu-central-1", end=" ")
+        print(
+            f"export AWS_ENDPOINT_URL_LAMBDA=http://127.0.0.1:{server.server_address[1]} AWS_DEFAULT_REGION=eu-central-1", end=" "
+        )
         print(f"AWS_ACCESS_KEY_ID={signature.KEY} AWS_SECRET_ACCESS_KEY={signature.SECRET}", flush=True)
         try:
             sys.stdin.read()

@@ -11,7 +11,8 @@ import uuid
 import zipfile
 
 import runtime_api
-from environment import Environment, Invocation, sandbox
+from environment import Environment, Invocation
+from sandbox import sandbox
 
 ACCOUNT = "123456789012"
 UNZIPPED = 250 << 20
@@ -22,7 +23,11 @@ class Refusal(Exception):
 
     def __init__(self, status, kind, message, **fields):
         super().__init__(message)
-        self.status, self.kind, self.fields = status, kind, {"Type": "User" if status < 500 else "Service", "message": message, **fields}
+        self.status, self.kind, self.fields = (
+            status,
+            kind,
+            {"Type": "User" if status < 500 else "Service", "message": message, **fields},
+        )
 
 
 def unzip(content, folder):
@@ -108,7 +113,9 @@ class Function:
             self._all[name] = None  # it counts from now on
         try:
             folder = self.folder
-            self._all[name] = Environment(name, lambda api: sandbox(folder, self._variables(name, api)), runtime_api.serve, self.log)
+            self._all[name] = Environment(
+                name, lambda api: sandbox(folder, self._variables(name, api)), runtime_api.serve, self.log
+            )
             self._all[name].folder = folder
             return self._all[name]
         except BaseException:
@@ -163,7 +170,8 @@ class Function:
         with self._lock:
             there = [environment for environment in self._all.values() if environment is not None]
             return [
-                {"id": one.name, "pid": one.process.pid, "invocations": one.invocations, "busy": one not in self._idle} for one in there
+                {"id": one.name, "pid": one.process.pid, "invocations": one.invocations, "busy": one not in self._idle}
+                for one in there
             ]
 
     def remove(self):

@@ -1,9 +1,9 @@
 """Lambda's Runtime API, as the runtime interface client asks it: one server for each environment.
 
-    GET  /2018-06-01/runtime/invocation/next              the next invocation, when there is one
-    POST /2018-06-01/runtime/invocation/ID/response       what the handler returned
-    POST /2018-06-01/runtime/invocation/ID/error          what it raised
-    POST /2018-06-01/runtime/init/error                   why there is no handler
+GET  /2018-06-01/runtime/invocation/next              the next invocation, when there is one
+POST /2018-06-01/runtime/invocation/ID/response       what the handler returned
+POST /2018-06-01/runtime/invocation/ID/error          what it raised
+POST /2018-06-01/runtime/init/error                   why there is no handler
 """
 
 import http.server
@@ -72,7 +72,10 @@ class Requests(http.server.BaseHTTPRequestHandler):
         if current.id != request_id:
             return self.answer(400, b'{"errorType": "InvalidRequestID"}')
         if len(body) > LARGEST:
-            kind, message = "Function.ResponseSizeTooLarge", f"Response payload size exceeded maximum allowed payload size ({LARGEST} bytes)."
+            kind, message = (
+                "Function.ResponseSizeTooLarge",
+                f"Response payload size exceeded maximum allowed payload size ({LARGEST} bytes).",
+            )
             current.end(Outcome(error_body(kind, message), "Unhandled"))
             return self.answer(413)
         current.end(Outcome(body, error))

@@ -7,7 +7,9 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
 KEY = SECRET = "standin"
-FORM = re.compile(r"AWS4-HMAC-SHA256 Credential=([^/]+)/(\d{8})/([^/]+)/lambda/aws4_request, ?SignedHeaders=([^,]+), ?Signature=([0-9a-f]{64})")
+FORM = re.compile(
+    r"AWS4-HMAC-SHA256 Credential=([^/]+)/(\d{8})/([^/]+)/lambda/aws4_request, ?SignedHeaders=([^,]+), ?Signature=([0-9a-f]{64})"
+)
 
 
 def region(method, url, headers, body):

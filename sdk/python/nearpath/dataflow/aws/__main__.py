@@ -17,9 +17,18 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m nearpath.dataflow.aws", description=__doc__)
     package = parser.add_subparsers(required=True).add_parser("package", help="makes the zip of a function that runs workers")
     add = package.add_argument
-    add("--code", action="append", required=True, type=pathlib.Path, metavar="PATH", help="a module's file or a package's folder; again for more")
+    add(
+        "--code",
+        action="append",
+        required=True,
+        type=pathlib.Path,
+        metavar="PATH",
+        help="a module's file or a package's folder; again for more",
+    )
     add("--out", required=True, type=pathlib.Path, metavar="FILE.zip", help="the zip to write; the function is called like it")
-    add("--requirements", type=pathlib.Path, metavar="FILE", help="what pip installs into it, as wheels for the function's system")
+    add(
+        "--requirements", type=pathlib.Path, metavar="FILE", help="what pip installs into it, as wheels for the function's system"
+    )
     add("--python-version", default="3.13", choices=list(_package.GLIBC), help="the function's Python (3.13)")
     add("--platform", default="x86_64", choices=list(_package.ARCHITECTURES), help="the function's architecture (x86_64)")
     add("--wheel", type=pathlib.Path, metavar="FILE.whl", help="nearpath for that architecture; without it, what this Python has")
@@ -34,7 +43,9 @@ def main() -> int:
     except (_package.PackageError, ImportError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    print(f"{package.path}: {package.zipped / 2**20:.1f} MB, {package.unzipped / 2**20:.1f} MB unzipped\n\n{advice(package, target)}")
+    print(
+        f"{package.path}: {package.zipped / 2**20:.1f} MB, {package.unzipped / 2**20:.1f} MB unzipped\n\n{advice(package, target)}"
+    )
     return 0
 
 

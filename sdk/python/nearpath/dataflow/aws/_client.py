@@ -28,6 +28,10 @@ def check(client: Any, limit: float) -> None:
     settings = client.meta.config
     attempts = (settings.retries or {}).get("total_max_attempts")
     if attempts != 1:
-        raise ValueError("the client tries again by itself, which starts workers twice: give it Config(retries={'total_max_attempts': 1})")
+        raise ValueError(
+            "the client tries again by itself, which starts workers twice: give it Config(retries={'total_max_attempts': 1})"
+        )
     if settings.read_timeout is not None and settings.read_timeout < limit:
-        raise ValueError(f"the client hangs up after {settings.read_timeout} s: give it Config(read_timeout={limit + BESIDE:.0f})")
+        raise ValueError(
+            f"the client hangs up after {settings.read_timeout} s: give it Config(read_timeout={limit + BESIDE:.0f})"
+        )

@@ -48,7 +48,9 @@ def _run(orders: bytes, folder: str, end: float) -> str:
             child.kill()
             return "it was still at work when the function's time was up"
     code = child.returncode
-    return f"it died of {signal.Signals(-code).name}{_why(-code)}" if code < 0 else HOW.get(code, f"it ended with exit code {code}")
+    return (
+        f"it died of {signal.Signals(-code).name}{_why(-code)}" if code < 0 else HOW.get(code, f"it ended with exit code {code}")
+    )
 
 
 def _why(number: int) -> str:

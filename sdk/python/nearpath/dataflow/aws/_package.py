@@ -101,11 +101,22 @@ def _add_nearpath(tree: pathlib.Path, wheel: pathlib.Path | None) -> None:
 def _add_requirements(tree: pathlib.Path, folder: pathlib.Path, requirements: pathlib.Path, target: Target) -> None:
     platforms = [word for tag in target.platforms for word in ("--platform", tag)]
     quiet = ["--quiet", "--disable-pip-version-check", "--root-user-action=ignore", "--no-warn-conflicts", "--no-compile"]
-    where = ["--target", str(folder), "--python-version", target.python, "--implementation", "cp", "--only-binary=:all:", *platforms]
+    where = [
+        "--target",
+        str(folder),
+        "--python-version",
+        target.python,
+        "--implementation",
+        "cp",
+        "--only-binary=:all:",
+        *platforms,
+    ]
     pip = [sys.executable, "-m", "pip", "install", *quiet, *where, "-r", str(requirements)]
     done = subprocess.run(pip, capture_output=True, text=True)
     if done.returncode != 0:
-        raise PackageError(f"pip finds no wheels for {requirements} (Python {target.python}, {target.architecture}):\n{done.stderr.strip()}")
+        raise PackageError(
+            f"pip finds no wheels for {requirements} (Python {target.python}, {target.architecture}):\n{done.stderr.strip()}"
+        )
     for path in sorted(folder.iterdir()) if folder.exists() else ():
         if path.name == "nearpath":
             raise PackageError(f"{requirements} asks for nearpath, which every package has: leave it out")
@@ -137,7 +148,9 @@ def _check(tree: pathlib.Path, target: Target) -> int:
         if native and (trouble := _elf.wrong(str(path.relative_to(tree)), native, target.architecture, target.glibc)):
             troubles.append(trouble)
     if troubles:
-        raise PackageError("; ".join(troubles) + ". Choose another --python-version or --platform, or wheels that were built for it")
+        raise PackageError(
+            "; ".join(troubles) + ". Choose another --python-version or --platform, or wheels that were built for it"
+        )
     if unzipped > UNZIPPED:
         raise PackageError(f"the package has {unzipped / 2**20:.0f} MB, and Lambda takes {UNZIPPED >> 20}: {_largest(tree)}")
     return unzipped

@@ -92,7 +92,12 @@ class Lambda(Place):
     def _say_throttled(self, why: Refused) -> None:
         if not self._throttled.is_set():
             self._throttled.set()
-            log.warning("Lambda starts no more workers of %s for now, and is asked again for %.0f s: %s", self.function, self.patience, why)
+            log.warning(
+                "Lambda starts no more workers of %s for now, and is asked again for %.0f s: %s",
+                self.function,
+                self.patience,
+                why,
+            )
 
 
 class _Invocation(Started):
