@@ -63,8 +63,9 @@ def _command(end: float) -> list[str]:
 
 
 def _environment(folder: str) -> dict[str, str]:
-    """The worker finds what this process finds: its code is not in the folder that it starts in."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TMPDIR": folder, "HOME": folder}
+    """The worker finds what this process finds: its code is not in the folder that it starts in. What it prints is in the log at once."""
+    own = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONUNBUFFERED": "1", "TMPDIR": folder, "HOME": folder}
+    return {**os.environ, **own}
 
 
 # What a worker leaves.
