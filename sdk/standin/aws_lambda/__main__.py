@@ -8,6 +8,7 @@
     PUT    /2017-10-31/functions/NAME/concurrency      PutFunctionConcurrency
 
 It prints what to set in the environment so that boto3 and the `aws` command speak to it, and serves until its standard input ends.
+Who asks, and functions, have the keys that AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are, or keys of its own.
 Needs bubblewrap, and from PyPI boto3 and awslambdaric. Functions run on the Python that this runs on, whatever runtime they name. Not
 there: limits of memory and processor, and isolation from this machine's network.
 `GET /standin/environments` is the tests' own.

@@ -11,6 +11,7 @@ import uuid
 import zipfile
 
 import runtime_api
+import signature
 from environment import Environment, Invocation
 from sandbox import sandbox
 
@@ -142,9 +143,8 @@ class Function:
         return {
             **self.asked.get("Environment", {}).get("Variables", {}),
             "_HANDLER": self.asked["Handler"],
-            "AWS_ACCESS_KEY_ID": "standin",
-            "AWS_SECRET_ACCESS_KEY": "standin",
-            "AWS_SESSION_TOKEN": "standin",
+            "AWS_ACCESS_KEY_ID": signature.KEY,
+            "AWS_SECRET_ACCESS_KEY": signature.SECRET,
             "AWS_DEFAULT_REGION": self.region,
             "AWS_REGION": self.region,
             "AWS_EXECUTION_ENV": f"AWS_Lambda_python{version}",

@@ -1,12 +1,13 @@
 """Whether a request is signed as AWS wants it (Signature Version 4), with the one key that there is."""
 
+import os
 import re
 
 from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-KEY = SECRET = "standin"
+KEY, SECRET = os.environ.get("AWS_ACCESS_KEY_ID", "standin"), os.environ.get("AWS_SECRET_ACCESS_KEY", "standin")
 FORM = re.compile(
     r"AWS4-HMAC-SHA256 Credential=([^/]+)/(\d{8})/([^/]+)/lambda/aws4_request, ?SignedHeaders=([^,]+), ?Signature=([0-9a-f]{64})"
 )
