@@ -131,6 +131,11 @@ def state(pid):
     return pathlib.Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[0]
 
 
+def too_long(*_):
+    """Raises, so that what a test has started is ended."""
+    raise TimeoutError("the test takes too long")
+
+
 class OnLambda(unittest.TestCase):
     """Tests with a stand-in for all of them."""
 
@@ -147,7 +152,8 @@ class OnLambda(unittest.TestCase):
         os.environ.update(cls.lambdas.environment)
 
     def setUp(self):
-        signal.alarm(DEADLINE)
+        signal.signal(signal.SIGALRM, too_long)
+        signal.alarm(2 * DEADLINE)
         self.addCleanup(signal.alarm, 0)
 
     def place(self, function, **said):

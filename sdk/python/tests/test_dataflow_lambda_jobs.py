@@ -8,17 +8,20 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import unittest
+from unittest import mock
 
-from lambdas import Door, OnLambda, until
+from lambdas import Door, OnLambda, need, until
+from s3_server import Server
 from surroundings import DEADLINE, skip
 
 from nearpath import dataflow as flow
 
 GUIDE = pathlib.Path(__file__).resolve().parents[3] / "docs" / "guide" / "dataflow-lambda.md"
 HELD = """
-import socket
+import socket, time
 
 from nearpath import dataflow as flow
 
@@ -40,6 +43,24 @@ def pair(number):
 
 def job(door):
     source = flow.source(lambda number, of: numbers(number, of, door), workers=2, name="numbers")
+    return source >> flow.map(pair, workers=2, name="pair") >> flow.reduce_by_key(int.__add__, workers=2, name="sum") >> flow.collect()
+
+def slowly(number, of, count):
+    for at in range(number, count, of):
+        time.sleep(0.01)
+        yield at
+
+def long(count):
+    source = flow.source(lambda number, of: slowly(number, of, count), workers=2, name="numbers")
+    return source >> flow.map(pair, workers=2, name="pair") >> flow.reduce_by_key(int.__add__, workers=2, name="sum") >> flow.collect()
+
+def slowly(number, of, count):
+    for at in range(number, count, of):
+        time.sleep(0.005)
+        yield at
+
+def long(count):
+    source = flow.source(lambda number, of: slowly(number, of, count), workers=2, name="numbers")
     return source >> flow.map(pair, workers=2, name="pair") >> flow.reduce_by_key(int.__add__, workers=2, name="sum") >> flow.collect()
 
 def wrong(number):
@@ -139,6 +160,27 @@ class Whole(Jobs):
         (self.folder / "forgotten.py").write_text((self.folder / "wordcount.py").read_text())
         with self.assertRaisesRegex(flow.JobFailed, "cannot import forgotten"):
             self.run_job("forgotten", "forgotten")
+
+
+class Long(Jobs):
+    """With checkpoints in an object store, where Lambda's role may write."""
+
+    @classmethod
+    def setUpClass(cls):
+        need()
+        cls.store = Server(cls.enterClassContext(tempfile.TemporaryDirectory()))
+        cls.addClassCleanup(cls.store.close)
+        cls.enterClassContext(mock.patch.dict(os.environ, cls.store.keys))
+        super().setUpClass()
+
+    def test_a_job_goes_on_when_the_time_of_its_functions_is_up(self):
+        self.lambdas.create("long", self.zip, timeout=15)
+        place = f"s3://nearpath/long?endpoint={self.store.endpoint}&region=us-east-1"
+        job = self.run_job("long", "held", "long", arguments={"count": 5000}, checkpoints=place, every=1.0)
+        self.assertEqual(dict(job.results), sums(5000))
+        self.assertEqual(job.report.restarts, [])
+        self.assertGreaterEqual(len(job.report.turn_overs), 1)
+        until(lambda: not self.busy("long"))
 
 
 if __name__ == "__main__":
