@@ -1,21 +1,20 @@
 """Whole jobs on Lambda's stand-in, behind a real rendezvous: what they make is exact, whatever happens to environments."""
 
 import importlib
-import json
 import os
 import pathlib
 import re
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
 import unittest
+import warnings
 from unittest import mock
 
 from lambdas import Door, OnLambda, need, until
+from meeting import Rendezvous
 from s3_server import Server
-from surroundings import DEADLINE, skip
 
 from nearpath import dataflow as flow
 
@@ -54,13 +53,13 @@ def long(count):
     source = flow.source(lambda number, of: slowly(number, of, count), workers=2, name="numbers")
     return source >> flow.map(pair, workers=2, name="pair") >> flow.reduce_by_key(int.__add__, workers=2, name="sum") >> flow.collect()
 
-def slowly(number, of, count):
-    for at in range(number, count, of):
+def slowly(number, of, made, count):
+    for at in range(number + made * of, count, of):
         time.sleep(0.005)
         yield at
 
 def long(count):
-    source = flow.source(lambda number, of: slowly(number, of, count), workers=2, name="numbers")
+    source = flow.source(lambda number, of, made: slowly(number, of, made, count), workers=2, name="numbers", resumes=True)
     return source >> flow.map(pair, workers=2, name="pair") >> flow.reduce_by_key(int.__add__, workers=2, name="sum") >> flow.collect()
 
 def wrong(number):
@@ -78,20 +77,14 @@ def sums(count=20_000, keys=100):
     return {key: sum(range(key, count, keys)) for key in range(keys)}
 
 
-def program():
-    """nearpath itself, beside the program that NEARPATH_TEST_DOMAIN names."""
-    path = pathlib.Path(os.environ.get("NEARPATH_TEST_DOMAIN", "")).parent.parent / "nearpath"
-    return path if path.exists() else skip("jobs on Lambda need nearpath: cargo build -p nearpath-cli")
-
-
 class Jobs(OnLambda):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
         from nearpath.dataflow.aws import _package
 
-        cls.key = str(cls.folder / "rendezvous.key")
-        cls.rendezvous = cls.meet()
+        cls.rendezvous = Rendezvous(cls.folder)
+        cls.addClassCleanup(cls.rendezvous.stop)
         guide = re.search(r"```python\n(.*?)```", GUIDE.read_text(), re.S)[1]
         for name, text in ("wordcount", guide), ("held", HELD), ("forgotten", "def job():\n    pass\n"):
             (cls.folder / f"{name}.py").write_text(text)
@@ -100,21 +93,12 @@ class Jobs(OnLambda):
         code = [cls.folder / "wordcount.py", cls.folder / "held.py"]
         cls.zip = _package.make(cls.folder / "jobs.zip", code, _package.Target()).path
 
-    @classmethod
-    def meet(cls):
-        ports = [word for name in ("listen", "observe", "admin-listen") for word in (f"--{name}", "127.0.0.1:0")]
-        server = subprocess.Popen(
-            [program(), "rendezvous", *ports, "--key", cls.key, "--json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        )
-        cls.addClassCleanup(server.stdout.close)
-        cls.addClassCleanup(server.wait, DEADLINE)
-        cls.addClassCleanup(server.kill)
-        return json.loads(server.stdout.readline())["rendezvous"]
-
     def run_job(self, name, module, job="job", **said):
         """On a function of that name."""
-        made = getattr(importlib.import_module(module), job)
-        return flow.run(made, on=self.place(name), rendezvous=self.rendezvous, key=self.key, progress=False, **said)
+        said = {"on": self.place(name), "rendezvous": self.rendezvous.url, "key": self.rendezvous.key, "progress": False, **said}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that a place with a limit wants checkpoints
+            return flow.run(getattr(importlib.import_module(module), job), **said)
 
     def busy(self, name):
         return [environment for environment in self.lambdas.environments(name) if environment["busy"]]
