@@ -20,7 +20,8 @@ def need(name: str) -> Any:
 def make(region: str | None, endpoint: str | None, limit: float) -> Any:
     """A client whose connections stay open for one invocation of `limit` seconds."""
     settings = need("botocore.config").Config(read_timeout=limit + BESIDE, retries=ONCE, **SETTINGS)
-    return need("boto3").client("lambda", region_name=region, endpoint_url=endpoint, config=settings)
+    # Not boto3's own session, which keeps the credentials that it had first.
+    return need("boto3").Session().client("lambda", region_name=region, endpoint_url=endpoint, config=settings)
 
 
 def check(client: Any, limit: float) -> None:
