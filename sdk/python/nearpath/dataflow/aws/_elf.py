@@ -1,0 +1,79 @@
+"""What native code in a package needs of the system that it will run on."""
+
+import contextlib
+import importlib
+import os
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+# Of a version that a library can do without (VER_FLG_WEAK).
+WEAK = 2
+MACHINES = {"EM_X86_64": "x86_64", "EM_AARCH64": "arm64"}
+
+
+@dataclass(frozen=True)
+class Native:
+    """Of one library: the machine's architecture as Lambda calls it, the newest glibc that its symbols ask for, and if it is musl's."""
+
+    machine: str
+    glibc: tuple[int, int]
+    is_musl: bool = False
+
+
+def read(file: BinaryIO) -> Native | None:
+    """None where it is no ELF file."""
+    if file.read(4) != b"\x7fELF":
+        return None
+    elf = _elftools("elffile").ELFFile(file)
+    machine = str(elf.header.e_machine)
+    return Native(MACHINES.get(machine, machine), _glibc(elf), _is_musl(elf))
+
+
+def wrong(path: str, native: Native, machine: str, glibc: tuple[int, int]) -> str | None:
+    """Why Lambda could not load it."""
+    if native.machine != machine:
+        return f"{path} is for {native.machine}, not {machine}"
+    if native.is_musl:
+        return f"{path} is for musl, and Lambda has glibc"
+    if native.glibc > glibc:
+        return f"{path} needs glibc {_text(native.glibc)}, and this runtime has {_text(glibc)}"
+    return None
+
+
+def _glibc(elf: Any) -> tuple[int, int]:
+    """From the section of needed versions (.gnu.version_r)."""
+    newest = (0, 0)
+    for section in elf.iter_sections("SHT_GNU_verneed"):
+        for _, versions in section.iter_versions():
+            for version in versions:
+                with contextlib.suppress(ValueError):
+                    if not version["vna_flags"] & WEAK:
+                        newest = max(newest, _version(version.name))
+    return newest
+
+
+def _version(name: str) -> tuple[int, int]:
+    """GLIBC_2.34 is (2, 34); what is not glibc's, or its private part, raises ValueError."""
+    if name == "GLIBC_ABI_DT_RELR":  # packed relocations, which older ones do not read
+        return 2, 36
+    library, _, version = name.partition("_")
+    if library != "GLIBC":
+        raise ValueError(name)
+    major, minor, *_ = version.split(".")
+    return int(major), int(minor)
+
+
+def _is_musl(elf: Any) -> bool:
+    tags = (tag for section in elf.iter_sections("SHT_DYNAMIC") for tag in section.iter_tags("DT_NEEDED"))
+    return any(os.path.basename(tag.needed).startswith(("libc.musl", "ld-musl")) for tag in tags)
+
+
+def _text(version: tuple[int, int]) -> str:
+    return ".".join(map(str, version))
+
+
+def _elftools(module: str) -> Any:
+    try:
+        return importlib.import_module(f"elftools.elf.{module}")
+    except ImportError:
+        raise ImportError("looking into native code needs pyelftools: pip install 'nearpath[aws]'") from None

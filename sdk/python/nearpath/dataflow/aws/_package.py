@@ -1,0 +1,180 @@
+"""The zip that Lambda takes: a user's modules, nearpath with its native half, and what both need."""
+
+import os
+import pathlib
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import nearpath
+
+from . import _elf
+
+# Lambda's runtimes: Amazon Linux 2 has glibc 2.26, Amazon Linux 2023 has 2.34.
+GLIBC = {"3.11": (2, 26), "3.12": (2, 34), "3.13": (2, 34), "3.14": (2, 34)}
+ARCHITECTURES = {"x86_64": "x86_64", "arm64": "aarch64"}
+# Lambda's quotas, in bytes.
+UNZIPPED = 250 << 20
+DIRECT = 50 << 20
+# The oldest time that a zip can tell.
+EPOCH = (1980, 1, 1, 0, 0, 0)
+COMPILED = ("__pycache__", "*.pyc")
+# What pip writes of this machine.
+OWN = ("direct_url.json", "INSTALLER", "RECORD", "REQUESTED")
+
+
+class PackageError(Exception):
+    """What stands against a package, and what to do."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """What the function runs on."""
+
+    python: str = "3.13"
+    architecture: str = "x86_64"
+
+    @property
+    def glibc(self) -> tuple[int, int]:
+        return GLIBC[self.python]
+
+    @property
+    def platforms(self) -> list[str]:
+        """Tags of the wheels that fit, the best first (PEP 600, and the older names before it)."""
+        machine = ARCHITECTURES[self.architecture]
+        tags = [f"manylinux_{self.glibc[0]}_{minor}_{machine}" for minor in range(self.glibc[1], 16, -1)]
+        return [*tags, f"manylinux2014_{machine}"]
+
+
+@dataclass(frozen=True)
+class Package:
+    """One that was made."""
+
+    path: pathlib.Path
+    zipped: int
+    unzipped: int
+
+    @property
+    def is_direct(self) -> bool:
+        """Small enough to be uploaded with the call; else it goes over S3."""
+        return self.zipped <= DIRECT
+
+
+def make(
+    out: pathlib.Path,
+    code: Iterable[pathlib.Path],
+    target: Target,
+    requirements: pathlib.Path | None = None,
+    wheel: pathlib.Path | None = None,
+) -> Package:
+    """Writes the zip. The same input makes the same bytes. Raises PackageError for what Lambda would not take or could not load."""
+    with tempfile.TemporaryDirectory() as place:
+        tree = pathlib.Path(place, "package")
+        tree.mkdir()
+        _add_nearpath(tree, wheel)
+        if requirements is not None:
+            _add_requirements(tree, pathlib.Path(place, "requirements"), requirements, target)
+        for path in code:
+            _add(tree, path, *COMPILED, ".*")
+        unzipped = _check(tree, target)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        _zip(tree, out)
+    return Package(out, out.stat().st_size, unzipped)
+
+
+def _add_nearpath(tree: pathlib.Path, wheel: pathlib.Path | None) -> None:
+    """From a wheel, or what this Python has."""
+    if wheel is not None:
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(tree)
+    else:
+        shutil.copytree(pathlib.Path(nearpath.__file__).parent, tree / "nearpath", ignore=shutil.ignore_patterns(*COMPILED))
+    if not any(tree.glob("nearpath/_nearpath*.so")):
+        raise PackageError(f"{wheel or nearpath.__file__} has no native half, which workers need: give a wheel with --wheel")
+
+
+def _add_requirements(tree: pathlib.Path, folder: pathlib.Path, requirements: pathlib.Path, target: Target) -> None:
+    platforms = [word for tag in target.platforms for word in ("--platform", tag)]
+    quiet = ["--quiet", "--disable-pip-version-check", "--root-user-action=ignore", "--no-warn-conflicts", "--no-compile"]
+    where = [
+        "--target",
+        str(folder),
+        "--python-version",
+        target.python,
+        "--implementation",
+        "cp",
+        "--only-binary=:all:",
+        *platforms,
+    ]
+    pip = [sys.executable, "-m", "pip", "install", *quiet, *where, "-r", str(requirements)]
+    done = subprocess.run(pip, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise PackageError(
+            f"pip finds no wheels for {requirements} (Python {target.python}, {target.architecture}):\n{done.stderr.strip()}"
+        )
+    for path in sorted(folder.iterdir()) if folder.exists() else ():
+        if path.name == "nearpath":
+            raise PackageError(f"{requirements} asks for nearpath, which every package has: leave it out")
+        if path.name != "bin":  # programs, which name the Python of this machine
+            _add(tree, path, *COMPILED, *(OWN if path.suffix == ".dist-info" else ()))
+
+
+def _add(tree: pathlib.Path, path: pathlib.Path, *left_out: str) -> None:
+    """A module's file or a package's folder, under its own name."""
+    place = tree / path.name
+    if place.exists():
+        raise PackageError(f"two things are called {path.name}: rename {path}")
+    try:
+        if path.is_dir():
+            shutil.copytree(path, place, ignore=shutil.ignore_patterns(*left_out))
+        else:
+            shutil.copyfile(path, place)
+    except FileNotFoundError as error:
+        raise PackageError(f"there is no {error.filename}") from None
+
+
+def _check(tree: pathlib.Path, target: Target) -> int:
+    """What all files have together."""
+    unzipped, troubles = 0, []
+    for path in _files(tree):
+        unzipped += path.stat().st_size
+        with path.open("rb") as file:
+            native = _elf.read(file)
+        if native and (trouble := _elf.wrong(str(path.relative_to(tree)), native, target.architecture, target.glibc)):
+            troubles.append(trouble)
+    if troubles:
+        raise PackageError(
+            "; ".join(troubles) + ". Choose another --python-version or --platform, or wheels that were built for it"
+        )
+    if unzipped > UNZIPPED:
+        raise PackageError(f"the package has {unzipped / 2**20:.0f} MB, and Lambda takes {UNZIPPED >> 20}: {_largest(tree)}")
+    return unzipped
+
+
+def _largest(tree: pathlib.Path) -> str:
+    sizes = {path.name: sum(file.stat().st_size for file in _files(path)) for path in tree.iterdir()}
+    largest = sorted(sizes, key=lambda name: -sizes[name])[:3]
+    return "the largest are " + ", ".join(f"{name} ({sizes[name] / 2**20:.0f} MB)" for name in largest)
+
+
+def _files(tree: pathlib.Path) -> Iterator[pathlib.Path]:
+    if tree.is_file():
+        yield tree
+    yield from sorted(path for path in tree.rglob("*") if path.is_file())
+
+
+def _zip(tree: pathlib.Path, out: pathlib.Path) -> None:
+    """No time and no user of this machine: Lambda wants files that all may read."""
+    fresh = out.with_name(f"{out.name}.new")
+    with zipfile.ZipFile(fresh, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in _files(tree):
+            entry = zipfile.ZipInfo(path.relative_to(tree).as_posix(), EPOCH)
+            entry.compress_type, entry.create_system = zipfile.ZIP_DEFLATED, 3
+            entry.external_attr = (stat.S_IFREG | (0o755 if ".so" in path.suffixes else 0o644)) << 16
+            archive.writestr(entry, path.read_bytes())
+    os.replace(fresh, out)
