@@ -7,6 +7,7 @@ import os
 import pathlib
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import unittest
@@ -60,6 +61,16 @@ class Server:
         self.process.stderr.close()
 
 
+class Quiet(http.server.ThreadingHTTPServer):
+    """Clients that are killed are no news."""
+
+    daemon_threads = True
+
+    def handle_error(self, request, client_address):
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
 class Between:
     """Passes requests on. `rule(method, path)` may say otherwise: a status to answer with, "lose" (it is done, and the answer is
     500), "cut" (half of the answer's body), or a function that gives one of
@@ -109,8 +120,7 @@ class Between:
             def log_message(self, *_):
                 pass
 
-        self._http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._http.daemon_threads = True
+        self._http = Quiet(("127.0.0.1", 0), Handler)
         self.endpoint = f"http://127.0.0.1:{self._http.server_port}"
         threading.Thread(target=self._http.serve_forever, daemon=True).start()
 

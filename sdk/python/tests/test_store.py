@@ -222,6 +222,7 @@ class Faults(BesideAnObjectStore, Alarm):
         self.between = Between(self.server.endpoint)
         self.addCleanup(self.between.close)
         self.enterContext(unittest.mock.patch.dict(os.environ, AWS_MAX_ATTEMPTS="3"))
+        self.enterContext(unittest.mock.patch.object(_s3, "PATIENCE", 0.0))
         self.kept = _s3.ObjectStore(self.url(self.between.endpoint))
 
     def round(self, number, state=b"state"):
@@ -232,6 +233,13 @@ class Faults(BesideAnObjectStore, Alarm):
         for number, (said, method) in enumerate([(500, "PUT"), (503, "PUT"), (503, "GET"), (500, "HEAD"), (503, "POST")], 1):
             with self.subTest(said=said, method=method):
                 self.between.times(2, said, method)
+                self.round(number)
+
+    def test_what_boto3_gives_up_is_done_once_more(self):
+        self.enterContext(unittest.mock.patch.object(_s3, "PATIENCE", float(DEADLINE)))
+        for number, method in enumerate(["PUT", "GET", "HEAD", "POST"], 1):
+            with self.subTest(method=method):
+                self.between.times(4, 500, method)
                 self.round(number)
 
     def test_many_failures_are_told(self):
@@ -329,7 +337,7 @@ class Killed(BesideAnObjectStore, Alarm):
     def test_what_was_complete_stays(self):
         kept = _s3.ObjectStore(self.url(self.between.endpoint))
         kept.complete(1, {"a": kept.save(1, "a", LARGE)}, [])
-        with unittest.mock.patch.dict(os.environ, AWS_MAX_ATTEMPTS="2"):
+        with unittest.mock.patch.dict(os.environ, AWS_MAX_ATTEMPTS="2"), unittest.mock.patch.object(_s3, "PATIENCE", 0.0):
             killed = _s3.ObjectStore(self.url(self.between.endpoint))
             self.between.times(1, self.server.kill, "PUT", "partNumber=2")
             with self.assertRaises(ConnectionError):

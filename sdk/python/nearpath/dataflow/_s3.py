@@ -1,25 +1,28 @@
 """Checkpoints in an object store that speaks S3. Objects have the names and the bytes that a folder's files have."""
 
 import contextlib
-import importlib
+import functools
 import io
 import json
+import math
 import os
+import time
 import urllib.parse
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from ._s3_errors import code_of, told
+from ._s3_parts import PART, Joined, imported, transfer
 from ._store import Store, new_mark
 
 BEGINNING = b"nearpath state 1\n"
 START = len(BEGINNING) + 4
-# Longer states go in parts of this size, so many at once; memory beside the state itself is their product.
-PART, AT_ONCE = 8 << 20, 4
-# Of one request, before it counts as unanswered; pauses between them grow to 20 s.
-TRIES = 8
+# Of one request, as boto3 does it: with pauses that are short in newer versions, and long in older ones.
+TRIES = 5
+# So what got no answer is done once more, until so many seconds have passed since the first time.
+PATIENCE, PAUSE = 30.0, 0.5
 CONNECT, ANSWER = 5.0, 30.0  # seconds that one try may take, without an answer
 COMPLETE, IN_CONFLICT = "complete", "ConditionalRequestConflict"
 
@@ -47,12 +50,34 @@ class Place:
         return cls(parts.netloc, f"{parts.path.strip('/')}/".lstrip("/"), endpoint, region)
 
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _patiently(work: Callable[P, T]) -> Callable[P, T]:
+    """A store may be started anew. All that is done to it may be done twice."""
+
+    @functools.wraps(work)
+    def again(*words: P.args, **named: P.kwargs) -> T:
+        end = math.inf
+        while True:
+            try:
+                return work(*words, **named)
+            except ConnectionError:
+                end = min(end, time.monotonic() + PATIENCE)
+                if time.monotonic() >= end:
+                    raise
+                time.sleep(PAUSE)
+
+    return again
+
+
 class ObjectStore(Store):
     """One job's part of a bucket."""
 
     def __init__(self, url: str) -> None:
         self._place = Place.parse(url)
-        self._session = _import("boto3").session.Session()
+        self._session = imported("boto3").session.Session()
         self._client_of: tuple[int, Any] | None = None
 
     @property
@@ -63,7 +88,7 @@ class ObjectStore(Store):
         return self._client_of[1]
 
     def _connect(self) -> Any:
-        place, config = self._place, _import("botocore.config").Config
+        place, config = self._place, imported("botocore.config").Config
         tries = int(os.environ.get("AWS_MAX_ATTEMPTS") or TRIES)
         how = config(
             connect_timeout=CONNECT, read_timeout=ANSWER, tcp_keepalive=True, retries={"mode": "standard", "total_max_attempts": tries},
@@ -76,12 +101,14 @@ class ObjectStore(Store):
 
     # What a job does.
 
+    @_patiently
     def save(self, number: int, worker: str, state: bytes) -> str:
         mark, view = new_mark(), memoryview(state)
         header = BEGINNING + zlib.crc32(view).to_bytes(4, "little")
         self._put(self._key(number, f"{worker}.{mark}.state"), header, view)
         return mark
 
+    @_patiently
     def load(self, number: int, worker: str) -> memoryview:
         mark = self._manifest(number)["states"].get(worker)
         if mark is None:
@@ -92,6 +119,7 @@ class ObjectStore(Store):
             raise self._damaged(key, number)
         return whole[START:]
 
+    @_patiently
     def complete(self, number: int, states: Mapping[str, str], finished: Sequence[str]) -> None:
         manifest = {"number": number, "states": dict(sorted(states.items())), "finished": list(finished)}
         there = list(self._numbered())
@@ -102,10 +130,12 @@ class ObjectStore(Store):
         with contextlib.suppress(ConnectionError):  # it is complete; the next one finds what is left
             self._remove([key for other, key in there if other < number])
 
+    @_patiently
     def latest(self) -> str | None:
         newest = max((number for number, key in self._numbered() if key.endswith(f"/{COMPLETE}")), default=None)
         return None if newest is None else json.dumps(self._manifest(newest))
 
+    @_patiently
     def clear(self) -> None:
         self._remove([key for _, key in self._numbered()])
         with contextlib.suppress(OSError):  # not every store knows them, and not everybody may see them
@@ -130,7 +160,7 @@ class ObjectStore(Store):
     def _get(self, key: str) -> memoryview:
         into = io.BytesIO()
         with told(self._url(key), "to be read"):
-            self._client.download_fileobj(self._place.bucket, key, into, Config=_transfer())
+            self._client.download_fileobj(self._place.bucket, key, into, Config=transfer())
         return into.getbuffer()
 
     def _put(self, key: str, header: bytes, state: memoryview) -> None:
@@ -138,8 +168,8 @@ class ObjectStore(Store):
             if len(state) < PART:
                 self._client.put_object(Bucket=self._place.bucket, Key=key, Body=b"".join((header, state)))
             else:
-                parts = io.BufferedReader(_Joined(header, state), 1 << 20)
-                self._client.upload_fileobj(parts, self._place.bucket, key, Config=_transfer())
+                parts = io.BufferedReader(Joined(header, state), 1 << 20)
+                self._client.upload_fileobj(parts, self._place.bucket, key, Config=transfer())
 
     def _put_once(self, number: int, text: bytes, tries: int = TRIES) -> None:
         """Where it is there already, by this run (whose answer got lost) or by another one."""
@@ -197,47 +227,3 @@ class ObjectStore(Store):
 
     def _damaged(self, key: str, number: int) -> OSError:
         return OSError(f"{self._url(key)} is damaged: remove the checkpoint {number}, and go on from an older one")
-
-
-class _Joined(io.RawIOBase):
-    """Header and state, one behind the other, without a copy of the state."""
-
-    def __init__(self, header: bytes, state: memoryview) -> None:
-        self._pieces, self._size, self._at = (memoryview(header), state), len(header) + len(state), 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        return self._at
-
-    def readinto(self, into: Any) -> int:
-        view, at = memoryview(into), self._at
-        for piece in self._pieces:
-            if at < len(piece):
-                count = min(len(view), len(piece) - at)
-                view[:count] = piece[at : at + count]
-                self._at += count
-                return count
-            at -= len(piece)
-        return 0
-
-
-def _transfer() -> Any:
-    config = _import("boto3.s3.transfer").TransferConfig(multipart_threshold=PART, multipart_chunksize=PART, max_concurrency=AT_ONCE)
-    config.max_in_memory_upload_chunks = AT_ONCE
-    return config
-
-
-def _import(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise ImportError("checkpoints at s3:// need the package boto3: pip install nearpath[s3]") from error

@@ -1,0 +1,52 @@
+"""How large states go to an object store: in parts, with bounded memory."""
+
+import importlib
+import io
+from typing import Any
+
+# Longer states go in parts of this size, so many at once; memory beside the state itself is their product.
+PART, AT_ONCE = 8 << 20, 4
+
+
+class Joined(io.RawIOBase):
+    """Header and state, one behind the other, without a copy of the state."""
+
+    def __init__(self, header: bytes, state: memoryview) -> None:
+        self._pieces, self._size, self._at = (memoryview(header), state), len(header) + len(state), 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    def readinto(self, into: Any) -> int:
+        view, at = memoryview(into), self._at
+        for piece in self._pieces:
+            if at < len(piece):
+                count = min(len(view), len(piece) - at)
+                view[:count] = piece[at : at + count]
+                self._at += count
+                return count
+            at -= len(piece)
+        return 0
+
+
+def transfer() -> Any:
+    config = imported("boto3.s3.transfer").TransferConfig(multipart_threshold=PART, multipart_chunksize=PART, max_concurrency=AT_ONCE)
+    config.max_in_memory_upload_chunks = AT_ONCE
+    return config
+
+
+def imported(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ImportError("checkpoints at s3:// need the package boto3: pip install nearpath[s3]") from error
