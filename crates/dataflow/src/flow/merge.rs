@@ -4,6 +4,9 @@
 //! (Carbone et al., *Lightweight Asynchronous Snapshots for Distributed Dataflows*, 2015). So what was read before it is
 //! exactly what all producers sent before theirs. A worker with no input left, as a source always is, takes its barriers
 //! from [`Merge::trigger`].
+//!
+//! An input may be there [`Start::Later`]: barriers do not wait for it, but the reader does not end before it is known whether it
+//! opens ([`Merge::open`]) or never does ([`Merge::never`]). Both are only said between two checkpoints ([`crate::growth`]).
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -16,6 +19,17 @@ pub enum Piece<T> {
     Barrier(u64),
     /// Nothing follows.
     End,
+}
+
+/// How an input begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// Behind the frame of that number; 0: at its beginning.
+    After(u64),
+    /// It has ended.
+    Ended,
+    /// It may open while the job runs.
+    Later,
 }
 
 /// What the reader is to do.
@@ -46,7 +60,7 @@ pub enum OutOfOrder {
     Barrier { last: u64, came: u64 },
     #[error("barriers {left} and {right} came side by side: a producer left one out")]
     Apart { left: u64, right: u64 },
-    #[error("a frame came after the end")]
+    #[error("a frame came after the end, or before the stream was open")]
     Ended,
 }
 
@@ -58,18 +72,32 @@ struct Input<T> {
     /// Of the last frame that the reader has finished with.
     processed: u64,
     last_barrier: u64,
-    /// The end came: it may still be in the queue.
+    /// Nothing may come: it is not open yet, or the end came, which may still be in the queue.
     closed: bool,
     state: State,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
+    /// Whether it opens is not known yet.
+    Later,
     Open,
     /// Its barrier is here, another input's is not.
     Aligned(u64),
     /// The reader has seen the end.
     Ended,
+}
+
+impl<T> Input<T> {
+    fn new(start: Start, last_barrier: u64) -> Self {
+        let (state, processed) = match start {
+            Start::After(processed) => (State::Open, processed),
+            Start::Ended => (State::Ended, 0),
+            Start::Later => (State::Later, 0),
+        };
+        let closed = state != State::Open;
+        Self { queue: VecDeque::new(), awaited: processed + 1, processed, last_barrier, closed, state }
+    }
 }
 
 /// All inputs of a worker.
@@ -86,19 +114,30 @@ pub struct Merge<T> {
 }
 
 impl<T> Merge<T> {
-    /// Inputs by the number that they have processed (0 at first), and the last checkpoint's number (0: none).
-    /// `None` is an input that had ended by then.
-    pub fn new(processed: impl IntoIterator<Item = Option<u64>>, last_barrier: u64) -> Self {
-        let input = |processed: Option<u64>| Input {
-            queue: VecDeque::new(),
-            awaited: processed.unwrap_or(0) + 1,
-            processed: processed.unwrap_or(0),
-            last_barrier,
-            closed: processed.is_none(),
-            state: if processed.is_some() { State::Open } else { State::Ended },
-        };
-        let inputs = processed.into_iter().map(input).collect();
+    /// Inputs, and the last checkpoint's number (0: none).
+    pub fn new(inputs: impl IntoIterator<Item = Start>, last_barrier: u64) -> Self {
+        let inputs = inputs.into_iter().map(|start| Input::new(start, last_barrier)).collect();
         Self { inputs, turn: 0, reading: None, triggers: BTreeSet::new(), last_barrier }
+    }
+
+    /// An input that was to open later is open: its first frame has number 1, and the next barrier is awaited on it, too.
+    /// Says nothing new about any other input.
+    pub fn open(&mut self, input: usize) {
+        if self.inputs[input].state == State::Later {
+            self.inputs[input] = Input::new(Start::After(0), self.last_barrier);
+        }
+    }
+
+    /// An input that was to open later never does.
+    pub fn never(&mut self, input: usize) {
+        if self.inputs[input].state == State::Later {
+            self.inputs[input] = Input::new(Start::Ended, self.last_barrier);
+        }
+    }
+
+    /// Whether that input's fate is open.
+    pub fn is_later(&self, input: usize) -> bool {
+        self.inputs[input].state == State::Later
     }
 
     /// A frame came.
@@ -126,7 +165,7 @@ impl<T> Merge<T> {
         Ok(())
     }
 
-    /// A checkpoint begins. Counts only when no input is left; else it comes with the inputs' barriers.
+    /// A checkpoint begins. Counts only when no input is open; else it comes with the inputs' barriers.
     pub fn trigger(&mut self, barrier: u64) {
         if barrier > self.last_barrier {
             self.triggers.insert(barrier);
@@ -135,7 +174,7 @@ impl<T> Merge<T> {
 
     /// The barrier that begins here, now. Once for each.
     pub fn due(&mut self) -> Option<u64> {
-        if !self.all_ended() {
+        if !self.none_open() {
             return None;
         }
         let barrier = self.triggers.pop_first()?;
@@ -145,6 +184,11 @@ impl<T> Merge<T> {
 
     fn all_ended(&self) -> bool {
         self.inputs.iter().all(|input| input.state == State::Ended)
+    }
+
+    /// No input can bring a barrier.
+    fn none_open(&self) -> bool {
+        self.inputs.iter().all(|input| matches!(input.state, State::Ended | State::Later))
     }
 
     /// What is next. What was given before counts as processed.
@@ -192,10 +236,13 @@ impl<T> Merge<T> {
         if self.all_ended() {
             return Ok(Next::Ended);
         }
+        if self.none_open() {
+            return Ok(self.due().map_or(Next::Wait, Next::Barrier));
+        }
         let mut common = None;
         for input in &self.inputs {
             match (input.state, common) {
-                (State::Ended, _) => {}
+                (State::Ended | State::Later, _) => {}
                 (State::Aligned(left), Some(right)) if left != right => return Err(OutOfOrder::Apart { left, right }),
                 (State::Aligned(barrier), _) => common = Some(barrier),
                 (State::Open, _) => return Ok(Next::Wait),
@@ -226,7 +273,7 @@ impl<T> Merge<T> {
         self.inputs[input].queue.len()
     }
 
-    /// For a checkpoint: what each input has processed, or `None` where it has ended.
+    /// For a checkpoint: what each input has processed, or `None` where it has ended. One that is not open yet has processed 0.
     pub fn positions(&self) -> Vec<Option<u64>> {
         let position = |input: &Input<T>| (input.state != State::Ended).then_some(input.processed);
         self.inputs.iter().map(position).collect()

@@ -7,5 +7,5 @@ mod outgoing;
 #[cfg(test)]
 mod tests;
 
-pub use merge::{Merge, Next, OutOfOrder, Piece};
+pub use merge::{Merge, Next, OutOfOrder, Piece, Start};
 pub use outgoing::{NotSent, Outgoing};

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::{Merge, Next, NotSent, OutOfOrder, Outgoing, Piece};
+use super::{Merge, Next, NotSent, OutOfOrder, Outgoing, Piece, Start};
 
 /// What an input sends: how many batches before each barrier, and how many barriers before its end.
 #[derive(Clone, Debug)]
@@ -32,7 +32,7 @@ proptest! {
     #[test]
     fn barriers_cut_all_inputs_at_one_place(scripts in scripts(), order in prop::collection::vec(any::<(bool, u8)>(), 0..200)) {
         let mut coming: Vec<_> = scripts.iter().enumerate().map(|(at, script)| script.pieces(at).into_iter().enumerate()).collect();
-        let mut merge = Merge::new(scripts.iter().map(|_| Some(0)), 0);
+        let mut merge = Merge::new(scripts.iter().map(|_| Start::After(0)), 0);
         let mut read = vec![Vec::new(); scripts.len()];
         let mut barriers = 0;
         let all = (0..100).flat_map(|_| (0..scripts.len()).flat_map(|at| [(true, at as u8), (false, 0)]));
@@ -91,7 +91,7 @@ proptest! {
 
 #[test]
 fn inputs_take_turns() {
-    let mut merge = Merge::new([Some(0); 3], 0);
+    let mut merge = Merge::new([Start::After(0); 3], 0);
     for input in 0..3 {
         for number in 1..=4 {
             merge.push(input, number, Piece::Data(())).unwrap();
@@ -106,7 +106,7 @@ fn inputs_take_turns() {
 
 #[test]
 fn what_is_being_read_is_not_processed() {
-    let mut merge = Merge::new([Some(0)], 0);
+    let mut merge = Merge::new([Start::After(0)], 0);
     merge.push(0, 1, Piece::Data(())).unwrap();
     assert_eq!(merge.step().unwrap(), Next::Data { input: 0, data: () });
     assert_eq!(merge.processed(0), 0);
@@ -116,7 +116,7 @@ fn what_is_being_read_is_not_processed() {
 
 #[test]
 fn gaps_and_doubles_are_refused() {
-    let mut merge = Merge::new([Some(4)], 2);
+    let mut merge = Merge::new([Start::After(4)], 2);
     let refused = |awaited, came| Err(OutOfOrder::Sequence { awaited, came });
     assert_eq!(merge.push(0, 4, Piece::Data(())), refused(5, 4));
     assert_eq!(merge.push(0, 6, Piece::Data(())), refused(5, 6));
@@ -137,7 +137,7 @@ fn a_source_begins_barriers_by_itself() {
 
 #[test]
 fn a_trigger_waits_for_the_inputs_and_counts_when_they_end_without_it() {
-    let mut merge = Merge::<()>::new([Some(0), Some(0)], 0);
+    let mut merge = Merge::<()>::new([Start::After(0); 2], 0);
     merge.trigger(1);
     merge.trigger(2);
     assert_eq!(merge.due(), None);

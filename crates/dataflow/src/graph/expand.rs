@@ -20,6 +20,7 @@ impl Graph {
         names(self.stages.iter().map(|stage| &*stage.name), &mut flaws);
         let idle = self.stages.iter().filter(|stage| stage.workers == 0);
         flaws.extend(idle.map(|stage| Flaw::NoWorkers(stage.name.clone())));
+        self.check_growth(&mut flaws);
         for (at, edge) in self.edges.iter().enumerate() {
             self.check_edge(edge, &mut flaws);
             if self.edges[..at].iter().any(|other| (&other.from, &other.to) == (&edge.from, &edge.to)) {
@@ -34,14 +35,28 @@ impl Graph {
         Flaws::none(flaws)
     }
 
+    fn check_growth(&self, flaws: &mut Vec<Flaw>) {
+        for stage in &self.stages {
+            let (name, workers, most) = (stage.name.clone(), stage.workers, stage.most());
+            if most < workers {
+                flaws.push(Flaw::Most { stage: name, workers, most });
+            } else if stage.grows() && !self.edges.iter().any(|edge| edge.to == name) {
+                flaws.push(Flaw::NobodyAsks(name));
+            }
+        }
+    }
+
     fn check_edge(&self, edge: &Edge, flaws: &mut Vec<Flaw>) {
         let (from, to) = (edge.from.clone(), edge.to.clone());
         let (Some(left), Some(right)) = (self.stage(&from), self.stage(&to)) else {
             let missing = if self.stage(&from).is_none() { (to, from) } else { (from, to) };
             return flaws.push(Flaw::Dangling { worker: missing.0, other: missing.1 });
         };
-        let (left, right) = (left.workers, right.workers);
+        let (grows_left, grows_right, left, right) = (left.grows(), right.grows(), left.workers, right.workers);
         match edge.how {
+            How::Spread => {}
+            how if grows_right => flaws.push(Flaw::Grows { from, to, how }),
+            How::OneToOne if grows_left => flaws.push(Flaw::GrowsFrom { from, to }),
             How::OneToOne if left != right => flaws.push(Flaw::Unequal { from, to, left, right }),
             How::Gather if right > 1 => flaws.push(Flaw::Gather { to, workers: right }),
             _ => {}
@@ -56,14 +71,15 @@ impl Graph {
     pub fn expand(&self, limits: Limits) -> Result<Topology, Flaws> {
         self.check()?;
         self.count(limits)?;
-        let workers = self.stages.iter().flat_map(|stage| (0..stage.workers).map(|at| self.worker(stage, at)));
-        let topology = Topology { workers: workers.collect() };
+        let workers = self.stages.iter().flat_map(|stage| (0..stage.most()).map(|at| self.worker(stage, at)));
+        let mut topology = Topology { workers: workers.collect() };
+        topology.mark_later();
         topology.check(limits)?;
         Ok(topology)
     }
 
     fn count(&self, limits: Limits) -> Result<(), Flaws> {
-        let has = self.stages.iter().fold(0, |sum: usize, stage| sum.saturating_add(stage.workers));
+        let has = self.stages.iter().fold(0, |sum: usize, stage| sum.saturating_add(stage.most()));
         if has > limits.workers {
             return Err(Flaws(vec![Flaw::Many { has, limit: limits.workers }]));
         }
@@ -87,7 +103,7 @@ impl Graph {
         let each = |edge: &'a Edge| match (edge.how, other(edge)) {
             (_, None) => 0,
             (How::OneToOne, _) => 1,
-            (_, Some(other)) => self.stage(other).map_or(0, |stage| stage.workers),
+            (_, Some(other)) => self.stage(other).map_or(0, Stage::most),
         };
         self.edges.iter().map(each).sum()
     }
@@ -103,23 +119,25 @@ impl Graph {
         if outputs.is_empty() {
             outputs.push(own("sink"));
         }
-        Worker { name: called(&stage.name, at), stage: Some(stage.name.clone()), inputs, outputs }
+        let (name, spare) = (called(&stage.name, at), at >= stage.workers);
+        Worker { name, stage: Some(stage.name.clone()), spare, inputs, outputs }
     }
 
     fn inputs(&self, edge: &Edge, at: usize) -> Vec<Port> {
-        let all = 0..self.stage(&edge.from).map_or(0, |stage| stage.workers);
+        let all = 0..self.stage(&edge.from).map_or(0, Stage::most);
         let from = if edge.how == How::OneToOne { at..at + 1 } else { all };
         from.map(|number| Port::Tcp(Stream::with(&called(&edge.from, number)))).collect()
     }
 
     fn outputs(&self, edge: &Edge, at: usize) -> Vec<Port> {
-        let all = 0..self.stage(&edge.to).map_or(0, |stage| stage.workers);
+        let all = 0..self.stage(&edge.to).map_or(0, Stage::most);
         let to = if edge.how == How::OneToOne { at..at + 1 } else { all };
         let stream = |number| Stream {
             worker: called(&edge.to, number),
             how: edge.how,
             group: Some(edge.to.clone()),
             spill: edge.spill,
+            later: false,
         };
         to.map(|number| Port::Tcp(stream(number))).collect()
     }

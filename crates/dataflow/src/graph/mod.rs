@@ -31,6 +31,21 @@ pub struct Stage {
     /// How many workers; at least 1.
     #[serde(default = "one")]
     pub workers: usize,
+    /// How many there may be once workers that it reads have asked for more; as many as there are where nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub most: Option<usize>,
+}
+
+impl Stage {
+    /// All that there may ever be.
+    pub fn most(&self) -> usize {
+        self.most.unwrap_or(self.workers)
+    }
+
+    /// Whether there may be more than at the beginning.
+    pub fn grows(&self) -> bool {
+        self.most() > self.workers
+    }
 }
 
 /// From a stage to another.

@@ -14,8 +14,9 @@ impl Graph {
     /// In Graphviz's language.
     pub fn dot(&self) -> String {
         let mut text = String::from("digraph job {\n  rankdir=LR;\n  node [shape=box];\n");
-        for Stage { name, workers } in &self.stages {
-            let _ = writeln!(text, "  \"{name}\" [label=\"{name} × {workers}\"];");
+        for stage in &self.stages {
+            let style = if stage.grows() { ", style=dashed" } else { "" };
+            let _ = writeln!(text, "  \"{0}\" [label=\"{0} × {1}\"{style}];", stage.name, count(stage));
         }
         for edge in &self.edges {
             let _ = writeln!(text, "  \"{}\" -> \"{}\" [label=\"{}\"];", edge.from, edge.to, edge.how.name());
@@ -74,11 +75,17 @@ impl Graph {
     }
 }
 
+fn count(stage: &Stage) -> String {
+    if stage.grows() { format!("{}–{}", stage.workers, stage.most()) } else { stage.workers.to_string() }
+}
+
+/// A stage that may grow has a dashed frame.
 fn draw(text: &mut String, stage: &Stage, (x, y): (usize, usize)) {
-    let (name, workers) = (&stage.name, stage.workers);
+    let (name, workers) = (&stage.name, count(stage));
+    let dashed = if stage.grows() { " stroke-dasharray=\"6 4\"" } else { "" };
     let _ = writeln!(
         text,
-        "<rect x=\"{x}\" y=\"{y}\" width=\"{WIDE}\" height=\"{HIGH}\" rx=\"6\" fill=\"#eef3fb\" stroke=\"#345\"/>\
+        "<rect x=\"{x}\" y=\"{y}\" width=\"{WIDE}\" height=\"{HIGH}\" rx=\"6\" fill=\"#eef3fb\" stroke=\"#345\"{dashed}/>\
          <text x=\"{0}\" y=\"{1}\">{name}</text><text x=\"{0}\" y=\"{2}\" fill=\"#567\">× {workers}</text>",
         x + WIDE / 2,
         y + 20,

@@ -6,7 +6,7 @@ use super::{Edge, Graph, Stage};
 use crate::topology::{Flaw, How, Limits};
 
 fn graph(stages: &[(&str, usize)], edges: &[(&str, &str, How)]) -> Graph {
-    let stage = |&(name, workers): &(&str, usize)| Stage { name: name.to_owned(), workers };
+    let stage = |&(name, workers): &(&str, usize)| Stage { name: name.to_owned(), workers, most: None };
     let edge =
         |&(from, to, how): &(&str, &str, How)| Edge { from: from.to_owned(), to: to.to_owned(), how, spill: false };
     Graph { stages: stages.iter().map(stage).collect(), edges: edges.iter().map(edge).collect() }
@@ -82,15 +82,55 @@ fn pictures_name_every_stage_and_edge() {
     assert!(svg.contains(">map<") && svg.contains(">reduce<") && svg.contains(">by-key<"), "{svg}");
 }
 
+fn growing(how_in: How, how_out: How, most: usize) -> Graph {
+    let mut graph =
+        graph(&[("feed", 2), ("work", 2), ("out", 2)], &[("feed", "work", how_in), ("work", "out", how_out)]);
+    graph.stages[1].most = Some(most);
+    graph
+}
+
+#[test]
+fn what_may_grow_is_there_from_the_beginning_but_spare() {
+    let topology = growing(How::Spread, How::ByKey, 5).expand(Limits::default()).unwrap();
+    let spares: Vec<&str> = topology.workers.iter().filter(|worker| worker.spare).map(|worker| &*worker.name).collect();
+    assert_eq!(spares, ["work.2", "work.3", "work.4"]);
+    let later = |stream: &crate::topology::Stream| stream.later;
+    assert_eq!(topology.worker("feed.1").unwrap().targets().filter(|to| later(to)).count(), 3);
+    assert_eq!(topology.worker("out.0").unwrap().sources().filter(|from| later(from)).count(), 3);
+    assert_eq!(topology.worker("work.3").unwrap().sources().filter(|from| later(from)).count(), 0);
+    let graph = growing(How::Spread, How::ByKey, 5);
+    assert!(graph.dot().contains("\"work\" [label=\"work × 2–5\", style=dashed]"), "{}", graph.dot());
+    assert_eq!(graph.svg().matches("stroke-dasharray").count(), 1);
+}
+
+#[test]
+fn what_may_grow_counts_in_full_and_is_reached_by_spread_alone() {
+    let limits = Limits { fan_in: 4, ..Limits::default() };
+    let refused = growing(How::Spread, How::ByKey, 5).expand(limits).unwrap_err();
+    assert_eq!(refused.0, [Flaw::FanIn { worker: "out.0".into(), has: 5, limit: 4 }]);
+    for how in [How::ByKey, How::OneToOne, How::Broadcast] {
+        let grows = Flaw::Grows { from: "feed".into(), to: "work".into(), how };
+        assert_eq!(flaws(&growing(how, How::ByKey, 5)), [grows]);
+    }
+    let from = Flaw::GrowsFrom { from: "work".into(), to: "out".into() };
+    assert_eq!(flaws(&growing(How::Spread, How::OneToOne, 5)), [from]);
+    assert_eq!(flaws(&growing(How::Spread, How::ByKey, 1)), [Flaw::Most { stage: "work".into(), workers: 2, most: 1 }]);
+    let mut alone = graph(&[("source", 1)], &[]);
+    alone.stages[0].most = Some(2);
+    assert_eq!(flaws(&alone), [Flaw::NobodyAsks("source".into())]);
+}
+
 /// Graphs whose edges only lead to later stages.
 fn forward() -> impl Strategy<Value = Graph> {
     let stages = prop::collection::vec(1..5_usize, 2..6);
     let edges = prop::collection::btree_set((0..5_usize, 1..5_usize), 0..8);
     let hows = prop::collection::vec(0..3_usize, 8);
-    (stages, edges, hows).prop_map(|(workers, edges, hows)| {
+    let more = prop::collection::vec(0..3_usize, 6);
+    (stages, edges, hows, more).prop_map(|(workers, edges, hows, more)| {
         let count = workers.len();
         let name = |at: usize| format!("s{at}");
-        let stages = workers.iter().enumerate().map(|(at, &workers)| Stage { name: name(at), workers }).collect();
+        let stages =
+            workers.iter().enumerate().map(|(at, &workers)| Stage { name: name(at), workers, most: None }).collect();
         let fits = edges.into_iter().filter(|&(from, by)| from + by < count);
         let edge = |((from, by), how): ((usize, usize), usize)| Edge {
             from: name(from),
@@ -98,7 +138,13 @@ fn forward() -> impl Strategy<Value = Graph> {
             how: [How::ByKey, How::Broadcast, How::Spread][how],
             spill: how == 1,
         };
-        Graph { stages, edges: fits.zip(hows).map(edge).collect() }
+        let mut graph = Graph { stages, edges: fits.zip(hows).map(edge).collect() };
+        for (stage, more) in graph.stages.iter_mut().zip(more) {
+            let mut into = graph.edges.iter().filter(|edge| edge.to == stage.name).peekable();
+            let may_grow = into.peek().is_some() && into.all(|edge| edge.how == How::Spread);
+            stage.most = may_grow.then_some(stage.workers + more);
+        }
+        graph
     })
 }
 
@@ -109,7 +155,7 @@ proptest! {
         let written: usize = topology.workers.iter().map(|worker| worker.targets().count()).sum();
         let read: usize = topology.workers.iter().map(|worker| worker.sources().count()).sum();
         prop_assert_eq!(written, read);
-        prop_assert_eq!(topology.workers.len(), graph.stages.iter().map(|stage| stage.workers).sum::<usize>());
+        prop_assert_eq!(topology.workers.len(), graph.stages.iter().map(Stage::most).sum::<usize>());
         let again = serde_json::to_string(&topology).unwrap();
         prop_assert_eq!(crate::topology::Topology::from_json(&again).unwrap(), topology);
     }

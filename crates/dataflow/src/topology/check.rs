@@ -1,9 +1,9 @@
 //! What is wrong with a topology, each with the worker's name and what to change.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 
-use super::{Topology, Worker};
+use super::{How, Topology, Worker};
 
 /// How much one worker may be connected to.
 #[derive(Clone, Copy, Debug)]
@@ -66,6 +66,16 @@ pub enum Flaw {
     Unequal { from: String, to: String, left: usize, right: usize },
     #[error("`{to}` has {workers} workers: gather needs exactly 1, or say `spread`")]
     Gather { to: String, workers: usize },
+    #[error("`{stage}` has {workers} workers and at most {most}: say a greater `most`, or leave it out")]
+    Most { stage: String, workers: usize, most: usize },
+    #[error("`{to}` may grow, so what goes there from `{from}` cannot go {}: say `spread`", how.name())]
+    Grows { from: String, to: String, how: How },
+    #[error("`{from}` may grow, so what goes from there to `{to}` cannot go one-to-one: say `spread`")]
+    GrowsFrom { from: String, to: String },
+    #[error("`{0}` may grow, but reads no stream, so nobody can ask for more of it: leave `most` or `spare` out")]
+    NobodyAsks(String),
+    #[error("all that `{from}` has for `{group}` is spare: one of them must be there from the beginning")]
+    OnlySpares { from: String, group: String },
 }
 
 /// All that is wrong, a line each.
@@ -137,7 +147,24 @@ impl Topology {
             }
         }
         twice(worker, flaws);
+        check_growth(worker, flaws);
     }
+}
+
+fn check_growth(worker: &Worker, flaws: &mut Vec<Flaw>) {
+    let name = || worker.name.clone();
+    if worker.spare && worker.sources().next().is_none() {
+        flaws.push(Flaw::NobodyAsks(name()));
+    }
+    let mut has_only_spares: BTreeMap<&str, bool> = BTreeMap::new();
+    for to in worker.targets() {
+        *has_only_spares.entry(to.group.as_deref().unwrap_or(&to.worker)).or_insert(true) &= to.later;
+        if to.later && to.how != How::Spread {
+            flaws.push(Flaw::Grows { from: name(), to: to.worker.clone(), how: to.how });
+        }
+    }
+    let bare = has_only_spares.into_iter().filter(|(_, only)| *only);
+    flaws.extend(bare.map(|(to, _)| Flaw::OnlySpares { from: name(), group: to.to_owned() }));
 }
 
 fn twice(worker: &Worker, flaws: &mut Vec<Flaw>) {
@@ -250,6 +277,26 @@ mod tests {
             flaws(&format!("{mute}, {WRITER}")),
             [Flaw::NoOutput { from: "reader".into(), to: "writer".into() }]
         );
+    }
+
+    #[test]
+    fn spares_are_asked_for_by_those_whom_they_read() {
+        let reader = |how: &str, first: &str| {
+            let to =
+                |worker: &str| format!(r#"{{"type": "tcp", "worker": "{worker}", "how": "{how}", "group": "work"}}"#);
+            let outputs = format!("{}{}", if first.is_empty() { String::new() } else { to(first) + ", " }, to("spare"));
+            format!(r#"{{"name": "reader", "inputs": [{{"type": "file"}}], "outputs": [{outputs}]}}"#)
+        };
+        let from = r#""inputs": [{"type": "tcp", "worker": "reader"}], "outputs": [{"type": "console"}]"#;
+        let spare = format!(r#"{{"name": "spare", "spare": true, {from}}}"#);
+        let writer = format!(r#"{{"name": "writer", {from}}}"#);
+        assert_eq!(flaws(&format!("{}, {spare}, {writer}", reader("spread", "writer"))), []);
+        let by_key = Flaw::Grows { from: "reader".into(), to: "spare".into(), how: How::ByKey };
+        assert_eq!(flaws(&format!("{}, {spare}, {writer}", reader("by-key", "writer"))), [by_key]);
+        let only = Flaw::OnlySpares { from: "reader".into(), group: "work".into() };
+        assert_eq!(flaws(&format!("{}, {spare}", reader("spread", ""))), [only]);
+        let alone = r#"{"name": "spare", "spare": true, "inputs": [{"type": "file"}], "outputs": []}"#;
+        assert_eq!(flaws(alone), [Flaw::NobodyAsks("spare".into())]);
     }
 
     #[test]

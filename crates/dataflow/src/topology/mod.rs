@@ -5,6 +5,8 @@
 
 mod check;
 
+use std::collections::HashSet;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -28,6 +30,9 @@ pub struct Worker {
     /// Which code it runs; its own name where nothing is said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stage: Option<String>,
+    /// Whether it is only started when a worker that it reads asks for it, while the job runs.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub spare: bool,
     /// Where its items come from.
     pub inputs: Vec<Port>,
     /// Where they go.
@@ -61,6 +66,9 @@ pub struct Stream {
     /// Of an output: whether batches for which there is no room go to disk, so that their producer need not wait.
     #[serde(default, skip_serializing_if = "is_default")]
     pub spill: bool,
+    /// The other worker is spare: the stream opens when that one is started. Whatever is written here, nearpath knows better.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub later: bool,
 }
 
 /// An input or output that is not a stream.
@@ -114,7 +122,20 @@ impl Topology {
     /// # Errors
     /// Text that is not a topology, with line and column.
     pub fn from_json(text: &str) -> Result<Self, serde_json::Error> {
-        serde_json::from_str(text)
+        let mut topology: Self = serde_json::from_str(text)?;
+        topology.mark_later();
+        Ok(topology)
+    }
+
+    /// Each stream knows whether its other end is spare.
+    pub(crate) fn mark_later(&mut self) {
+        let spares = self.workers.iter().filter(|worker| worker.spare).map(|worker| worker.name.clone());
+        let spares: HashSet<String> = spares.collect();
+        for port in self.workers.iter_mut().flat_map(|worker| worker.inputs.iter_mut().chain(&mut worker.outputs)) {
+            if let Port::Tcp(stream) = port {
+                stream.later = spares.contains(&stream.worker);
+            }
+        }
     }
 
     /// The worker of that name.
@@ -152,6 +173,6 @@ impl Port {
 impl Stream {
     /// From or to that worker.
     pub fn with(worker: &str) -> Self {
-        Self { worker: worker.to_owned(), how: How::default(), group: None, spill: false }
+        Self { worker: worker.to_owned(), how: How::default(), group: None, spill: false, later: false }
     }
 }

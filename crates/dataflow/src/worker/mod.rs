@@ -105,6 +105,9 @@ pub struct Input {
     pub from: String,
     /// The last frame that is processed; `None` when the stream has ended.
     pub processed: Option<u64>,
+    /// Not there yet: opens by [`Worker::open_input`], if at all.
+    #[serde(default)]
+    pub later: bool,
 }
 
 /// One stream that goes out.
@@ -117,6 +120,9 @@ pub struct Output {
     /// Whether it spills.
     #[serde(default)]
     pub spill: bool,
+    /// Not there yet: opens by [`Worker::open_output`], if at all.
+    #[serde(default)]
+    pub later: bool,
 }
 
 /// A place on disk.
@@ -210,6 +216,26 @@ impl Worker {
         self.shared.due()
     }
 
+    /// An input that was to come later is there: its producer is being started. Between two checkpoints only.
+    pub fn open_input(&self, input: usize) {
+        self.shared.open_input(input);
+    }
+
+    /// An input that was to come later never does. Between two checkpoints only.
+    pub fn never(&self, input: usize) {
+        self.shared.never(input);
+    }
+
+    /// An output that was to come later is there: its consumer is, too. Between two checkpoints only.
+    pub fn open_output(&self, output: usize) {
+        self.shared.open_output(output);
+    }
+
+    /// Whether that output may be sent to.
+    pub fn is_open(&self, output: usize) -> bool {
+        self.shared.is_open(output)
+    }
+
     /// The job begins a checkpoint.
     pub fn trigger(&self, checkpoint: u64) {
         self.shared.trigger(checkpoint);
@@ -231,7 +257,7 @@ impl Worker {
         self.shared.barrier(checkpoint)
     }
 
-    /// Ends all outputs, and waits until their consumers have processed all.
+    /// Ends all outputs that are open, and waits until their consumers have processed all. No other one opens any more.
     ///
     /// # Errors
     /// Whatever ended an edge.
@@ -257,19 +283,27 @@ impl Drop for Worker {
     }
 }
 
-/// All edges, until each is through or one fails.
+/// All edges, until each is through or one fails, and no other one can come.
 async fn run<C: Connector>(shared: Arc<Shared>, connector: impl FnOnce() -> io::Result<C>) {
     let connector = match connector() {
         Ok(connector) => Arc::new(connector),
         Err(error) => return shared.give_up(Failure::Here(error.to_string())),
     };
     let mut edges = JoinSet::new();
-    for at in shared.open_inputs() {
-        edges.spawn(edge::consume(Arc::clone(&shared), Arc::clone(&connector), at));
+    loop {
+        for (end, at) in shared.opened() {
+            let (shared, connector) = (Arc::clone(&shared), Arc::clone(&connector));
+            match end {
+                End::Consumer => edges.spawn(edge::consume(shared, connector, at)),
+                End::Producer => edges.spawn(edge::produce(shared, connector, at)),
+            };
+        }
+        if edges.is_empty() && !shared.may_open_more() {
+            return shared.close();
+        }
+        tokio::select! {
+            Some(_) = edges.join_next() => {}
+            () = shared.something_opened() => {}
+        }
     }
-    for at in 0..shared.outputs() {
-        edges.spawn(edge::produce(Arc::clone(&shared), Arc::clone(&connector), at));
-    }
-    while edges.join_next().await.is_some() {}
-    shared.close();
 }

@@ -1,5 +1,7 @@
 //! What the user's thread and the edges share: one lock, taken once a batch by each.
 
+mod later;
+
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -7,11 +9,11 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use tokio::sync::{Notify, watch};
 
-use crate::flow::{Merge, Next, Outgoing, Piece};
+use crate::flow::{Merge, Next, Outgoing, Piece, Start};
 use crate::frame::{Frame, Kind, LONGEST};
 use crate::spill::Spill;
 
-use super::{EdgeStats, End, Failure, Orders, Positions, Received, Route, Stats};
+use super::{EdgeStats, End, Failure, Input, Orders, Positions, Received, Route, Stats};
 
 /// How long an edge may go on with the frame that it is writing, once another one has failed.
 const HALF_A_FRAME: Duration = Duration::from_millis(200);
@@ -27,6 +29,8 @@ pub(super) struct Shared {
     acks: Vec<Notify>,
     /// For each output: there is something to send.
     sends: Vec<Notify>,
+    /// An edge is to be made, or none will be any more.
+    edges: Notify,
     /// Somebody failed.
     failed: watch::Sender<bool>,
 }
@@ -38,6 +42,10 @@ struct State {
     unacked: Vec<usize>,
     reading: Option<usize>,
     failure: Option<Failure>,
+    /// Edges that nobody has begun to make.
+    opened: Vec<(End, usize)>,
+    /// No output opens any more.
+    finishing: bool,
     closed: bool,
     stats: Stats,
     /// What the user's thread waits for now, and since when.
@@ -67,16 +75,40 @@ struct Out {
     /// Has a number, waits for the socket.
     queue: VecDeque<Frame>,
     spill: Option<Spill>,
+    /// Its consumer is there.
+    open: bool,
     ended: bool,
+}
+
+impl Out {
+    /// The last frame that was sent, be it to disk.
+    fn position(&self) -> u64 {
+        self.flow.next() - 1 + self.spill.as_ref().map_or(0, |spill| spill.len() as u64)
+    }
+}
+
+fn start(input: &Input) -> Start {
+    match input.processed {
+        _ if input.later => Start::Later,
+        Some(processed) => Start::After(processed),
+        None => Start::Ended,
+    }
+}
+
+/// Those that are there from the beginning.
+fn first(orders: &Orders) -> Vec<(End, usize)> {
+    let inputs = orders.inputs.iter().enumerate().filter(|(_, input)| matches!(start(input), Start::After(_)));
+    let outputs = orders.outputs.iter().enumerate().filter(|(_, output)| !output.later);
+    inputs.map(|(at, _)| (End::Consumer, at)).chain(outputs.map(|(at, _)| (End::Producer, at))).collect()
 }
 
 impl Shared {
     pub(super) fn new(orders: Orders) -> Self {
-        let inputs = orders.inputs.iter().map(|input| input.processed);
         let outputs = orders.outputs.iter().map(|output| Out {
             flow: Outgoing::new(output.sent + 1, orders.window),
             queue: VecDeque::new(),
             spill: None,
+            open: !output.later,
             ended: false,
         });
         let stats = |peer: &String| EdgeStats { peer: peer.clone(), ..EdgeStats::default() };
@@ -86,11 +118,13 @@ impl Shared {
             ..Stats::default()
         };
         let state = State {
-            merge: Merge::new(inputs, orders.checkpoint),
+            merge: Merge::new(orders.inputs.iter().map(start), orders.checkpoint),
             outputs: outputs.collect(),
             unacked: vec![0; orders.inputs.len()],
             reading: None,
             failure: None,
+            opened: first(&orders),
+            finishing: false,
             closed: false,
             waits: None,
             routes: [vec![None; orders.inputs.len()], vec![None; orders.outputs.len()]],
@@ -102,6 +136,7 @@ impl Shared {
             room: Condvar::new(),
             acks: orders.inputs.iter().map(|_| Notify::new()).collect(),
             sends: orders.outputs.iter().map(|_| Notify::new()).collect(),
+            edges: Notify::new(),
             failed: watch::Sender::new(false),
             orders,
         }
@@ -165,6 +200,7 @@ impl Shared {
 
     pub(super) fn trigger(&self, checkpoint: u64) {
         self.lock().merge.trigger(checkpoint);
+        self.arrived.notify_one(); // it may begin where a reader waits for inputs that are not open yet
     }
 
     pub(super) fn send(&self, output: usize, batch: Bytes) -> Result<(), Failure> {
@@ -173,6 +209,9 @@ impl Shared {
             return Err(Failure::Here(told));
         }
         let mut state = self.lock();
+        if !state.outputs[output].open {
+            return Err(Failure::Here(format!("`{}` has not been started", self.orders.outputs[output].to)));
+        }
         state.stats.outputs[output].batches += 1;
         state.stats.outputs[output].bytes += batch.len() as u64;
         loop {
@@ -220,12 +259,20 @@ impl Shared {
         let payload = Bytes::copy_from_slice(&checkpoint.to_le_bytes());
         let mut state = self.lock();
         state.sound()?;
+        self.offer_all(&mut state, Kind::Barrier, &payload)?;
+        let outputs = state.outputs.iter().map(Out::position).collect();
+        Ok(Positions { inputs: state.merge.positions(), outputs })
+    }
+
+    /// What has no weight, to all outputs that are open.
+    fn offer_all(&self, state: &mut State, kind: Kind, payload: &Bytes) -> Result<(), Failure> {
         for output in 0..self.sends.len() {
-            self.offer(&mut state, output, Kind::Barrier, &payload)?;
-            self.sends[output].notify_one();
+            if state.outputs[output].open {
+                self.offer(state, output, kind, payload)?;
+                self.sends[output].notify_one();
+            }
         }
-        let position = |out: &Out| out.flow.next() - 1 + out.spill.as_ref().map_or(0, |spill| spill.len() as u64);
-        Ok(Positions { inputs: state.merge.positions(), outputs: state.outputs.iter().map(position).collect() })
+        Ok(())
     }
 
     pub(super) fn finish(&self) -> Result<(), Failure> {
@@ -233,10 +280,9 @@ impl Shared {
         self.tell_processed(&mut state);
         self.tell_all();
         state.sound()?;
-        for output in 0..self.sends.len() {
-            self.offer(&mut state, output, Kind::End, &Bytes::new())?;
-            self.sends[output].notify_one();
-        }
+        self.offer_all(&mut state, Kind::End, &Bytes::new())?;
+        state.finishing = true;
+        self.edges.notify_one();
         while !state.closed {
             state.sound()?;
             state = wait(&self.room, state, Wait::Room);
@@ -265,17 +311,8 @@ impl Shared {
 
     // What edges do.
 
-    pub(super) fn open_inputs(&self) -> Vec<usize> {
-        let state = self.lock();
-        (0..self.orders.inputs.len()).filter(|at| !state.merge.has_ended(*at)).collect()
-    }
-
     pub(super) fn set_route(&self, end: End, at: usize, route: Route) {
         self.lock().routes[usize::from(end == End::Producer)][at] = Some(route);
-    }
-
-    pub(super) fn outputs(&self) -> usize {
-        self.orders.outputs.len()
     }
 
     /// The first failure is the one that is told. Everybody who waits wakes up.
@@ -285,6 +322,7 @@ impl Shared {
             state.failure.get_or_insert(failure);
         }
         self.failed.send_replace(true);
+        self.edges.notify_one();
         self.arrived.notify_all();
         self.room.notify_all();
         for notify in self.acks.iter().chain(&self.sends) {

@@ -48,8 +48,14 @@ fn orders(name: &str, inputs: &[&str], outputs: &[&str]) -> Orders {
     Orders {
         name: name.to_owned(),
         attempt: 1,
-        inputs: inputs.iter().map(|from| Input { from: (*from).to_owned(), processed: Some(0) }).collect(),
-        outputs: outputs.iter().map(|to| Output { to: (*to).to_owned(), sent: 0, spill: false }).collect(),
+        inputs: inputs
+            .iter()
+            .map(|from| Input { from: (*from).to_owned(), processed: Some(0), later: false })
+            .collect(),
+        outputs: outputs
+            .iter()
+            .map(|to| Output { to: (*to).to_owned(), sent: 0, spill: false, later: false })
+            .collect(),
         window: 500,
         checkpoint: 0,
         spill: None,
