@@ -10,6 +10,7 @@ pub mod checkpoint;
 pub mod flow;
 pub mod frame;
 pub mod graph;
+pub mod growth;
 pub mod local;
 pub mod spill;
 pub mod topology;

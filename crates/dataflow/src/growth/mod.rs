@@ -1,0 +1,205 @@
+//! Workers that are started while the job runs: what its coordinator decides, without processes, streams or clock.
+//!
+//! All that there may ever be is in the [`Topology`]; who is [`spare`](crate::topology::Worker::spare) is started when a worker that it
+//! reads asks for it, and reads that one alone: its owner. Its consumers open the stream from it, its owner the stream to it.
+//!
+//! A barrier must meet all streams of a worker or none that it does not know of, so streams open only between two checkpoints:
+//!
+//! ```text
+//! ask ─► promised ─► between ─► opening ─► opened, by its owner and all its consumers ─► there
+//!                    no checkpoint        none may begin (`holds`)
+//!                    is under way
+//! ```
+//!
+//! Nor may a consumer hear that a spare worker never comes while a checkpoint is under way: the workers that could ask may have
+//! written down a moment at which they still could.
+
+#[cfg(test)]
+mod simulation;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+use crate::topology::{Topology, Worker};
+
+/// What is known of all workers that may be started in one attempt.
+#[derive(Clone, Debug)]
+pub struct Growth {
+    /// In the topology's order.
+    spares: Vec<Spare>,
+    /// Workers that have finished: they ask for nothing more.
+    finished: HashSet<String>,
+    /// For each worker: its last call, and what it was given.
+    answers: HashMap<String, (u64, usize)>,
+}
+
+#[derive(Clone, Debug)]
+struct Spare {
+    name: String,
+    stage: String,
+    sources: HashSet<String>,
+    /// Those that will read it whoever its owner is.
+    readers: HashSet<String>,
+    fate: Fate,
+}
+
+/// Each with the owner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Fate {
+    Free,
+    Promised(String),
+    /// Whose word is missing.
+    Opening(String, BTreeSet<String>),
+    There(String),
+    /// Nobody is left who may ask.
+    Never,
+}
+
+/// What a worker is to be told: everything, each time. To hear it again does no harm.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Word {
+    /// Inputs that are to be open, by producer.
+    pub inputs: Vec<String>,
+    /// Outputs that are to be open, by consumer: as soon as that one is there.
+    pub outputs: Vec<String>,
+    /// Inputs that never open.
+    pub never: Vec<String>,
+}
+
+impl Spare {
+    fn new(topology: &Topology, worker: &Worker) -> Self {
+        let is_first = |name: &String| topology.worker(name).is_some_and(|reader| !reader.spare);
+        let readers = worker.targets().map(|to| to.worker.clone()).filter(is_first);
+        Self {
+            name: worker.name.clone(),
+            stage: worker.stage().to_owned(),
+            sources: worker.sources().map(|from| from.worker.clone()).collect(),
+            readers: readers.collect(),
+            fate: Fate::Free,
+        }
+    }
+
+    fn owner(&self) -> Option<&str> {
+        match &self.fate {
+            Fate::Promised(owner) | Fate::Opening(owner, _) | Fate::There(owner) => Some(owner),
+            Fate::Free | Fate::Never => None,
+        }
+    }
+
+    /// It is there, or on its way.
+    fn opens(&self) -> bool {
+        matches!(self.fate, Fate::Opening(..) | Fate::There(_))
+    }
+}
+
+impl Growth {
+    /// At the beginning of an attempt: which spare workers the last checkpoint has, with their owners, and who had finished by then.
+    pub fn new(
+        topology: &Topology,
+        grown: &BTreeMap<String, String>,
+        finished: impl IntoIterator<Item = String>,
+    ) -> Self {
+        let spares = topology.workers.iter().filter(|worker| worker.spare);
+        let spare = |worker| {
+            let spare = Spare::new(topology, worker);
+            let fate = grown.get(&spare.name).map_or(Fate::Free, |owner| Fate::There(owner.clone()));
+            Spare { fate, ..spare }
+        };
+        let spares = spares.map(spare).collect();
+        Self { spares, finished: finished.into_iter().collect(), answers: HashMap::new() }
+    }
+
+    /// A worker had been given so many of that stage by the checkpoint from which it goes on. Some of them may not have been
+    /// started by then: they are promised once more. To be said of all workers before any of them asks.
+    pub fn resume(&mut self, worker: &str, stage: &str, given: usize) {
+        let has = self.spares.iter().filter(|spare| spare.stage == stage && spare.owner() == Some(worker)).count();
+        self.promise(worker, stage, given.saturating_sub(has));
+    }
+
+    /// A worker asks for so many more of a stage that reads it: how many it gets. `call` counts its calls; the last one may be said
+    /// again, and gets the same answer.
+    pub fn ask(&mut self, worker: &str, call: u64, stage: &str, count: usize) -> usize {
+        match self.answers.get(worker) {
+            Some((last, given)) if *last >= call => *given,
+            _ => {
+                let given = self.promise(worker, stage, count);
+                self.answers.insert(worker.to_owned(), (call, given));
+                given
+            }
+        }
+    }
+
+    fn promise(&mut self, worker: &str, stage: &str, count: usize) -> usize {
+        let free =
+            |spare: &&mut Spare| spare.fate == Fate::Free && spare.stage == stage && spare.sources.contains(worker);
+        let given = self.spares.iter_mut().filter(free).take(count);
+        given.map(|spare| spare.fate = Fate::Promised(worker.to_owned())).count()
+    }
+
+    /// No checkpoint is under way, and none begins before this returns: what was promised begins to open, and who can never come
+    /// any more is known. Whether there is something new to tell.
+    pub fn between(&mut self) -> bool {
+        let mut changed = false;
+        for spare in &mut self.spares {
+            if let Fate::Promised(owner) = &spare.fate {
+                let awaited = spare.readers.iter().chain([owner]).filter(|worker| !self.finished.contains(*worker));
+                spare.fate = Fate::Opening(owner.clone(), awaited.cloned().collect());
+                changed = true;
+            }
+        }
+        while self.give_up_one() {
+            changed = true;
+        }
+        changed
+    }
+
+    /// A spare worker that nobody can ask for any more: all that it reads have finished, or never come themselves.
+    fn give_up_one(&mut self) -> bool {
+        let never = |name: &String| self.spares.iter().any(|spare| spare.name == *name && spare.fate == Fate::Never);
+        let silent = |spare: &Spare| spare.sources.iter().all(|from| self.finished.contains(from) || never(from));
+        let at = self.spares.iter().position(|spare| spare.fate == Fate::Free && silent(spare));
+        at.is_some_and(|at| {
+            self.spares[at].fate = Fate::Never;
+            true
+        })
+    }
+
+    /// Whether no checkpoint may begin now.
+    pub fn holds(&self) -> bool {
+        self.spares.iter().any(|spare| matches!(spare.fate, Fate::Opening(..)))
+    }
+
+    /// A worker has opened its stream from or to that spare worker.
+    pub fn opened(&mut self, worker: &str, spare: &str) {
+        let Some(spare) = self.spares.iter_mut().find(|other| other.name == spare) else { return };
+        if let Fate::Opening(owner, awaited) = &mut spare.fate {
+            awaited.remove(worker);
+            if awaited.is_empty() {
+                spare.fate = Fate::There(owner.clone());
+            }
+        }
+    }
+
+    /// A worker is through.
+    pub fn finished(&mut self, worker: &str) {
+        self.finished.insert(worker.to_owned());
+    }
+
+    /// What that worker is to be told.
+    pub fn word(&self, worker: &str) -> Word {
+        let names =
+            |of: &dyn Fn(&&Spare) -> bool| self.spares.iter().filter(of).map(|spare| spare.name.clone()).collect();
+        Word {
+            inputs: names(&|spare| spare.opens() && spare.readers.contains(worker)),
+            outputs: names(&|spare| spare.opens() && spare.owner() == Some(worker)),
+            never: names(&|spare| spare.fate == Fate::Never && spare.readers.contains(worker)),
+        }
+    }
+
+    /// Spare workers that are there or on their way, with their owners: who is to be started, and what a checkpoint writes down.
+    pub fn grown(&self) -> BTreeMap<String, String> {
+        let opens = self.spares.iter().filter(|spare| spare.opens());
+        opens.filter_map(|spare| Some((spare.name.clone(), spare.owner()?.to_owned()))).collect()
+    }
+}
