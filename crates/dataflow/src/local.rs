@@ -47,11 +47,26 @@ impl Door {
     }
 }
 
+/// Where consumers are. Those that are started later are added before their streams open.
+#[derive(Clone, Debug, Default)]
+pub struct Addresses(Arc<Mutex<HashMap<String, SocketAddr>>>);
+
+impl Addresses {
+    /// That worker is there.
+    pub fn add(&self, name: &str, address: SocketAddr) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), address);
+    }
+
+    fn of(&self, name: &str) -> Option<SocketAddr> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(name).copied()
+    }
+}
+
 /// One worker's streams.
 pub struct Local {
     me: String,
     token: Token,
-    consumers: HashMap<String, SocketAddr>,
+    consumers: Addresses,
     producers: Mutex<HashMap<String, oneshot::Receiver<TcpStream>>>,
 }
 
@@ -67,7 +82,7 @@ impl Local {
         me: String,
         token: Token,
         producers: impl IntoIterator<Item = String>,
-        consumers: HashMap<String, SocketAddr>,
+        consumers: Addresses,
     ) -> io::Result<Self> {
         let listener = TcpListener::from_std(door.0)?;
         let (mut awaited, mut coming) = (HashMap::new(), HashMap::new());
@@ -91,7 +106,7 @@ impl Connector for Local {
                 coming.ok_or_else(unknown)?.await.map_err(|_| io::ErrorKind::ConnectionAborted.into())
             }
             End::Producer => {
-                let address = self.consumers.get(peer).ok_or_else(unknown)?;
+                let address = self.consumers.of(peer).ok_or_else(unknown)?;
                 let mut stream = TcpStream::connect(address).await?;
                 stream.set_nodelay(true)?;
                 stream.write_all(&greeting(&self.token, &self.me)).await?;

@@ -86,6 +86,8 @@ enum State {
     Aligned(u64),
     /// The reader has seen the end.
     Ended,
+    /// It never opens.
+    Never,
 }
 
 impl<T> Input<T> {
@@ -131,7 +133,7 @@ impl<T> Merge<T> {
     /// An input that was to open later never does.
     pub fn never(&mut self, input: usize) {
         if self.inputs[input].state == State::Later {
-            self.inputs[input] = Input::new(Start::Ended, self.last_barrier);
+            self.inputs[input].state = State::Never;
         }
     }
 
@@ -183,12 +185,12 @@ impl<T> Merge<T> {
     }
 
     fn all_ended(&self) -> bool {
-        self.inputs.iter().all(|input| input.state == State::Ended)
+        self.inputs.iter().all(|input| matches!(input.state, State::Ended | State::Never))
     }
 
     /// No input can bring a barrier.
     fn none_open(&self) -> bool {
-        self.inputs.iter().all(|input| matches!(input.state, State::Ended | State::Later))
+        self.inputs.iter().all(|input| matches!(input.state, State::Ended | State::Later | State::Never))
     }
 
     /// What is next. What was given before counts as processed.
@@ -242,7 +244,7 @@ impl<T> Merge<T> {
         let mut common = None;
         for input in &self.inputs {
             match (input.state, common) {
-                (State::Ended | State::Later, _) => {}
+                (State::Ended | State::Later | State::Never, _) => {}
                 (State::Aligned(left), Some(right)) if left != right => return Err(OutOfOrder::Apart { left, right }),
                 (State::Aligned(barrier), _) => common = Some(barrier),
                 (State::Open, _) => return Ok(Next::Wait),
@@ -273,7 +275,8 @@ impl<T> Merge<T> {
         self.inputs[input].queue.len()
     }
 
-    /// For a checkpoint: what each input has processed, or `None` where it has ended. One that is not open yet has processed 0.
+    /// For a checkpoint: what each input has processed, or `None` where it has ended. Of one that was
+    /// never open it has processed 0, whether or not it may still open: at the checkpoint it might have.
     pub fn positions(&self) -> Vec<Option<u64>> {
         let position = |input: &Input<T>| (input.state != State::Ended).then_some(input.processed);
         self.inputs.iter().map(position).collect()

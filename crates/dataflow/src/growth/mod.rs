@@ -44,14 +44,15 @@ struct Spare {
     fate: Fate,
 }
 
-/// Each with the owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Fate {
     Free,
+    /// To whom.
     Promised(String),
-    /// Whose word is missing.
+    /// Whose it is, and whose word is missing.
     Opening(String, BTreeSet<String>),
-    There(String),
+    /// Since then; or since a checkpoint, and then its owner knows for itself.
+    There(Option<String>),
     /// Nobody is left who may ask.
     Never,
 }
@@ -82,8 +83,8 @@ impl Spare {
 
     fn owner(&self) -> Option<&str> {
         match &self.fate {
-            Fate::Promised(owner) | Fate::Opening(owner, _) | Fate::There(owner) => Some(owner),
-            Fate::Free | Fate::Never => None,
+            Fate::Promised(owner) | Fate::Opening(owner, _) | Fate::There(Some(owner)) => Some(owner),
+            Fate::Free | Fate::There(None) | Fate::Never => None,
         }
     }
 
@@ -94,27 +95,21 @@ impl Spare {
 }
 
 impl Growth {
-    /// At the beginning of an attempt: which spare workers the last checkpoint has, with their owners, and who had finished by then.
-    pub fn new(
-        topology: &Topology,
-        grown: &BTreeMap<String, String>,
-        finished: impl IntoIterator<Item = String>,
-    ) -> Self {
-        let spares = topology.workers.iter().filter(|worker| worker.spare);
+    /// At the beginning of an attempt: who has taken part in the last checkpoint, and who had finished by then.
+    pub fn new(topology: &Topology, took_part: &HashSet<String>, finished: HashSet<String>) -> Self {
         let spare = |worker| {
             let spare = Spare::new(topology, worker);
-            let fate = grown.get(&spare.name).map_or(Fate::Free, |owner| Fate::There(owner.clone()));
-            Spare { fate, ..spare }
+            let is_there = took_part.contains(&spare.name) || finished.contains(&spare.name);
+            Spare { fate: if is_there { Fate::There(None) } else { Fate::Free }, ..spare }
         };
-        let spares = spares.map(spare).collect();
-        Self { spares, finished: finished.into_iter().collect(), answers: HashMap::new() }
+        let spares = topology.workers.iter().filter(|worker| worker.spare).map(spare).collect();
+        Self { spares, finished, answers: HashMap::new() }
     }
 
-    /// A worker had been given so many of that stage by the checkpoint from which it goes on. Some of them may not have been
-    /// started by then: they are promised once more. To be said of all workers before any of them asks.
-    pub fn resume(&mut self, worker: &str, stage: &str, given: usize) {
-        let has = self.spares.iter().filter(|spare| spare.stage == stage && spare.owner() == Some(worker)).count();
-        self.promise(worker, stage, given.saturating_sub(has));
+    /// By the checkpoint from which it goes on, a worker had been given so many of that stage that had not been started by then:
+    /// they are promised once more. To be said of all workers before any of them asks.
+    pub fn owe(&mut self, worker: &str, stage: &str, count: usize) {
+        self.promise(worker, stage, count);
     }
 
     /// A worker asks for so many more of a stage that reads it: how many it gets. `call` counts its calls; the last one may be said
@@ -176,7 +171,7 @@ impl Growth {
         if let Fate::Opening(owner, awaited) = &mut spare.fate {
             awaited.remove(worker);
             if awaited.is_empty() {
-                spare.fate = Fate::There(owner.clone());
+                spare.fate = Fate::There(Some(owner.clone()));
             }
         }
     }
@@ -197,7 +192,7 @@ impl Growth {
         }
     }
 
-    /// Spare workers that are there or on their way, with their owners: who is to be started, and what a checkpoint writes down.
+    /// Workers that were asked for in this attempt and are to run, with their owners.
     pub fn grown(&self) -> BTreeMap<String, String> {
         let opens = self.spares.iter().filter(|spare| spare.opens());
         opens.filter_map(|spare| Some((spare.name.clone(), spare.owner()?.to_owned()))).collect()

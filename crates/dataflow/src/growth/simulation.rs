@@ -3,7 +3,7 @@
 //! Feeds emit numbers, others hand them on, the last stage keeps them. Whenever a checkpoint is complete, what is kept there must be
 //! what the feeds had emitted; and at the end, whoever died, all of it must be there once.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 
 use proptest::prelude::*;
 
@@ -42,12 +42,12 @@ struct Checkpoint {
     number: u64,
     states: BTreeMap<String, Known>,
     finished: BTreeMap<String, Known>,
-    grown: BTreeMap<String, String>,
 }
 
 struct Output {
     to: String,
     sent: u64,
+    later: bool,
     open: bool,
 }
 
@@ -111,7 +111,7 @@ fn feeds(name: &str) -> bool {
 
 impl Job {
     fn new(topology: Topology, rules: Rules, seed: u64) -> Self {
-        let growth = Growth::new(&topology, &BTreeMap::new(), []);
+        let growth = Growth::new(&topology, &HashSet::new(), HashSet::new());
         let (nodes, streams) = (BTreeMap::new(), BTreeMap::new());
         let mut job = Self {
             topology,
@@ -138,36 +138,42 @@ impl Job {
     /// An attempt, from the last checkpoint.
     fn begin(&mut self) {
         let last = self.last.clone();
-        self.growth = Growth::new(&self.topology, &last.grown, last.finished.keys().cloned());
+        let took_part = last.states.keys().cloned().collect();
+        self.growth = Growth::new(&self.topology, &took_part, last.finished.keys().cloned().collect());
         (self.pending, self.nodes, self.streams) = (None, BTreeMap::new(), BTreeMap::new());
-        let there = |worker: &&Worker| !worker.spare || last.grown.contains_key(&worker.name);
+        let there = |worker: &&Worker| !worker.spare || last.states.contains_key(&worker.name);
         let names: Vec<String> = self.topology.workers.iter().filter(there).map(|worker| worker.name.clone()).collect();
         for name in names.iter().filter(|name| !last.finished.contains_key(*name)) {
             self.start(name);
             if let Some(stage) = self.asks(name) {
-                self.growth.resume(name, &stage, self.nodes[name].known.given);
+                let node = &self.nodes[name];
+                let open = node.outputs.iter().filter(|output| output.later && output.open).count();
+                self.growth.owe(name, &stage, node.known.given - open);
             }
         }
     }
 
-    /// Only who asked reaches a spare worker; nothing comes from who had finished; where a stream stood, it goes on.
+    /// A stream that carried the checkpoint's barrier is open, or has ended. One with a spare worker that did not is not there; a
+    /// worker that is started at run time reads its owner alone.
     fn start(&mut self, name: &str) {
         let worker = self.topology.worker(name).unwrap();
-        let grown = self.growth.grown();
+        let owner = self.growth.grown().remove(name);
         let known = self.last.states.get(name).cloned().unwrap_or_default();
-        let input = |from: &str, later: bool| {
-            let mine = grown.get(name).is_none_or(|owner| owner == from);
-            match known.inputs.get(from).copied().unwrap_or(Some(0)) {
-                _ if !mine => Start::Ended,
-                _ if later && !grown.contains_key(from) => Start::Later,
-                Some(processed) if !self.last.finished.contains_key(from) => Start::After(processed),
-                _ => Start::Ended,
+        let input = |from: &str, later: bool| match known.inputs.get(from).copied().unwrap_or(Some(0)) {
+            _ if owner.is_some() => {
+                if owner.as_deref() == Some(from) {
+                    Start::After(0)
+                } else {
+                    Start::Ended
+                }
             }
+            Some(0) if later => Start::Later,
+            Some(processed) if !self.last.finished.contains_key(from) => Start::After(processed),
+            _ => Start::Ended,
         };
-        let output = |to: &str, later: bool| Output {
-            to: to.to_owned(),
-            sent: known.outputs.get(to).copied().unwrap_or(0),
-            open: !later || grown.get(to).is_some_and(|owner| owner == name),
+        let output = |to: &str, later: bool| {
+            let sent = known.outputs.get(to).copied().unwrap_or(0);
+            Output { to: to.to_owned(), sent, later, open: !later || sent > 0 }
         };
         let node = Node {
             merge: Merge::new(worker.sources().map(|from| input(&from.worker, from.later)), self.last.number),
@@ -251,8 +257,7 @@ impl Job {
         if let Some(number) = node.merge.due() {
             return self.cut(name, number);
         }
-        let is_mine = |output: &&Output| output.open && self.topology.worker(&output.to).is_some_and(|to| to.spare);
-        if node.outputs.iter().filter(is_mine).count() == node.known.given {
+        if node.outputs.iter().filter(|output| output.later && output.open).count() == node.known.given {
             node.phase = Phase::Waiting;
             self.send(name, Piece::End);
         }
@@ -367,7 +372,6 @@ impl Job {
         done.finished = self.last.finished.clone();
         let finished = self.nodes.iter().filter(|(name, _)| !done.states.contains_key(*name));
         done.finished.extend(finished.map(|(name, node)| (name.clone(), node.known.clone())));
-        done.grown = self.growth.grown();
         self.last = done;
         exact(&self.last)?;
         let too_early = self.last.states.iter().find(|(name, known)| known.ended && self.more_may_come(name));
@@ -376,9 +380,12 @@ impl Job {
 
     /// Whether a worker goes on from the last checkpoint, or may be started then, that this one reads.
     fn more_may_come(&self, name: &str) -> bool {
+        let never = |from: &&str| match self.last.states.get(name) {
+            Some(known) => known.inputs.get(*from) == Some(&Some(0)),
+            None => true,
+        };
         let sources = self.topology.worker(name).unwrap().sources().map(|from| &*from.worker);
-        let heard = |from: &&str| self.last.grown.get(name).is_none_or(|owner| owner == from);
-        sources.filter(heard).any(|from| match self.topology.worker(from) {
+        sources.filter(never).any(|from| match self.topology.worker(from) {
             _ if self.last.states.contains_key(from) => true,
             _ if self.last.finished.contains_key(from) => false,
             _ => self.more_may_come(from),
@@ -446,7 +453,7 @@ impl Job {
 
     fn run(mut self, deaths: usize) -> Result<usize, String> {
         let mut dies: BTreeSet<usize> = (0..deaths).map(|_| self.chance(4000)).collect();
-        for at in 0..400_000 {
+        for at in 0..100_000 {
             if dies.remove(&at) {
                 self.begin();
             }
@@ -513,7 +520,7 @@ fn apart() -> Topology {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn growth_keeps_every_cut_exact_whoever_dies(seed in any::<u64>(), deaths in 0..4_usize) {
@@ -522,9 +529,9 @@ proptest! {
     }
 }
 
-/// Which of many runs go wrong.
-fn wrong(rules: Rules) -> usize {
-    (0..600).filter(|seed| job(rules, *seed).run(1).is_err()).count()
+/// Whether one of many runs does.
+fn goes_wrong(rules: Rules) -> bool {
+    (0..600).any(|seed| job(rules, seed).run(1).is_err())
 }
 
 #[test]
@@ -534,15 +541,15 @@ fn jobs_of_the_simulation_grow() {
 
 #[test]
 fn control_checkpoints_that_are_not_held_back_are_seen() {
-    assert!(wrong(Rules::NoHold) > 0);
+    assert!(goes_wrong(Rules::NoHold));
 }
 
 #[test]
 fn control_streams_that_open_during_a_checkpoint_are_seen() {
-    assert!(wrong(Rules::OpenAnyTime) > 0);
+    assert!(goes_wrong(Rules::OpenAnyTime));
 }
 
 #[test]
 fn control_an_end_that_comes_too_early_is_seen() {
-    assert!(wrong(Rules::NeverAnyTime) > 0);
+    assert!(goes_wrong(Rules::NeverAnyTime));
 }

@@ -1,6 +1,6 @@
 //! One step at a time; all steps in any order are in [`super::simulation`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use super::{Growth, Word};
 use crate::graph::{Edge, Graph, Stage};
@@ -20,7 +20,7 @@ pub(super) fn chain(stages: &[(&str, usize, usize)]) -> Topology {
 }
 
 fn growth() -> Growth {
-    Growth::new(&chain(&[("feed", 2, 2), ("work", 1, 4), ("out", 2, 2)]), &BTreeMap::new(), [])
+    Growth::new(&chain(&[("feed", 2, 2), ("work", 1, 4), ("out", 2, 2)]), &HashSet::new(), HashSet::new())
 }
 
 fn names(names: &[&str]) -> Vec<String> {
@@ -72,8 +72,8 @@ fn what_nobody_can_ask_for_never_comes() {
 fn who_never_comes_asks_for_nobody() {
     let mut growth = Growth::new(
         &chain(&[("feed", 1, 1), ("left", 1, 3), ("right", 1, 2), ("out", 1, 1)]),
-        &BTreeMap::new(),
-        names(&["feed.0"]),
+        &HashSet::new(),
+        HashSet::from(["feed.0".to_owned()]),
     );
     growth.between();
     assert_eq!(growth.word("right.0").never, names(&["left.1", "left.2"]));
@@ -86,12 +86,13 @@ fn who_never_comes_asks_for_nobody() {
 #[test]
 fn what_was_given_but_not_started_by_the_checkpoint_is_promised_again() {
     let topology = chain(&[("feed", 2, 2), ("work", 1, 4), ("out", 2, 2)]);
-    let grown = BTreeMap::from([("work.2".to_owned(), "feed.1".to_owned())]);
-    let mut growth = Growth::new(&topology, &grown, []);
-    growth.resume("feed.1", "work", 2);
+    let there = names(&["feed.0", "feed.1", "work.0", "work.2", "out.0", "out.1"]);
+    let mut growth = Growth::new(&topology, &there.into_iter().collect(), HashSet::new());
+    growth.owe("feed.1", "work", 1);
     assert_eq!(growth.ask("feed.0", 1, "work", 9), 1);
     growth.between();
-    let owners: Vec<_> = growth.grown().into_values().collect();
-    assert_eq!(owners, ["feed.1", "feed.1", "feed.0"]);
+    let owners: Vec<_> = growth.grown().into_iter().collect();
+    let owner = |spare: &str, owner: &str| (spare.to_owned(), owner.to_owned());
+    assert_eq!(owners, [owner("work.1", "feed.1"), owner("work.3", "feed.0")]);
     assert_eq!(growth.word("out.0").inputs, names(&["work.1", "work.2", "work.3"]));
 }

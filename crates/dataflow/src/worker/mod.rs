@@ -231,9 +231,9 @@ impl Worker {
         self.shared.open_output(output);
     }
 
-    /// Whether that output may be sent to.
-    pub fn is_open(&self, output: usize) -> bool {
-        self.shared.is_open(output)
+    /// Those of some outputs that may be sent to.
+    pub fn open_of(&self, outputs: &[usize]) -> Vec<usize> {
+        self.shared.open_of(outputs)
     }
 
     /// The job begins a checkpoint.

@@ -29,6 +29,8 @@ pub(crate) struct Outbox {
 struct Group {
     how: How,
     outputs: Vec<usize>,
+    /// Outputs that are not open yet: looked after before each batch.
+    later: Vec<usize>,
     /// By key: one an output. Else one.
     batches: Vec<Vec<u8>>,
     turn: usize,
@@ -41,10 +43,12 @@ impl Outbox {
         let groups = groups.into_iter().map(|(how, outputs)| {
             let how: How = serde_json::from_value(how.into()).map_err(wrong)?;
             let batches = vec![Vec::new(); if how == How::ByKey { outputs.len() } else { 1 }];
-            Ok(Group { how, outputs, batches, turn: 0 })
+            let mut group = Group { how, outputs: Vec::new(), later: outputs, batches, turn: 0 };
+            group.look(&streams.worker);
+            Ok(group)
         });
         let groups = groups.collect::<PyResult<_>>()?;
-        Ok(Self { worker: Arc::clone(&streams.0), groups, batch, key: Vec::new() })
+        Ok(Self { worker: Arc::clone(&streams.worker), groups, batch, key: Vec::new() })
     }
 
     /// Takes what the iterator yields, for so many seconds: how many there were, and whether that was all.
@@ -107,10 +111,20 @@ impl Group {
         pair.iter().skip(1).try_for_each(|part| codec::write(batch, &part)).map(|()| at)
     }
 
+    /// Only what is spread grows.
+    fn look(&mut self, worker: &Worker) {
+        if !self.later.is_empty() {
+            let open = worker.open_of(&self.later);
+            self.later.retain(|output| !open.contains(output));
+            self.outputs.extend(open);
+        }
+    }
+
     fn send(&mut self, py: Python<'_>, worker: &Worker, at: usize) -> PyResult<()> {
         if self.batches[at].is_empty() {
             return Ok(());
         }
+        self.look(worker);
         let capacity = self.batches[at].capacity();
         let batch = Bytes::from(mem::replace(&mut self.batches[at], Vec::with_capacity(capacity)));
         let to = match self.how {

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
-use nearpath_dataflow::local::{self, Local};
+use nearpath_dataflow::local::{self, Addresses, Local};
 use nearpath_dataflow::worker::{Failure, Orders, Received, Worker};
 use nearpath_job::identity::Identity;
 use nearpath_job::met::Met;
@@ -39,9 +39,17 @@ fn taken() -> PyErr {
     PyRuntimeError::new_err("the door is in use")
 }
 
+fn on_loopback(port: u16) -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::LOCALHOST, port))
+}
+
 /// All streams of one worker.
 #[pyclass(frozen, module = "nearpath.dataflow")]
-pub(crate) struct Streams(pub(super) Arc<Worker>);
+pub(crate) struct Streams {
+    pub(super) worker: Arc<Worker>,
+    /// Of workers on this machine.
+    addresses: Addresses,
+}
 
 /// What others did is a ConnectionError, after which another attempt may do better.
 pub(super) fn raise(failure: Failure) -> PyErr {
@@ -61,10 +69,11 @@ impl Streams {
         let door = door.0.lock().unwrap_or_else(PoisonError::into_inner).take().ok_or_else(taken)?;
         let open = orders.inputs.iter().filter(|input| input.processed.is_some());
         let producers: Vec<String> = open.map(|input| input.from.clone()).collect();
-        let consumers = ports.into_iter().map(|(name, port)| (name, SocketAddr::from((Ipv4Addr::LOCALHOST, port))));
-        let (name, consumers) = (orders.name.clone(), consumers.collect());
+        let addresses = Addresses::default();
+        ports.iter().for_each(|(name, port)| addresses.add(name, on_loopback(*port)));
+        let (name, consumers) = (orders.name.clone(), addresses.clone());
         let connector = move || Local::new(door, name, token, producers, consumers);
-        Ok(Self(Arc::new(Worker::start(orders, connector)?)))
+        Ok(Self { worker: Arc::new(Worker::start(orders, connector)?), addresses })
     }
 
     /// The same over links, with workers that come to the same rendezvous: for each attempt anew, on one line. The identity is
@@ -75,12 +84,12 @@ impl Streams {
         let identity = Identity::read(identity).map_err(wrong)?;
         let line = line.open()?;
         let met = Met::new(&line, identity, &orders).map_err(wrong)?;
-        Ok(Self(Arc::new(Worker::start(orders, || Ok(met))?)))
+        Ok(Self { worker: Arc::new(Worker::start(orders, || Ok(met))?), addresses: Addresses::default() })
     }
 
     /// `(input, batch)`; or the number of a barrier; or None when all inputs have ended.
     fn receive<'py>(&self, py: Python<'py>) -> PyResult<Incoming<'py>> {
-        Ok(match py.detach(|| self.0.receive()).map_err(raise)? {
+        Ok(match py.detach(|| self.worker.receive()).map_err(raise)? {
             Received::Batch { input, data } => Incoming::Batch((input, view::memoryview(py, data.into())?)),
             Received::Barrier(number) => Incoming::Barrier(number),
             Received::Ended => Incoming::Ended(None),
@@ -89,41 +98,65 @@ impl Streams {
 
     /// The barrier that begins here, now.
     fn due(&self) -> Option<u64> {
-        self.0.due()
+        self.worker.due()
+    }
+
+    /// An input that was to come later is there.
+    fn open_input(&self, input: usize) {
+        self.worker.open_input(input);
+    }
+
+    /// An output that was to come later is there; on this machine, at that port.
+    #[pyo3(signature = (output, name, port=None))]
+    fn open_output(&self, output: usize, name: &str, port: Option<u16>) {
+        if let Some(port) = port {
+            self.addresses.add(name, on_loopback(port));
+        }
+        self.worker.open_output(output);
+    }
+
+    /// An input that was to come later never does.
+    fn never(&self, input: usize) {
+        self.worker.never(input);
+    }
+
+    /// Those of some outputs that may be sent to.
+    fn open_of(&self, outputs: Vec<usize>) -> Vec<usize> {
+        self.worker.open_of(&outputs)
     }
 
     /// The job begins a checkpoint.
     fn trigger(&self, checkpoint: u64) {
-        self.0.trigger(checkpoint);
+        self.worker.trigger(checkpoint);
     }
 
     /// One batch to one output; a batch that came goes on without a copy.
     fn send(&self, py: Python<'_>, output: usize, batch: &Bound<'_, PyAny>) -> PyResult<usize> {
         let batch = Bytes::from(payload::read(batch)?);
         let bytes = batch.len();
-        py.detach(|| self.0.send(output, batch)).map_err(raise)?;
+        py.detach(|| self.worker.send(output, batch)).map_err(raise)?;
         Ok(bytes)
     }
 
     /// Cuts all outputs. Where the worker stands: `(inputs, outputs)`.
     fn barrier(&self, py: Python<'_>, checkpoint: u64) -> PyResult<(Vec<Option<u64>>, Vec<u64>)> {
-        let positions = py.detach(|| self.0.barrier(checkpoint)).map_err(raise)?;
+        let positions = py.detach(|| self.worker.barrier(checkpoint)).map_err(raise)?;
         Ok((positions.inputs, positions.outputs))
     }
 
     /// Ends all outputs, and waits until all is processed.
     fn finish(&self, py: Python<'_>) -> PyResult<()> {
-        py.detach(|| self.0.finish()).map_err(raise)
+        py.detach(|| self.worker.finish()).map_err(raise)
     }
 
     /// Tells all peers.
     fn fail(&self, py: Python<'_>, why: &str) {
-        py.detach(|| self.0.fail(why));
+        py.detach(|| self.worker.fail(why));
     }
 
     /// As JSON.
     fn stats(&self) -> PyResult<String> {
-        serde_json::to_string(&self.0.stats()).map_err(wrong)
+        serde_json::to_string(&self.worker.stats()).map_err(wrong)
     }
 }
 

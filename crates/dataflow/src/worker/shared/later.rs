@@ -30,8 +30,9 @@ impl Shared {
         }
     }
 
-    pub(in crate::worker) fn is_open(&self, output: usize) -> bool {
-        self.lock().outputs[output].open
+    pub(in crate::worker) fn open_of(&self, outputs: &[usize]) -> Vec<usize> {
+        let state = self.lock();
+        outputs.iter().copied().filter(|output| state.outputs[*output].open).collect()
     }
 
     /// Edges that are to be made now.
