@@ -37,8 +37,8 @@ pub struct Growth {
 #[derive(Clone, Debug)]
 struct Spare {
     name: String,
-    stage: String,
-    sources: HashSet<String>,
+    /// Those that may ask for it, each with its group of outputs in which this one is: in a graph, the stage's name.
+    sources: HashMap<String, String>,
     /// Those that will read it whoever its owner is.
     readers: HashSet<String>,
     fate: Fate,
@@ -69,16 +69,9 @@ pub struct Word {
 }
 
 impl Spare {
-    fn new(topology: &Topology, worker: &Worker) -> Self {
-        let is_first = |name: &String| topology.worker(name).is_some_and(|reader| !reader.spare);
-        let readers = worker.targets().map(|to| to.worker.clone()).filter(is_first);
-        Self {
-            name: worker.name.clone(),
-            stage: worker.stage().to_owned(),
-            sources: worker.sources().map(|from| from.worker.clone()).collect(),
-            readers: readers.collect(),
-            fate: Fate::Free,
-        }
+    fn new(worker: &Worker) -> Self {
+        let readers = worker.targets().filter(|to| !to.later).map(|to| to.worker.clone()).collect();
+        Self { name: worker.name.clone(), sources: HashMap::new(), readers, fate: Fate::Free }
     }
 
     fn owner(&self) -> Option<&str> {
@@ -97,12 +90,20 @@ impl Spare {
 impl Growth {
     /// At the beginning of an attempt: who has taken part in the last checkpoint, and who had finished by then.
     pub fn new(topology: &Topology, took_part: &HashSet<String>, finished: HashSet<String>) -> Self {
-        let spare = |worker| {
-            let spare = Spare::new(topology, worker);
-            let is_there = took_part.contains(&spare.name) || finished.contains(&spare.name);
-            Spare { fate: if is_there { Fate::There(None) } else { Fate::Free }, ..spare }
-        };
-        let spares = topology.workers.iter().filter(|worker| worker.spare).map(spare).collect();
+        let mut spares: Vec<Spare> = topology.workers.iter().filter(|worker| worker.spare).map(Spare::new).collect();
+        let mut places: HashMap<String, &mut Spare> =
+            spares.iter_mut().map(|spare| (spare.name.clone(), spare)).collect();
+        for worker in &topology.workers {
+            for to in worker.targets() {
+                if let Some(spare) = places.get_mut(&to.worker) {
+                    spare.sources.insert(worker.name.clone(), to.group.clone().unwrap_or_else(|| to.worker.clone()));
+                }
+            }
+        }
+        for spare in spares.iter_mut().filter(|spare| took_part.contains(&spare.name) || finished.contains(&spare.name))
+        {
+            spare.fate = Fate::There(None);
+        }
         Self { spares, finished, answers: HashMap::new() }
     }
 
@@ -112,7 +113,7 @@ impl Growth {
         self.promise(worker, stage, count);
     }
 
-    /// A worker asks for so many more of a stage that reads it: how many it gets. `call` counts its calls; the last one may be said
+    /// A worker asks for so many more of a stage that reads it (a group of its outputs): how many it gets. `call` counts its calls; the last one may be said
     /// again, and gets the same answer.
     pub fn ask(&mut self, worker: &str, call: u64, stage: &str, count: usize) -> usize {
         match self.answers.get(worker) {
@@ -126,8 +127,8 @@ impl Growth {
     }
 
     fn promise(&mut self, worker: &str, stage: &str, count: usize) -> usize {
-        let free =
-            |spare: &&mut Spare| spare.fate == Fate::Free && spare.stage == stage && spare.sources.contains(worker);
+        let of_stage = |spare: &Spare| spare.sources.get(worker).is_some_and(|group| group == stage);
+        let free = |spare: &&mut Spare| spare.fate == Fate::Free && of_stage(spare);
         let given = self.spares.iter_mut().filter(free).take(count);
         given.map(|spare| spare.fate = Fate::Promised(worker.to_owned())).count()
     }
@@ -151,13 +152,12 @@ impl Growth {
 
     /// A spare worker that nobody can ask for any more: all that it reads have finished, or never come themselves.
     fn give_up_one(&mut self) -> bool {
-        let never = |name: &String| self.spares.iter().any(|spare| spare.name == *name && spare.fate == Fate::Never);
-        let silent = |spare: &Spare| spare.sources.iter().all(|from| self.finished.contains(from) || never(from));
-        let at = self.spares.iter().position(|spare| spare.fate == Fate::Free && silent(spare));
-        at.is_some_and(|at| {
-            self.spares[at].fate = Fate::Never;
-            true
-        })
+        let never = self.spares.iter().filter(|spare| spare.fate == Fate::Never).map(|spare| &spare.name);
+        let gone: HashSet<&String> = never.chain(&self.finished).collect();
+        let silent = |spare: &Spare| spare.fate == Fate::Free && spare.sources.keys().all(|from| gone.contains(from));
+        let Some(at) = self.spares.iter().position(silent) else { return false };
+        self.spares[at].fate = Fate::Never;
+        true
     }
 
     /// Whether no checkpoint may begin now.

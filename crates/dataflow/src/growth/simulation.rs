@@ -192,8 +192,7 @@ impl Job {
     /// The stage of which that worker may ask for more.
     fn asks(&self, name: &str) -> Option<String> {
         let mut targets = self.topology.worker(name)?.targets();
-        let spare = targets.find(|to| to.later)?;
-        Some(self.topology.worker(&spare.worker)?.stage().to_owned())
+        targets.find(|to| to.later)?.group.clone()
     }
 
     // What a worker does.

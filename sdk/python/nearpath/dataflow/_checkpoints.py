@@ -23,12 +23,12 @@ class Checkpoints:
         self._store, self._results, self.made = store, results, 0
         self._under_way: Future[None] | None = None
 
-    def last(self) -> tuple[int, list[str]]:
-        """The number of the last complete one, and who had finished by then."""
+    def last(self) -> tuple[int, set[str], list[str]]:
+        """The number of the last complete one, who took part in it, and who had finished by then."""
         with contextlib.suppress(ConnectionError):  # perhaps it is complete, perhaps not: the store knows
             self._settle()
-        manifest = json.loads(self._store and self._store.latest() or '{"number": 0, "finished": []}')
-        return int(manifest["number"]), manifest["finished"]
+        manifest = json.loads(self._store and self._store.latest() or '{"number": 0, "states": {}, "finished": []}')
+        return int(manifest["number"]), set(manifest["states"]), manifest["finished"]
 
     def care(self, attempt: Attempt, now: float, every: float) -> Again | None:
         """Begins one when it is time, and completes it when all have written down what they know."""

@@ -2,7 +2,10 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from ._growing import Growth
 
 # What is said in either direction: the whole state of whoever says it, so that the last one heard is enough.
 Word: TypeAlias = dict[str, Any]
@@ -74,11 +77,20 @@ class Seen:
 class Attempt:
     """From a checkpoint to the end, or to whatever comes between."""
 
-    def __init__(self, number: int, checkpoint: int, done: Iterable[str], names: Iterable[str], now: float) -> None:
+    def __init__(
+        self,
+        number: int,
+        checkpoint: int,
+        done: Iterable[str],
+        names: Iterable[str],
+        now: float,
+        growth: "Growth | None" = None,
+    ) -> None:
         self.number, self.checkpoint, self.done = number, checkpoint, frozenset(done)
         self.seen = {name: Seen(name) for name in names if name not in self.done}
         self.pending, self.since = 0, now
         self._troubled: float | None = None
+        self.growth, self._were_ready = growth, False
 
     def hear(self, name: str, word: Word, now: float) -> None:
         """What it says of another attempt is not of this one."""
@@ -97,9 +109,30 @@ class Attempt:
     def all_ready(self) -> bool:
         return all(seen.ready for seen in self.seen.values())
 
-    def stand(self) -> tuple[int, int]:
-        """How many take part, and how many are through."""
-        return sum(seen.ready for seen in self.seen.values()), sum(seen.finished for seen in self.seen.values())
+    @property
+    def introduced(self) -> bool:
+        """Whether all are there that were to begin together."""
+        self._were_ready = self._were_ready or self.all_ready
+        return self._were_ready
+
+    def stand(self) -> tuple[int, int, int]:
+        """How many take part, how many are through, and what is said of those that start."""
+        ready, finished = sum(seen.ready for seen in self.seen.values()), sum(seen.finished for seen in self.seen.values())
+        return ready, finished, self.growth.version if self.growth else 0
+
+    # Workers that start while the others run.
+
+    def grow(self) -> list[str]:
+        """Who is to be started now, and is one of them from now on."""
+        if self.growth is None or not self.introduced:
+            return []
+        names = self.growth.look(self.seen, may_change=not self.pending and self._troubled is None)
+        self.seen |= {name: Seen(name) for name in names}
+        return names
+
+    def grown(self, name: str) -> Word:
+        """What a worker is told of those that start."""
+        return {"grow": self.growth.word(name, self.seen)} if self.growth else {}
 
     def verdict(self, now: float) -> Verdict | None:
         """What raised counts before who died, and that before who only lost a peer, whichever is heard of first."""
@@ -125,6 +158,8 @@ class Attempt:
     def begin(self, now: float, every: float) -> bool:
         """Whether a checkpoint begins now: all are there, and the last one is so long ago."""
         if self.pending or now - self.since < every or not self.all_ready or self._troubled is not None:
+            return False
+        if self.growth and self.growth.holds:
             return False
         self.pending = self.checkpoint + 1
         return True

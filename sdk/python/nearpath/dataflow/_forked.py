@@ -147,11 +147,11 @@ class Forks(Crew):
 
     def word(self, attempt: Attempt, plan: Plan) -> Word | None:
         """Once all are there, each learns where those are to whom it speaks."""
-        if not attempt.all_ready:
+        if not attempt.introduced or not attempt.seen[plan.part["name"]].ready:
             return None
         to = [port["worker"] for port in plan.part["outputs"] if port["type"] == "tcp"]
         ports = {other: attempt.seen[other].word.get("port") for other in to if other in attempt.seen}
-        return {"attempt": attempt.number, "cut": attempt.pending, "ports": ports}
+        return {"attempt": attempt.number, "cut": attempt.pending, "ports": ports, **attempt.grown(plan.part["name"])}
 
     def news(self, seconds: float) -> list[Member]:
         return list(dict.fromkeys(key.data for key, _ in self._selector.select(seconds)))
@@ -173,7 +173,8 @@ def live(plan: Plan, make: Callable[[], Worker], pipe: Pipe, token: bytes) -> in
     word = _first_word(pipe)
 
     def connect(orders: str) -> _native.Streams:
-        running.streams = streams = _native.Streams(orders, door, token, word["ports"])
+        ports = {name: port for name, port in word["ports"].items() if port is not None}  # the others come later
+        running.streams = streams = _native.Streams(orders, door, token, ports)
         running.heed(word)
         threading.Thread(target=_listen, args=(pipe, running), daemon=True).start()
         return streams

@@ -21,8 +21,10 @@ class Stage:
         name: str | None = None,
         reads: How | None = None,
         total: int | None = None,
+        most: int | None = None,
     ) -> None:
         self.worker, self.workers, self.name, self._reads, self.total = worker, workers, name, reads, total
+        self.most = most
         self.before: list[tuple[Stage, How, bool]] = []
         self.where: Where = "there"
 
@@ -41,9 +43,10 @@ class Stage:
         return self
 
     def _usual(self, other: "Stage") -> How:
-        if self.workers == 1:
+        if self.workers == 1 and self.most is None:
             return "gather"
-        return "one-to-one" if self.workers == other.workers else "spread"
+        grows = self.most is not None or other.most is not None
+        return "one-to-one" if self.workers == other.workers and not grows else "spread"
 
 
 class Graph:
@@ -64,7 +67,10 @@ class Graph:
 
     def json(self) -> str:
         """As nearpath writes graphs down."""
-        stages = [{"name": self._names[id(stage)], "workers": stage.workers} for stage in self._order]
+        stages = [
+            {"name": self._names[id(stage)], "workers": stage.workers} | ({"most": stage.most} if stage.most else {})
+            for stage in self._order
+        ]
         edges = [
             {"from": self._names[id(before)], "to": self._names[id(stage)], "how": how, "spill": spill}
             for stage in self._order
@@ -89,7 +95,8 @@ class Topology:
         names = [worker.get("stage") or worker["name"] for worker in self._topology["workers"]]
         if missing := sorted(set(names) - set(code)):
             raise ValueError(f"no code is given for {str(missing).strip('[]')}: add it, or say `stage` in the topology")
-        self.stages = {name: Stage(code[name], names.count(name), name) for name in dict.fromkeys(names)}
+        first = [worker.get("stage") or worker["name"] for worker in self._topology["workers"] if not worker.get("spare")]
+        self.stages = {name: Stage(code[name], first.count(name), name) for name in dict.fromkeys(names)}
 
     def json(self) -> str:
         return json.dumps(self._topology)
@@ -133,16 +140,18 @@ def source(
     return Stage(_made("source", lambda: Source(make, resumes)), workers, name, total=total)
 
 
-def map(change: Callable[[Item], Item], workers: int = 1, name: str | None = None) -> Stage:
-    return Stage(_made("map", lambda: Map(change)), workers, name)
+def map(change: Callable[[Item], Item], workers: int = 1, name: str | None = None, most: int | None = None) -> Stage:
+    return Stage(_made("map", lambda: Map(change)), workers, name, most=most)
 
 
-def flat_map(change: Callable[[Item], Iterable[Item]], workers: int = 1, name: str | None = None) -> Stage:
-    return Stage(_made("flat-map", lambda: FlatMap(change)), workers, name)
+def flat_map(
+    change: Callable[[Item], Iterable[Item]], workers: int = 1, name: str | None = None, most: int | None = None
+) -> Stage:
+    return Stage(_made("flat-map", lambda: FlatMap(change)), workers, name, most=most)
 
 
-def filter(keep: Callable[[Item], bool], workers: int = 1, name: str | None = None) -> Stage:
-    return Stage(_made("filter", lambda: Filter(keep)), workers, name)
+def filter(keep: Callable[[Item], bool], workers: int = 1, name: str | None = None, most: int | None = None) -> Stage:
+    return Stage(_made("filter", lambda: Filter(keep)), workers, name, most=most)
 
 
 def reduce_by_key(join: Callable[[Any, Any], Any], workers: int = 1, name: str | None = None) -> Stage:
@@ -150,9 +159,15 @@ def reduce_by_key(join: Callable[[Any, Any], Any], workers: int = 1, name: str |
     return Stage(_made("reduce-by-key", lambda: ReduceByKey(join)), workers, name, reads="by-key")
 
 
-def stage(worker: Callable[[], Worker], workers: int = 1, name: str | None = None, reads: How | None = None) -> Stage:
-    """Workers of a class of one's own."""
-    return Stage(worker, workers, name or getattr(worker, "__name__", "stage").strip("<>").lower(), reads)
+def stage(
+    worker: Callable[[], Worker],
+    workers: int = 1,
+    name: str | None = None,
+    reads: How | None = None,
+    most: int | None = None,
+) -> Stage:
+    """Workers of a class of one's own. Up to `most`, others are started when a worker that they read calls `grow`."""
+    return Stage(worker, workers, name or getattr(worker, "__name__", "stage").strip("<>").lower(), reads, most=most)
 
 
 def collect(workers: int = 1, name: str | None = None) -> Stage:

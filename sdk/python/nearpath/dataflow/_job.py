@@ -11,6 +11,7 @@ from ._checkpoints import Checkpoints
 from ._decide import Again, Attempt, Raised, Seen, Through, Word
 from ._folder import claim, folder, stopped_by_signals
 from ._graph import Graph, Stage, Topology
+from ._growing import Growth
 from ._members import Crew, Member, Plan
 from ._renewals import Life, Renewals
 from ._report import Report, StageReport
@@ -117,18 +118,32 @@ class Coordinator:
 
     def begin(self, number: int, again: Again) -> Attempt:
         """From the last checkpoint on. Who is there goes back to it, where the crew stays; the others are started."""
-        checkpoint, finished = self.checkpoints.last()
-        attempt = Attempt(number, checkpoint, finished, self.parts, time.monotonic())
+        checkpoint, states, finished = self.checkpoints.last()
+        there = [name for name, part in self.parts.items() if not part.get("spare") or name in states]
+        attempt = Attempt(number, checkpoint, finished, there, time.monotonic(), self.growth(states, finished))
         stay = {name for name, member in self.members.items() if self.crew.stays and not member.is_leaving and member.ended() is None}
-        self.dismiss(self.members.keys() - (stay - again.anew - attempt.done))
+        self.dismiss(self.members.keys() - (stay - again.anew).intersection(attempt.seen))
         self.results.recall()
-        self.plans = {name: self.plan(attempt, name) for name in attempt.seen}
-        for name, plan in self.plans.items():
-            if name not in self.members:
-                self.members[name] = self.crew.start(plan)
+        self.plans: dict[str, Plan] = {}
+        self.start(attempt, attempt.seen)
         self.watch.begin()
         self.renewals.begin()
         return attempt
+
+    def growth(self, took_part: Iterable[str], finished: Iterable[str]) -> Growth | None:
+        """Only where somebody may be started while the job runs."""
+        asking = [name for name, part in self.parts.items() if any(port.get("later") for port in part["outputs"])]
+        topology = json.dumps({"workers": list(self.parts.values())})
+        there = [name for name in asking if not self.parts[name].get("spare") or name in took_part]
+        return Growth(topology, took_part, finished, there) if asking else None
+
+    def start(self, attempt: Attempt, names: Iterable[str]) -> None:
+        self.plans |= {name: self.plan(attempt, name) for name in names}
+        for name in names:
+            if name not in self.members:
+                self.members[name] = self.crew.start(self.plans[name])
+        for name, stage in self.report.stages.items():
+            stage.workers = max(stage.workers, sum(self.names[other] == name for other in attempt.done.union(attempt.seen)))
 
     def plan(self, attempt: Attempt, name: str) -> Plan:
         part, settings = self.parts[name], self.settings
@@ -137,7 +152,7 @@ class Coordinator:
         return Plan(
             part, mates.index(name), len(mates), attempt.number, attempt.checkpoint,
             tuple(other for other in reads if other in attempt.done), self.folder if self.crew.is_here(name) else None, self.place,
-            settings.window, settings.spill, settings.patience,
+            settings.window, settings.spill, settings.patience, attempt.growth.owner(name) if attempt.growth else None,
         )  # fmt: skip
 
     def attend(self, attempt: Attempt) -> Again | None:
@@ -156,6 +171,7 @@ class Coordinator:
                 every = 0.0 if self.renewals.wanted else self.settings.every
                 if again := self.checkpoints.care(attempt, time.monotonic(), every) or self.renew(attempt):
                     return again
+                self.start(attempt, attempt.grow())
                 self.speak(attempt)
                 self.show(attempt)
         finally:

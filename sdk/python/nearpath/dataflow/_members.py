@@ -25,6 +25,7 @@ class Plan:
     window: int
     spill: int
     patience: float
+    owner: str | None = None  # who has asked for it while the job runs, and is all that it reads
 
 
 class Member(abc.ABC):

@@ -20,6 +20,8 @@ class Outlet:
         targets = [port for port in outputs if port["type"] == "tcp"]
         self._groups = _groups(targets)
         self._turns = [0] * len(self._groups)
+        later = {port["worker"] for port in targets if port.get("later")}
+        self._grow = [any(targets[at]["worker"] in later for at in outputs) for _, outputs in self._groups]
         batch = max(16 << 10, min(256 << 10, window // 4, (16 << 20) // max(1, len(targets))))
         self._outbox = _native.Outbox(streams, self._groups, batch)
         self._is_raw = worker.codec == "raw"
@@ -52,6 +54,8 @@ class Outlet:
     def _send(self, group: int, items: list[Item]) -> None:
         """Through the user's own codec."""
         how, outputs = self._groups[group]
+        if self._grow[group]:
+            outputs = self._streams.open_of(outputs)
         if self._is_raw:
             return self._send_batches(how, outputs, group, items)
         if how != "by-key":

@@ -127,7 +127,7 @@ class Remotes(Crew):
             return {"end": True}
         if not seen.ready:
             return {"attempt": attempt.number, "plan": vars(plan)}
-        return {"attempt": attempt.number, "cut": attempt.pending}
+        return {"attempt": attempt.number, "cut": attempt.pending, **attempt.grown(seen.name)}
 
     def _say(self, name: str, word: Word) -> None:
         with contextlib.suppress(ConnectionError):  # it is over: that is heard where one listens

@@ -33,6 +33,8 @@ class Results:
         os.replace(f"{self._list}.new", self._list)
 
     def recall(self) -> None:
+        """What the last checkpoint has: who was through after it works once more, or is never asked for."""
+        self._made.clear()
         with contextlib.suppress(FileNotFoundError), open(self._list) as file:
             self._made.update(json.load(file))
 

@@ -7,12 +7,13 @@ import resource
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from . import _native
 from ._decide import Word
+from ._growing import Asking
 from ._members import Plan
 from ._outlet import Outlet
 from ._store import store
@@ -42,6 +43,8 @@ class Kept:
     made: int = 0
     inputs: dict[str, int | None] = field(default_factory=dict)
     outputs: dict[str, int] = field(default_factory=dict)
+    given: dict[str, int] = field(default_factory=dict)  # workers that it was given, by stage
+    answers: list[int] = field(default_factory=list)  # to its calls of grow that are made again
 
 
 class Running:
@@ -55,7 +58,8 @@ class Running:
         self.targets = [port for port in plan.part["outputs"] if port["type"] == "tcp"]
         if self.own_inputs and self.inputs:
             raise ValueError(f"{worker.name} has streams and inputs of its own: make two workers of it")
-        self.kept = Kept()
+        self.kept, self.asking = Kept(), Asking(self.targets, self.inputs, said.change)
+        setattr(worker, "_ask", self.asking.ask)
         self.store = None if plan.store is None else store(plan.store)
         self.made, self.items, self.began, self.used = 0, 0, time.monotonic(), _processor_seconds()
         self.skip = 0  # items that come once more
@@ -65,22 +69,32 @@ class Running:
 
     def recall(self) -> None:
         """What the checkpoint has of it."""
-        if self.plan.checkpoint and self.store:
+        if self.plan.checkpoint and self.store and not self.plan.owner:  # who was asked for since has nothing there
             (kept,) = _native.decode(self.store.load(self.plan.checkpoint, self.worker.name))
             self.kept = Kept(**kept)
             self.made = self.skip = self.kept.made
 
     def orders(self) -> str:
         """For its streams."""
-        kept, plan = self.kept, self.plan
-        inputs = [{"from": name, "processed": None if name in plan.ended else kept.inputs.get(name, 0)} for name in self.inputs]
-        outputs = [
-            {"to": port["worker"], "sent": kept.outputs.get(port["worker"], 0), "spill": port.get("spill", False)}
-            for port in self.targets
-        ]
+        plan = self.plan
+        inputs = [self._input(port) for port in self.plan.part["inputs"] if port["type"] == "tcp"]
+        outputs = [self._output(port) for port in self.targets]
         spill = {"folder": plan.folder, "limit": plan.spill}
         orders = {"name": self.worker.name, "attempt": plan.attempt, "inputs": inputs, "outputs": outputs, "spill": spill}
         return json.dumps({**orders, "window": plan.window, "checkpoint": plan.checkpoint, "patience": plan.patience})
+
+    def _input(self, port: Mapping[str, Any]) -> dict[str, Any]:
+        """Who was started for another worker reads that one alone. Where the last barrier did not go, nothing is open yet."""
+        name, owner = port["worker"], self.plan.owner
+        processed = self.kept.inputs.get(name, 0)
+        if name in self.plan.ended or owner not in (None, name):
+            processed = None
+        return {"from": name, "processed": processed, "later": owner is None and processed == 0 and port.get("later", False)}
+
+    def _output(self, port: Mapping[str, Any]) -> dict[str, Any]:
+        sent = self.kept.outputs.get(port["worker"], 0)
+        later = sent == 0 and port.get("later", False)
+        return {"to": port["worker"], "sent": sent, "spill": port.get("spill", False), "later": later}
 
     def run(self, streams: _native.Streams) -> None:
         """All items, from the first or from where the checkpoint was."""
@@ -88,13 +102,17 @@ class Running:
         self.worker.start()
         self.worker.restore(self.kept.state)
         self.started = time.monotonic()
+        self.asking.go_on(self.kept.given, self.kept.answers, self.kept.outputs)
         if self.own_inputs:
-            self.skip -= self.worker.resume(self.skip)
+            if left_out := self.worker.resume(self.skip):
+                self.skip -= left_out
+                self.asking.forget()
             made = itertools.chain.from_iterable(self.worker.input(port) for port in self.own_inputs)
             self.make(itertools.chain(self.worker.process(made), self.worker.finish()))
         else:
             self.pass_on(streams)
             self.make(self.worker.finish())
+        self.settle(streams)
         self.outlet.flush()
         self.result = self.worker.result()
         streams.finish()
@@ -114,14 +132,24 @@ class Running:
     def make(self, items: Iterable[Item]) -> None:
         """What comes from nowhere else. What was made before the checkpoint is made once more, and goes nowhere."""
         rest, done = itertools.islice(items, self.skip, None), False
+        self.asking.answers = []
         while not done:
             count, done = self.outlet.take(rest, LOOK)
             self.items, self.made, self.steps = self.items + count, self.made + count, self.steps + 1
             self.work += count if self.own_inputs else 0
             if self.gone:  # streams tell it only to who sends, and a batch may take its time
                 raise ConnectionError(self.gone)
-            while self.streams and (checkpoint := self.streams.due()) is not None:
-                self.cut(checkpoint)
+            self.cut_if_due()
+
+    def settle(self, streams: _native.Streams) -> None:
+        """Who has asked for others stays until they are there: their streams end with its own."""
+        while not self.asking.is_settled(streams):
+            self.asking.wait(LOOK)
+            self.cut_if_due()
+
+    def cut_if_due(self) -> None:
+        while self.streams and (checkpoint := self.streams.due()) is not None:
+            self.cut(checkpoint)
 
     def cut(self, checkpoint: int) -> None:
         """All before belongs to the checkpoint, all after does not."""
@@ -130,7 +158,8 @@ class Running:
         state = self.worker.snapshot()
         inputs, outputs = self.streams.barrier(checkpoint)
         names = [port["worker"] for port in self.targets]
-        kept = Kept(state, self.made, dict(zip(self.inputs, inputs)), dict(zip(names, outputs)))
+        stands = dict(zip(self.inputs, inputs)), dict(zip(names, outputs))
+        kept = Kept(state, self.made, *stands, self.asking.given, self.asking.answers or [])
         mark = self.store.save(checkpoint, self.worker.name, _native.encode([vars(kept)]))
         self.said.change(saved=checkpoint, mark=mark)
 
@@ -143,12 +172,15 @@ class Running:
 
     def heed(self, word: Word) -> None:
         """A checkpoint begins, perhaps; said more than once, it begins once."""
-        if (streams := self.streams) and word.get("cut", 0) > self._triggered:
+        if (streams := self.streams) and "grow" in word:
+            self.asking.heed(streams, word["grow"], word.get("ports", {}))
+        if streams and word.get("cut", 0) > self._triggered:
             self._triggered = word["cut"]
             streams.trigger(self._triggered)
 
     def give_up(self, why: str) -> None:
         self.gone = why
+        self.asking.give_up(why)
         if streams := self.streams:
             streams.fail(why)
 

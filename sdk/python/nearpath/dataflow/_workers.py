@@ -70,6 +70,11 @@ class Worker:
             parts[_native.share(item[0], consumers)].append(item)
         return parts
 
+    def grow(self, count: int = 1, stage: str | None = None) -> int:
+        """Has up to so many more workers started of a stage that reads this one and has `most` (which, where there are several): how
+        many there will be. They read this worker alone, as soon as they are there. From `input`, `process` or `finish`."""
+        return self._ask(count, stage)
+
     def snapshot(self) -> Any:
         """What `process` has kept, as a plain value."""
         return None
@@ -80,6 +85,9 @@ class Worker:
     def result(self) -> tuple[str, str] | None:
         """A file that it made, and where it belongs once the whole job is through."""
         return None
+
+    def _ask(self, count: int, stage: str | None) -> int:
+        raise RuntimeError("this worker does not run in a job: nobody hears what it asks for")
 
 
 class Source(Worker):
