@@ -1,7 +1,7 @@
 """Workers that are started while the job runs: what the job does for them, and what a worker does that asks."""
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from . import _native
@@ -72,7 +72,14 @@ class Growth:
 class Asking:
     """A worker's part: its calls of `grow`, and the streams that open."""
 
-    def __init__(self, targets: Sequence[Mapping[str, Any]], inputs: Sequence[str], sent: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        targets: Sequence[Mapping[str, Any]],
+        inputs: Sequence[str],
+        sent: Mapping[str, int],
+        say: Callable[..., None],
+    ) -> None:
+        self._say, self._is_allowed = say, False
         self._inputs = {name: at for at, name in enumerate(inputs)}
         self._outputs = {port["worker"]: at for at, port in enumerate(targets) if port.get("later")}
         self._stages: dict[str, int] = {}  # of each that may grow: how many were there at the checkpoint
@@ -86,18 +93,17 @@ class Asking:
         self._changed, self._call, self._answer = threading.Condition(), 0, [0, 0]
         self._over: str | None = None
         self._opened: list[str] = []
-        self._said: Any = None
 
-    def go_on(self, given: Mapping[str, int], answers: Sequence[int], said: Any) -> None:
+    def go_on(self, given: Mapping[str, int], answers: Sequence[int]) -> None:
         """From where the checkpoint was. What was given and had not been started by then is owed."""
-        self.given, self._again, self._said = dict(given), list(answers), said
+        self.given, self._again, self._is_allowed = dict(given), list(answers), True
         if self._stages:
-            said.change(owed={stage: given.get(stage, 0) - there for stage, there in self._stages.items()})
+            self._say(owed={stage: given.get(stage, 0) - there for stage, there in self._stages.items()})
 
     # From the worker's own thread.
 
     def ask(self, count: int, stage: str | None) -> int:
-        if self._said is None:
+        if not self._is_allowed:
             raise RuntimeError("workers are asked for while the job runs: call grow in input, process or finish")
         stage = self._which(stage)
         if self.answers is not None and len(self.answers) < len(self._again):
@@ -121,7 +127,7 @@ class Asking:
         if count < 1:
             raise ValueError(f"{count} workers cannot be asked for: ask for 1 or more")
         self._call += 1
-        self._said.change(ask=[self._call, stage, count])
+        self._say(ask=[self._call, stage, count])
         with self._changed:
             self._changed.wait_for(lambda: self._over is not None or self._answer[0] == self._call)
             if self._over is not None:
@@ -154,7 +160,7 @@ class Asking:
             self._answer = word["answer"] or self._answer
             self._changed.notify_all()
         if len(self._opened) > before:
-            self._said.change(opened=list(self._opened))
+            self._say(opened=list(self._opened))
 
     def give_up(self, why: str) -> None:
         with self._changed:
