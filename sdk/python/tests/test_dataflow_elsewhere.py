@@ -14,6 +14,7 @@ import time
 import unittest
 
 import jobs_elsewhere as jobs
+import jobs_growing
 from meeting import Rendezvous, Watched
 from surroundings import DEADLINE
 
@@ -224,6 +225,38 @@ class Renewals(Elsewhere):
     def test_stragglers_that_are_let_be(self):
         job = self.slow(1000, stragglers=False)
         self.assertEqual((job.report.stragglers, len(self.place.starts)), ([], 5))
+
+
+class Growing(Elsewhere):
+    """Workers are started at the place while the job runs."""
+
+    def growing(self, count, keys, asks, every=0.3, store=True, **how):
+        arguments = {"count": count, "keys": keys, "folder": str(self.folder), "asks": asks, **how}
+        job = self.run_job(jobs_growing.growing, store, arguments=arguments, every=every)
+        self.assertEqual(dict(job.results), jobs.sums(count, keys))
+        self.assertEqual(len(job.results), keys)
+        given = sum(int(file.read_text()) for file in self.folder.glob("given-*"))
+        self.assertEqual(job.report.stages["work"].workers, 1 + given)
+        return job
+
+    def test_more_work_more_workers(self):
+        job = self.growing(4000, 10, [[100, 2], [501, 1], [2000, 9]], pause=0.0005)
+        self.assertEqual(job.report.stages["work"].workers, 6)
+        self.assertEqual(len([name for name, _ in self.place.starts if name.startswith("work.")]), 6)
+
+    def test_without_a_store(self):
+        self.growing(2000, 10, [[100, 2]], store=False)
+
+    def test_whoever_dies_in_several_seeds(self):
+        for seed in range(4):
+            with self.subTest(seed=seed):
+                draw, self.place = random.Random(seed), Watched()
+                self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+                hits = [[draw.randrange(3000), signal.SIGKILL] for _ in range(2)]
+                asks = [[at, 1] for at in draw.sample(range(3000), 3)]
+                stage = draw.choice(["feed", "work", "reduce"])
+                job = self.growing(3000, 10, asks, hits=hits, stage=stage, pause=0.0005, every=draw.choice([0.1, 0.3]))
+                self.assertGreaterEqual(len(job.report.restarts), 1)
 
 
 class Meeting(Elsewhere):
