@@ -113,8 +113,8 @@ impl Growth {
         self.promise(worker, stage, count);
     }
 
-    /// A worker asks for so many more of a stage that reads it (a group of its outputs): how many it gets. `call` counts its calls; the last one may be said
-    /// again, and gets the same answer.
+    /// A worker asks for so many more of a stage that reads it (a group of its outputs): how many it gets. `call` counts its calls;
+    /// the last one may be said again, and gets the same answer.
     pub fn ask(&mut self, worker: &str, call: u64, stage: &str, count: usize) -> usize {
         match self.answers.get(worker) {
             Some((last, given)) if *last >= call => *given,

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 
 use bytes::Bytes;
@@ -207,4 +207,80 @@ fn another_attempt_is_refused_on_both_sides() {
     let (a, b) = (pipes.start(second), pipes.start(orders("b", &["a"], &[])));
     assert!(matches!(b.receive(), Err(Failure::Broken { .. } | Failure::Told { .. })));
     assert!(a.finish().is_err());
+}
+
+#[test]
+fn streams_open_while_their_workers_run() {
+    let pipes = Pipes::default();
+    for (from, to) in [("a", "b"), ("a", "new"), ("b", "c"), ("new", "c")] {
+        pipes.edge(from, to);
+    }
+    let mut feeds = orders("a", &[], &["b", "new"]);
+    feeds.outputs[1].later = true;
+    let mut reads = orders("c", &["b", "new", "never"], &[]);
+    reads.inputs[1].later = true;
+    reads.inputs[2].later = true;
+    let (a, c) = (pipes.start(feeds), Arc::new(pipes.start(reads)));
+    let hand_on = |worker: Worker| {
+        thread::spawn(move || {
+            loop {
+                match worker.receive().unwrap() {
+                    Received::Batch { data, .. } => worker.send(0, data).unwrap(),
+                    Received::Barrier(number) => drop(worker.barrier(number).unwrap()),
+                    Received::Ended => return worker.finish().unwrap(),
+                }
+            }
+        })
+    };
+    let first = hand_on(pipes.start(orders("b", &["a"], &["c"])));
+    let (take, taken) = mpsc::channel();
+    let reader = thread::spawn({
+        let c = Arc::clone(&c);
+        move || {
+            take.send(c.receive().unwrap()).unwrap();
+            let all = read_all(&c).unwrap();
+            c.finish().unwrap();
+            all
+        }
+    });
+    assert!(a.send(1, batch("too early")).unwrap_err().to_string().contains("`new` has not been started"));
+    assert_eq!(a.open_of(&[0, 1]), [0]);
+    assert_eq!(a.barrier(1).unwrap().outputs, [1, 0]);
+    assert_eq!(taken.recv().unwrap(), Received::Barrier(1)); // or the next stream would open in the midst of it
+    c.open_input(1);
+    let second = hand_on(pipes.start(Orders { checkpoint: 1, ..orders("new", &["a"], &["c"]) }));
+    a.open_output(1);
+    a.send(0, batch("by b")).unwrap();
+    a.send(1, batch("by new")).unwrap();
+    assert_eq!(a.barrier(2).unwrap().outputs, [3, 2]);
+    a.finish().unwrap();
+    first.join().unwrap();
+    second.join().unwrap();
+    c.never(2);
+    let mut all = reader.join().unwrap();
+    all[..2].sort();
+    assert_eq!(all, ["by b", "by new", "#2"]);
+}
+
+#[test]
+fn a_reader_that_waits_for_what_may_still_come_takes_checkpoints() {
+    let mut waits = orders("c", &["later"], &[]);
+    waits.inputs[0].later = true;
+    let c = Arc::new(Pipes::default().start(waits));
+    let (took, barrier_taken) = mpsc::channel();
+    let reader = thread::spawn({
+        let c = Arc::clone(&c);
+        move || {
+            let first = c.receive().unwrap();
+            let positions = c.barrier(1).unwrap();
+            took.send(()).unwrap();
+            (first, positions.inputs, c.receive().unwrap(), c.finish())
+        }
+    });
+    c.trigger(1);
+    barrier_taken.recv().unwrap();
+    c.never(0);
+    let (first, inputs, second, finished) = reader.join().unwrap();
+    assert_eq!((first, inputs), (Received::Barrier(1), vec![Some(0)]));
+    assert_eq!((second, finished), (Received::Ended, Ok(())));
 }

@@ -97,9 +97,11 @@ class Attempt:
         seen = self.seen.get(name)
         if seen is None or word.get("attempt") != self.number:
             return
-        if not seen.word:
+        if not seen.word and not self.introduced:
             self.since = now  # checkpoints are counted from when all are there
         seen.word = word
+        if self.growth:
+            self.growth.hear(name, word)
 
     def bury(self, name: str, how: str) -> None:
         if name in self.seen:
@@ -126,13 +128,14 @@ class Attempt:
         """Who is to be started now, and is one of them from now on."""
         if self.growth is None or not self.introduced:
             return []
-        names = self.growth.look(self.seen, may_change=not self.pending and self._troubled is None)
+        grown = self.growth.look(may_change=not self.pending and self._troubled is None)
+        names = [name for name in grown if name not in self.seen]
         self.seen |= {name: Seen(name) for name in names}
         return names
 
     def grown(self, name: str) -> Word:
         """What a worker is told of those that start."""
-        return {"grow": self.growth.word(name, self.seen)} if self.growth else {}
+        return {"grow": self.growth.word(name, lambda other: self.seen[other].ready)} if self.growth else {}
 
     def verdict(self, now: float) -> Verdict | None:
         """What raised counts before who died, and that before who only lost a peer, whichever is heard of first."""

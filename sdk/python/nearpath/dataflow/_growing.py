@@ -5,54 +5,60 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from . import _native
-from ._decide import Seen, Word
+from ._decide import Word
 
 
 class Growth:
     """The job's part in one attempt: who is given how many, who is started, who opens which stream. `_native.Growth` decides."""
 
     def __init__(self, topology: str, took_part: Iterable[str], finished: Iterable[str], asking: Iterable[str]) -> None:
-        self._decides = _native.Growth(topology, set(took_part), set(finished))
-        self._finished = set(finished)
+        self._decides, self._finished = _native.Growth(topology, set(took_part), set(finished)), set(finished)
         # Who has not said yet what it was given before the checkpoint, and did not get.
         self._silent = set(asking) - self._finished
-        self._heard: dict[str, int] = {}
+        self._asks: dict[str, tuple[int, str, int]] = {}
         self._answers: dict[str, list[int]] = {}
+        self._opened: dict[str, int] = {}
+        self._is_new = True
         self.version = 0  # rises when there is something new to say
 
-    def look(self, seen: Mapping[str, Seen], may_change: bool) -> list[str]:
-        """Takes in what workers say. Streams open only where no checkpoint is under way: those who are to be started now."""
-        for worker in seen.values():
-            self._hear(worker)
+    def hear(self, name: str, word: Word) -> None:
+        """What a worker says of it."""
+        if name in self._silent and "owed" in word:
+            self._silent.discard(name)
+            for stage, count in word["owed"].items():
+                self._decides.owe(name, stage, count)
+            self._is_new = True
+        if ask := word.get("ask"):
+            self._asks[name] = ask
+        if opened := word.get("opened", [])[self._opened.get(name, 0) :]:
+            self._opened[name] = self._opened.get(name, 0) + len(opened)
+            for spare in opened:
+                self._decides.opened(name, spare)
+        if word.get("finished") and name not in self._finished:
+            self._finished.add(name)
+            self._decides.finished(name)
+            self._is_new = True
+
+    def look(self, may_change: bool) -> list[str]:
+        """Streams open only where no checkpoint is under way: who is to be there from now on."""
         if self._silent:
             return []
-        for worker in seen.values():
-            self._answer(worker)
-        if may_change and self._decides.between():
-            self.version += 1
-        return [name for name in self._decides.grown() if name not in seen]
+        for name, (call, stage, count) in self._asks.items():
+            self._answer(name, [call, self._decides.ask(name, call, stage, count)])
+        self._asks.clear()
+        if not may_change or not self._is_new:
+            return []
+        self._is_new = False
+        if not self._decides.between():
+            return []
+        self.version += 1
+        return list(self._decides.grown())
 
-    def _hear(self, worker: Seen) -> None:
-        if worker.name in self._silent and "owed" in worker.word:
-            self._silent.discard(worker.name)
-            for stage, count in worker.word["owed"].items():
-                self._decides.owe(worker.name, stage, count)
-        opened = worker.word.get("opened", [])
-        for spare in opened[self._heard.get(worker.name, 0) :]:
-            self._decides.opened(worker.name, spare)
-        self._heard[worker.name] = len(opened)
-        if worker.finished and worker.name not in self._finished:
-            self._finished.add(worker.name)
-            self._decides.finished(worker.name)
-
-    def _answer(self, worker: Seen) -> None:
-        if not (ask := worker.word.get("ask")):
-            return
-        call, stage, count = ask
-        answer = [call, self._decides.ask(worker.name, call, stage, count)]
-        if self._answers.get(worker.name) != answer:
-            self._answers[worker.name] = answer
+    def _answer(self, name: str, answer: list[int]) -> None:
+        if self._answers.get(name) != answer:
+            self._answers[name] = answer
             self.version += 1
+            self._is_new = True
 
     @property
     def holds(self) -> bool:
@@ -62,31 +68,22 @@ class Growth:
         """Who has asked for that worker, in this attempt."""
         return self._decides.grown().get(name)
 
-    def word(self, name: str, seen: Mapping[str, Seen]) -> Word:
-        """What a worker is told. Streams to workers open once they are there."""
+    def word(self, name: str, there: Callable[[str], bool]) -> Word:
+        """What a worker is told. Streams to others open once those are there."""
         inputs, outputs, never = self._decides.word(name)
-        there = [other for other in outputs if other in seen and seen[other].ready]
-        return {"inputs": inputs, "outputs": there, "never": never, "answer": self._answers.get(name)}
+        outputs = [other for other in outputs if there(other)]
+        return {"inputs": inputs, "outputs": outputs, "never": never, "answer": self._answers.get(name)}
 
 
 class Asking:
     """A worker's part: its calls of `grow`, and the streams that open."""
 
-    def __init__(
-        self,
-        targets: Sequence[Mapping[str, Any]],
-        inputs: Sequence[str],
-        sent: Mapping[str, int],
-        say: Callable[..., None],
-    ) -> None:
-        self._say, self._is_allowed = say, False
+    def __init__(self, targets: Sequence[Mapping[str, Any]], inputs: Sequence[str], say: Callable[..., None]) -> None:
         self._inputs = {name: at for at, name in enumerate(inputs)}
         self._outputs = {port["worker"]: at for at, port in enumerate(targets) if port.get("later")}
-        self._stages: dict[str, int] = {}  # of each that may grow: how many were there at the checkpoint
-        for port in targets:
-            if port.get("later"):
-                stage = port.get("group") or port["worker"]
-                self._stages[stage] = self._stages.get(stage, 0) + (sent.get(port["worker"], 0) > 0)
+        stages = {port["worker"]: port.get("group") or port["worker"] for port in targets}
+        self._stages = {name: stages[name] for name in self._outputs}
+        self._say, self._is_allowed = say, False
         self.given: dict[str, int] = {}
         self.answers: list[int] | None = None  # to calls that are made again when the job goes on; None: calls are not
         self._again: list[int] = []
@@ -94,11 +91,16 @@ class Asking:
         self._over: str | None = None
         self._opened: list[str] = []
 
-    def go_on(self, given: Mapping[str, int], answers: Sequence[int]) -> None:
+    def go_on(self, given: Mapping[str, int], answers: Sequence[int], sent: Mapping[str, int]) -> None:
         """From where the checkpoint was. What was given and had not been started by then is owed."""
         self.given, self._again, self._is_allowed = dict(given), list(answers), True
-        if self._stages:
-            self._say(owed={stage: given.get(stage, 0) - there for stage, there in self._stages.items()})
+        if self._outputs:
+            there = [stage for name, stage in self._stages.items() if sent.get(name)]
+            self._say(owed={stage: given.get(stage, 0) - there.count(stage) for stage in set(self._stages.values())})
+
+    def forget(self) -> None:
+        """The calls before the checkpoint are not made again."""
+        self._again = []
 
     # From the worker's own thread.
 
@@ -116,11 +118,12 @@ class Asking:
         return given
 
     def _which(self, stage: str | None) -> str:
-        if stage is None and len(self._stages) == 1:
-            return next(iter(self._stages))
-        if stage in self._stages:
+        stages = sorted(set(self._stages.values()))
+        if stage is None and len(stages) == 1:
+            return stages[0]
+        if stage in stages:
             return str(stage)
-        may = ", ".join(sorted(self._stages)) or "none: give one `most`"
+        may = ", ".join(stages) or "none: give one `most`"
         raise ValueError(f"{stage or 'no stage'} was named to grow; of the stages that read this worker, these may: {may}")
 
     def _wait_for_answer(self, count: int, stage: str) -> int:
