@@ -250,6 +250,7 @@ class Growing(Elsewhere):
     def test_whoever_dies_in_several_seeds(self):
         for seed in range(4):
             with self.subTest(seed=seed):
+                signal.alarm(2 * DEADLINE)
                 draw, self.place = random.Random(seed), Watched()
                 self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
                 hits = [[draw.randrange(3000), signal.SIGKILL] for _ in range(2)]

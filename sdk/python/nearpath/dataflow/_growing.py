@@ -1,5 +1,6 @@
 """Workers that are started while the job runs: what the job does for them, and what a worker does that asks."""
 
+import json
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -20,6 +21,13 @@ class Growth:
         self._opened: dict[str, int] = {}
         self._is_new = True
         self.version = 0  # rises when there is something new to say
+
+    @classmethod
+    def of(cls, parts: Mapping[str, Mapping[str, Any]], took_part: Iterable[str], finished: Iterable[str]) -> "Growth | None":
+        """From the last checkpoint on. None where nobody may be started while the job runs."""
+        asking = [name for name, part in parts.items() if any(port.get("later") for port in part["outputs"])]
+        there = [name for name in asking if not parts[name].get("spare") or name in took_part]
+        return cls(json.dumps({"workers": list(parts.values())}), took_part, finished, there) if asking else None
 
     def hear(self, name: str, word: Word) -> None:
         """What a worker says of it."""
@@ -81,8 +89,8 @@ class Asking:
     def __init__(self, targets: Sequence[Mapping[str, Any]], inputs: Sequence[str], say: Callable[..., None]) -> None:
         self._inputs = {name: at for at, name in enumerate(inputs)}
         self._outputs = {port["worker"]: at for at, port in enumerate(targets) if port.get("later")}
-        stages = {port["worker"]: port.get("group") or port["worker"] for port in targets}
-        self._stages = {name: stages[name] for name in self._outputs}
+        later = (port for port in targets if port.get("later"))
+        self._stages: dict[str, str] = {port["worker"]: port.get("group") or port["worker"] for port in later}
         self._say, self._is_allowed = say, False
         self.given: dict[str, int] = {}
         self.answers: list[int] | None = None  # to calls that are made again when the job goes on; None: calls are not

@@ -73,7 +73,7 @@ class Coordinator:
         self.names = {name: part.get("stage") or name for name, part in self.parts.items()}
         self.report = Report(stages={name: StageReport(stage.workers) for name, stage in graph.stages.items()})
         totals = [stage.total for stage in graph.stages.values() if not stage.before and stage.total]
-        self.screen = Screen(settings.progress, sum(totals) if totals else None, len(self.parts))
+        self.screen = Screen(settings.progress, sum(totals) if totals else None)
         self.watch = Watch(settings.patience, settings.silence)
         self.renewals = Renewals(self.names if settings.stragglers else None)
         self.members: dict[str, Member] = {}
@@ -120,7 +120,7 @@ class Coordinator:
         """From the last checkpoint on. Who is there goes back to it, where the crew stays; the others are started."""
         checkpoint, states, finished = self.checkpoints.last()
         there = [name for name, part in self.parts.items() if not part.get("spare") or name in states]
-        attempt = Attempt(number, checkpoint, finished, there, time.monotonic(), self.growth(states, finished))
+        attempt = Attempt(number, checkpoint, finished, there, time.monotonic(), Growth.of(self.parts, states, finished))
         stay = {name for name, member in self.members.items() if self.crew.stays and not member.is_leaving and member.ended() is None}
         self.dismiss(self.members.keys() - (stay - again.anew).intersection(attempt.seen))
         self.results.recall()
@@ -129,13 +129,6 @@ class Coordinator:
         self.watch.begin()
         self.renewals.begin()
         return attempt
-
-    def growth(self, took_part: Iterable[str], finished: Iterable[str]) -> Growth | None:
-        """Only where somebody may be started while the job runs."""
-        asking = [name for name, part in self.parts.items() if any(port.get("later") for port in part["outputs"])]
-        topology = json.dumps({"workers": list(self.parts.values())})
-        there = [name for name in asking if not self.parts[name].get("spare") or name in took_part]
-        return Growth(topology, took_part, finished, there) if asking else None
 
     def start(self, attempt: Attempt, names: Iterable[str]) -> None:
         self.plans |= {name: self.plan(attempt, name) for name in names}
@@ -264,4 +257,4 @@ class Coordinator:
         sources = (seen for seen in attempt.seen.values() if not self.stages[seen.name].before)
         made = sum(seen.report["made"] for seen in sources if seen.report)
         finished = len(attempt.done) + sum(seen.finished for seen in attempt.seen.values())
-        self.screen.show(time.monotonic() - self.began, made, finished)
+        self.screen.show(time.monotonic() - self.began, made, finished, len(attempt.done) + len(attempt.seen))

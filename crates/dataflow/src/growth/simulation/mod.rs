@@ -1,0 +1,98 @@
+//! Jobs that grow, with everything in any order: frames, words of the coordinator and to it, checkpoints, deaths.
+//!
+//! Feeds emit numbers, others hand them on, the last stage keeps them. Whenever a checkpoint is complete, what is kept there must be
+//! what the feeds had emitted; and at the end, whoever died, all of it must be there once.
+
+mod coordinator;
+mod job;
+mod worker;
+
+use proptest::prelude::*;
+
+use super::tests::chain;
+use crate::topology::{Limits, Topology};
+use job::Job;
+
+/// What a coordinator must not do, for the controls.
+#[derive(Clone, Copy, PartialEq)]
+enum Rules {
+    Kept,
+    /// Checkpoints begin while streams open.
+    NoHold,
+    /// Streams open while a checkpoint is under way.
+    OpenAnyTime,
+    /// Spare workers are given up while a checkpoint is under way.
+    NeverAnyTime,
+}
+fn job(rules: Rules, seed: u64) -> Job {
+    let stages: [&[_]; 3] = [
+        &[("feed", 2, 2), ("next", 1, 4), ("out", 2, 2)],
+        &[("feed", 2, 2), ("mid", 2, 2), ("next", 1, 3), ("out", 1, 1)],
+        &[("feed", 1, 1), ("next", 1, 3), ("nexter", 1, 3), ("out", 2, 2)],
+    ];
+    let topology = stages.get(seed as usize % 4).map_or_else(apart, |stages| chain(stages));
+    Job::new(topology, rules, seed)
+}
+
+/// Written down by hand: `out.0` reads what may be started for `feed.0`, but nothing else that comes from there.
+fn apart() -> Topology {
+    let to = |worker: &str| format!(r#"{{"type": "tcp", "worker": "{worker}", "how": "spread", "group": "next"}}"#);
+    let from = |worker: &str| format!(r#"{{"type": "tcp", "worker": "{worker}"}}"#);
+    let text = format!(
+        r#"{{"workers": [
+        {{"name": "feed.0", "inputs": [{{"type": "own"}}], "outputs": [{}, {}]}},
+        {{"name": "feed.1", "inputs": [{{"type": "own"}}], "outputs": [{}]}},
+        {{"name": "next.0", "stage": "next", "inputs": [{}], "outputs": [{}]}},
+        {{"name": "next.1", "stage": "next", "spare": true, "inputs": [{}], "outputs": [{}]}},
+        {{"name": "out.0", "inputs": [{}, {}], "outputs": []}},
+        {{"name": "out.1", "inputs": [{}], "outputs": []}}]}}"#,
+        to("next.0"),
+        to("next.1"),
+        from("out.0"),
+        from("feed.0"),
+        from("out.1"),
+        from("feed.0"),
+        from("out.0"),
+        from("next.1"),
+        from("feed.1"),
+        from("next.0"),
+    );
+    let topology = Topology::from_json(&text).unwrap();
+    topology.check(Limits::default()).unwrap();
+    topology
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn growth_keeps_every_cut_exact_whoever_dies(seed in any::<u64>(), deaths in 0..4_usize) {
+        let done = job(Rules::Kept, seed).run(deaths);
+        prop_assert!(done.is_ok(), "{:?}", done);
+    }
+}
+
+/// Whether one of many runs does.
+fn goes_wrong(rules: Rules) -> bool {
+    (0..600).any(|seed| job(rules, seed).run(1).is_err())
+}
+
+#[test]
+fn jobs_of_the_simulation_grow() {
+    assert!((0..50).map(|seed| job(Rules::Kept, seed).run(0).unwrap()).sum::<usize>() > 50);
+}
+
+#[test]
+fn control_checkpoints_that_are_not_held_back_are_seen() {
+    assert!(goes_wrong(Rules::NoHold));
+}
+
+#[test]
+fn control_streams_that_open_during_a_checkpoint_are_seen() {
+    assert!(goes_wrong(Rules::OpenAnyTime));
+}
+
+#[test]
+fn control_an_end_that_comes_too_early_is_seen() {
+    assert!(goes_wrong(Rules::NeverAnyTime));
+}
