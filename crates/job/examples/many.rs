@@ -108,8 +108,8 @@ fn begin(hand: &mut Hand, name: &str, from: &[String], to: &[String], over: &str
     let orders = Orders {
         name: name.to_owned(),
         attempt: 1,
-        inputs: from.iter().map(|from| Input { from: from.clone(), processed: Some(0) }).collect(),
-        outputs: to.iter().map(|to| Output { to: to.clone(), sent: 0, spill: false }).collect(),
+        inputs: from.iter().map(|from| Input { from: from.clone(), processed: Some(0), later: false }).collect(),
+        outputs: to.iter().map(|to| Output { to: to.clone(), sent: 0, spill: false, later: false }).collect(),
         window: 64 << 10,
         checkpoint: 0,
         spill: None,

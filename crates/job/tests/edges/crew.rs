@@ -111,8 +111,8 @@ impl Hand {
         let orders = Orders {
             name: self.name.clone(),
             attempt,
-            inputs: from.iter().map(|from| Input { from: from.clone(), processed: Some(0) }).collect(),
-            outputs: to.iter().map(|to| Output { to: to.clone(), sent: 0, spill: false }).collect(),
+            inputs: from.iter().map(|from| Input { from: from.clone(), processed: Some(0), later: false }).collect(),
+            outputs: to.iter().map(|to| Output { to: to.clone(), sent: 0, spill: false, later: false }).collect(),
             window: 256 << 10,
             checkpoint: 0,
             spill: None,
