@@ -142,12 +142,14 @@ class Environment:
             self._change.notify_all()
         self.server.shutdown()
         self.server.server_close()
-        os.close(self._output)
+        with self._reading:
+            os.close(self._output)
+            self._output = None
 
     def _read(self):
         """All that is there; False at the end."""
         with self._reading:
-            while select.select([self._output], [], [], 0)[0]:
+            while self._output is not None and select.select([self._output], [], [], 0)[0]:
                 if not (part := os.read(self._output, 1 << 16)):
                     return False
                 self.log.write(part)
