@@ -78,6 +78,7 @@ class Attempt:
         self.number, self.checkpoint, self.done = number, checkpoint, frozenset(done)
         self.seen = {name: Seen(name) for name in names if name not in self.done}
         self.pending, self.since = 0, now
+        self.is_held = False  # workers are not told to begin before all have been heard
         self._troubled: float | None = None
 
     def hear(self, name: str, word: Word, now: float) -> None:
@@ -97,9 +98,9 @@ class Attempt:
     def all_ready(self) -> bool:
         return all(seen.ready for seen in self.seen.values())
 
-    def stand(self) -> tuple[int, int]:
-        """How many take part, and how many are through."""
-        return sum(seen.ready for seen in self.seen.values()), sum(seen.finished for seen in self.seen.values())
+    def stand(self) -> tuple[bool, int, int]:
+        """Whether it has begun, how many take part, and how many are through."""
+        return self.is_held, sum(seen.ready for seen in self.seen.values()), sum(seen.finished for seen in self.seen.values())
 
     def verdict(self, now: float) -> Verdict | None:
         """What raised counts before who died, and that before who only lost a peer, whichever is heard of first."""

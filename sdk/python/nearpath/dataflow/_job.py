@@ -119,6 +119,7 @@ class Coordinator:
         """From the last checkpoint on. Who is there goes back to it, where the crew stays; the others are started."""
         checkpoint, finished = self.checkpoints.last()
         attempt = Attempt(number, checkpoint, finished, self.parts, time.monotonic())
+        attempt.is_held = self.crew.stays
         stay = {name for name, member in self.members.items() if self.crew.stays and not member.is_leaving and member.ended() is None}
         self.dismiss(self.members.keys() - (stay - again.anew - attempt.done))
         self.results.recall()
@@ -174,7 +175,9 @@ class Coordinator:
                 attempt.bury(member.name, how)
                 self.settle(member, attempt.seen.get(member.name))
         if self.crew.stays:
-            awaited = {name: seen.ready for name, seen in attempt.seen.items() if not seen.finished}
+            here = {name for name in attempt.seen if self.members[name].is_heard}
+            attempt.is_held = attempt.is_held and len(here) < len(attempt.seen)
+            awaited = {name: seen.ready or (attempt.is_held and name in here) for name, seen in attempt.seen.items() if not seen.finished}
             for name, why in self.watch.look(awaited, self.crew.hears(), time.monotonic()).items():
                 attempt.bury(name, why)
 
