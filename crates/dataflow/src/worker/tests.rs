@@ -98,6 +98,33 @@ fn from_end_to_end_and_both_know_when_it_is_over() {
     assert_eq!(a.stats().outputs[0].batches, 200);
 }
 
+/// A job asks how long a worker has waited while it waits.
+#[test]
+fn a_wait_that_goes_on_is_told() {
+    let pipes = Pipes::default();
+    pipes.edge("a", "b");
+    let (a, b) = (pipes.start(orders("a", &[], &["b"])), pipes.start(orders("b", &["a"], &[])));
+    let (a, b) = (Arc::new(a), Arc::new(b));
+    thread::scope(|scope| {
+        let reader = scope.spawn(|| b.receive().unwrap());
+        while b.stats().waited_for_input == 0.0 {
+            thread::yield_now();
+        }
+        a.send(0, batch("at last")).unwrap();
+        assert!(matches!(reader.join().unwrap(), Received::Batch { .. }));
+        let writer = scope.spawn(|| (0..20).for_each(|_| a.send(0, Bytes::from(vec![7; 100])).unwrap()));
+        while a.stats().waited_for_room == 0.0 {
+            thread::yield_now();
+        }
+        assert_eq!(read_until(&b, 20), 20);
+        writer.join().unwrap();
+    });
+}
+
+fn read_until(worker: &Worker, count: usize) -> usize {
+    (0..count).take_while(|_| matches!(worker.receive(), Ok(Received::Batch { .. }))).count()
+}
+
 #[test]
 fn a_slow_reader_stops_its_writer_at_the_window() {
     let pipes = Pipes::default();

@@ -89,6 +89,7 @@ class Attempt:
         self.number, self.checkpoint, self.done = number, checkpoint, frozenset(done)
         self.seen = {name: Seen(name) for name in names if name not in self.done}
         self.pending, self.since = 0, now
+        self.is_held = False  # workers are not told to begin before all have been heard
         self._troubled: float | None = None
         self.growth, self._were_ready = growth, False
 
@@ -117,10 +118,10 @@ class Attempt:
         self._were_ready = self._were_ready or self.all_ready
         return self._were_ready
 
-    def stand(self) -> tuple[int, int, int]:
-        """How many take part, how many are through, and what is said of those that start."""
+    def stand(self) -> tuple[bool, int, int, int]:
+        """Whether it has begun, how many take part, how many are through, and what is said of those that start."""
         ready, finished = sum(seen.ready for seen in self.seen.values()), sum(seen.finished for seen in self.seen.values())
-        return ready, finished, self.growth.version if self.growth else 0
+        return self.is_held, ready, finished, self.growth.version if self.growth else 0
 
     # Workers that start while the others run.
 

@@ -121,6 +121,7 @@ class Coordinator:
         checkpoint, states, finished = self.checkpoints.last()
         there = [name for name, part in self.parts.items() if not part.get("spare") or name in states]
         attempt = Attempt(number, checkpoint, finished, there, time.monotonic(), Growth.of(self.parts, states, finished))
+        attempt.is_held = self.crew.stays
         stay = {name for name, member in self.members.items() if self.crew.stays and not member.is_leaving and member.ended() is None}
         self.dismiss(self.members.keys() - (stay - again.anew).intersection(attempt.seen))
         self.results.recall()
@@ -183,7 +184,9 @@ class Coordinator:
                 attempt.bury(member.name, how)
                 self.settle(member, attempt.seen.get(member.name))
         if self.crew.stays:
-            awaited = {name: seen.ready for name, seen in attempt.seen.items() if not seen.finished}
+            here = {name for name in attempt.seen if self.members[name].is_heard}
+            attempt.is_held = attempt.is_held and len(here) < len(attempt.seen)
+            awaited = {name: seen.ready or (attempt.is_held and name in here) for name, seen in attempt.seen.items() if not seen.finished}
             for name, why in self.watch.look(awaited, self.crew.hears(), time.monotonic()).items():
                 attempt.bury(name, why)
 

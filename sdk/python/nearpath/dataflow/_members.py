@@ -34,6 +34,7 @@ class Member(abc.ABC):
     memory: float | None = None  # GB that it is paid for; None: what its process used
     end = math.inf  # when its place ends it, by the monotonic clock
     used = 0.0  # GB, at most, as far as it has said
+    is_heard = False  # it has said anything
     is_leaving = False  # it was told to end
     is_settled = False  # whether it is in the report
 

@@ -54,6 +54,7 @@ class Remote(Member):
 
     def hear(self, word: Word) -> None:
         self._words.append(word)
+        self.is_heard = True
         if (left := word.get("left")) is not None:
             self.end = min(self.end, time.monotonic() + left)
 
@@ -121,10 +122,13 @@ class Remotes(Crew):
         return text
 
     def word(self, attempt: Attempt, plan: Plan) -> Word | None:
-        """All that is decided, until the worker says that it takes part; then what changes."""
+        """All that is decided, until the worker says that it takes part; then what changes. Nobody begins before all are there: who
+        calls somebody who is not is in the way of those who come."""
         seen = attempt.seen.get(plan.part["name"])
         if seen is None or seen.finished:
             return {"end": True}
+        if attempt.is_held:
+            return {"attempt": attempt.number}
         if not seen.ready:
             return {"attempt": attempt.number, "plan": vars(plan)}
         return {"attempt": attempt.number, "cut": attempt.pending, **attempt.grown(seen.name)}

@@ -175,13 +175,14 @@ class Control:
         if word.get("end"):
             return self._finish()
         running, is_new = self._running, "plan" in word and word["attempt"] > (self._plan.attempt if self._plan else 0)
+        is_over = running is not None and word["attempt"] > running.plan.attempt
         with self._changed:
             if is_new:
                 self._plan = Plan(**word["plan"])
                 self._changed.notify_all()
-        if running and is_new:
+        if running and is_over and not running.gone:
             running.give_up("the job goes back to its last checkpoint")
-        elif running and word["attempt"] == running.plan.attempt:
+        elif running and not is_new:
             running.heed(word)
 
     def _finish(self) -> None:
