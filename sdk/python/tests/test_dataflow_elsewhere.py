@@ -24,6 +24,10 @@ from nearpath import dataflow as flow
 HERE = pathlib.Path(__file__).parent
 
 
+def too_late(number, frame):
+    raise TimeoutError("the test takes too long")
+
+
 class Elsewhere(unittest.TestCase):
     """A job that hangs is a failure."""
 
@@ -34,8 +38,9 @@ class Elsewhere(unittest.TestCase):
         cls.addClassCleanup(cls.rendezvous.stop)
 
     def setUp(self):
-        signal.alarm(2 * DEADLINE)
+        self.addCleanup(signal.signal, signal.SIGALRM, signal.signal(signal.SIGALRM, too_late))
         self.addCleanup(signal.alarm, 0)
+        signal.alarm(2 * DEADLINE)
         self.folder = self.new_folder()
         self.place = Watched()
         self.temp = self.folder / "temp"
