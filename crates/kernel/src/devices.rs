@@ -5,6 +5,7 @@
 
 use std::io;
 use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
 
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_REPLACE};
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage};
@@ -15,7 +16,7 @@ use netlink_packet_route::route::{
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use crate::namespace;
-use crate::netlink::{LOOPBACK, Rtnl};
+use crate::netlink::{LOOPBACK, Rtnl, Veth};
 use crate::switch::write_settings;
 
 /// No address of its own making, no packet that nobody asked for: what is seen on a device was sent by a program.
@@ -58,6 +59,28 @@ impl Devices {
     /// When there is none.
     pub fn index(&self, name: &str) -> io::Result<u32> {
         self.0.index(name)
+    }
+
+    /// Makes a pair of devices, one here and one in another namespace: what is sent on one arrives at the other (veth(4)). Nobody asks
+    /// who is at the other end: both have one Ethernet address, and no ARP.
+    ///
+    /// # Errors
+    /// When a name is taken, or the kernel has no veth.
+    pub fn pair(&mut self, near: &str, (far, there): (&str, BorrowedFd<'_>)) -> io::Result<()> {
+        let mac = [2, 0, 0, 0, 0, 1]; // locally administered: nobody else sees it
+        self.0.veth(&Veth { near, far, far_index: 0, far_namespace: there, macs: [mac; 2] })
+    }
+
+    /// Has a device ask nobody for Ethernet addresses: all that is sent on it goes to whoever is at its other end.
+    ///
+    /// # Errors
+    /// Without such a device.
+    pub fn ask_nobody(&mut self, device: u32) -> io::Result<()> {
+        let mut link = LinkMessage::default();
+        link.header.index = device;
+        link.header.flags = LinkFlags::Noarp;
+        link.header.change_mask = LinkFlags::Noarp;
+        self.0.request(RouteNetlinkMessage::SetLink(link), 0)
     }
 
     /// Sets a device up, without multicast, so that the kernel announces no groups on it.

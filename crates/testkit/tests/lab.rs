@@ -107,6 +107,19 @@ fn packets_get_through_by_both_protocols_and_no_others_are_there() {
     assert_eq!((pair.cable.refused(), pair.cable.overrun().unwrap()), (0, 0));
 }
 
+/// Nothing else is on it: no question for neighbours, no announcement.
+#[test]
+fn a_plain_cable_carries_both_protocols_and_nothing_else() {
+    need_root!();
+    let pair = Pair::new(Link::plain());
+    round_trip(&pair.sockets(v4));
+    round_trip(&pair.sockets(v6));
+    let devices = pair.far.enter(|| std::fs::read_to_string("/proc/thread-self/net/dev")).unwrap();
+    let row = devices.lines().find(|line| line.trim_start().starts_with("link0:")).unwrap();
+    let columns: Vec<_> = row.split_ascii_whitespace().collect();
+    assert_eq!((columns[2], columns[10]), ("2", "2"), "{devices}");
+}
+
 #[test]
 fn programs_see_the_network_of_their_node() {
     need_root!();

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
@@ -51,19 +52,20 @@ pub struct Cable(Arc<Inner>);
 
 struct Inner {
     ends: [End; 2],
+    /// `None`: a plain one.
+    carried: Option<Carried>,
+}
+
+/// What carries packets from one TUN device to the other.
+struct Carried {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<io::Result<()>>>>,
 }
 
 impl Cable {
     pub(super) fn lay(ends: [End; 2], link: &Link) -> io::Result<Self> {
-        let offload = offload([link, link]);
-        let device = |end: &End| end.node.enter(|| Tun::create(&end.device, offload));
-        let tuns = [device(&ends[0])?, device(&ends[1])?];
-        let line = |direction| Line::new(link.clone(), directed(link.seed, direction));
-        let shared = Arc::new(Shared::new([line(0), line(1)], tuns)?);
-        let thread = Mutex::new(Some(start(&shared, &ends[0].device)?));
-        let cable = Self(Arc::new(Inner { ends, shared, thread }));
+        let carried = if link.plain { pair(&ends).map(|()| None)? } else { Some(Carried::begin(&ends, link)?) };
+        let cable = Self(Arc::new(Inner { ends, carried }));
         cable.connect(link)?;
         Ok(cable)
     }
@@ -97,24 +99,30 @@ impl Cable {
         }
     }
 
+    /// # Panics
+    /// On a plain cable.
+    fn carried(&self) -> &Carried {
+        self.0.carried.as_ref().expect("a plain cable has nothing to change or to count")
+    }
+
     /// Cuts the cable: what is underway is lost, and so is all that is sent until it is mended. The devices stay up: nobody is told.
     pub fn cut(&self) {
-        self.0.shared.lines().iter_mut().for_each(|line| line.cut(true));
+        self.carried().shared.lines().iter_mut().for_each(|line| line.cut(true));
     }
 
     /// Mends a cut cable.
     pub fn mend(&self) {
-        self.0.shared.lines().iter_mut().for_each(|line| line.cut(false));
+        self.carried().shared.lines().iter_mut().for_each(|line| line.cut(false));
     }
 
     /// What became of the packets of one direction since the cable was laid.
     pub fn counts(&self, direction: Direction) -> Counts {
-        self.0.shared.lines()[direction as usize].counts()
+        self.carried().shared.lines()[direction as usize].counts()
     }
 
     /// Packets that a receiver's device did not take, because it was set down.
     pub fn refused(&self) -> u64 {
-        self.0.shared.refused.load(Ordering::Relaxed)
+        self.carried().shared.refused.load(Ordering::Relaxed)
     }
 
     /// Packets that the devices dropped because the link's thread did not fetch them in time. Where there are any, the
@@ -131,15 +139,16 @@ impl Cable {
     /// # Errors
     /// When `/proc` is not there.
     pub fn cpu_time(&self) -> io::Result<Duration> {
-        let thread = self.0.shared.thread.load(Ordering::Relaxed);
+        let thread = self.carried().shared.thread.load(Ordering::Relaxed);
         let text = fs::read_to_string(format!("/proc/self/task/{thread}/schedstat"))?;
         let nanoseconds = text.split(' ').next().and_then(|n| n.parse().ok());
         nanoseconds.map(Duration::from_nanos).ok_or_else(|| io::Error::other("schedstat has no time on the processor"))
     }
 
     pub(super) fn end(&self) {
-        self.0.shared.stop();
-        let Some(thread) = self.0.thread.lock().ok().and_then(|mut thread| thread.take()) else { return };
+        let Some(carried) = &self.0.carried else { return }; // its devices go with the nodes
+        carried.shared.stop();
+        let Some(thread) = carried.thread.lock().ok().and_then(|mut thread| thread.take()) else { return };
         match thread.join() {
             Ok(Ok(())) => {}
             Ok(Err(error)) => eprintln!("the thread of {} ended early: {error}", self.first().device),
@@ -152,6 +161,9 @@ impl Cable {
             let mut devices = end.node.devices()?;
             let device = devices.index(&end.device)?;
             devices.size(device, link.mtu, WAITING)?;
+            if link.plain {
+                devices.ask_nobody(device)?;
+            }
             let addresses = [(IpAddr::V4(end.v4), 30), (IpAddr::V6(end.v6), 64)];
             let mut given = addresses.into_iter().filter(|(address, _)| !address.is_unspecified());
             given.try_for_each(|prefix| devices.address(device, prefix))?;
@@ -169,7 +181,7 @@ impl Cable {
                 devices.size(device, link.mtu, WAITING)?;
             }
         }
-        let mut lines = self.0.shared.lines();
+        let mut lines = self.carried().shared.lines();
         for (direction, link) in links.into_iter().enumerate() {
             if let Some(link) = link {
                 lines[direction].change(link.clone(), directed(link.seed, direction));
@@ -177,10 +189,27 @@ impl Cable {
         }
         let offload = offload([lines[0].link(), lines[1].link()]);
         drop(lines);
-        self.0.shared.ends.iter().try_for_each(|end| end.offload(offload))?;
-        self.0.shared.ring();
+        self.carried().shared.ends.iter().try_for_each(|end| end.offload(offload))?;
+        self.carried().shared.ring();
         Ok(())
     }
+}
+
+impl Carried {
+    fn begin(ends: &[End; 2], link: &Link) -> io::Result<Self> {
+        let offload = offload([link, link]);
+        let device = |end: &End| end.node.enter(|| Tun::create(&end.device, offload));
+        let tuns = [device(&ends[0])?, device(&ends[1])?];
+        let line = |direction| Line::new(link.clone(), directed(link.seed, direction));
+        let shared = Arc::new(Shared::new([line(0), line(1)], tuns)?);
+        let thread = Mutex::new(Some(start(&shared, &ends[0].device)?));
+        Ok(Self { shared, thread })
+    }
+}
+
+/// Makes both devices of a plain cable.
+fn pair([near, far]: &[End; 2]) -> io::Result<()> {
+    near.node.devices()?.pair(&near.device, (&far.device, far.node.as_fd()))
 }
 
 impl std::fmt::Debug for Cable {

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use nearpath_testkit::lab::Link;
 use nearpath_testkit::lab::nat::{Family, Kind, Mapping, Plan};
 use rustix::io::Errno;
 
@@ -92,4 +93,22 @@ mod refusing {
         let again = accept(&later).1;
         assert!(again == outside || kind == Kind::Symmetric, "a refusal leaves no trace in the mapping");
     }
+}
+
+#[test]
+fn a_port_that_is_opened_lets_everybody_in_there_and_nowhere_else() {
+    nearpath_testkit::need_nat!();
+    let plan = Plan { line: Link::plain(), plain: true, ..Kind::PortRestricted.into() };
+    let scene = Scene::new(plan, Family::V4);
+    scene.site.open_port(4001).unwrap();
+    let [opened, closed] = [4001, 4002].map(|port| SocketAddr::new(scene.site.outside().into(), port));
+    let (inside, _other) = [4001, 4002].map(|port| listener(scene.machine(), (scene.inside(), port).into())).into();
+    let [at, elsewhere] = [scene.places()[0], scene.places()[1]];
+    let knock = dial(scene.rendezvous(), elsewhere, closed);
+    let near = dial(scene.rendezvous(), at, opened).stream();
+    let (far, from) = accept(&inside);
+    round_trip([&near, &far]).unwrap();
+    assert_eq!((from, knock.now()), (at, None));
+    let double = Scene::new(Kind::Double, Family::V4);
+    assert!(double.site.open_port(4001).is_err(), "two routers");
 }

@@ -82,12 +82,21 @@ pub struct Plan {
     pub lifetime: Duration,
     /// The line between the site and the internet.
     pub line: Link,
+    /// Whether the cables within the site are plain ones ([`Link::plain`]): they cost less, and cannot be changed.
+    pub plain: bool,
 }
 
 impl From<Kind> for Plan {
     fn from(kind: Kind) -> Self {
         // RFC 4787, REQ-5: not less than two minutes.
-        Self { kind, hairpin: false, refuses: false, lifetime: Duration::from_secs(120), line: Link::default() }
+        Self {
+            kind,
+            hairpin: false,
+            refuses: false,
+            lifetime: Duration::from_secs(120),
+            line: Link::default(),
+            plain: false,
+        }
     }
 }
 

@@ -29,8 +29,22 @@ pub(super) fn forgetting(plan: &Plan) -> &'static str {
     if translates(plan) { "flush map ip nat mapped\nflush set ip nat written\n" } else { "" }
 }
 
-fn translates(plan: &Plan) -> bool {
+pub(super) fn translates(plan: &Plan) -> bool {
     plan.kind.mapping(Family::V4).is_some_and(|mapping| mapping != Mapping::Unchanged)
+}
+
+/// Who comes to a TCP port of the router's gets to that machine.
+pub(super) fn opening(port: u16, machine: Ipv4Addr) -> String {
+    format!(
+        r#"
+table ip opened {{
+  chain enter {{
+    type nat hook prerouting priority dstnat - 5;
+    iifname "{OUT}" tcp dport {port} dnat to {machine}:{port}
+  }}
+}}
+"#
+    )
 }
 
 /// What is let through, and what to the router itself.

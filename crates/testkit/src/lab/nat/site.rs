@@ -73,6 +73,20 @@ impl Site {
         Ok(())
     }
 
+    /// Lets everybody in at a TCP port of the router's, to the first machine: what people set by hand where two machines are to
+    /// speak without punching.
+    ///
+    /// # Errors
+    /// When the site is behind two routers or none, and when `nft` is gone.
+    pub fn open_port(&self, port: u16) -> io::Result<()> {
+        match (self.machine().address(Family::V4), &self.routers[..]) {
+            (Some(IpAddr::V4(machine)), [router]) if rules::translates(&self.plan) => {
+                load(router, &rules::opening(port, machine))
+            }
+            _ => Err(io::Error::other("only a site with one router that translates has ports to open")),
+        }
+    }
+
     /// Lays the line, sets up the routers behind it, and joins a first machine.
     pub(super) fn build(lab: &mut Lab, core: &Node, number: u8, plan: Plan) -> io::Result<Self> {
         let mut routers = vec![lab.node("router")?];
@@ -81,7 +95,8 @@ impl Site {
         set_up(&routers[0], net, &plan)?;
         if plan.kind.routers() == 2 {
             let (home, net) = (lab.node("home")?, Net::provider());
-            lab.lay([net.end(2, &home, OUT), net.end(1, &routers[0], "home")], &Link::default())?;
+            let ends = [net.end(2, &home, OUT), net.end(1, &routers[0], "home")];
+            lab.lay(ends, &Link { plain: plan.plain, ..Link::default() })?;
             set_up(&home, net, &plan)?;
             routers.insert(0, home);
         }
@@ -97,7 +112,7 @@ impl Site {
         let net = Net::machine(self.plan.kind, self.number, number);
         let node = lab.node("machine")?;
         let ends = [net.end(2, &node, "eth0"), net.end(1, &self.routers[0], format!("lan{number}"))];
-        let cable = lab.lay(ends, &Link::default())?;
+        let cable = lab.lay(ends, &Link { plain: self.plan.plain, ..Link::default() })?;
         default_route(&node, net, "eth0")?;
         self.machines.push(Machine { node, cable });
         Ok(&self.machines[usize::from(number)])
