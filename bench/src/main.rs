@@ -14,6 +14,7 @@ mod compare;
 mod cpu;
 mod load;
 mod peer;
+mod punched;
 mod shop;
 mod tally;
 mod warm;

@@ -18,6 +18,7 @@ mod motion;
 mod parking;
 mod placement;
 mod pool;
+mod punch;
 mod quic;
 mod ring;
 mod shm;
@@ -70,6 +71,8 @@ pub(crate) enum Command {
     Mint(mint::Args),
     /// Connections of functions to servers elsewhere, warm and new; needs `nearpath` in PATH and root
     Pool(pool::Args),
+    /// Workers behind NATs: how fast, how soon, which of them meet directly; needs `nft` and root
+    Punch(punch::Args),
     #[command(hide = true)]
     PoolServer(crate::warm::server::Args),
     #[command(hide = true)]
@@ -111,6 +114,7 @@ pub(crate) fn run(command: Command) -> Outcome {
         Command::Audit(args) => on_one_thread(audit::run(args)),
         Command::Quic(args) => quic::run(&args),
         Command::Pool(args) => pool::run(&args),
+        Command::Punch(args) => punch::run(args),
         Command::PoolServer(args) => Ok(crate::warm::server::run(&args).map(|()| ExitCode::SUCCESS)?),
         Command::PoolDial => Ok(crate::warm::dial::run().map(|()| ExitCode::SUCCESS)?),
         Command::Mint(args) => on_one_thread(mint::run(args)),

@@ -189,6 +189,14 @@ impl Comparison {
         println!("\nwritten: {}", path.display());
         Ok(self.report.ratios.iter().all(Ratio::is_met))
     }
+
+    /// The same for programs: prints what the file has.
+    pub(crate) fn finish_as_json(self) -> io::Result<bool> {
+        let path = self.report.write()?;
+        eprintln!("written: {}", path.display());
+        println!("{}", serde_json::to_string_pretty(&self.report)?);
+        Ok(self.report.ratios.iter().all(Ratio::is_met))
+    }
 }
 
 /// What a ratio compares, and what it should reach.

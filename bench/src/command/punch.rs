@@ -1,0 +1,157 @@
+//! `punch`: workers behind NATs, from two that meet to a chain of fifty.
+//!
+//! Sites behind routers that translate addresses, a rendezvous that is the real one, and workers' own code (`nearpath-meet`) on machines behind
+//! those routers, all of it network namespaces. In the tables of throughput a "request" is one megabyte (10⁶ octets), so that rps times 8 is Mbit/s and
+//! `cpu µs` is the CPU time of a gigabyte in milliseconds, both sides with all that the kernel does for them. In those of meetings it is one meeting.
+
+mod first;
+mod matrix;
+mod throughput;
+
+use std::process::ExitCode;
+use std::str::FromStr;
+use std::time::Duration;
+
+use nearpath_testkit::lab::Link;
+use tokio::task::LocalSet;
+
+use super::Outcome;
+use crate::apart::Error;
+use crate::compare::{Comparison, ROUNDS};
+
+/// Options of `punch`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// How often each variant is measured in each case
+    #[arg(long, default_value_t = ROUNDS)]
+    rounds: usize,
+
+    /// Megabytes of a measurement of throughput
+    #[arg(long, default_value_t = 200)]
+    megabytes: usize,
+
+    /// What a machine may send where its rate is capped, in Mbit/s: the published platform's cap
+    #[arg(long, default_value_t = 680)]
+    cap: u64,
+
+    /// Round trips in milliseconds, RENDEZVOUS:PEERS; that to the rendezvous is at least half of that between peers
+    #[arg(long, value_delimiter = ',', default_value = "10:20,40:80,40:40,40:20")]
+    rtts: Vec<Trips>,
+
+    /// Meetings of a measurement of times
+    #[arg(long, default_value_t = 10)]
+    meetings: usize,
+
+    /// Meetings of each pair of the matrix, over each transport; 0: none
+    #[arg(long, default_value_t = 100)]
+    tries: usize,
+
+    /// Meetings of the matrix at the same time
+    #[arg(long, default_value_t = 128)]
+    at_once: usize,
+
+    /// Only cases whose name begins so: throughput, first byte, matrix, chain, forward
+    #[arg(long, default_value = "")]
+    case: String,
+
+    /// A fast look: few rounds, megabytes and meetings; says little about the goals
+    #[arg(long)]
+    quick: bool,
+
+    /// Print the file's content instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+/// Round trips of a town.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Trips {
+    rendezvous: Duration,
+    peers: Duration,
+}
+
+impl FromStr for Trips {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bad = || format!("{text:?} is not RENDEZVOUS:PEERS in milliseconds, the first at least half of the second");
+        let millis = |text: &str| Duration::try_from_secs_f64(text.parse::<f64>().ok()? / 1e3).ok();
+        let (rendezvous, peers) = text.split_once(':').ok_or_else(bad)?;
+        let trips = millis(rendezvous).zip(millis(peers)).filter(|(rendezvous, peers)| *rendezvous * 2 >= *peers);
+        trips.map(|(rendezvous, peers)| Self { rendezvous, peers }).ok_or_else(bad)
+    }
+}
+
+impl Trips {
+    /// The line of a site: a quarter of the way there and back.
+    fn site(self) -> Link {
+        Link { delay: self.peers / 4, ..Link::default() }
+    }
+
+    /// The rendezvous' line has what is left.
+    fn line(self) -> Link {
+        Link { delay: self.rendezvous / 2 - self.peers / 4, ..Link::default() }
+    }
+}
+
+impl std::fmt::Display for Trips {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let millis = |trip: Duration| trip.as_secs_f64() * 1e3;
+        write!(f, "rendezvous {} ms, peers {} ms", millis(self.rendezvous), millis(self.peers))
+    }
+}
+
+impl Args {
+    /// Whether there are cases that are wanted among those whose names begin so.
+    fn wants(&self, case: &str) -> bool {
+        case.starts_with(&self.case) || self.case.starts_with(case)
+    }
+
+    fn hurried(mut self) -> Self {
+        if self.quick {
+            self.rounds = self.rounds.min(2);
+            self.megabytes = self.megabytes.min(50);
+            self.meetings = self.meetings.min(3);
+            self.tries = self.tries.min(2);
+            self.rtts.truncate(1);
+        }
+        self
+    }
+}
+
+/// Exit code 1 when a goal is missed.
+pub(crate) fn run(args: Args) -> Outcome {
+    let args = args.hurried();
+    if !nearpath_testkit::lab::nat::available() {
+        return Err("it needs nft, for routers that translate addresses (apt-get install nftables), and root".into());
+    }
+    let mut comparison = Comparison::new("punch", args.rounds);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    LocalSet::new().block_on(&runtime, all(&args, &mut comparison))?;
+    let met = if args.json { comparison.finish_as_json()? } else { comparison.finish()? };
+    Ok(if met { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+async fn all(args: &Args, comparison: &mut Comparison) -> Result<(), Error> {
+    throughput::measure(args, comparison).await?;
+    for &trips in &args.rtts {
+        first::measure(args, trips, comparison).await?;
+    }
+    matrix::measure(args, comparison).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trips_are_what_lines_make_of_them() {
+        let trips: Trips = "40:20".parse().unwrap();
+        let (site, line) = (trips.site().delay, trips.line().delay);
+        assert_eq!((site * 4, (site + line) * 2), (trips.peers, trips.rendezvous));
+        assert_eq!("10:20".parse::<Trips>().unwrap().line().delay, Duration::ZERO);
+        for bad in ["", "10", "10:21", "a:b", "-1:2"] {
+            assert!(bad.parse::<Trips>().is_err(), "{bad}");
+        }
+    }
+}

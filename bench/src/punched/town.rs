@@ -1,0 +1,127 @@
+//! An internet, a rendezvous in it that is the real one, and what workers need to get to it.
+
+use std::fs;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use nearpath_daemon::drain;
+use nearpath_daemon::metrics::Registry;
+use nearpath_meet::client::{self, Settings};
+use nearpath_meet::server::{self, Limits, Place, Rate};
+use nearpath_meet::ticket::{Key, Ticket};
+use nearpath_testkit::lab::Link;
+use nearpath_testkit::lab::nat::{Family, Internet};
+use nearpath_types::SpiffeId;
+use nearpath_wire::identity::authority::Authority;
+use nearpath_wire::identity::{Credentials, Request, Trust};
+use nearpath_wire::pair::{Pair, name_of};
+use rustls::{ClientConfig, ServerConfig};
+
+use super::machine::Machine;
+use crate::apart::Error;
+
+/// Where lines and relays are taken, and observers asked.
+const LINES: u16 = 8443;
+const OBSERVERS: u16 = 3478;
+const HOUR: Duration = Duration::from_secs(3600);
+const JOB: &str = "bench";
+/// The lab asks more of one rendezvous, from few addresses, than workers anywhere would.
+const MANY: Rate = Rate { per_second: 100_000, burst: 100_000 };
+
+/// How lines and relays are opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lines {
+    /// `ws`: a round trip less.
+    Plain,
+    /// `wss`, as anywhere outside a lab.
+    Tls,
+}
+
+/// See the module. All of it ends with this value.
+pub(crate) struct Town {
+    _rendezvous: Machine,
+    authority: Authority,
+    trust: Trust,
+    key: Key,
+    tls: Arc<ClientConfig>,
+    _drain: drain::Trigger,
+    /// Last: what runs in it ends before it.
+    pub(crate) internet: Internet,
+}
+
+impl Town {
+    /// `line`: between the rendezvous and the internet.
+    pub(crate) async fn new(line: &Link) -> Result<Self, Error> {
+        let internet = Internet::new(line)?;
+        let rendezvous = Machine::start(&internet.rendezvous)?;
+        let authority = Authority::new(JOB, SystemTime::now(), 24 * HOUR)?;
+        let trust = Trust::new(JOB, &[authority.certificate().clone()])?;
+        let (key, (trigger, drain)) = (Key::new([5; 32]), drain::channel());
+        let addresses = [Family::V4, Family::V6].map(|family| internet.addresses(family)[0]);
+        let (tls, server) = certificate(&addresses)?;
+        for (lines, tls) in [(Lines::Plain, None), (Lines::Tls, Some(server))] {
+            let (key, drain) = (key.clone(), drain.clone());
+            rendezvous.run(async move { serve(lines, tls, key, addresses, drain) }).await?;
+        }
+        Ok(Self { _rendezvous: rendezvous, authority, trust, key, tls, _drain: trigger, internet })
+    }
+
+    /// What a worker is given to get to the rendezvous; `family`: that its machine has.
+    pub(crate) fn settings(&self, you: &SpiffeId, lines: Lines, family: Family) -> Result<Settings, Error> {
+        let until = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs() + 12 * HOUR.as_secs();
+        let ticket = Ticket { you: you.clone(), job: JOB.parse()?, leader: false, until };
+        let at = SocketAddr::new(self.internet.addresses(family)[0], lines.port());
+        let place = format!("{}://{at}", if lines == Lines::Tls { "wss" } else { "ws" }).parse()?;
+        Ok(Settings { place, ticket: ticket.mint(&self.key), tls: Some(self.tls.clone()) })
+    }
+
+    /// What a worker shows to peers.
+    pub(crate) fn credentials(&self, id: &SpiffeId) -> Result<Credentials, Error> {
+        let (request, name) = (Request::new()?, name_of(id));
+        let issued = self.authority.issue(request.csr(), id, &name, SystemTime::now(), 12 * HOUR)?;
+        Ok(request.complete(id.clone(), name, issued))
+    }
+
+    /// How one who shows `credentials` proves itself to a peer.
+    pub(crate) fn pair(&self, credentials: &Credentials, peer: &SpiffeId) -> Result<Arc<Pair>, Error> {
+        Ok(Arc::new(Pair::new(credentials, &self.trust, peer.clone())?))
+    }
+}
+
+impl Lines {
+    /// Each kind has a rendezvous of its own.
+    fn port(self) -> u16 {
+        if self == Self::Tls { LINES } else { LINES + 1 }
+    }
+
+    fn observers(self) -> u16 {
+        if self == Self::Tls { OBSERVERS } else { OBSERVERS + 2 }
+    }
+}
+
+/// Takes lines and relays on both families, and tells on one address of each how workers are seen.
+fn serve(
+    lines: Lines,
+    tls: Option<Arc<ServerConfig>>,
+    key: Key,
+    addresses: [IpAddr; 2],
+    drain: drain::Watch,
+) -> Result<(), Error> {
+    let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, lines.port()))?;
+    let place = |ip| Place { bind: SocketAddr::new(ip, lines.observers()), public: None };
+    let limits = Limits { said: MANY, arrivals: MANY, questions: MANY, ..Limits::default() };
+    let settings = server::Settings { key, listener, tls, observers: addresses.map(place).to_vec(), limits, drain };
+    server::start(settings, &Registry::default())?;
+    Ok(())
+}
+
+/// For a server at these addresses, and for its clients.
+fn certificate(addresses: &[IpAddr]) -> Result<(Arc<ClientConfig>, Arc<ServerConfig>), Error> {
+    let names: Vec<_> = addresses.iter().map(ToString::to_string).collect();
+    let (made, folder) = (rcgen::generate_simple_self_signed(names)?, tempfile::tempdir()?);
+    let (cert, key) = (folder.path().join("cert"), folder.path().join("key"));
+    fs::write(&cert, made.cert.pem())?;
+    fs::write(&key, made.signing_key.serialize_pem())?;
+    Ok((client::trust(Some(made.cert.pem().as_bytes()))?, nearpath_wire::tls::load(&cert, &key)?))
+}
