@@ -4,6 +4,7 @@
 //! those routers, all of it network namespaces. In the tables of throughput a "request" is one megabyte (10⁶ octets), so that rps times 8 is Mbit/s and
 //! `cpu µs` is the CPU time of a gigabyte in milliseconds, both sides with all that the kernel does for them. In those of meetings it is one meeting.
 
+mod chain;
 mod first;
 mod matrix;
 mod throughput;
@@ -15,7 +16,7 @@ use std::time::Duration;
 use nearpath_testkit::lab::Link;
 use tokio::task::LocalSet;
 
-use super::Outcome;
+use super::{Outcome, seconds};
 use crate::apart::Error;
 use crate::compare::{Comparison, ROUNDS};
 
@@ -49,6 +50,18 @@ pub(crate) struct Args {
     /// Meetings of the matrix at the same time
     #[arg(long, default_value_t = 128)]
     at_once: usize,
+
+    /// Workers of the chain; 0: none
+    #[arg(long, default_value_t = 50)]
+    workers: usize,
+
+    /// What a machine of the chain may send where its rate is capped, in Mbit/s: so little that the processors are not what limits it
+    #[arg(long, default_value_t = 20)]
+    chain_cap: u64,
+
+    /// How long the chain's rate is measured, in seconds
+    #[arg(long, default_value = "3", value_parser = seconds)]
+    seconds: Duration,
 
     /// Only cases whose name begins so: throughput, first byte, matrix, chain, forward
     #[arg(long, default_value = "")]
@@ -112,6 +125,8 @@ impl Args {
             self.rounds = self.rounds.min(2);
             self.megabytes = self.megabytes.min(50);
             self.meetings = self.meetings.min(3);
+            self.workers = self.workers.min(5);
+            self.seconds = self.seconds.min(Duration::from_secs(1));
             self.tries = self.tries.min(2);
             self.rtts.truncate(1);
         }
@@ -137,6 +152,7 @@ async fn all(args: &Args, comparison: &mut Comparison) -> Result<(), Error> {
     for &trips in &args.rtts {
         first::measure(args, trips, comparison).await?;
     }
+    chain::measure(args, comparison).await?;
     matrix::measure(args, comparison).await
 }
 

@@ -7,9 +7,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nearpath_daemon::drain;
 use nearpath_daemon::metrics::Registry;
+use nearpath_job::identity::{self, Identity};
 use nearpath_meet::client::{self, Settings};
 use nearpath_meet::server::{self, Limits, Place, Rate};
-use nearpath_meet::ticket::{Key, Ticket};
+use nearpath_meet::ticket::{Job, Key, Ticket};
 use nearpath_testkit::lab::Link;
 use nearpath_testkit::lab::nat::{Family, Internet};
 use nearpath_types::SpiffeId;
@@ -70,13 +71,18 @@ impl Town {
     /// What a worker is given to get to the rendezvous; `family`: that its machine has.
     pub(crate) fn settings(&self, you: &SpiffeId, lines: Lines, family: Family) -> Result<Settings, Error> {
         let until = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs() + 12 * HOUR.as_secs();
-        let ticket = Ticket { you: you.clone(), job: JOB.parse()?, leader: false, until };
+        let ticket = Ticket { you: you.clone(), job: job(), leader: false, until };
         let at = SocketAddr::new(self.internet.addresses(family)[0], lines.port());
         let place = format!("{}://{at}", if lines == Lines::Tls { "wss" } else { "ws" }).parse()?;
         Ok(Settings { place, ticket: ticket.mint(&self.key), tls: Some(self.tls.clone()) })
     }
 
-    /// What a worker shows to peers.
+    /// What a worker of a job shows to peers.
+    pub(crate) fn identity(&self, worker: &str) -> Result<Identity, Error> {
+        Ok(Identity::read(&identity::issue(&self.authority, &job(), worker, 12 * HOUR)?)?)
+    }
+
+    /// The same for one that is in no job's graph.
     pub(crate) fn credentials(&self, id: &SpiffeId) -> Result<Credentials, Error> {
         let (request, name) = (Request::new()?, name_of(id));
         let issued = self.authority.issue(request.csr(), id, &name, SystemTime::now(), 12 * HOUR)?;
@@ -87,6 +93,11 @@ impl Town {
     pub(crate) fn pair(&self, credentials: &Credentials, peer: &SpiffeId) -> Result<Arc<Pair>, Error> {
         Ok(Arc::new(Pair::new(credentials, &self.trust, peer.clone())?))
     }
+}
+
+/// Whose workers all are.
+pub(crate) fn job() -> Job {
+    JOB.parse().expect("letters name a job")
 }
 
 impl Lines {

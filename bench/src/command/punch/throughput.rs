@@ -67,7 +67,7 @@ pub(super) async fn measure(args: &Args, comparison: &mut Comparison) -> Result<
 }
 
 /// Has a machine send no more than so many Mbit/s, by a token bucket at its only device.
-fn cap(node: &Node, megabits: u64) -> io::Result<()> {
+pub(super) fn cap(node: &Node, megabits: u64) -> io::Result<()> {
     let rate = format!("{megabits}mbit");
     let mut tc = Command::new("tc");
     // Room for a whole batch of segments, and for 20 ms of waiting: what a shaper in front of a machine has.
