@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use nearpath_meet::message::{
-    Bye, Granted, Hex, HungUp, Observe, Observer, Offered, Pass, Refusal, Report, Said, Told, Welcome, Word,
+    Base64, Bye, Granted, Hex, HungUp, Observe, Observer, Offered, Pass, Refusal, Report, Said, Told, Welcome, Word,
 };
 use nearpath_meet::observe::{Asker, From, Judge, Question, Verdict};
 use nearpath_meet::ticket::{Crossing, Job, Key, Ticket};
@@ -61,6 +61,7 @@ fn said() -> Vec<Said> {
         Said::Call { call: 1, peer: worker("reduce", 1), about: "map to reduce".into(), within: 30_000 },
         Said::Tell { session, word: Word::Offer { candidates } },
         Said::Tell { session, word: Word::Relay },
+        Said::Tell { session, word: Word::Bytes { at: 517, bytes: Base64((&b"the next ones"[..]).into()) } },
         Said::HangUp { session },
         Said::Report { to: None, report: Report::Ready },
         Said::Report { to: None, report: Report::Finished },

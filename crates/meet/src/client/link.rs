@@ -6,6 +6,7 @@ use std::sync::Arc;
 use nearpath_punch::nat::Report;
 use nearpath_wire::pair::Pair;
 
+use super::ahead::{Ahead, Words};
 use super::{Line, Meeting, RelayStream};
 use crate::driver::{self, Ports};
 use crate::kind;
@@ -29,10 +30,10 @@ impl Line {
         let over = || io::Error::new(io::ErrorKind::NotConnected, "the line to the rendezvous is over");
         let here = self.here().await.ok_or_else(over)?;
         let (wants_relay, pass) = (settings.agent.relay, meeting.granted.pass.clone());
-        let introduction = meeting.introduce(&here.welcome.you, here.observers(), pair).map_err(io::Error::other)?;
+        let (introduction, words) =
+            meeting.divide(&here.welcome.you, here.observers(), pair).map_err(io::Error::other)?;
         let begun = link::begin(ports, introduction, settings)?; // it looks while the relay is opened
-        let relay = if wants_relay { Some(self.relay(&pass).await?) } else { None };
-        begun.over(relay).await
+        begun.over(wants_relay.then(|| self.relay(pass, words))).await
     }
 
     /// Which kind of NAT stands before this machine, as far as UDP and the rendezvous' observers tell; takes a second.
@@ -45,8 +46,9 @@ impl Line {
         kind::detect(&here.servers(), &here.asker()).await
     }
 
-    async fn relay(&self, pass: &Pass) -> io::Result<Box<dyn Relay>> {
-        let opened = RelayStream::open(&self.settings, pass).await;
-        Ok(Box::new(opened.map_err(io::Error::other)?))
+    fn relay(&self, pass: Pass, words: Words) -> Box<dyn Relay> {
+        let settings = self.settings.clone();
+        let opening = async move { RelayStream::open(&settings, &pass).await.map_err(io::Error::other) };
+        Box::new(Ahead::new(opening, words))
     }
 }

@@ -10,8 +10,9 @@ use nearpath_wire::pair::Pair;
 use tokio::sync::mpsc;
 
 use super::Order;
+use super::ahead::{Early, Words};
 use crate::driver::{self, Introduction, Observers};
-use crate::message::{Granted, Said, Word};
+use crate::message::{Base64, Granted, Said, Word};
 
 /// Both sides have one until it is dropped: then the rendezvous is told that it is needed no longer.
 #[derive(Debug)]
@@ -42,7 +43,11 @@ impl Meeting {
 
     /// What the other side tells; `None`: it says no more.
     pub async fn hear(&mut self) -> Option<Message> {
-        self.words.recv().await.map(Message::from)
+        loop {
+            if let Ok(message) = Message::try_from(self.words.recv().await?) {
+                return Some(message);
+            }
+        }
     }
 
     /// What a driver needs. What the two say is passed on until the driver ends, then the rendezvous is told.
@@ -55,14 +60,42 @@ impl Meeting {
         observers: Observers,
         pair: Arc<Pair>,
     ) -> Result<Introduction, SameIdentity> {
+        self.divide(you, observers, pair).map(|(introduction, _)| introduction)
+    }
+
+    /// The same, and what takes the first bytes of a way.
+    pub(super) fn divide(
+        self,
+        you: &SpiffeId,
+        observers: Observers,
+        pair: Arc<Pair>,
+    ) -> Result<(Introduction, Words), SameIdentity> {
         let session = self.session(you)?;
         let (tell, said) = mpsc::unbounded_channel();
         let (pass, told) = mpsc::unbounded_channel();
-        tokio::spawn(self.pass_on(said, pass));
-        Ok(Introduction { session, line: driver::Line { tell, told }, observers, pair })
+        let (ahead, early) = mpsc::unbounded_channel();
+        let words = Words { tell: self.teller(), told: early };
+        tokio::spawn(self.pass_on(said, pass, ahead));
+        Ok((Introduction { session, line: driver::Line { tell, told }, observers, pair }, words))
     }
 
-    async fn pass_on(mut self, mut said: mpsc::UnboundedReceiver<Message>, told: mpsc::UnboundedSender<Message>) {
+    /// It does not keep the line open.
+    fn teller(&self) -> Box<dyn Fn(Early) + Send> {
+        let (session, orders) = (self.granted.session, self.orders.downgrade());
+        Box::new(move |(at, bytes)| {
+            let word = Word::Bytes { at, bytes: Base64(bytes) };
+            if let Some(orders) = orders.upgrade() {
+                let _ = orders.send(Order::Say(Said::Tell { session, word })); // over the relay it comes as well
+            }
+        })
+    }
+
+    async fn pass_on(
+        mut self,
+        mut said: mpsc::UnboundedReceiver<Message>,
+        told: mpsc::UnboundedSender<Message>,
+        ahead: mpsc::UnboundedSender<Early>,
+    ) {
         let mut listening = true;
         loop {
             tokio::select! {
@@ -70,8 +103,9 @@ impl Meeting {
                     Some(message) => self.tell(message),
                     None => return,
                 },
-                message = self.hear(), if listening => match message {
-                    Some(message) => drop(told.send(message)),
+                word = self.words.recv(), if listening => match word {
+                    Some(Word::Bytes { at, bytes }) => drop(ahead.send((at, bytes.0))),
+                    Some(word) => drop(Message::try_from(word).map(|message| told.send(message))),
                     None => listening = false,
                 },
             }

@@ -1,7 +1,10 @@
-//! Bytes as hexadecimal digits, and text that nobody prints.
+//! Bytes as hexadecimal digits and as base64, and text that nobody prints.
 
 use std::fmt;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 /// So many bytes, written as twice as many lower-case hexadecimal digits. Its debug form shows nothing: it may be a secret.
@@ -48,6 +51,29 @@ impl<'de, const N: usize> Deserialize<'de> for Hex<N> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let text = String::deserialize(from)?;
         Self::read(&text).ok_or_else(|| de::Error::custom(format_args!("not {} hexadecimal digits", 2 * N)))
+    }
+}
+
+/// Bytes as base64 (RFC 4648, section 4), padded. They may be anything: its debug form tells their number.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Base64(pub Bytes);
+
+impl fmt::Debug for Base64 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes", self.0.len())
+    }
+}
+
+impl Serialize for Base64 {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&STANDARD.encode(&self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for Base64 {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        STANDARD.decode(text).map(|bytes| Self(bytes.into())).map_err(de::Error::custom)
     }
 }
 

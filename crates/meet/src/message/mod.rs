@@ -15,8 +15,8 @@ use nearpath_punch::session::Grant;
 use nearpath_types::SpiffeId;
 use serde::{Deserialize, Serialize};
 
-pub use bytes::{Hex, Pass};
-pub use offer::{Offered, Word};
+pub use bytes::{Base64, Hex, Pass};
+pub use offer::{NotOfTheMachine, Offered, Word};
 pub use report::{MOST_OF_A_REPORT, Report};
 
 /// The longest message of a line, in bytes.

@@ -7,6 +7,8 @@ use nearpath_punch::agent::Message;
 use nearpath_punch::candidate::{Candidate, Kind, MOST};
 use serde::{Deserialize, Serialize};
 
+use super::bytes::Base64;
+
 /// One message of [`Message`]; the rendezvous passes it on unread.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "word", rename_all = "snake_case")]
@@ -18,7 +20,18 @@ pub enum Word {
     },
     /// The sender has given up on a direct way.
     Relay,
+    /// The first bytes of the way between the two, ahead of the relay, over which they come as well.
+    Bytes {
+        /// How many came before them.
+        at: u64,
+        /// At most 4 KiB.
+        bytes: Base64,
+    },
 }
+
+/// Bytes that are no message of the machine's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NotOfTheMachine;
 
 /// A candidate as it is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,11 +59,16 @@ impl From<Message> for Word {
     }
 }
 
-impl From<Word> for Message {
-    fn from(word: Word) -> Self {
+impl TryFrom<Word> for Message {
+    type Error = NotOfTheMachine;
+
+    fn try_from(word: Word) -> Result<Self, NotOfTheMachine> {
         match word {
-            Word::Offer { candidates } => Self::Offer(candidates.into_iter().take(MOST).map(Candidate::from).collect()),
-            Word::Relay => Self::Relay,
+            Word::Offer { candidates } => {
+                Ok(Self::Offer(candidates.into_iter().take(MOST).map(Candidate::from).collect()))
+            }
+            Word::Relay => Ok(Self::Relay),
+            Word::Bytes { .. } => Err(NotOfTheMachine),
         }
     }
 }
