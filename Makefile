@@ -124,6 +124,12 @@ bench-pool: build ## connections of functions to servers elsewhere, warm and new
 	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || tools/need initdb=postgresql || echo "going on without PostgreSQL: the comparison will say so"
 	PATH="$(abspath $(RELEASE)):/usr/sbin:$$PATH" $(RELEASE)/nearpath-bench pool
 
+bench-punch: build ## workers behind NATs: how fast, how soon, which of them meet; root
+	@tools/need nft=nftables tc=iproute2 nsenter=util-linux || echo "going on without: the comparison will say what it lacks"
+	$(CARGO) build --release --locked -p nearpath-python
+	@mkdir -p $(RELEASE)/sdk/bench && rm -rf $(RELEASE)/sdk/bench/nearpath && cp -r sdk/python/nearpath $(RELEASE)/sdk/bench/ && cp $(RELEASE)/lib_nearpath.so $(RELEASE)/sdk/bench/nearpath/_nearpath.abi3.so
+	PATH="$(abspath $(RELEASE)):/usr/sbin:$$PATH" PYTHONPATH="$(abspath $(RELEASE))/sdk/bench" $(RELEASE)/nearpath-bench punch
+
 audit: build ## count by tracing what a request makes the kernel do; writes docs/reference/audit.md; root
 	@tools/need bpftrace=bpftrace nginx=nginx perf=linux-perf strace=strace || echo "going on with what is there"
 	PATH="$(abspath $(RELEASE)):$$PATH" $(RELEASE)/nearpath-bench audit

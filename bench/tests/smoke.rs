@@ -211,3 +211,31 @@ fn what_needs_nearpath_says_so() {
         assert!(!output.status.success() && text.contains("nearpath cannot be started"), "{text}");
     }
 }
+
+/// Nothing of it is asked how fast it was; but pairs of the matrix go the way that theory says.
+#[test]
+fn punch_writes_its_file() {
+    nearpath_testkit::need_nat!();
+    let folder = tempfile::tempdir().expect("room for a folder");
+    let output = Command::new("/usr/bin/timeout")
+        .args(["300", env!("CARGO_BIN_EXE_nearpath-bench"), "punch", "--quick", "--json", "--rounds", "1"])
+        .args(["--megabytes", "3", "--meetings", "1", "--rtts", "2:4", "--workers", "3", "--seconds", "0.3"])
+        .args(["--chain-cap", "200", "--tries", "1", "--at-once", "16"])
+        .env("NEARPATH_BENCH_RESULTS", folder.path())
+        .env("PYTHONPATH", "/nowhere")
+        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+        .stdin(Stdio::null())
+        .output()
+        .expect("timeout(1) is there");
+    let report = json(&output);
+    let rows = report["rows"].as_array().expect("rows");
+    assert!(rows.iter().all(|row| row["failed"] == 0 && row["n"].as_u64() > Some(0)), "{report}");
+    let of =
+        |begin: &str| rows.iter().filter(|row| row["case"].as_str().unwrap_or_default().starts_with(begin)).count();
+    assert_eq!((of("throughput"), of("first byte"), of("chain"), of("matrix")), (10, 14, 12, 110), "{report}");
+    let matrix = report["ratios"].as_array().expect("ratios").iter().filter(|one| {
+        let name = one["name"].as_str().unwrap_or_default();
+        name.starts_with("matrix") && one["value"] == one["goal"].as_f64().map_or(0.0, f64::round)
+    });
+    assert_eq!(matrix.count(), 4, "{report}");
+}

@@ -6,6 +6,7 @@
 
 mod chain;
 mod first;
+mod forward;
 mod matrix;
 mod throughput;
 
@@ -59,7 +60,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 20)]
     chain_cap: u64,
 
-    /// How long the chain's rate is measured, in seconds
+    /// How long the rate of a chain, and of Python code that forwards, is measured, in seconds
     #[arg(long, default_value = "3", value_parser = seconds)]
     seconds: Duration,
 
@@ -153,6 +154,7 @@ async fn all(args: &Args, comparison: &mut Comparison) -> Result<(), Error> {
         first::measure(args, trips, comparison).await?;
     }
     chain::measure(args, comparison).await?;
+    forward::measure(args, comparison).await?;
     matrix::measure(args, comparison).await
 }
 

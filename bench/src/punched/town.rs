@@ -27,6 +27,8 @@ const LINES: u16 = 8443;
 const OBSERVERS: u16 = 3478;
 const HOUR: Duration = Duration::from_secs(3600);
 const JOB: &str = "bench";
+/// The rendezvous'.
+pub(crate) const KEY: [u8; 32] = [5; 32];
 /// The lab asks more of one rendezvous, from few addresses, than workers anywhere would.
 const MANY: Rate = Rate { per_second: 100_000, burst: 100_000 };
 
@@ -46,6 +48,8 @@ pub(crate) struct Town {
     trust: Trust,
     key: Key,
     tls: Arc<ClientConfig>,
+    /// The rendezvous' certificate.
+    pub(crate) pem: String,
     _drain: drain::Trigger,
     /// Last: what runs in it ends before it.
     pub(crate) internet: Internet,
@@ -58,23 +62,29 @@ impl Town {
         let rendezvous = Machine::start(&internet.rendezvous)?;
         let authority = Authority::new(JOB, SystemTime::now(), 24 * HOUR)?;
         let trust = Trust::new(JOB, &[authority.certificate().clone()])?;
-        let (key, (trigger, drain)) = (Key::new([5; 32]), drain::channel());
+        let (key, (trigger, drain)) = (Key::new(KEY), drain::channel());
         let addresses = [Family::V4, Family::V6].map(|family| internet.addresses(family)[0]);
-        let (tls, server) = certificate(&addresses)?;
+        let (pem, server) = certificate(&addresses)?;
+        let tls = client::trust(Some(pem.as_bytes()))?;
         for (lines, tls) in [(Lines::Plain, None), (Lines::Tls, Some(server))] {
             let (key, drain) = (key.clone(), drain.clone());
             rendezvous.run(async move { serve(lines, tls, key, addresses, drain) }).await?;
         }
-        Ok(Self { _rendezvous: rendezvous, authority, trust, key, tls, _drain: trigger, internet })
+        Ok(Self { _rendezvous: rendezvous, authority, trust, key, tls, pem, _drain: trigger, internet })
     }
 
     /// What a worker is given to get to the rendezvous; `family`: that its machine has.
     pub(crate) fn settings(&self, you: &SpiffeId, lines: Lines, family: Family) -> Result<Settings, Error> {
         let until = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs() + 12 * HOUR.as_secs();
         let ticket = Ticket { you: you.clone(), job: job(), leader: false, until };
-        let at = SocketAddr::new(self.internet.addresses(family)[0], lines.port());
-        let place = format!("{}://{at}", if lines == Lines::Tls { "wss" } else { "ws" }).parse()?;
+        let place = self.place(lines, family).parse()?;
         Ok(Settings { place, ticket: ticket.mint(&self.key), tls: Some(self.tls.clone()) })
+    }
+
+    /// Where lines are opened.
+    pub(crate) fn place(&self, lines: Lines, family: Family) -> String {
+        let at = SocketAddr::new(self.internet.addresses(family)[0], lines.port());
+        format!("{}://{at}", if lines == Lines::Tls { "wss" } else { "ws" })
     }
 
     /// What a worker of a job shows to peers.
@@ -127,12 +137,12 @@ fn serve(
     Ok(())
 }
 
-/// For a server at these addresses, and for its clients.
-fn certificate(addresses: &[IpAddr]) -> Result<(Arc<ClientConfig>, Arc<ServerConfig>), Error> {
+/// For a server at these addresses, as PEM, and what the server has of it.
+fn certificate(addresses: &[IpAddr]) -> Result<(String, Arc<ServerConfig>), Error> {
     let names: Vec<_> = addresses.iter().map(ToString::to_string).collect();
     let (made, folder) = (rcgen::generate_simple_self_signed(names)?, tempfile::tempdir()?);
     let (cert, key) = (folder.path().join("cert"), folder.path().join("key"));
     fs::write(&cert, made.cert.pem())?;
     fs::write(&key, made.signing_key.serialize_pem())?;
-    Ok((client::trust(Some(made.cert.pem().as_bytes()))?, nearpath_wire::tls::load(&cert, &key)?))
+    Ok((made.cert.pem(), nearpath_wire::tls::load(&cert, &key)?))
 }

@@ -19,7 +19,7 @@ use crate::tally::Tally;
 /// Before a measurement of a rate counts: queues fill.
 const WARM_UP: Duration = Duration::from_secs(1);
 /// Batches that go through one after another.
-const ALONE: usize = 10;
+const ALONE: usize = 3;
 const SMALL: usize = 100;
 
 /// With the cap and without.

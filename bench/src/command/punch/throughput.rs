@@ -32,7 +32,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What carries the bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+pub(super) enum Way {
     Plain,
     Tls,
     Punched(Transport),
@@ -79,7 +79,7 @@ pub(super) fn cap(node: &Node, megabits: u64) -> io::Result<()> {
 }
 
 /// Two workers, who are there for all rounds.
-struct Stage {
+pub(super) struct Stage {
     couple: Couple,
     workers: [Worker; 2],
     pairs: [Arc<Pair>; 2],
@@ -90,7 +90,7 @@ struct Stage {
 }
 
 impl Stage {
-    async fn set(limit: Option<u64>) -> Result<Self, Error> {
+    pub(super) async fn set(limit: Option<u64>) -> Result<Self, Error> {
         let line = Line::plain();
         let mut town = Town::new(&line).await?;
         let mut site = || town.internet.site(Plan { line: line.clone(), plain: true, ..Kind::PortRestricted.into() });
@@ -106,7 +106,7 @@ impl Stage {
         Ok(Self { couple, workers: [first, second], pairs, opened, _sites: sites, _town: town })
     }
 
-    async fn carry(&self, way: Way, megabytes: usize) -> Result<Sample, Error> {
+    pub(super) async fn carry(&self, way: Way, megabytes: usize) -> Result<Sample, Error> {
         let [sender, receiver] = match way {
             Way::Plain => self.plainly(megabytes, false).await?,
             Way::Tls => self.plainly(megabytes, true).await?,
