@@ -49,7 +49,7 @@ pub(crate) struct Args {
     tries: usize,
 
     /// Meetings of the matrix at the same time
-    #[arg(long, default_value_t = 128)]
+    #[arg(long, default_value_t = 64)]
     at_once: usize,
 
     /// Workers of the chain; 0: none

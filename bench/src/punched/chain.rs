@@ -136,8 +136,8 @@ impl Drop for Chain {
 }
 
 fn orders(stage: &str, at: usize, all: usize) -> Orders {
-    let input = |from: usize| Input { from: format!("{stage}.{from}"), processed: Some(0) };
-    let output = |to: usize| Output { to: format!("{stage}.{to}"), sent: 0, spill: false };
+    let input = |from: usize| Input { from: format!("{stage}.{from}"), processed: Some(0), later: false };
+    let output = |to: usize| Output { to: format!("{stage}.{to}"), sent: 0, spill: false, later: false };
     Orders {
         name: format!("{stage}.{at}"),
         attempt: 1,

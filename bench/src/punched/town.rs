@@ -1,7 +1,7 @@
 //! An internet, a rendezvous in it that is the real one, and what workers need to get to it.
 
 use std::fs;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -129,7 +129,9 @@ fn serve(
     addresses: [IpAddr; 2],
     drain: drain::Watch,
 ) -> Result<(), Error> {
-    let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, lines.port()))?;
+    // As the program binds it: in the standard library's backlog there is room for 128, and here all come at once.
+    let mut listeners = nearpath_wire::bind::bind(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), lines.port()), 1)?;
+    let listener = listeners.pop().ok_or("no socket was opened for lines")?;
     let place = |ip| Place { bind: SocketAddr::new(ip, lines.observers()), public: None };
     let limits = Limits { said: MANY, arrivals: MANY, questions: MANY, ..Limits::default() };
     let settings = server::Settings { key, listener, tls, observers: addresses.map(place).to_vec(), limits, drain };
