@@ -19,6 +19,7 @@ mod parking;
 mod placement;
 mod pool;
 mod quic;
+mod reduce;
 mod ring;
 mod shm;
 mod start;
@@ -70,6 +71,8 @@ pub(crate) enum Command {
     Mint(mint::Args),
     /// Connections of functions to servers elsewhere, warm and new; needs `nearpath` in PATH and root
     Pool(pool::Args),
+    /// Reduce-by-key behind NATs: nearpath.dataflow, an object store, Redis; needs root, `nearpath` in PATH and Python's packages
+    Reduce(reduce::Args),
     #[command(hide = true)]
     PoolServer(crate::warm::server::Args),
     #[command(hide = true)]
@@ -111,6 +114,7 @@ pub(crate) fn run(command: Command) -> Outcome {
         Command::Audit(args) => on_one_thread(audit::run(args)),
         Command::Quic(args) => quic::run(&args),
         Command::Pool(args) => pool::run(&args),
+        Command::Reduce(args) => reduce::run(&args),
         Command::PoolServer(args) => Ok(crate::warm::server::run(&args).map(|()| ExitCode::SUCCESS)?),
         Command::PoolDial => Ok(crate::warm::dial::run().map(|()| ExitCode::SUCCESS)?),
         Command::Mint(args) => on_one_thread(mint::run(args)),

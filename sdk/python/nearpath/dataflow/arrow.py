@@ -57,7 +57,7 @@ class _Map(ArrowWorker):
 class _Reduce(ArrowWorker):
     """Keeps batches until there are many rows; then one row for each key."""
 
-    MANY = 1 << 20
+    MANY = 1 << 21
 
     def __init__(self, function: Function) -> None:
         self._function = function
