@@ -51,9 +51,11 @@ def spent(name: str, began: float) -> Spent:
 
 
 def note(folder: str, one: Spent) -> None:
-    """For the driver: one file a process. The last note of one counts."""
-    with open(os.path.join(folder, f"{one.name}.{os.getpid()}.spent"), "w") as file:
+    """For the driver: one file a process. The last note of one counts; it may be killed while it writes."""
+    path = os.path.join(folder, f"{one.name}.{os.getpid()}")
+    with open(path, "w") as file:
         json.dump(asdict(one), file)
+    os.replace(path, f"{path}.spent")
 
 
 def notes(folder: str) -> list[Spent]:

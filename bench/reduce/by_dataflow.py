@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import Any
@@ -94,5 +95,5 @@ def run(job: Job, **settings: Any) -> None:
     """On this machine where no place is given."""
     done = flow.run(stages, arguments=asdict(job), progress=False, **settings)
     for why in done.report.restarts:
-        print(f"started again: {why}", flush=True)
-    print(done.report.paths, flush=True)
+        print(f"started again: {why}", file=sys.stderr, flush=True)
+    print(done.report.paths, file=sys.stderr, flush=True)

@@ -43,7 +43,7 @@ def options() -> argparse.Namespace:
     words.add_argument("--every", type=float, default=5.0, help="seconds between checkpoints")
     words.add_argument("--redis", nargs=2, help="its host and port")
     words.add_argument("--machines", nargs="*", default=[], help="network namespaces of the workers")
-    words.add_argument("--rendezvous", nargs=2, help="its URL and the file of its key: workers meet there")
+    words.add_argument("--rendezvous", nargs=3, help="its URL and the files of its key and certificate: workers meet there")
     return words.parse_args()
 
 
@@ -64,9 +64,9 @@ def settings(given: argparse.Namespace, forks: Forks) -> dict[str, Any]:
     usual = {"retries": 20, "every": given.every * given.slow, "patience": 60 * given.slow, "silence": 10 * given.slow}
     if not given.rendezvous:
         return usual
-    url, key = given.rendezvous
+    url, key, trust = given.rendezvous
     checkpoints = os.path.join(given.out, "checkpoints")
-    return usual | {"on": by_dataflow.Warm(forks), "rendezvous": url, "key": key, "checkpoints": checkpoints}
+    return usual | {"on": by_dataflow.Warm(forks), "rendezvous": url, "key": key, "trust": trust, "checkpoints": checkpoints}
 
 
 if __name__ == "__main__":

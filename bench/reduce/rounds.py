@@ -1,13 +1,13 @@
 """Jobs one after another, by turns, each in a process of its own and checked; what is told is the median."""
 
 import json
+import math
 import os
 import shutil
 import statistics
 import subprocess
 import sys
 from dataclasses import dataclass, field
-from typing import Any
 
 import check
 from killer import Killer
@@ -38,14 +38,14 @@ class Row:
     rounds: int
     seconds: float
     spread: float  # of the seconds: longest minus shortest, by the median
-    worker_seconds: float
-    gb_seconds: float
-    fixed_gb_seconds: float
-    map_processor: float
-    reduce_processor: float
-    queued: float
-    waiting: float
     failed: int  # rounds that did not end, or whose sums were wrong
+    worker_seconds: float = math.nan
+    gb_seconds: float = math.nan
+    fixed_gb_seconds: float = math.nan
+    map_processor: float = math.nan
+    reduce_processor: float = math.nan
+    queued: float = math.nan
+    waiting: float = math.nan
 
 
 @dataclass
@@ -70,14 +70,13 @@ def compare(case: Case, ways: list[str], rounds: int, out: str) -> list[Row]:
 
 
 def row(case: Case, way: str, rounds: int, took: list[dict[str, float]]) -> Row:
-    def middle(name: str) -> float:
-        return statistics.median([one[name] for one in took]) if took else float("nan")
-
-    seconds = [one["seconds"] for one in took] or [float("nan")]
-    names = [name for name in Row.__dataclass_fields__ if took and name in took[0] and name not in ("seconds", "failed")]
-    spread = (max(seconds) - min(seconds)) / middle("seconds")
-    told: dict[str, Any] = {name: middle(name) for name in names}
-    return Row(case.name, way, rounds, middle("seconds"), spread, failed=rounds - len(took), **told)
+    if not took:
+        return Row(case.name, way, rounds, math.nan, math.nan, rounds)
+    middle = {name: statistics.median([one[name] for one in took]) for name in took[0]}
+    seconds, spread = middle["seconds"], max(one["seconds"] for one in took) - min(one["seconds"] for one in took)
+    names = ("worker_seconds", "gb_seconds", "fixed_gb_seconds", "map_processor", "reduce_processor", "queued", "waiting")
+    told = {name: middle[name] for name in names}
+    return Row(case.name, way, rounds, seconds, spread / seconds, rounds - len(took), **told)
 
 
 def once(case: Case, way: str, out: str, killer: "tuple[int, float, int] | None" = None) -> dict[str, float]:

@@ -82,19 +82,27 @@ def redis(lab: Lab) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def rendezvous(lab: Lab) -> Iterator[tuple[str, str]]:
-    """Its URL, and the file of its key."""
+def rendezvous(lab: Lab) -> Iterator[tuple[str, str, str]]:
+    """Its URL, and the files of its key and of its certificate."""
     with tempfile.TemporaryDirectory() as folder:
-        key = os.path.join(folder, "rendezvous.key")
+        key, private, certificate = (os.path.join(folder, name) for name in ("rendezvous.key", "tls.key", "tls.pem"))
+        certify(lab.addresses[0], private, certificate)
         words = [*lab.enter, "nearpath", "rendezvous", "--listen", f"{lab.addresses[0]}:8443", "--admin-listen", "127.0.0.1:0"]
-        words += ["--key", key, "--json"]
+        words += ["--key", key, "--tls-key", private, "--tls-cert", certificate, "--json"]
         for address in lab.addresses:
             words += ["--observe", f"{address}:3478"]
         with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
             try:
-                yield json.loads(lines(server).readline())["rendezvous"], key
+                yield json.loads(lines(server).readline())["rendezvous"], key, certificate
             finally:
                 server.kill()
+
+
+def certify(address: str, private: str, certificate: str) -> None:
+    """For itself, for an hour's use."""
+    words = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2", "-subj", "/CN=rendezvous"]
+    words += ["-addext", f"subjectAltName=IP:{address}", "-addext", "basicConstraints=critical,CA:FALSE"]
+    subprocess.run([*words, "-keyout", private, "-out", certificate], check=True, capture_output=True)
 
 
 def lines(server: "subprocess.Popen[str]") -> Any:
