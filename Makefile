@@ -131,6 +131,7 @@ bench-reduce: build ## reduce-by-key with 104 workers behind NATs: nearpath.data
 	@mkdir -p $(REDUCE)/sdk && rm -rf $(REDUCE)/sdk/nearpath && cp -r sdk/python/nearpath $(REDUCE)/sdk/ && cp $(RELEASE)/lib_nearpath.so $(REDUCE)/sdk/nearpath/_nearpath.abi3.so
 	@test -x $(REDUCE)/venv/bin/python || python3 -m venv $(REDUCE)/venv
 	@$(REDUCE)/venv/bin/pip install -q --disable-pip-version-check -r bench/reduce/requirements.txt
+	PYTHONPATH="$(abspath $(REDUCE)/sdk)" $(REDUCE)/venv/bin/python -m unittest discover -s bench/reduce/tests
 	PATH="$(abspath $(RELEASE)):$$PATH" PYTHONPATH="$(abspath $(REDUCE)/sdk)" $(RELEASE)/nearpath-bench reduce --python $(abspath $(REDUCE))/venv/bin/python
 
 audit: build ## count by tracing what a request makes the kernel do; writes docs/reference/audit.md; root
