@@ -67,7 +67,8 @@ pub(crate) fn text_shares<'py>(
     consumers: usize,
 ) -> PyResult<Bound<'py, PyBytes>> {
     let (ends, text) = (payload::read(ends)?, payload::read(text)?);
-    let shares = py.detach(|| shares_of_text(&ends, &text, consumers)).ok_or_else(|| wrong("this is no column of text"))?;
+    let shares =
+        py.detach(|| shares_of_text(&ends, &text, consumers)).ok_or_else(|| wrong("this is no column of text"))?;
     Ok(PyBytes::new(py, &shares))
 }
 
