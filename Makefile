@@ -130,6 +130,16 @@ bench-punch: build ## workers behind NATs: how fast, how soon, which of them mee
 	@mkdir -p $(RELEASE)/sdk/bench && rm -rf $(RELEASE)/sdk/bench/nearpath && cp -r sdk/python/nearpath $(RELEASE)/sdk/bench/ && cp $(RELEASE)/lib_nearpath.so $(RELEASE)/sdk/bench/nearpath/_nearpath.abi3.so
 	PATH="$(abspath $(RELEASE)):/usr/sbin:$$PATH" PYTHONPATH="$(abspath $(RELEASE))/sdk/bench" $(RELEASE)/nearpath-bench punch
 
+REDUCE := $(TARGET_DIR)/bench
+bench-reduce: build ## reduce-by-key with 104 workers behind NATs: nearpath.dataflow, an object store, Redis; root
+	@tools/need python3=python3 pip3=python3-pip redis-server=redis-server nft=nftables || echo "going on with what is there"
+	$(CARGO) build --release --locked -p nearpath-python
+	@mkdir -p $(REDUCE)/sdk && rm -rf $(REDUCE)/sdk/nearpath && cp -r sdk/python/nearpath $(REDUCE)/sdk/ && cp $(RELEASE)/lib_nearpath.so $(REDUCE)/sdk/nearpath/_nearpath.abi3.so
+	@test -x $(REDUCE)/venv/bin/python || python3 -m venv $(REDUCE)/venv
+	@$(REDUCE)/venv/bin/pip install -q --disable-pip-version-check -r bench/reduce/requirements.txt
+	PYTHONPATH="$(abspath $(REDUCE)/sdk)" $(REDUCE)/venv/bin/python -m unittest discover -s bench/reduce/tests
+	PATH="$(abspath $(RELEASE)):$$PATH" PYTHONPATH="$(abspath $(REDUCE)/sdk)" $(RELEASE)/nearpath-bench reduce --python $(abspath $(REDUCE))/venv/bin/python
+
 audit: build ## count by tracing what a request makes the kernel do; writes docs/reference/audit.md; root
 	@tools/need bpftrace=bpftrace nginx=nginx perf=linux-perf strace=strace || echo "going on with what is there"
 	PATH="$(abspath $(RELEASE)):$$PATH" $(RELEASE)/nearpath-bench audit

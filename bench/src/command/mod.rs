@@ -20,6 +20,7 @@ mod placement;
 mod pool;
 mod punch;
 mod quic;
+mod reduce;
 mod ring;
 mod shm;
 mod start;
@@ -73,6 +74,8 @@ pub(crate) enum Command {
     Pool(pool::Args),
     /// Workers behind NATs: how fast, how soon, which of them meet directly; needs `nft` and root
     Punch(punch::Args),
+    /// Reduce-by-key behind NATs: nearpath.dataflow, an object store, Redis; needs root, `nearpath` in PATH and Python's packages
+    Reduce(reduce::Args),
     #[command(hide = true)]
     PoolServer(crate::warm::server::Args),
     #[command(hide = true)]
@@ -115,6 +118,7 @@ pub(crate) fn run(command: Command) -> Outcome {
         Command::Quic(args) => quic::run(&args),
         Command::Pool(args) => pool::run(&args),
         Command::Punch(args) => punch::run(args),
+        Command::Reduce(args) => reduce::run(&args),
         Command::PoolServer(args) => Ok(crate::warm::server::run(&args).map(|()| ExitCode::SUCCESS)?),
         Command::PoolDial => Ok(crate::warm::dial::run().map(|()| ExitCode::SUCCESS)?),
         Command::Mint(args) => on_one_thread(mint::run(args)),

@@ -208,6 +208,29 @@ class Columns(Alarm):
         self.assertEqual(dict(job.results), expected)
         self.assertEqual(len(job.report.restarts), 1)
 
+    def test_rows_go_where_their_keys_would(self):
+        """Read where it lies or one by one, a column has the shares that its values have elsewhere."""
+        text = ["", "a", "größer", "a", "日本", "x" * 300] * 20
+        whole = self.pa.array(text)
+        others = self.pa.array([*text, None]), self.pa.array(text, self.pa.large_string()), self.pa.array(range(99))
+        for keys in (whole, whole.slice(7, 50), whole.slice(3, 0), *others):
+            batch = self.pa.record_batch({"key": keys, "value": list(range(len(keys)))})
+            divided = self.arrow.ArrowWorker().divide([batch], 5)
+            rows = [(consumer, key) for consumer, part in enumerate(divided) for one in part for key in one.column(0).to_pylist()]
+            expected = [(flow.share(key, 5), key) for key in keys.to_pylist()]
+            self.assertEqual(sorted(rows, key=repr), sorted(expected, key=repr), keys.type)
+
+    def test_what_is_no_column_of_text_is_refused(self):
+        from nearpath.dataflow import _native
+
+        def ends(*places):
+            return self.pa.array(places, self.pa.int32()).buffers()[1].to_pybytes()[: 4 * len(places)]
+
+        self.assertEqual(len(_native.text_shares(ends(0, 1, 3), b"abc", 2)), 8)
+        for wrong in (ends(0, 4), ends(-1, 2), ends(2, 1)):
+            with self.assertRaisesRegex(ValueError, "no column of text"):
+                _native.text_shares(wrong, b"abc", 2)
+
 
 class Graphs(unittest.TestCase):
     def test_what_is_wrong_is_told(self):

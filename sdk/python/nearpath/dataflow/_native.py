@@ -22,3 +22,4 @@ rendezvous_key = _nearpath.dataflow.rendezvous_key
 share = _nearpath.dataflow.share
 shares = _nearpath.dataflow.shares
 ticket = _nearpath.dataflow.ticket
+text_shares = _nearpath.dataflow.text_shares

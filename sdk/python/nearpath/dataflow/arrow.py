@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa  # type: ignore[import-untyped, import-not-found, unused-ignore]
+import pyarrow.acero  # type: ignore[import-untyped, import-not-found, unused-ignore] # by group_by: once, not in each worker that is forked
 import pyarrow.compute  # type: ignore[import-untyped, import-not-found, unused-ignore]
 
 from . import _native
@@ -56,7 +57,7 @@ class _Map(ArrowWorker):
 class _Reduce(ArrowWorker):
     """Keeps batches until there are many rows; then one row for each key."""
 
-    MANY = 1 << 20
+    MANY = 1 << 21
 
     def __init__(self, function: Function) -> None:
         self._function = function
@@ -120,12 +121,22 @@ def _written(batches: list[Batch], schema: Any) -> bytes:
 
 
 def _rows(batch: Batch, consumers: int) -> list[Any]:
-    """Which rows each consumer gets: the share of each different key is computed once."""
-    keys = batch.column(0).dictionary_encode(null_encoding="encode")
-    written = _native.shares(keys.dictionary.to_pylist(), consumers)
-    shares = pa.Array.from_buffers(pa.uint32(), len(keys.dictionary), [None, pa.py_buffer(written)])
-    places = shares.take(keys.indices)
-    return [pa.compute.indices_nonzero(pa.compute.equal(places, consumer)) for consumer in range(consumers)]
+    """Which rows each consumer gets."""
+    shares = _shares(batch.column(0), consumers)
+    return [pa.compute.indices_nonzero(pa.compute.equal(shares, consumer)) for consumer in range(consumers)]
+
+
+def _shares(keys: Any, consumers: int) -> Any:
+    """Whose each key is. Text is read where it lies; of others, the share of each different one is computed once."""
+    if pa.types.is_string(keys.type) and len(keys) and not keys.null_count:
+        _, ends, text = (memoryview(part or b"").cast("B") for part in keys.buffers())
+        return _numbers(_native.text_shares(ends[4 * keys.offset :][: 4 * len(keys) + 4], text, consumers))
+    different = keys.dictionary_encode(null_encoding="encode")
+    return _numbers(_native.shares(different.dictionary.to_pylist(), consumers)).take(different.indices)
+
+
+def _numbers(written: bytes) -> Any:
+    return pa.Array.from_buffers(pa.uint32(), len(written) // 4, [None, pa.py_buffer(written)])
 
 
 def source(

@@ -58,6 +58,33 @@ pub(crate) fn shares<'py>(keys: &Bound<'py, PyList>, consumers: usize) -> PyResu
     Ok(PyBytes::new(keys.py(), &shares))
 }
 
+/// The same of a column of text, as Arrow lays it out: where each value begins in `text`, and where the last one ends, 32 bits each.
+#[pyfunction]
+pub(crate) fn text_shares<'py>(
+    py: Python<'py>,
+    ends: &Bound<'py, PyAny>,
+    text: &Bound<'py, PyAny>,
+    consumers: usize,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let (ends, text) = (payload::read(ends)?, payload::read(text)?);
+    let shares =
+        py.detach(|| shares_of_text(&ends, &text, consumers)).ok_or_else(|| wrong("this is no column of text"))?;
+    Ok(PyBytes::new(py, &shares))
+}
+
+fn shares_of_text(ends: &[u8], text: &[u8], consumers: usize) -> Option<Vec<u8>> {
+    let place = |at: &[u8; 4]| usize::try_from(i32::from_ne_bytes(*at)).ok();
+    let (ends, _) = ends.as_chunks::<4>();
+    let (mut buffer, mut shares) = (Vec::new(), Vec::with_capacity(ends.len() * 4));
+    for pair in ends.windows(2) {
+        let value = text.get(place(&pair[0])?..place(&pair[1])?)?;
+        buffer.clear();
+        value::write(&mut buffer, Token::Text(str::from_utf8(value).ok()?));
+        shares.extend_from_slice(&(value::share(&buffer, consumers) as u32).to_ne_bytes());
+    }
+    Some(shares)
+}
+
 pub(super) fn write(buffer: &mut Vec<u8>, item: &Bound<'_, PyAny>) -> PyResult<()> {
     put(buffer, item, Form::Exact, 0)
 }

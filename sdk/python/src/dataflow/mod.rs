@@ -31,6 +31,7 @@ pub(crate) fn add_to(parent: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(codec::decode, &module)?)?;
     module.add_function(wrap_pyfunction!(codec::share, &module)?)?;
     module.add_function(wrap_pyfunction!(codec::shares, &module)?)?;
+    module.add_function(wrap_pyfunction!(codec::text_shares, &module)?)?;
     module.add_function(wrap_pyfunction!(expand, &module)?)?;
     module.add_function(wrap_pyfunction!(check, &module)?)?;
     module.add_function(wrap_pyfunction!(picture, &module)?)?;

@@ -1,0 +1,79 @@
+"""What one worker took: seconds, processor time, memory; the same for every way."""
+
+import glob
+import json
+import os
+import resource
+import time
+from dataclasses import asdict, dataclass
+
+# What a function of one whole processor is paid for on AWS Lambda, in GB.
+FIXED = 1.769
+
+
+@dataclass
+class Spent:
+    """Of a process, from its first line to here."""
+
+    name: str
+    began: float  # on the machine's monotonic clock, as `ended`
+    ended: float
+    processor: float  # seconds, of all its threads, in the kernel too
+    queued: float  # seconds in which its first thread was ready to run, and others had the processors
+    memory: float  # GB, the most that it had; what it shares with its mates counts for each
+
+    @property
+    def seconds(self) -> float:
+        return self.ended - self.began
+
+
+_began = time.monotonic()
+
+
+def _begin() -> None:
+    global _began
+    _began = time.monotonic()
+
+
+os.register_at_fork(after_in_child=_begin)
+
+
+def began() -> float:
+    """When this process was forked."""
+    return _began
+
+
+def spent(name: str, began: float) -> Spent:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    with open("/proc/thread-self/schedstat") as file:
+        queued = int(file.read().split()[1]) / 1e9
+    return Spent(name, began, time.monotonic(), used.ru_utime + used.ru_stime, queued, used.ru_maxrss * 1024 / 1e9)
+
+
+def note(folder: str, one: Spent) -> None:
+    """For the driver: one file a process. The last note of one counts; it may be killed while it writes."""
+    path = os.path.join(folder, f"{one.name}.{os.getpid()}")
+    with open(path, "w") as file:
+        json.dump(asdict(one), file)
+    os.replace(path, f"{path}.spent")
+
+
+def notes(folder: str) -> list[Spent]:
+    found = []
+    for path in sorted(glob.glob(os.path.join(glob.escape(folder), "*.spent"))):
+        with open(path) as file:
+            found.append(Spent(**json.load(file)))
+    return found
+
+
+def bill(workers: list[Spent]) -> dict[str, float]:
+    """All of them together. `waiting` is the time in which a worker neither ran nor was ready to."""
+    return {
+        "worker_seconds": sum(one.seconds for one in workers),
+        "gb_seconds": sum(one.seconds * one.memory for one in workers),
+        "fixed_gb_seconds": sum(one.seconds * FIXED for one in workers),
+        "map_processor": sum(one.processor for one in workers if one.name.startswith("map")),
+        "reduce_processor": sum(one.processor for one in workers if one.name.startswith("reduce")),
+        "queued": sum(one.queued for one in workers),
+        "waiting": sum(max(0.0, one.seconds - one.processor - one.queued) for one in workers),
+    }

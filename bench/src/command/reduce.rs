@@ -1,0 +1,87 @@
+//! `reduce`: reduce-by-key with 104 workers, by what goes between mappers and reducers. The jobs and their comparison are
+//! Python (`bench/reduce`); here are the machines that they run on: some behind a NAT each, and one that all of them reach.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use nearpath_testkit::lab::Link;
+use nearpath_testkit::lab::nat::{Family, Internet, Kind, Plan, Site};
+use serde::Serialize;
+
+use super::{Outcome, seconds};
+use crate::apart::Error;
+
+/// Options of `reduce`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The Python that has pyarrow, boto3, redis, numpy and nearpath
+    #[arg(long, default_value = "python3")]
+    python: PathBuf,
+
+    /// Where the jobs are
+    #[arg(long, default_value = "bench/reduce")]
+    jobs: PathBuf,
+
+    /// Machines with workers, each behind a NAT of its own
+    #[arg(long, default_value_t = 4)]
+    machines: u8,
+
+    /// Round trip between two machines, in seconds
+    #[arg(long, default_value = "0.001", value_parser = seconds)]
+    round_trip: Duration,
+
+    /// How much slower everything runs where each worker has a processor of its own
+    #[arg(long, default_value_t = 64.0)]
+    slow: f64,
+
+    /// Options of the comparison, after `--`; `--help` among them
+    #[arg(last = true)]
+    comparison: Vec<String>,
+}
+
+/// What the comparison is told of a lab.
+#[derive(Serialize)]
+struct Told {
+    slow: f64,
+    /// The namespace of the machine that all reach, and its addresses.
+    server: PathBuf,
+    addresses: Vec<String>,
+    /// The namespaces of the machines with workers.
+    machines: Vec<PathBuf>,
+}
+
+/// Exit code 1 when a goal is missed.
+pub(crate) fn run(args: &Args) -> Outcome {
+    let labs = [1.0, args.slow].map(|slow| build(args, slow)).into_iter().collect::<Result<Vec<_>, _>>()?;
+    let told: Vec<_> = labs.iter().map(|(internet, sites, slow)| tell(internet, sites, *slow)).collect();
+    let file = tempfile::NamedTempFile::new()?;
+    fs::write(file.path(), serde_json::to_vec(&told)?)?;
+    let status = comparison(args, file.path()).status()?;
+    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// A round trip between machines passes two lines each way, and so does one to the rendezvous.
+fn build(args: &Args, slow: f64) -> Result<(Internet, Vec<Site>, f64), Error> {
+    let line = Link { delay: args.round_trip.mul_f64(slow / 4.0), queue: 64 << 20, ..Link::default() };
+    let mut internet = Internet::new(&line)?;
+    let plan = Plan { line, ..Kind::PortRestricted.into() };
+    let sites = (0..args.machines).map(|_| internet.site(plan.clone())).collect::<Result<_, _>>()?;
+    Ok((internet, sites, slow))
+}
+
+fn tell(internet: &Internet, sites: &[Site], slow: f64) -> Told {
+    Told {
+        slow,
+        server: internet.rendezvous.path(),
+        addresses: internet.addresses(Family::V4).map(|address| address.to_string()).to_vec(),
+        machines: sites.iter().map(|site| site.machine().node.path()).collect(),
+    }
+}
+
+fn comparison(args: &Args, labs: &Path) -> Command {
+    let mut command = Command::new(&args.python);
+    command.arg(&args.jobs).arg("--labs").arg(labs).arg("--slow").arg(args.slow.to_string()).args(&args.comparison);
+    command
+}
