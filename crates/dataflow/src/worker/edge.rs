@@ -58,7 +58,7 @@ pub(super) async fn produce<C: Connector>(shared: Arc<Shared>, connector: Arc<C>
         let both =
             async { tokio::try_join!(heard(send_all(&shared, at, &mut write)), hear_acks(&shared, at, &mut read)) };
         let done = unless_elsewhere(&shared, both).await;
-        leave(&*connector, told(done, &mut write).await, read.unsplit(write)).await
+        leave(&*connector, FAREWELL, told(done, &mut write).await, read.unsplit(write)).await
     };
     if let Some(failure) = produced.await.err().and_then(|trouble| trouble.of(&peer)) {
         shared.give_up(failure);
@@ -77,7 +77,7 @@ pub(super) async fn consume<C: Connector>(shared: Arc<Shared>, connector: Arc<C>
         let both =
             async { tokio::try_join!(heard(send_acks(&shared, at, &mut write)), hear_all(&shared, at, &mut read)) };
         let done = unless_elsewhere(&shared, both).await;
-        leave(&*connector, told(done, &mut write).await, read.unsplit(write)).await
+        leave(&*connector, CLOSING, told(done, &mut write).await, read.unsplit(write)).await
     };
     if let Some(failure) = consumed.await.err().and_then(|trouble| trouble.of(&peer)) {
         shared.give_up(failure);
@@ -102,9 +102,15 @@ async fn told(done: Result<((), ()), Trouble>, write: &mut (impl AsyncWrite + Un
     done.map(drop)
 }
 
-/// A stream that failed is not waited for longer than it takes to say why.
-async fn leave<C: Connector>(connector: &C, done: Result<(), Trouble>, stream: C::Stream) -> Result<(), Trouble> {
-    let patience = if done.is_ok() { CLOSING } else { FAREWELL };
+/// A stream that failed is not waited for longer than it takes to say why. Nor is one by its producer: the last acknowledgement has
+/// come, and who sent it may be gone already; the consumer's wait is that this one arrives.
+async fn leave<C: Connector>(
+    connector: &C,
+    wait: Duration,
+    done: Result<(), Trouble>,
+    stream: C::Stream,
+) -> Result<(), Trouble> {
+    let patience = if done.is_ok() { wait } else { FAREWELL };
     let _ = timeout(patience, connector.close(stream)).await; // each side has what it needs, or says itself that it has not
     done
 }
