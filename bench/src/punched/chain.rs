@@ -94,11 +94,8 @@ impl Chain {
             }
             first.send(0, Bytes::from_static(b"."))
         });
-        loop {
-            match self.receive()? {
-                BATCH => seen(BATCH),
-                _ => break,
-            }
+        while self.receive()? == BATCH {
+            seen(BATCH);
         }
         sending.join().map_err(|_| "the sender panicked")??;
         Ok(())

@@ -13,7 +13,9 @@ fn ends(listens: bool) -> ([Way; 2], [Opens; 2]) {
     let ((a, from_a), (b, from_b)) = (mpsc::unbounded_channel(), mpsc::unbounded_channel());
     let end = |tell: mpsc::UnboundedSender<Early>, told, leads| {
         let (opens, opened) = oneshot::channel::<io::Result<Local>>();
-        let tell = Box::new(move |early| drop(tell.send(early).ok().filter(|()| listens)));
+        let tell = Box::new(move |early| {
+            let _ = tell.send(early); // nobody may listen
+        });
         let opening = async { opened.await.map_err(io::Error::other)? };
         let (_, arrivals) = mpsc::unbounded_channel();
         (Way::on_relay(leads, Box::new(Ahead::new(opening, Words { tell, told })), arrivals), opens)
