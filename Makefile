@@ -46,6 +46,7 @@ test: setup ## every test that is fast; fails when more are skipped than tests/s
 
 test-nat: setup ## two workers behind NATs, every kind against every kind, and a hundred times where packets are lost; root
 	$(CARGO) test --locked -p nearpath-meet --test nat_matrix -- --include-ignored
+	$(CARGO) build --locked -p nearpath-job --examples # its workers
 	$(CARGO) test --locked -p nearpath-job --test edges -- --include-ignored
 
 test-python: ## the tests of the examples; those of one: EXAMPLES=retail

@@ -1,8 +1,8 @@
 //! A worker that sends what its consumers know, and knows what its producers send: the tests' own, and for measuring.
 //!
 //! On standard input, a line of JSON with `rendezvous`, `ticket` and `identity`, then one for each attempt: `orders`, `batches`
-//! and `size` (on each edge), `over` (transports), `pause` (in the middle, when all goes over that path, until another line
-//! comes). On standard output `there`, `half` where it pauses, and a line of JSON with `failure` and `stats`.
+//! and `size` (on each edge), `over` (transports), `path` (before the first batch it waits until all edges take it), `pause` (in
+//! the middle, until another line comes). On standard output `there`, `half` where it pauses, and a line of JSON with `failure` and `stats`.
 #![allow(clippy::unwrap_used)]
 
 use std::io::{BufRead, stdin};
@@ -34,7 +34,8 @@ struct Attempt {
     batches: usize,
     size: usize,
     over: Vec<String>,
-    pause: Option<String>,
+    path: Option<String>,
+    pause: bool,
 }
 
 fn main() {
@@ -71,14 +72,14 @@ fn batch(from: &str, to: &str, number: usize, size: usize) -> Bytes {
 
 fn work(worker: &Worker, attempt: &Attempt, lines: &mut impl Iterator<Item = String>) -> Result<(), Failure> {
     let orders = &attempt.orders;
+    if let Some(path) = &attempt.path {
+        wait_for(worker, path, orders)?;
+    }
     for number in 0..attempt.batches {
         for (at, output) in orders.outputs.iter().enumerate() {
             worker.send(at, batch(&orders.name, &output.to, number, attempt.size))?;
         }
-        if let Some(path) =
-            attempt.pause.as_ref().filter(|_| number == attempt.batches / 2 && !orders.outputs.is_empty())
-        {
-            wait_for(worker, path, orders)?;
+        if attempt.pause && number == attempt.batches / 2 && !orders.outputs.is_empty() {
             println!("half");
             lines.next();
         }
@@ -96,9 +97,9 @@ fn work(worker: &Worker, attempt: &Attempt, lines: &mut impl Iterator<Item = Str
     if all { Ok(()) } else { Err(Failure::Here(format!("so many batches came: {came:?}"))) }
 }
 
-/// A way moves when there is one: bytes that went before have gone over the relay.
+/// A way moves by itself when there is one.
 fn wait_for(worker: &Worker, path: &str, orders: &Orders) -> Result<(), Failure> {
-    let until = Instant::now() + Duration::from_secs(20);
+    let until = Instant::now() + Duration::from_secs(50);
     let goes = |stats: &Stats| stats.outputs.iter().all(|edge| edge.path == path);
     while !goes(&worker.stats()) {
         if Instant::now() > until {

@@ -120,7 +120,7 @@ fn begin(hand: &mut Hand, name: &str, from: &[String], to: &[String], over: &str
         "both" => (&["tcp", "udp"], "punch"),
         other => (&[other], "punch"),
     };
-    hand.say(&json!({"orders": orders, "batches": 4, "size": 16_000, "over": over, "pause": path}));
+    hand.say(&json!({"orders": orders, "batches": 4, "size": 16_000, "over": over, "path": path, "pause": true}));
 }
 
 fn status(pid: u32, field: &str) -> usize {

@@ -24,10 +24,15 @@ use crate::name::{self, BadName};
 
 /// Both are tried on every edge.
 const TRANSPORTS: [Transport; 2] = [Transport::Tcp, Transport::Udp];
-/// One end may begin an attempt so much later than the other, and still be found: longer than the machine's own patience.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// A direct way is looked for half as long as a peer is waited for, between these bounds: one end may begin an attempt so much
+/// later than the other and still be found.
+const LOOKS: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(30));
+/// First probes of a pair; after the first dozen they go once a second.
+const TRIES: u32 = 24;
 /// Leave to look for a direct way is given back after so long, however it goes: who waits for who waits is not waited for.
 const SEARCH: Duration = Duration::from_secs(1);
+/// What opens an edge has fewer bytes, and goes over the relay more often than not.
+const OPENING: u64 = 2048;
 /// Before another call, and what it grows to.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
@@ -115,14 +120,11 @@ impl Met {
         let pair = self.identity.pair(meeting.granted.peer.clone())?;
         let settled = self.leave_to_search().await;
         let mut settings = driver::Settings { loopback: self.shared.is_on_loopback(), ..driver::Settings::default() };
-        (settings.agent.relay, settings.agent.patience) = (true, PATIENCE);
+        (settings.agent.relay, settings.agent.tries) = (true, TRIES);
+        settings.agent.patience = (self.patience / 2).clamp(LOOKS.0, LOOKS.1);
         let link = self.shared.line()?.connect(meeting, pair, Ports::bind(&self.transports)?, settings).await;
         let link = link.map_err(explained)?;
-        let mut verdict = link.known().verdict.clone();
-        tokio::spawn(async move {
-            let _ = verdict.wait_for(|verdict| *verdict != Verdict::Looking).await; // the search may have been dropped
-            drop(settled);
-        });
+        tokio::spawn(until_settled(link.known().clone(), settled));
         Ok(link)
     }
 
@@ -183,15 +185,22 @@ fn late(end: End, patience: Duration, why: Option<io::Error>) -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, format!("{what} within {:.1} s{why}", patience.as_secs_f64()))
 }
 
+/// The search may have been dropped, too.
+async fn until_settled(mut known: Known, settled: oneshot::Sender<()>) {
+    let verdict = known.verdict.wait_for(|verdict| *verdict != Verdict::Looking).await;
+    tracing::debug!(verdict = ?verdict.map(|known| *known), "the search for a direct way is over");
+    drop(settled);
+}
+
 fn relayed(known: &Known, end: End) -> u64 {
     if end == End::Producer { known.relayed.out() } else { known.relayed.inward() }
 }
 
-/// Where nothing has gone yet, how it would go.
+/// What is still on the relay has all gone over it, and batches that wait to be written will.
 fn travelled(known: &Known, end: End, before: u64, bytes: u64) -> Travelled {
     let relayed = relayed(known, end) - before;
     let places = *known.places.borrow();
     let place = if end == End::Producer { places.out } else { places.inward };
-    let by_relay = if bytes == 0 { place == Place::Relay } else { relayed > bytes / 2 };
+    let by_relay = place == Place::Relay || relayed > bytes / 2 + OPENING;
     Travelled { path: if by_relay { "relay" } else { "punch" }, relayed }
 }

@@ -18,7 +18,7 @@ use crate::name;
 use crate::outbox::{Outbox, Turn};
 
 /// Of the descriptors that a process may have, a search may begin in each second for one in so many: it has up to a dozen
-/// sockets, for ten seconds where there is no direct way.
+/// sockets until it is over.
 const OF_DESCRIPTORS: u64 = 32;
 
 pub(crate) struct Shared {

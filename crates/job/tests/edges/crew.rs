@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 const HOUR: Duration = Duration::from_secs(3600);
 /// Nobody hangs.
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_secs(90);
 
 /// A job, as who started it sees it.
 pub(crate) struct Crew {
@@ -29,13 +29,16 @@ pub(crate) struct Load {
     pub(crate) batches: usize,
     pub(crate) size: usize,
     pub(crate) over: &'static [&'static str],
-    pub(crate) pause: Option<&'static str>,
+    /// Before the first batch all edges take it.
+    pub(crate) path: Option<&'static str>,
+    /// In the middle.
+    pub(crate) pause: bool,
     pub(crate) patience: f64,
 }
 
 impl Default for Load {
     fn default() -> Self {
-        Self { batches: 200, size: 10_000, over: &["tcp", "udp"], pause: None, patience: 20.0 }
+        Self { batches: 200, size: 10_000, over: &["tcp", "udp"], path: None, pause: false, patience: 60.0 }
     }
 }
 
@@ -118,8 +121,10 @@ impl Hand {
             spill: None,
             patience: load.patience,
         };
-        let (batches, size, over, pause) = (load.batches, load.size, load.over, load.pause);
-        self.say(&json!({"orders": orders, "batches": batches, "size": size, "over": over, "pause": pause}));
+        let Load { batches, size, over, path, pause, .. } = load;
+        self.say(
+            &json!({"orders": orders, "batches": batches, "size": size, "over": over, "path": path, "pause": pause}),
+        );
     }
 
     /// After all that it does in an attempt.

@@ -9,7 +9,7 @@ fn a_death_in_mid_stream(over: &'static [&'static str]) {
     let (house, crew) = (House::start(Limits::default()), Crew::new());
     let mut from = ["map.0", "map.1"].map(|name| crew.hire(&house, None, name));
     let mut to = ["reduce.0", "reduce.1"].map(|name| crew.hire(&house, None, name));
-    begin(&mut from, &mut to, 1, &Load { over, pause: Some("punch"), ..Load::default() });
+    begin(&mut from, &mut to, 1, &Load { over, path: Some("punch"), pause: true, ..Load::default() });
     from.iter().for_each(|hand| assert_eq!(hand.next(), "half"));
     from[0].kill();
     for hand in &to {

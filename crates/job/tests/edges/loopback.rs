@@ -18,7 +18,7 @@ fn several_workers_stream_to_several_over_either_transport() {
     let mut from = ["map.0", "map.1", "map.2"].map(|name| crew.hire(&house, None, name));
     let mut to = ["word_count.0", "word_count.1"].map(|name| crew.hire(&house, None, name));
     for (attempt, over) in [(1, &["tcp"]), (2, &["udp"])] {
-        begin(&mut from, &mut to, attempt, &Load { over, ..Load::default() });
+        begin(&mut from, &mut to, attempt, &Load { over, path: Some("punch"), ..Load::default() });
         all_went(&from, "punch");
         all_went(&to, "punch");
     }
@@ -42,14 +42,14 @@ fn edges_do_not_notice_that_the_rendezvous_starts_anew() {
     let house = House::start_at(addr, Limits::default());
     let mut from = ["map.0", "map.1"].map(|name| crew.hire(&house, None, name));
     let mut to = ["reduce.0", "reduce.1"].map(|name| crew.hire(&house, None, name));
-    begin(&mut from, &mut to, 1, &Load { pause: Some("punch"), ..Load::default() });
+    begin(&mut from, &mut to, 1, &Load { path: Some("punch"), pause: true, ..Load::default() });
     from.iter().for_each(|hand| assert_eq!(hand.next(), "half"));
     drop(house);
     from.iter_mut().for_each(|hand| hand.say(&"go".into()));
     all_went(&from, "punch");
     all_went(&to, "punch");
     let _house = House::start_at(addr, Limits::default());
-    begin(&mut from, &mut to, 2, &Load::default()); // as soon as the lines are there again
+    begin(&mut from, &mut to, 2, &Load { path: Some("punch"), ..Load::default() }); // as soon as the lines are there again
     all_went(&from, "punch");
     all_went(&to, "punch");
 }

@@ -260,6 +260,38 @@ async fn a_connection_is_not_replaced_once_this_side_has_moved() {
     assert_eq!(&read, b"one, two");
 }
 
+/// Who only waits to read, on both sides, moves when the connection arrives: later than the last byte.
+#[tokio::test]
+async fn a_way_on_which_nothing_goes_moves() {
+    let (near, far) = local(4);
+    let ((tell_first, first), (tell_second, second)) = (mpsc::unbounded_channel(), mpsc::unbounded_channel());
+    let leader = Way::on_relay(true, Box::new(near), first);
+    let follower = Way::on_relay(false, Box::new(far), second);
+    let (one, other) = tokio::io::duplex(9);
+    let mut places = [leader.places(), follower.places()];
+    let (tell, mut told) = mpsc::unbounded_channel();
+    for way in [leader, follower] {
+        let tell = tell.clone();
+        tokio::spawn(async move {
+            let (mut read, mut write) = split(way);
+            write.write_all(b"x").await.unwrap();
+            write.flush().await.unwrap();
+            read.read_exact(&mut [0]).await.unwrap();
+            tell.send(()).unwrap();
+            let _ = read.read_exact(&mut [0]).await; // what never comes
+        });
+    }
+    for _ in 0..2 {
+        told.recv().await.unwrap();
+    }
+    tell_second.send(Ok(Box::new(other) as Box<dyn Direct>)).unwrap();
+    tell_first.send(Ok(Box::new(one) as Box<dyn Direct>)).unwrap();
+    let direct = Places { out: Place::Direct, inward: Place::Direct };
+    for places in &mut places {
+        tokio::time::timeout(Duration::from_secs(5), places.wait_for(|now| *now == direct)).await.unwrap().unwrap();
+    }
+}
+
 #[tokio::test]
 async fn a_relay_that_breaks_is_an_error_and_no_end() {
     let (near, far) = local(4);

@@ -7,7 +7,7 @@ use nearpath_meet::client::Meeting;
 use nearpath_meet::driver::{self, Ports, Verdict};
 use nearpath_meet::link::Link;
 use nearpath_meet::server::Limits;
-use nearpath_meet::way::Place;
+use nearpath_meet::way::{Place, Places};
 use nearpath_punch::Transport;
 use nearpath_testkit::within;
 use nearpath_types::SpiffeId;
@@ -110,6 +110,28 @@ async fn links_move_to_a_direct_way_and_need_the_rendezvous_no_longer() {
         assert!(matches!(verdict, Verdict::Direct { transport: found, .. } if found == transport), "{verdict:?}");
         drop(house);
         echo(&mut a, &mut b, 1 << 20).await;
+    }
+}
+
+/// Both only wait for each other: a way moves all the same, whenever the connection is found.
+#[tokio::test]
+async fn links_on_which_nothing_goes_move() {
+    let house = House::start(Limits::default());
+    for transport in [Transport::Udp, Transport::Tcp].repeat(4) {
+        let [a, b] = Job::new().links(&house, &[transport]).await;
+        let known = [a.known().clone(), b.known().clone()];
+        for link in [a, b] {
+            tokio::spawn(async move {
+                let (mut read, mut write) = tokio::io::split(link);
+                write.write_all(b"x").await.unwrap();
+                write.flush().await.unwrap();
+                let _ = read.read_exact(&mut [0; 2]).await;
+            });
+        }
+        for mut known in known {
+            let direct = |now: &Places| now.out == Place::Direct && now.inward == Place::Direct;
+            within(known.places.wait_for(direct)).await.unwrap();
+        }
     }
 }
 
