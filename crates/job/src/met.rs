@@ -12,7 +12,7 @@ use nearpath_meet::Transport;
 use nearpath_meet::client::{CallError, Meeting};
 use nearpath_meet::driver::{self, Ports, Verdict};
 use nearpath_meet::link::{Known, Link};
-use nearpath_meet::way::Place;
+use nearpath_meet::way::{Place, Places};
 use nearpath_types::SpiffeId;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::timeout;
@@ -185,10 +185,14 @@ fn late(end: End, patience: Duration, why: Option<io::Error>) -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, format!("{what} within {:.1} s{why}", patience.as_secs_f64()))
 }
 
-/// The search may have been dropped, too.
+/// Until the sockets of the search are closed: with the last byte that goes over the relay, or when there is no direct way.
 async fn until_settled(mut known: Known, settled: oneshot::Sender<()>) {
-    let verdict = known.verdict.wait_for(|verdict| *verdict != Verdict::Looking).await;
-    tracing::debug!(verdict = ?verdict.map(|known| *known), "the search for a direct way is over");
+    let verdict = known.verdict.wait_for(|verdict| *verdict != Verdict::Looking).await.map(|known| *known);
+    tracing::debug!(?verdict, "the search for a direct way is over");
+    if let Ok(Verdict::Direct { .. }) = verdict {
+        let direct = Places { out: Place::Direct, inward: Place::Direct };
+        let _ = known.places.wait_for(|places| *places == direct).await; // the way may have ended before
+    }
     drop(settled);
 }
 

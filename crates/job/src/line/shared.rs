@@ -17,8 +17,7 @@ use crate::letter::Part;
 use crate::name;
 use crate::outbox::{Outbox, Turn};
 
-/// Of the descriptors that a process may have, a search may begin in each second for one in so many: it has up to a dozen
-/// sockets until it is over.
+/// Of the descriptors that a process may have, one search for a direct way at once for so many: it has up to a dozen sockets.
 const OF_DESCRIPTORS: u64 = 32;
 
 pub(crate) struct Shared {
@@ -59,7 +58,7 @@ pub(super) fn closed() -> io::Error {
     io::Error::new(io::ErrorKind::NotConnected, "the line to the rendezvous is closed")
 }
 
-/// So many edges begin to look for a direct way in a second.
+/// So many edges may look for a direct way at once.
 fn searches() -> usize {
     let descriptors = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     let searches = descriptors.map_or(usize::MAX, |most| usize::try_from(most / OF_DESCRIPTORS).unwrap_or(usize::MAX));
