@@ -432,12 +432,18 @@ class Cancelled(Alarm):
         flow.run(flow.source(forever, workers=2) >> flow.map(str, workers=2) >> flow.sink(len))
     """
 
-    def ended_by(self, number):
+    HOOK = "import os, signal; os.register_at_fork(after_in_parent=lambda: signal.raise_signal(signal.SIGINT))\n"
+
+    def begun(self, program):
         temp = self.place / "temp"
         temp.mkdir()
-        program = [sys.executable, "-c", textwrap.dedent(self.JOB)]
         surroundings = dict(os.environ, TMPDIR=str(temp), PYTHONPATH=os.pathsep.join(sys.path))
-        with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=surroundings) as job:
+        command = [sys.executable, "-c", program]
+        return temp, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=surroundings)
+
+    def ended_by(self, number):
+        temp, job = self.begun(textwrap.dedent(self.JOB))
+        with job:
             children = [os.pidfd_open(int(job.stdout.readline())) for _ in range(2)]
             job.send_signal(number)
             code = job.wait()
@@ -449,6 +455,12 @@ class Cancelled(Alarm):
     def test_by_ctrl_c(self):
         code, left = self.ended_by(signal.SIGINT)
         self.assertEqual((code, left), (-signal.SIGINT, []))
+
+    def test_by_ctrl_c_while_python_forks(self):
+        """What a handler raises there is dropped."""
+        temp, job = self.begun(self.HOOK + textwrap.dedent(self.JOB))
+        with job:
+            self.assertEqual((job.wait(), list(temp.iterdir())), (-signal.SIGINT, []))
 
     def test_by_sigterm(self):
         code, left = self.ended_by(signal.SIGTERM)

@@ -9,7 +9,7 @@ import shutil
 import signal
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TextIO
 
 
@@ -54,17 +54,28 @@ def claim(place: str, job: str) -> str:
 
 
 @contextlib.contextmanager
-def stopped_by_signals() -> Iterator[None]:
-    """SIGTERM ends a job as Ctrl-C does: with all its processes."""
+def stopped_by_signals() -> Iterator[Callable[[], None]]:
+    """SIGTERM ends a job as Ctrl-C does: with all its processes. What is given is to be called now and then: Python drops what a
+    handler raises while it is in code of its own, a hook of fork() for one."""
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield lambda: None
         return
+    came: list[int] = []
 
     def stop(number: int, _: object) -> None:
-        raise SystemExit(128 + number)
+        came.append(number)
+        look()
 
-    before = signal.signal(signal.SIGTERM, stop)
+    def look() -> None:
+        if came:
+            raise KeyboardInterrupt if came[0] == signal.SIGINT else SystemExit(128 + came[0])
+
+    own = [signal.SIGTERM]
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else Ctrl-C is the program's own affair
+        own.append(signal.SIGINT)
+    before = {number: signal.signal(number, stop) for number in own}
     try:
-        yield
+        yield look
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

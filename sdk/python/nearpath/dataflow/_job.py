@@ -84,7 +84,7 @@ class Coordinator:
     def run(self) -> Job:
         """Until it is through. Whatever happens, no process stays, and no folder that was not asked for."""
         self.began = time.monotonic()
-        with folder(self.settings.folder) as self.folder, stopped_by_signals():
+        with folder(self.settings.folder) as self.folder, stopped_by_signals() as self.stopped:
             job = claim(self.folder, json.dumps(self.parts, sort_keys=True))
             self.results, self.crew = Results(self.folder), self.gather(self.stages)
             self.report.place = self.crew.place
@@ -153,6 +153,7 @@ class Coordinator:
         """Hears workers until all are through, or must go back."""
         try:
             while True:
+                self.stopped()
                 self.hear(attempt)
                 verdict = attempt.verdict(time.monotonic())
                 if isinstance(verdict, Raised):
