@@ -194,9 +194,10 @@ class There(Kept, elsewhere.Elsewhere):
         between.rule, between.after = rule, after
         job = self.summing(6000, 10, checkpoints=self.url(between.endpoint), silence=2.0)
         self.assertEqual(len(there), 2, "its state and its successor's")
-        self.assertEqual(len(job.report.restarts), 2)
-        self.assertIn("reduce-by-key.1 died (silent", job.report.restarts[0])
-        self.assertIn("map.1 died (signal 9)", job.report.restarts[1])
+        first, *others = job.report.restarts
+        self.assertIn("reduce-by-key.1 died (silent", first)
+        # On a busy machine somebody else may be silent for two seconds, too.
+        self.assertTrue(any("map.1 died (signal 9)" in why for why in others), others)
 
 
 if __name__ == "__main__":
