@@ -159,5 +159,4 @@ class OnLambda(Alarm):
         return self.enterContext(contextlib.closing(aws.Lambda(function, **said)))
 
     def end(self, started):
-        until(lambda: started.ended() is not None)
-        return started.ended()
+        return started.wait(DEADLINE)

@@ -8,12 +8,12 @@ import unittest
 import jobs_elsewhere as jobs
 import jobs_growing
 from meeting import Elsewhere, Watched
+from test_dataflow_elsewhere import Ended
 
 from nearpath import dataflow as flow
 
 
 class Deaths(Elsewhere):
-
     def test_without_a_store_from_the_beginning(self):
         job = self.summing(3000, 10, hits=[[2000, signal.SIGKILL]], store=False)
         self.assertEqual(len(job.report.restarts), 1)
@@ -161,6 +161,12 @@ class Meeting(Elsewhere):
         finally:
             stop.set()
             other.join()
+
+
+class Cancelled(Ended):
+    def test_by_sigkill_far_away(self):
+        """Workers that hear nothing of their job for its patience end."""
+        self.assertEqual(self.end_by(signal.SIGKILL, "far", patience=5.0), -signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -41,7 +41,6 @@ class Here(keeping.Here):
         self.assertEqual(done.report.restarts, [])
 
     @contextlib.contextmanager
-
     def impatient(self):
         """Each request is tried once."""
         with unittest.mock.patch.dict(os.environ, AWS_MAX_ATTEMPTS="1"), unittest.mock.patch.object(_s3, "PATIENCE", 0.0):

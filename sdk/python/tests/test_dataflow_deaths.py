@@ -123,7 +123,6 @@ class Deaths(OwnTemp):
         self.assertEqual(job.results, list(range(6000)))
         self.assertLess(job.report.stages["map"].items, 3500)
 
-
     def test_two_runs_do_not_share_a_folder(self):
         folder = str(self.folder / "folder")
 

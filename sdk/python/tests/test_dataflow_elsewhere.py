@@ -90,8 +90,8 @@ class Renewals(Elsewhere):
             self.summing(1000, 10, pause=0.0, store=False)
 
 
-class Cancelled(Elsewhere, EndedFromOutside):
-    """Whatever ends a job, its workers end, too."""
+class Ended(Elsewhere, EndedFromOutside):
+    """Jobs whose place is near or far away: there nothing ties workers to their job but what they hear."""
 
     JOB = r"""
         import subprocess, sys, jobs_elsewhere
@@ -114,7 +114,7 @@ class Cancelled(Elsewhere, EndedFromOutside):
 
         class Far(flow.Place):
             def start(self, worker, orders):
-                return Process(orders)  # nothing ties it to the job but what it hears
+                return Process(orders)
 
         _, pids, url, key, place, patience = sys.argv
         on = Far() if place == "far" else flow.Processes()
@@ -123,6 +123,10 @@ class Cancelled(Elsewhere, EndedFromOutside):
 
     def end_by(self, number, place="near", patience=20.0):
         return self.ended_by(number, self.JOB, self.rendezvous.url, self.rendezvous.key, place, patience)
+
+
+class Cancelled(Ended):
+    """Whatever ends a job, its workers end, too."""
 
     def test_by_ctrl_c(self):
         self.assertEqual((self.end_by(signal.SIGINT), self.left()), (-signal.SIGINT, []))
@@ -135,10 +139,6 @@ class Cancelled(Elsewhere, EndedFromOutside):
 
     def test_by_sigkill(self):
         self.assertEqual(self.end_by(signal.SIGKILL), -signal.SIGKILL)
-
-    def test_by_sigkill_far_away(self):
-        """Workers that hear nothing of their job for its patience end."""
-        self.assertEqual(self.end_by(signal.SIGKILL, "far", patience=5.0), -signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -139,7 +139,7 @@ class Folders(OwnTemp):
             self.assertEqual(set(self.left()), {other, pathlib.Path(own)})
 
     def test_what_a_child_of_the_killed_process_uses_stays(self):
-        owner, left = self.held("import os; told = os.fork(); print(told, flush=True); time.sleep(1000)")
+        owner, left = self.held("import os; os.write(1, b'%d\\n' % os.fork()); time.sleep(1000)")
         child = int(owner.stdout.readline()) or int(owner.stdout.readline())
         owner.kill()
         owner.wait()
