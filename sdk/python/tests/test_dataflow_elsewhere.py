@@ -72,6 +72,11 @@ class Deaths(Elsewhere):
         self.assertGreater(job.report.checkpoints, 0)
         self.assertEqual(self.left_over(), ([], []))
 
+    def test_the_job_removes_what_the_last_one_has_left(self):
+        with self.assertRaisesRegex(flow.JobFailed, "gave up after 0 restarts"):
+            self.summing(1000, 10, hits=[[500, signal.SIGKILL]], store=False, retries=0)
+        self.assertEqual(self.left_over(), ([], []))
+
     def test_at_the_start(self):
         self.place = Watched(before={"map.1": ["sh", "-c", "exit 7"]})
         job = self.summing(1000, 10, pause=0.0)

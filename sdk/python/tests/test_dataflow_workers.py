@@ -189,8 +189,8 @@ class Ends(OwnTemp):
         return started
 
     def test_of_a_process(self):
-        self.assertEqual(self.process("exit 7").wait(DEADLINE), "exit code 7")
-        self.assertEqual(self.process("kill -9 $$").wait(DEADLINE), "signal 9")
+        self.assertEqual(self.process("sleep 0.3; exit 7").wait(DEADLINE), "exit code 7")
+        self.assertEqual(self.process("sleep 0.3; kill -9 $$").wait(DEADLINE), "signal 9")
         well = self.process("exit 0")
         self.assertEqual((well.wait(DEADLINE), well.wait(DEADLINE)), ("", ""))
 
