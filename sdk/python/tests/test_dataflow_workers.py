@@ -1,5 +1,6 @@
 """A worker's process where a place has started it: its first word, its last ones, its end, and what it leaves."""
 
+import contextlib
 import fcntl
 import json
 import os
@@ -106,6 +107,12 @@ def waiting(pipe):
     return struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, b"\0" * 4))[0]
 
 
+def end(process):
+    """Who has ended and been waited for is nobody any more."""
+    with contextlib.suppress(ProcessLookupError):
+        signal.pidfd_send_signal(process, signal.SIGKILL)
+
+
 class Folders(OwnTemp):
     HELD = "import time; from nearpath.dataflow import _temporary as t\nwith t.folder(t.WORKER) as path: print(path, flush=True); {}"
 
@@ -140,15 +147,15 @@ class Folders(OwnTemp):
 
     def test_what_a_child_of_the_killed_process_uses_stays(self):
         owner, left = self.held("import os; os.write(1, b'%d\\n' % os.fork()); time.sleep(1000)")
-        child = int(owner.stdout.readline()) or int(owner.stdout.readline())
+        child = os.pidfd_open(int(owner.stdout.readline()) or int(owner.stdout.readline()))
+        self.addCleanup(os.close, child)
+        self.addCleanup(end, child)
         owner.kill()
         owner.wait()
         _temporary.sweep(_temporary.WORKER)
         self.assertEqual(self.left(), [left])
-        process = os.pidfd_open(child)
-        signal.pidfd_send_signal(process, signal.SIGKILL)
-        select.select([process], [], [])  # readable once it has ended
-        os.close(process)
+        end(child)
+        select.select([child], [], [])  # readable once it has ended
         _temporary.sweep(_temporary.WORKER)
         self.assertEqual(self.left(), [])
 
