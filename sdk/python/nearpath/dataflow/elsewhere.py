@@ -7,6 +7,7 @@ its own, in one process. It ends when the job says so, or when nothing has been 
 import contextlib
 import json
 import os
+import resource
 import shutil
 import sys
 import threading
@@ -25,6 +26,7 @@ from ._run import Running, Saying, raised, work
 
 DONE, FAILED, LOST = 0, 1, 3
 LONGEST = 64 << 10
+DESCRIPTORS = 1 << 16
 # A word is said once more after so many seconds: what was lost is healed by the next.
 REPEAT = 1.0
 # Who is ended has so many seconds for what it has printed.
@@ -64,8 +66,17 @@ def run(orders: bytes, left: Callable[[], float] | None = None) -> int:
     `left` says how many seconds the place still gives it. Ends the whole process where the job is gone while user code runs: give
     each worker a process of its own.
     """
+    take_descriptors()
     with _temporary.folder(_temporary.WORKER) as folder, contextlib.closing(Control(Orders.read(orders), left)) as control:
         return Life(control, folder).live()
+
+
+def take_descriptors() -> None:
+    """As many as an edge's search for its direct way, a dozen each, can use: a thousand is what a process is given at first."""
+    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS if most == resource.RLIM_INFINITY else min(DESCRIPTORS, most)
+    if now != resource.RLIM_INFINITY and now < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 def leave(code: int) -> NoReturn:
