@@ -1,5 +1,6 @@
 """What a store refuses in a good answer, what does not belong in its address, and jobs whose store is away or does not answer."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import threading
 import unittest
 import unittest.mock
 import warnings
+import weakref
 
 import jobs_elsewhere as jobs
 from s3_server import BesideAnObjectStore, Between
@@ -157,6 +159,12 @@ class Words(Beside):
                 self.assertEqual(bytes(_s3.ObjectStore(url).load(1, "a")), b"one")
                 kept.clear()
                 self.assertEqual(self.objects(), [])
+
+    def test_those_of_jobs_that_are_over_do_not_add_up(self):
+        """Each has a client of boto3's: some ten megabytes, and a connection."""
+        stores = [weakref.ref(store(f"s3://nearpath/{self.id()}-{number}")) for number in range(6)]
+        gc.collect()
+        self.assertLessEqual(sum(one() is not None for one in stores), 2)
 
     def test_what_no_address_has(self):
         for url, why in {
