@@ -113,10 +113,11 @@ def is_running(pid):
 
 
 class Decisions(unittest.TestCase):
-    def test_who_speaks_of_an_attempt_before_is_another_start(self):
+    def test_who_has_taken_part_and_knows_of_no_attempt_is_another_start(self):
         attempt = Attempt(3, 0, (), ("a", "b"), 0.0)
-        attempt.hear("a", {"attempt": 2}, 1.0)  # it has not heard of this one yet
-        self.assertIsNone(attempt.verdict(1.0))
+        for before in (0, 2):
+            attempt.hear("a", {"attempt": before}, 1.0)  # it has not heard of this one yet
+            self.assertIsNone(attempt.verdict(1.0))
         for name in "ab":
             attempt.hear(name, {"attempt": 3}, 2.0)
         attempt.hear("b", {"attempt": 3, "finished": True}, 3.0)

@@ -98,7 +98,7 @@ class Attempt:
         """What it says of another attempt is not of this one."""
         seen = self.seen.get(name)
         if seen is None or word.get("attempt") != self.number:
-            if seen and seen.ready and word.get("attempt", 0) < self.number:  # places may start one twice
+            if seen and seen.ready and word.get("attempt") == 0:  # one that has heard nothing yet: places may start one twice
                 seen.ended = seen.ended or "another start of it has taken its place"
             return
         if not seen.word and not self.introduced:

@@ -129,4 +129,5 @@ def _remove(paths: set[str]) -> None:
         if os.path.isdir(path) and not os.path.islink(path):
             shutil.rmtree(path, ignore_errors=True)
         else:
-            os.unlink(path)
+            with contextlib.suppress(OSError):  # how the worker ended is told all the same
+                os.unlink(path)
