@@ -21,12 +21,13 @@ from surroundings import DEADLINE
 
 from nearpath.dataflow import Processes, Started, _temporary, elsewhere
 from nearpath.dataflow._request import STOPPED, Request
+from nearpath.dataflow._sealed import Seal
 
 ORDERS = {
     "version": 1,
     "job": "count-1",
     "worker": "map.0",
-    "incarnation": "first",
+    "key": "07" * 32,
     "code": {"module": "jobs", "name": "job", "arguments": {}, "mark": ""},
     "rendezvous": {"place": "", "ticket": ""},
     "leader": "leader",
@@ -46,7 +47,7 @@ class Line:
     def hear(self, seconds):
         self.asked.append("hear")
         self.speaks.wait(DEADLINE)
-        return [("leader", json.dumps({"incarnation": "first", "end": True}))]
+        return [("leader", Seal.of_job(ORDERS["key"]).close({"end": True}))]
 
     def close(self):
         pass

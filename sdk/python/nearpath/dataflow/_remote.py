@@ -15,6 +15,7 @@ from ._graph import Stage
 from ._members import Crew, Member, Plan
 from ._places import Place, Started
 from ._processes import Processes
+from ._sealed import Seal, new_key
 from .elsewhere import LONGEST
 
 LEADER = "leader"
@@ -42,21 +43,25 @@ class Rendezvous:
 class Remote(Member):
     """One start of one worker at a place."""
 
-    def __init__(self, name: str, incarnation: str, place: Place, started: Started, say: Callable[[str, Word], None]) -> None:
+    def __init__(self, name: str, key: str, place: Place, started: Started, say: Callable[[str, str], None]) -> None:
         super().__init__(name)
-        self.memory, self.incarnation = place.memory, incarnation
+        self.memory, self._seal = place.memory, Seal.of_job(key)
         self.end = self.begun + min(place.limit, WEEK)
         self._started, self._say, self._words = started, say, list[Word]()
         self._how: str | None = None
 
     def say(self, word: Word) -> None:
-        self._say(self.name, {**word, "incarnation": self.incarnation})
+        self._say(self.name, self._seal.close(word))
 
-    def hear(self, word: Word) -> None:
+    def hear(self, text: str) -> bool:
+        """Whether this start has said it; not an older one, nor somebody between."""
+        if (word := self._seal.open(text)) is None:
+            return False
         self._words.append(word)
         self.is_heard = True
         if (left := word.get("left")) is not None:
             self.end = min(self.end, time.monotonic() + left)
+        return True
 
     def heard(self) -> list[Word]:
         words, self._words = self._words, []
@@ -103,18 +108,18 @@ class Remotes(Crew):
         return self._line.wait(0.0)
 
     def start(self, plan: Plan) -> Remote:
-        name, incarnation = plan.part["name"], secrets.token_hex(8)
+        name, key = plan.part["name"], new_key()
         place = self._places[name]
-        started = place.start(name, self._orders(name, incarnation))
-        self._members[name] = Remote(name, incarnation, place, started, self._say)
+        started = place.start(name, self._orders(name, key))
+        self._members[name] = Remote(name, key, place, started, self._say)
         return self._members[name]
 
-    def _orders(self, name: str, incarnation: str) -> bytes:
+    def _orders(self, name: str, key: str) -> bytes:
         orders = {
             "version": 1,
             "job": self.job,
             "worker": name,
-            "incarnation": incarnation,
+            "key": key,
             "code": self._code,
             "rendezvous": self._rendezvous.ticket(self.job, name),
             "identity": json.loads(self._authority.identity(name, WEEK)),
@@ -139,16 +144,15 @@ class Remotes(Crew):
             return {"attempt": attempt.number, "plan": vars(plan)}
         return {"attempt": attempt.number, "cut": attempt.pending, **attempt.grown(seen.name)}
 
-    def _say(self, name: str, word: Word) -> None:
+    def _say(self, name: str, text: str) -> None:
         with contextlib.suppress(ConnectionError):  # it is over: that is heard where one listens
-            self._line.say(name, json.dumps(word))
+            self._line.say(name, text)
 
     def news(self, seconds: float) -> list[Member]:
         told: dict[str, Remote] = {}
         for sender, text in self._line.hear(seconds):
-            word, member = _read(text), self._members.get(sender)
-            if member and word.get("incarnation") == member.incarnation:
-                member.hear(word)
+            member = self._members.get(sender)
+            if member and member.hear(text):
                 told[sender] = member
         told |= {name: member for name, member in self._members.items() if member.ended() is not None}
         return list(told.values())
@@ -171,12 +175,3 @@ class Remotes(Crew):
         for place in set(self._places.values()):
             place.close()
         _temporary.sweep(_temporary.WORKER)  # of those that were killed on this machine
-
-
-def _read(text: str) -> Word:
-    """A worker is no stranger, but its code is."""
-    try:
-        word = json.loads(text)
-    except ValueError:
-        return {}
-    return word if isinstance(word, dict) else {}

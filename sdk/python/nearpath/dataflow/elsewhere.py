@@ -14,7 +14,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 from . import _code, _native, _temporary
@@ -23,6 +23,7 @@ from ._decide import Word
 from ._graph import Stage
 from ._members import Plan
 from ._run import Running, Saying, raised, work
+from ._sealed import Seal
 
 DONE, FAILED, LOST = 0, 1, 3
 LONGEST = 64 << 10
@@ -37,10 +38,10 @@ FLUSH = 0.5
 class Orders:
     """What a worker is started with."""
 
-    text: str
+    text: str = field(repr=False)
     job: str
     worker: str
-    incarnation: str  # of this start: the job does not listen to an older one
+    key: str = field(repr=False)  # of this start's words
     code: Code
     mark: str
     rendezvous: Mapping[str, Any]
@@ -55,7 +56,7 @@ class Orders:
         if given.get("version") != 1:
             raise ValueError(f"orders of version {given.get('version')!r}, this is a worker for 1: install the job's nearpath here")
         return cls(
-            orders.decode(), given["job"], given["worker"], given["incarnation"], Code.read(given["code"]), given["code"]["mark"],
+            orders.decode(), given["job"], given["worker"], given["key"], Code.read(given["code"]), given["code"]["mark"],
             given["rendezvous"], given["leader"], given["patience"],
         )  # fmt: skip
 
@@ -99,7 +100,7 @@ class Control:
     """What the job says, and what it is told, on a thread of its own."""
 
     def __init__(self, orders: Orders, left: Callable[[], float] | None) -> None:
-        self.orders, self._left = orders, left
+        self.orders, self._left, self._seal = orders, left, Seal.of_worker(orders.key)
         place = orders.rendezvous
         self.line = _native.Line(place["place"], place["ticket"], place.get("trust"))
         self._state: Word = {"attempt": 0}
@@ -149,10 +150,10 @@ class Control:
     def _say(self) -> None:
         """An older state never goes out behind a newer one."""
         with self._saying, contextlib.suppress(ConnectionError):  # heard of where it is listened
-            word = {**self._state, "incarnation": self.orders.incarnation}
+            word = dict(self._state)
             if self._left:
                 word["left"] = round(self._left(), 1)
-            self.line.say(None, json.dumps(word))
+            self.line.say(None, self._seal.close(word))
 
     def _live(self) -> None:
         try:
@@ -178,12 +179,10 @@ class Control:
                 self._report()
                 self._say()
             for sender, text in self.line.hear(max(0.0, due - now)):
-                if sender == self.orders.leader:
-                    self._heed(json.loads(text))
+                if sender == self.orders.leader and (word := self._seal.open(text)) is not None:
+                    self._heed(word)
 
     def _heed(self, word: Word) -> None:
-        if word.get("incarnation") != self.orders.incarnation:
-            return
         self._heard = time.monotonic()
         if word.get("end"):
             return self._finish()
