@@ -30,10 +30,10 @@ impl Line {
         let over = || io::Error::new(io::ErrorKind::NotConnected, "the line to the rendezvous is over");
         let here = self.here().await.ok_or_else(over)?;
         let (wants_relay, pass) = (settings.agent.relay, meeting.granted.pass.clone());
-        let (introduction, words) =
+        let (introduction, side, words) =
             meeting.divide(&here.welcome.you, here.observers(), pair).map_err(io::Error::other)?;
         let begun = link::begin(ports, introduction, settings)?; // it looks while the relay is opened
-        begun.over(wants_relay.then(|| self.relay(pass, words))).await
+        begun.over(side, wants_relay.then(|| self.relay(pass, words))).await
     }
 
     /// Which kind of NAT stands before this machine, as far as UDP and the rendezvous' observers tell; takes a second.

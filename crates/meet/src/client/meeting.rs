@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 use super::Order;
 use super::ahead::{Early, Words};
 use crate::driver::{self, Introduction, Observers};
+use crate::hello::{Hello, Side};
 use crate::message::{Base64, Granted, Said, Word};
 
 /// Both sides have one until it is dropped: then the rendezvous is told that it is needed no longer.
@@ -21,6 +22,8 @@ pub struct Meeting {
     pub granted: Granted,
     /// By this machine's clock.
     pub until: Instant,
+    /// What went with one's own call.
+    pub(super) hello: Option<Box<Hello>>,
     pub(super) words: mpsc::UnboundedReceiver<Word>,
     pub(super) orders: mpsc::UnboundedSender<Order>,
 }
@@ -60,23 +63,34 @@ impl Meeting {
         observers: Observers,
         pair: Arc<Pair>,
     ) -> Result<Introduction, SameIdentity> {
-        self.divide(you, observers, pair).map(|(introduction, _)| introduction)
+        self.divide(you, observers, pair).map(|(introduction, ..)| introduction)
     }
 
-    /// The same, and what takes the first bytes of a way.
+    /// The same, what this side is for TLS, and what takes the first bytes of a way.
     pub(super) fn divide(
-        self,
+        mut self,
         you: &SpiffeId,
         observers: Observers,
         pair: Arc<Pair>,
-    ) -> Result<(Introduction, Words), SameIdentity> {
+    ) -> Result<(Introduction, Side, Words), SameIdentity> {
         let session = self.session(you)?;
+        let side = self.side();
         let (tell, said) = mpsc::unbounded_channel();
         let (pass, told) = mpsc::unbounded_channel();
         let (ahead, early) = mpsc::unbounded_channel();
-        let words = Words { tell: self.teller(), told: early };
+        let words = Words { tell: self.teller(), said: side.said(), told: early };
+        if let Some(hello) = self.granted.hello.take() {
+            let _ = ahead.send((0, hello.0)); // `early` is there
+        }
         tokio::spawn(self.pass_on(said, pass, ahead));
-        Ok((Introduction { session, line: driver::Line { tell, told }, observers, pair }, words))
+        Ok((Introduction { session, line: driver::Line { tell, told }, observers, pair }, side, words))
+    }
+
+    fn side(&mut self) -> Side {
+        match self.granted.call {
+            Some(_) => Side::Caller(self.hello.take()),
+            None => Side::Called,
+        }
     }
 
     /// It does not keep the line open.

@@ -20,16 +20,16 @@ use nearpath_meetkit::house::{House, SOON, Worker, id};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-struct Job {
+pub(crate) struct Job {
     authority: Authority,
 }
 
 impl Job {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { authority: Authority::new("job", SystemTime::now(), HOUR).unwrap() }
     }
 
-    fn pair(&self, me: &SpiffeId, peer: &SpiffeId) -> Arc<Pair> {
+    pub(crate) fn pair(&self, me: &SpiffeId, peer: &SpiffeId) -> Arc<Pair> {
         let trust = Trust::new("job", &[self.authority.certificate().clone()]).unwrap();
         Arc::new(Pair::new(&self.credentials(me), &trust, peer.clone()).unwrap())
     }
@@ -40,7 +40,7 @@ impl Job {
         request.complete(id.clone(), name, issued)
     }
 
-    async fn connect(&self, worker: &Worker, me: &str, meeting: Meeting, transports: &[Transport]) -> Link {
+    pub(crate) async fn connect(&self, worker: &Worker, me: &str, meeting: Meeting, transports: &[Transport]) -> Link {
         let pair = self.pair(&id(me), &meeting.granted.peer);
         let settings = driver::Settings { loopback: true, ..driver::Settings::default() };
         let ports = Ports::bind(transports).unwrap();

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod drain;
+mod first;
 mod lines;
 mod links;
 mod observers;

@@ -25,6 +25,8 @@ pub(super) type Early = (u64, Bytes);
 /// The way to a session's other side over the line.
 pub(super) struct Words {
     pub(super) tell: Box<dyn Fn(Early) + Send>,
+    /// What has been said before there was a session: with the call.
+    pub(super) said: Option<Bytes>,
     pub(super) told: mpsc::UnboundedReceiver<Early>,
 }
 
@@ -46,8 +48,9 @@ enum State<R> {
 
 impl<R: Relay> Ahead<R> {
     pub(super) fn new(opening: impl Future<Output = io::Result<R>> + Send + 'static, words: Words) -> Self {
-        let (held, joint) = Default::default();
-        Self { state: State::Opening(Box::pin(opening)), words, held, waiting: 0, joint }
+        let waiting = words.said.as_ref().map_or(0, |said| said.len() as u64);
+        let held = words.said.clone().map(Piece::Bytes).into_iter().collect();
+        Self { state: State::Opening(Box::pin(opening)), words, held, waiting, joint: Joint::default() }
     }
 
     /// The relay, once it is open and what was held has gone to it.

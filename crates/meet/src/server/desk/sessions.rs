@@ -39,9 +39,10 @@ impl<C: Chance> Desk<C> {
             expires,
             life: u64::try_from(now.left(expires).as_millis()).unwrap_or(u64::MAX),
             pass: self.pass(id, &call.peer, &call.caller, expires),
+            hello: call.hello,
         };
         let pass = self.pass(id, &call.caller, &call.peer, expires);
-        let own = Granted { call: Some(call.call), peer: call.peer.id.clone(), pass, ..told.clone() };
+        let own = Granted { call: Some(call.call), peer: call.peer.id.clone(), pass, hello: None, ..told.clone() };
         self.tell_worker(&call.caller, Told::Granted(own));
         self.tell_worker(&call.peer, Told::Granted(told));
     }

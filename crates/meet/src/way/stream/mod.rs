@@ -132,6 +132,12 @@ impl Way {
         Self { halves, relay, mute: None, direct: None, arrivals, word: None, unread, settled, wakers, places, relayed }
     }
 
+    /// So many bytes were given to the relay before the way was there: it goes on behind them.
+    pub(crate) fn said(&mut self, bytes: usize) {
+        self.halves.sent(bytes);
+        self.relayed.out.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
     /// What carries the bytes, now and later. It ends with the way.
     pub fn places(&self) -> watch::Receiver<Places> {
         self.places.subscribe()
