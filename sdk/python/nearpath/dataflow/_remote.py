@@ -90,12 +90,17 @@ class Remotes(Crew):
         self._authority = _native.Authority(self.job)
         way = rendezvous.ticket(self.job, LEADER, leader=True)
         self._line = _native.Line(way["place"], way["ticket"], way["trust"])
-        if not self._line.wait(patience):
+        try:
+            if not self._line.wait(patience):
+                raise ConnectionError(f"no rendezvous at {rendezvous.place} within {patience:g} s: start one (nearpath rendezvous)")
+        except BaseException:
             self._line.close()
-            raise ConnectionError(f"no rendezvous at {rendezvous.place} within {patience:g} s: start one (nearpath rendezvous)")
+            raise
 
     def hears(self) -> bool:
-        return self._line.wait(0.0)
+        with contextlib.suppress(ConnectionError):  # it is over: that is heard where one listens
+            return self._line.wait(0.0)
+        return False
 
     def start(self, plan: Plan) -> Remote:
         name, incarnation = plan.part["name"], secrets.token_hex(8)
