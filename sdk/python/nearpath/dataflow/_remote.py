@@ -20,6 +20,8 @@ from .elsewhere import LONGEST
 LEADER = "leader"
 # Certificates and tickets of a start are good for so long; it is replaced before they end.
 WEEK = 7 * 24 * 3600.0
+# The job's own are good for longer than jobs run: they stay in this process, which has the key that makes them.
+YEAR = 365 * 24 * 3600.0
 # The rendezvous takes 200 messages a second from the leader; half of them say what has been said before.
 MESSAGES = 100
 # Who is told to end has so many seconds for it, then its place ends it.
@@ -35,7 +37,7 @@ class Rendezvous:
     trust: str | None = None  # certificates of authorities, as PEM; None: the system's
 
     def ticket(self, job: str, worker: str, leader: bool = False) -> dict[str, Any]:
-        ticket = _native.ticket(self.key, job, worker, leader, WEEK)
+        ticket = _native.ticket(self.key, job, worker, leader, YEAR if leader else WEEK)
         return {"place": self.place, "ticket": ticket, "trust": self.trust}
 
 
@@ -87,7 +89,7 @@ class Remotes(Crew):
         self.repeat = max(1.0, len(places) / MESSAGES)
         self.job = f"{code.name.lower().replace('_', '-')[:50]}-{secrets.token_hex(4)}"
         self._members: dict[str, Remote] = {}
-        self._authority = _native.Authority(self.job)
+        self._authority = _native.Authority(self.job, YEAR)
         way = rendezvous.ticket(self.job, LEADER, leader=True)
         self._line = _native.Line(way["place"], way["ticket"], way["trust"])
         try:
