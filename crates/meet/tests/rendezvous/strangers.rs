@@ -219,6 +219,7 @@ async fn a_line_that_is_dead_is_noticed() {
     let house = House::start(Limits { silence: Duration::from_millis(300), ..Limits::default() });
     let dead = raw(&house, "a").await; // it does not read, so it does not answer pings
     let alive = house.worker("sort", "b").await;
+    eventually("both are here", async || house.metric("nearpath_rendezvous_lines") == 2).await;
     eventually("the dead one is gone", async || house.metric("nearpath_rendezvous_lines") == 1).await;
     drop(dead);
     let absent = within(alive.line.call(id("a"), "", Duration::ZERO)).await.unwrap_err();
