@@ -58,7 +58,14 @@ pub fn begin(ports: Ports, introduction: Introduction, settings: Settings) -> io
 }
 
 impl Begun {
-    /// The connection. With a relay bytes flow at once; without one the direct connection is waited for. The leader of the
+    /// What has come of the search, now and later. What is known already has changed, too.
+    pub(crate) fn verdict(&self) -> watch::Receiver<Verdict> {
+        let mut verdict = self.verdict.clone();
+        verdict.mark_changed();
+        verdict
+    }
+
+    /// The connection. With a relay bytes flow before there is a direct connection; without one it is waited for. The leader of the
     /// session is TLS's client.
     ///
     /// # Errors

@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::Way;
 use crate::way::halves::Source;
-use crate::way::relay::{FRAME, Piece};
+use crate::way::relay::Piece;
 
 impl Way {
     fn poll_relay_write(&mut self, buf: &[u8]) -> Poll<io::Result<usize>> {
@@ -21,8 +21,8 @@ impl Way {
         let Some(relay) = self.relay.as_mut().filter(|_| !self.halves.has_ended()) else {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         };
-        ready!(relay.poll_ready_unpin(cx))?;
-        let piece = &buf[..buf.len().min(FRAME)];
+        let room = ready!(relay.poll_room(cx))?;
+        let piece = &buf[..buf.len().min(room)];
         relay.start_send_unpin(Piece::Bytes(Bytes::copy_from_slice(piece)))?;
         self.halves.sent(piece.len());
         self.relayed.out.fetch_add(piece.len() as u64, Ordering::Relaxed);
