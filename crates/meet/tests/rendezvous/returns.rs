@@ -52,6 +52,11 @@ fn exchange(links: [Link; 2], megabytes: usize) -> JoinHandle<io::Result<()>> {
     })
 }
 
+/// A busy machine may take its time.
+async fn through(exchanged: JoinHandle<io::Result<()>>) {
+    tokio::time::timeout(Duration::from_secs(180), exchanged).await.expect("it hung").unwrap().unwrap();
+}
+
 /// Until so much has gone over the relay.
 async fn under_way(house: &House, megabytes: usize) {
     let bytes = (megabytes * MEGABYTE) as u64;
@@ -73,7 +78,7 @@ async fn a_restart_breaks_no_relayed_link() {
         house = House::start_at(addr, Limits::default());
     }
     within(bare.next()).await.unwrap().expect_err("the control: a connection that nobody opens anew is over");
-    within(exchanged).await.unwrap().unwrap();
+    through(exchanged).await;
     assert!(house.metric("nearpath_relay_bytes_total") > 10 * MEGABYTE as u64);
     eventually("nothing is left of it", async || house.metric("nearpath_relay_open") == 0).await;
 }
@@ -90,7 +95,7 @@ async fn one_end_that_is_cut_breaks_no_link() {
         under_way(&house, at).await;
         assert_eq!(proxy.cut(What::Relays), 1);
     }
-    within(exchanged).await.unwrap().unwrap();
+    through(exchanged).await;
     assert_eq!(house.metric("nearpath_relay_opened_total"), 8, "four times two");
 }
 
@@ -104,7 +109,7 @@ async fn an_end_that_comes_anew_takes_the_place_of_its_dead_one() {
     let exchanged = exchange(links, 20);
     under_way(&house, 5).await;
     assert_eq!(proxy.forget(What::Relays), 1);
-    within(exchanged).await.unwrap().unwrap();
+    through(exchanged).await;
     assert_eq!(house.metric("nearpath_relay_rejoined_total"), 1);
 }
 

@@ -88,7 +88,7 @@ impl<D: Dial> Stream for Lasting<D> {
             if this.pieces.peer_is_over() && !this.closing {
                 return Poll::Ready(None);
             }
-            if this.pieces.peer_is_over() && this.is_done() && this.is_flushed() {
+            if this.pieces.peer_is_over() && this.pieces.is_acknowledged().0 && this.is_flushed() {
                 ready!(this.finish(cx));
                 return Poll::Ready(None);
             }

@@ -7,6 +7,7 @@
 //! There is no task: whoever reads, writes or waits drives it, as with a way.
 
 mod bytes_io;
+mod dial;
 mod timers;
 mod words;
 
@@ -22,7 +23,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use super::backoff::Backoff;
 use super::pieces::{Pieces, Wrong};
 use crate::driver::Relaying;
-use crate::way::Relay;
+pub(super) use dial::{Cut, Dial, Dialling};
 use timers::{Timer, Timers};
 pub(super) use words::Words;
 
@@ -40,34 +41,6 @@ pub(super) enum Prospect {
     Direct,
     /// There is none.
     Hopeless,
-}
-
-/// Opens connections to the relay.
-pub(super) trait Dial: Send + Unpin {
-    /// What comes of it.
-    type Relay: Relay;
-
-    /// Opens one more.
-    fn dial(&mut self) -> Dialling<Self::Relay>;
-}
-
-/// See [`Dial`].
-pub(super) type Dialling<R> = Pin<Box<dyn Future<Output = Result<R, Cut>> + Send>>;
-
-/// There is no connection, or no more.
-#[derive(Debug)]
-pub(super) struct Cut {
-    pub(super) error: io::Error,
-    /// Another one would end the same way.
-    pub(super) is_final: bool,
-}
-
-impl Cut {
-    /// Of a connection that was there.
-    fn of(error: io::Error) -> Self {
-        let is_final = super::relay::is_final(&error);
-        Self { error, is_final }
-    }
 }
 
 /// See the module.
@@ -312,7 +285,7 @@ impl<D: Dial> Lasting<D> {
             self.backoff.reset();
         }
         self.pieces.cut();
-        self.unflushed = false;
+        (self.relay, self.unflushed) = (State::Wanted, false);
         if self.is_done() {
             self.end = Some(End::Closed);
         } else if cut.is_final {
@@ -323,7 +296,6 @@ impl<D: Dial> Lasting<D> {
             self.timers.set_once(Timer::Away, || now + self.settings.patience);
             self.last = Some(cut.error);
         }
-        self.relay = State::Wanted;
     }
 
     fn away(&mut self) {
@@ -337,12 +309,13 @@ impl<D: Dial> Lasting<D> {
     }
 
     fn give_up(&mut self, kind: io::ErrorKind, text: String) {
+        (self.line, self.prospects, self.relay) = (None, None, State::Unneeded);
         self.end = Some(End::Broken(kind, text));
     }
 
-    /// Nothing is left to be said, and nobody wants to hear.
+    /// Nobody wants to hear, and nothing is left to be said: the peer has it, or says nothing more itself.
     fn is_done(&self) -> bool {
-        self.closing && self.pieces.is_acknowledged().0
+        self.closing && (self.pieces.is_acknowledged().0 || self.pieces.peer_is_over())
     }
 }
 

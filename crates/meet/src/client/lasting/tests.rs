@@ -10,7 +10,7 @@ use tokio::time::{sleep, timeout};
 
 use super::*;
 use crate::client::pieces::Saying;
-use crate::way::{Arrivals, Direct, Local, Piece, Place, Way, local};
+use crate::way::{Arrivals, Direct, Local, Piece, Place, Relay, Way, local};
 
 /// A connection to the relay that can be cut.
 struct Cable {
