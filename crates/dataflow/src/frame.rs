@@ -62,6 +62,8 @@ pub enum Malformed {
     Long(usize),
     #[error("a frame whose reserved bytes are not 0")]
     Reserved,
+    #[error("a frame of {came} bytes that says it has {said}")]
+    Length { said: usize, came: usize },
     #[error("a frame whose checksum is wrong: memory, disk or the way between has a fault")]
     Check,
     #[error("a frame whose numbers have no meaning")]
@@ -141,8 +143,11 @@ impl Head {
     /// The frame, when the payload is what was sent.
     ///
     /// # Errors
-    /// A wrong checksum.
+    /// A wrong checksum, and a payload that is not as long as the head says: a sum can be made to fit any bytes.
     pub fn close(self, payload: Bytes) -> Result<Frame, Malformed> {
+        if payload.len() != self.length {
+            return Err(Malformed::Length { said: self.length, came: payload.len() });
+        }
         let frame = Frame { kind: self.kind, sequence: self.sequence, payload };
         let mut head = [0; HEAD];
         head[..4].copy_from_slice(&(self.length as u32).to_le_bytes());
@@ -197,6 +202,17 @@ mod tests {
             assert_eq!(head, vector["head"].as_str().unwrap(), "{vector}");
             assert_eq!(whole(&frame).unwrap(), frame);
         }
+    }
+
+    /// A checksum is no proof: bytes can be found that have any.
+    #[test]
+    fn a_payload_is_as_long_as_its_head_says() {
+        let mut bytes = Frame { kind: Kind::Data, sequence: 7, payload: Bytes::from_static(b"some data") }.head();
+        bytes[0] = 200;
+        let check = sum(&bytes, b"some data");
+        bytes[16..].copy_from_slice(&check.to_le_bytes());
+        let read = Head::read(&bytes).unwrap().close(Bytes::from_static(b"some data"));
+        assert_eq!(read, Err(Malformed::Length { said: 200, came: 9 }));
     }
 
     proptest! {

@@ -59,8 +59,15 @@ pub fn begin(ports: Ports, introduction: Introduction, settings: Settings) -> io
 }
 
 impl Begun {
-    /// The connection. With a relay bytes flow at once; without one the direct connection is waited for. A hello that went with the
-    /// call is on that relay.
+    /// What has come of the search, now and later. What is known already has changed, too.
+    pub(crate) fn verdict(&self) -> watch::Receiver<Verdict> {
+        let mut verdict = self.verdict.clone();
+        verdict.mark_changed();
+        verdict
+    }
+
+    /// The connection. With a relay bytes flow before there is a direct connection; without one it is waited for. A hello that
+    /// went with the call is on that relay.
     ///
     /// # Errors
     /// When the relay breaks, when there is none and no direct way either, and when the peer is not who was meant.

@@ -3,12 +3,13 @@
 //! [`Line`] is a handle; a task keeps the line itself, and opens it anew when it breaks, with a pause that grows. What was
 //! said meanwhile is said then, and calls that wait are made again. Connections that are there do not notice.
 
-mod ahead;
 mod backoff;
 mod dial;
 mod keeper;
+mod lasting;
 mod link;
 mod meeting;
+mod pieces;
 mod place;
 mod relay;
 mod trust;

@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use nearpath_daemon::drain::Watch;
 use nearpath_types::SpiffeId;
-use rustix::net::sockopt::{set_socket_keepalive, set_tcp_keepcnt, set_tcp_keepidle, set_tcp_keepintvl};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
@@ -32,11 +31,6 @@ use crate::web::{self, Socket, Web};
 /// So many addresses, and so many workers, are known at a time; see [`Buckets::new`].
 const HOUSEHOLDS: usize = 65_536;
 const WORKERS: usize = 65_536;
-
-/// How long a connection may be silent before the kernel asks; between two of these questions, and how many stay without an
-/// answer before the connection is broken.
-const IDLE: Duration = Duration::from_secs(30);
-const ASKS: (Duration, u32) = (Duration::from_secs(10), 3);
 
 /// Who may connect now. A connection costs its address, which is all that is known of it. When it shows a ticket or a pass its
 /// worker pays instead, as long as it can: so strangers do not keep out the workers behind their address, nor workers each
@@ -149,7 +143,7 @@ impl Door {
 
     async fn secured(&self, stream: TcpStream) -> io::Result<Socket> {
         stream.set_nodelay(true)?;
-        keep_alive(&stream)?;
+        web::keep_alive(&stream)?;
         Ok(match &self.tls {
             Some(tls) => Box::new(tls.accept(stream).await?),
             None => Box::new(stream),
@@ -196,14 +190,6 @@ impl Door {
         let (token, key) = self.judge.token(ticket.until, draw);
         Observe { token, key, servers: self.observers.clone() }
     }
-}
-
-/// The kernel asks whether the other machine is there, and NATs are reminded of the connection.
-fn keep_alive(stream: &TcpStream) -> io::Result<()> {
-    set_tcp_keepidle(stream, IDLE)?;
-    set_tcp_keepintvl(stream, ASKS.0)?;
-    set_tcp_keepcnt(stream, ASKS.1)?;
-    Ok(set_socket_keepalive(stream, true)?)
 }
 
 fn bearer(request: &Request<()>) -> Option<&str> {

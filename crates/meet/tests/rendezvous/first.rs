@@ -6,6 +6,7 @@ use futures_util::{SinkExt, StreamExt};
 use http::Request;
 use http::header::AUTHORIZATION;
 use nearpath_meet::client::{self, Heard, Line};
+use nearpath_meet::driver::Relaying;
 use nearpath_meet::message::{Said, Word};
 use nearpath_meet::server::Limits;
 use nearpath_testkit::within;
@@ -109,10 +110,14 @@ async fn the_first_byte_follows_the_answer_to_the_call() {
             });
             let own = own.await.unwrap();
             let others = answers.called().await;
-            let (mut near, mut far) = within(async {
-                tokio::join!(job.connect(calls, caller, own, &[]), job.connect(answers, called, others, &[]))
+            let (near, far) = within(async {
+                tokio::join!(
+                    job.connect(calls, caller, own, &[], Relaying::default()),
+                    job.connect(answers, called, others, &[], Relaying::default())
+                )
             })
             .await;
+            let (mut near, mut far) = (near.unwrap(), far.unwrap());
             near.write_all(b"x").await.unwrap();
             near.flush().await.unwrap();
             assert_eq!(within(far.read_u8()).await.unwrap(), b'x');

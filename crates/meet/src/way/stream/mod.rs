@@ -21,7 +21,7 @@ use super::relay::{Piece, Relay};
 use super::wakers::Wakers;
 use super::word::Word;
 
-/// The relay may take so long to pass on what is left in it, and close.
+/// The other end may take so long to close the relay, too.
 const CLOSING: Duration = Duration::from_secs(5);
 
 /// What still has to run.
@@ -305,11 +305,9 @@ fn run_later(later: Option<Later>) {
 
 fn leave_relay(mut relay: Box<dyn Relay>) -> Later {
     Box::pin(async move {
-        let closing = async {
-            let _ = relay.close().await; // what was said is on its way; an end is not asked for an answer
-            while let Some(Ok(_)) = relay.next().await {}
-        };
-        let _ = tokio::time::timeout(CLOSING, closing).await;
+        let _ = relay.close().await; // an end is not asked for an answer
+        let closed = async { while let Some(Ok(_)) = relay.next().await {} };
+        let _ = tokio::time::timeout(CLOSING, closed).await;
     })
 }
 
