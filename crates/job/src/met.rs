@@ -82,7 +82,7 @@ impl Met {
 
     /// As the producer: until the peer answers.
     async fn call(&self, peer: &str, why: &mut Option<io::Error>) -> io::Result<Link> {
-        let pair = self.identity.pair(self.id(peer)?)?;
+        let pair = self.identity.pair(self.id(peer)?);
         let (until, mut pause) = (Instant::now() + self.patience, PAUSE.0);
         loop {
             let left = until.saturating_duration_since(Instant::now());
@@ -104,7 +104,7 @@ impl Met {
     async fn answer(&self, peer: &str, why: &mut Option<io::Error>) -> io::Result<Link> {
         loop {
             let meeting = self.shared.called(peer, self.attempt).await?;
-            let pair = self.identity.pair(meeting.granted.peer.clone())?;
+            let pair = self.identity.pair(meeting.granted.peer.clone());
             tokio::select! {
                 made = self.link(meeting, pair) => match made {
                     Ok(link) => return Ok(link),

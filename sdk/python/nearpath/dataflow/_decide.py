@@ -1,6 +1,6 @@
 """One attempt at a job, as a machine: what workers say goes in, what to do comes out. Time is an argument."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -85,11 +85,12 @@ class Attempt:
         names: Iterable[str],
         now: float,
         growth: "Growth | None" = None,
+        is_held: bool = False,
     ) -> None:
         self.number, self.checkpoint, self.done = number, checkpoint, frozenset(done)
         self.seen = {name: Seen(name) for name in names if name not in self.done}
         self.pending, self.since = 0, now
-        self.is_held = False  # workers are not told to begin before all have been heard
+        self.is_held = is_held  # workers are not told to begin before all have been heard
         self._troubled: float | None = None
         self.growth, self._were_ready = growth, False
 
@@ -107,6 +108,13 @@ class Attempt:
     def bury(self, name: str, how: str) -> None:
         if name in self.seen:
             self.seen[name].ended = how
+
+    def gather(self, here: Collection[str]) -> dict[str, bool]:
+        """`here`: who has been heard since it was started. Once all have, they may begin, and nobody is held any more: whoever calls
+        somebody who is not there is in the way of those who come. Of those who are not through: whether each has said all that it can
+        have said by now."""
+        self.is_held = self.is_held and not all(name in here for name in self.seen)
+        return {name: seen.ready or (self.is_held and name in here) for name, seen in self.seen.items() if not seen.finished}
 
     @property
     def all_ready(self) -> bool:

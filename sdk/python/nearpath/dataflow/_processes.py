@@ -4,6 +4,7 @@ import contextlib
 import json
 import math
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -29,6 +30,11 @@ class Process(Started):
             return None if code is None else ""
         return f"signal {-code}" if code < 0 else f"exit code {code}"
 
+    def wait(self, seconds: float) -> str | None:
+        if self._process.poll() is None:
+            _until_ended(self._process.pid, seconds)
+        return self.ended()
+
     def stop(self) -> None:
         if self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
@@ -36,6 +42,17 @@ class Process(Started):
             self._process.wait()
         if self._process.stdin:
             self._process.stdin.close()
+
+
+def _until_ended(pid: int, seconds: float) -> None:
+    """Of a child that nobody has waited for: its number is nobody else's."""
+    process = os.pidfd_open(pid)
+    try:
+        poll = select.poll()  # a job may have more files open than select() takes
+        poll.register(process, select.POLLIN)
+        poll.poll(seconds * 1000)
+    finally:
+        os.close(process)
 
 
 class Processes(Place):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from . import _native
+from . import _native, _temporary
 from ._code import Code
 from ._decide import Attempt, Word
 from ._graph import Stage
@@ -68,6 +68,11 @@ class Remote(Member):
         if self._how is None:
             self._how = self._started.ended()
         return self._how
+
+    def wait(self, seconds: float) -> None:
+        """Until it has ended, or that time is up."""
+        if self.ended() is None:
+            self._how = self._started.wait(max(0.0, seconds))
 
     def stop(self) -> None:
         self._started.stop()
@@ -162,8 +167,8 @@ class Remotes(Crew):
         end = time.monotonic() + FAREWELL
         for member in members:
             member.say({"end": True})
-        while time.monotonic() < end and any(member.ended() is None for member in members):
-            time.sleep(0.02)
+        for member in members:
+            self._members[member.name].wait(end - time.monotonic())
         for member in members:
             member.stop()
 
@@ -171,6 +176,7 @@ class Remotes(Crew):
         self._line.close()
         for place in set(self._places.values()):
             place.close()
+        _temporary.sweep(_temporary.WORKER)  # of those that were killed on this machine
 
 
 def _read(text: str) -> Word:

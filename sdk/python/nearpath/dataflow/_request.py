@@ -44,11 +44,15 @@ class Request(Started):
         self._gateway, self._function, self._orders, self._patience, self._silence = gateway, function, orders, patience, silence
         self._secret, self._callbacks = secret, callbacks
         self._socket: socket.socket | None = None
-        self._stopped = threading.Event()
+        self._stopped, self._is_over = threading.Event(), threading.Event()
         self._called_back: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._how: str | None = None
 
     def ended(self) -> str | None:
+        return self._how
+
+    def wait(self, seconds: float) -> str | None:
+        self._is_over.wait(seconds)
         return self._how
 
     def stop(self) -> None:
@@ -66,6 +70,7 @@ class Request(Started):
         except Exception as error:  # this is a thread's last word
             how = f"{type(error).__name__}: {error}"
         self._how = STOPPED if self._stopped.is_set() else how
+        self._is_over.set()
 
     def _until_taken(self) -> str:
         """Again and again, while there is no room for it."""
