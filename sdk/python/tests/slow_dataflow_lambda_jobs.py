@@ -39,7 +39,7 @@ class Whole(Jobs):
         self.lambdas.create("forgotten", self.zip, timeout=50)
         sys.modules.pop("forgotten", None)
         (self.folder / "forgotten.py").write_text((self.folder / "wordcount.py").read_text())
-        with self.assertRaisesRegex(flow.JobFailed, "cannot import forgotten"):
+        with self.assertRaisesRegex(flow.JobFailed, "only wordcount, held may be run here, not 'forgotten'"):
             self.run_job("forgotten", "forgotten")
 
 

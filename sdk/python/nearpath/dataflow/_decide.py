@@ -98,6 +98,8 @@ class Attempt:
         """What it says of another attempt is not of this one."""
         seen = self.seen.get(name)
         if seen is None or word.get("attempt") != self.number:
+            if seen and seen.ready and word.get("attempt") == 0:  # one that has heard nothing yet: places may start one twice
+                seen.ended = seen.ended or "another start of it has taken its place"
             return
         if not seen.word and not self.introduced:
             self.since = now  # checkpoints are counted from when all are there
@@ -153,7 +155,7 @@ class Attempt:
                 return Raised(seen.name, failed["why"], failed["trace"])
         if dead := [seen for seen in self.seen.values() if seen.died]:
             others = f", and {len(dead) - 1} more" if len(dead) > 1 else ""
-            return Again(f"{dead[0].name} died ({dead[0].ended}){others}", frozenset(seen.name for seen in dead))
+            return Again(f"{dead[0].name} died ({dead[0].ended or 'it ended before it was through'}){others}", frozenset(seen.name for seen in dead))
         if all(seen.finished for seen in self.seen.values()):
             return Through()
         return self._troubles(now)

@@ -104,7 +104,7 @@ class Coordinator:
 
     def attempts(self) -> None:
         again, number, deaths, bound = Again("it begins"), 1, 0, self.settings.bound(len(self.parts))
-        while (verdict := self.attend(self.begin(number, again))) is not None:
+        while (verdict := self.attempt(number, again)) is not None:
             again, number, deaths = verdict, number + 1, deaths + verdict.is_death
             self.report.again(again)
             if deaths > bound:
@@ -113,9 +113,18 @@ class Coordinator:
 
     # An attempt.
 
-    def begin(self, number: int, again: Again) -> Attempt:
+    def attempt(self, number: int, again: Again) -> Again | None:
+        """A store that has been there, and is away for longer than its tries, costs one."""
+        try:
+            last = self.checkpoints.last()
+        except ConnectionError as error:
+            if number == 1:
+                raise
+            return Again(f"where the last checkpoint is could not be read: {error}", again.anew)
+        return self.attend(self.begin(number, again, *last))
+
+    def begin(self, number: int, again: Again, checkpoint: int, states: set[str], finished: list[str]) -> Attempt:
         """From the last checkpoint on. Who is there goes back to it, where the crew stays; the others are started."""
-        checkpoint, states, finished = self.checkpoints.last()
         there = [name for name, part in self.parts.items() if not part.get("spare") or name in states]
         growth = Growth.of(self.parts, states, finished)
         attempt = Attempt(number, checkpoint, finished, there, time.monotonic(), growth, is_held=self.crew.stays)

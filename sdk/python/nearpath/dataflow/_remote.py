@@ -5,7 +5,7 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from . import _native, _temporary
@@ -33,7 +33,7 @@ class Rendezvous:
     """Where workers meet, and what lets them in."""
 
     place: str
-    key: bytes
+    key: bytes = field(repr=False)
     trust: str | None = None  # certificates of authorities, as PEM; None: the system's
 
     def ticket(self, job: str, worker: str, leader: bool = False) -> dict[str, Any]:
@@ -101,7 +101,7 @@ class Remotes(Crew):
             if not self._line.wait(patience):
                 raise ConnectionError(f"no rendezvous at {rendezvous.place} within {patience:g} s: start one (nearpath rendezvous)")
         except BaseException:
-            self._line.close()
+            self.close()
             raise
 
     def hears(self) -> bool:
@@ -130,7 +130,8 @@ class Remotes(Crew):
         }
         text = json.dumps(orders).encode()
         if len(text) > LONGEST:
-            raise ValueError(f"orders of {len(text)} bytes, {LONGEST} is the limit: give the job shorter arguments")
+            told = "give the job shorter arguments, or a `trust` with fewer certificates"
+            raise ValueError(f"orders of {len(text)} bytes, {LONGEST} is the limit: {told}")
         return text
 
     def word(self, attempt: Attempt, plan: Plan) -> Word | None:

@@ -9,7 +9,7 @@ import time
 
 from .._wire import RETRY
 from ._callbacks import Callbacks, outcome
-from ._gateway import Gateway
+from ._gateway import Gateway, quoted
 from ._places import Started
 
 LINES = "application/x-ndjson"
@@ -38,7 +38,7 @@ class Request(Started):
         orders: bytes,
         patience: float,
         silence: float | None,
-        secret: str | None,
+        secret: bytes | None,
         callbacks: Callbacks | None,
     ) -> None:
         self._gateway, self._function, self._orders, self._patience, self._silence = gateway, function, orders, patience, silence
@@ -129,10 +129,10 @@ class Request(Started):
             return self._called_back.get()
 
     def _send(self, connection: http.client.HTTPConnection, route: str, fields: dict[str, str]) -> http.client.HTTPResponse:
-        fields = {"Content-Type": "application/json", **fields}
+        told: dict[str, str | bytes] = {"Content-Type": "application/json", **fields}
         if self._secret is not None:
-            fields["Authorization"] = f"Bearer {self._secret}"
-        connection.request("POST", f"{self._gateway.base}/{route}/{self._function}", self._orders, fields)
+            told["Authorization"] = b"Bearer " + self._secret
+        connection.request("POST", f"{self._gateway.base}/{route}/{quoted(self._function)}", self._orders, told)
         return connection.getresponse()
 
 

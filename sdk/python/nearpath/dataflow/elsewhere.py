@@ -107,7 +107,7 @@ class Control:
         self._running: Running | None = None
         self._word: Word = {}
         self._is_over, self._is_through = False, False
-        self._changed = threading.Condition()
+        self._changed, self._saying = threading.Condition(), threading.Lock()
         self._heard = time.monotonic()
         threading.Thread(target=self._live, name="control", daemon=True).start()
 
@@ -147,10 +147,11 @@ class Control:
     # For this thread.
 
     def _say(self) -> None:
-        word = {**self._state, "incarnation": self.orders.incarnation}
-        if self._left:
-            word["left"] = round(self._left(), 1)
-        with contextlib.suppress(ConnectionError):  # heard of where it is listened
+        """An older state never goes out behind a newer one."""
+        with self._saying, contextlib.suppress(ConnectionError):  # heard of where it is listened
+            word = {**self._state, "incarnation": self.orders.incarnation}
+            if self._left:
+                word["left"] = round(self._left(), 1)
             self.line.say(None, json.dumps(word))
 
     def _live(self) -> None:
