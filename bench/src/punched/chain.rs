@@ -42,8 +42,10 @@ impl Chain {
             Ok::<_, Error>(site.machine().node.enter(|| Line::open(settings))?)
         };
         let lines: Vec<Line> = sites.iter().enumerate().map(open).collect::<Result<_, _>>()?;
-        if let Some(at) = lines.iter().position(|line| !line.wait(PATIENCE)) {
-            return Err(format!("{stage}.{at} does not get to the rendezvous").into());
+        for (at, line) in lines.iter().enumerate() {
+            if !line.wait(PATIENCE)? {
+                return Err(format!("{stage}.{at} does not get to the rendezvous").into());
+            }
         }
         let identities =
             (0..sites.len()).map(|at| town.identity(&format!("{stage}.{at}"))).collect::<Result<Vec<_>, _>>()?;

@@ -40,7 +40,6 @@ pub(crate) struct Worker {
 pub(crate) struct Couple {
     /// In this order they call and are called.
     sides: [(Line, Arc<Pair>, Arc<Machine>); 2],
-    peer: SpiffeId,
     awaited: Awaited,
 }
 
@@ -94,7 +93,7 @@ impl Worker {
         let one = |worker: &Self, other: &Self| {
             Ok::<_, Error>((worker.line.clone(), worker.pair(other, town)?, worker.machine.clone()))
         };
-        Ok(Couple { sides: [one(self, peer)?, one(peer, self)?], peer: peer.id.clone(), awaited: peer.awaited.clone() })
+        Ok(Couple { sides: [one(self, peer)?, one(peer, self)?], awaited: peer.awaited.clone() })
     }
 
     /// How it proves itself to a peer.
@@ -143,11 +142,10 @@ impl Couple {
         let [(line, pair, machine), (other_line, other_pair, other_machine)] = &self.sides;
         let begun = Instant::now();
         let calls = {
-            let (line, pair, peer, about, how, work) =
-                (line.clone(), pair.clone(), self.peer.clone(), about.clone(), how.clone(), work.clone());
+            let (line, pair, about, how, work) = (line.clone(), pair.clone(), about.clone(), how.clone(), work.clone());
             machine.run(async move {
                 let ports = Ports::bind(&how.over)?;
-                let meeting = line.call(peer, &about, WITHIN).await.map_err(io::Error::other)?;
+                let meeting = line.call_for(&pair, &about, WITHIN).await.map_err(io::Error::other)?;
                 work(line.connect(meeting, pair, ports, how.settings).await?, true, begun).await
             })
         };

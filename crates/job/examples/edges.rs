@@ -44,7 +44,7 @@ fn main() {
     let hello: Hello = serde_json::from_str(&hello).unwrap();
     let settings = Settings { place: hello.rendezvous.parse().unwrap(), ticket: Pass(hello.ticket), tls: None };
     let line = Line::open(settings).unwrap();
-    if !line.wait(Duration::from_secs(20)) {
+    if !line.wait(Duration::from_secs(20)).unwrap() {
         exit(1);
     }
     println!("there");

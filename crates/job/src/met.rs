@@ -14,6 +14,7 @@ use nearpath_meet::driver::{self, Ports, Verdict};
 use nearpath_meet::link::{Known, Link};
 use nearpath_meet::way::{Place, Places};
 use nearpath_types::SpiffeId;
+use nearpath_wire::pair::Pair;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::timeout;
 
@@ -81,11 +82,12 @@ impl Met {
 
     /// As the producer: until the peer answers.
     async fn call(&self, peer: &str, why: &mut Option<io::Error>) -> io::Result<Link> {
-        let (id, until, mut pause) = (self.id(peer)?, Instant::now() + self.patience, PAUSE.0);
+        let pair = self.identity.pair(self.id(peer)?);
+        let (until, mut pause) = (Instant::now() + self.patience, PAUSE.0);
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            let made = match self.shared.line()?.call(id.clone(), &about(self.attempt), left).await {
-                Ok(meeting) => self.link(meeting).await,
+            let made = match self.shared.line()?.call_for(&pair, &about(self.attempt), left).await {
+                Ok(meeting) => self.link(meeting, pair.clone()).await,
                 Err(over @ (CallError::Over(_) | CallError::Closed)) => return Err(io::Error::other(over)),
                 Err(error) => Err(io::Error::new(io::ErrorKind::NotFound, error)),
             };
@@ -102,8 +104,9 @@ impl Met {
     async fn answer(&self, peer: &str, why: &mut Option<io::Error>) -> io::Result<Link> {
         loop {
             let meeting = self.shared.called(peer, self.attempt).await?;
+            let pair = self.identity.pair(meeting.granted.peer.clone());
             tokio::select! {
-                made = self.link(meeting) => match made {
+                made = self.link(meeting, pair) => match made {
                     Ok(link) => return Ok(link),
                     Err(error) => *why = Some(error),
                 },
@@ -116,8 +119,7 @@ impl Met {
         name::identity(&self.shared.job, peer).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))
     }
 
-    async fn link(&self, meeting: Meeting) -> io::Result<Link> {
-        let pair = self.identity.pair(meeting.granted.peer.clone());
+    async fn link(&self, meeting: Meeting, pair: Arc<Pair>) -> io::Result<Link> {
         let settled = self.leave_to_search().await;
         let mut settings = driver::Settings { loopback: self.shared.is_on_loopback(), ..driver::Settings::default() };
         (settings.agent.relay, settings.agent.tries) = (true, TRIES);

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nearpath_meet::driver::{Driver, Introduction, Ports, Settings, Verdict};
-use nearpath_meet::link::secure;
+use nearpath_meet::hello::secure;
 use nearpath_meet::way::{Relay, Way, local};
 use nearpath_punch::Transport;
 use nearpath_punch::session::Role;
@@ -19,7 +19,7 @@ use nearpath_testkit::lab::{Lab, Link as Line, Node};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use nearpath_meetkit::scene::{Watching, introduce, machines, on_a_runtime};
+use nearpath_meetkit::scene::{Watching, introduce, machines, on_a_runtime, side_of};
 
 const ROUNDS: usize = 3;
 
@@ -132,8 +132,7 @@ fn plain(pair: &Pair, bytes: usize, tls: Option<()>, watching: &Watching) -> f64
             match tls {
                 None => transfer(way, leads, bytes).await,
                 Some(()) => {
-                    transfer(secure(way, introduction.session.role, &introduction.pair).await.unwrap(), leads, bytes)
-                        .await
+                    transfer(secure(way, side_of(&introduction), &introduction.pair).await.unwrap(), leads, bytes).await
                 }
             }
         }
@@ -150,14 +149,14 @@ fn over(stream: TcpStream) -> Way {
 
 fn punched(pair: &Pair, bytes: usize, tls: bool, transport: Transport, watching: &Watching) -> f64 {
     let took = both(pair, introduce(&watching.observers), |introduction, relay| async move {
-        let (role, peers) = (introduction.session.role, introduction.pair.clone());
+        let (role, side, peers) = (introduction.session.role, side_of(&introduction), introduction.pair.clone());
         let (driver, arrivals, mut verdict) =
             Driver::new(Ports::bind(&[transport]).unwrap(), introduction, Settings::default()).unwrap();
         tokio::spawn(driver.run());
         let way = Way::on_relay(role == Role::Leader, relay, arrivals);
         verdict.wait_for(|verdict| matches!(verdict, Verdict::Direct { .. })).await.unwrap();
         if tls {
-            transfer(secure(way, role, &peers).await.unwrap(), role == Role::Leader, bytes).await
+            transfer(secure(way, side, &peers).await.unwrap(), role == Role::Leader, bytes).await
         } else {
             transfer(way, role == Role::Leader, bytes).await
         }

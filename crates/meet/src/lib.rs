@@ -9,6 +9,7 @@
 
 pub mod client;
 pub mod driver;
+pub mod hello;
 pub mod kind;
 pub mod link;
 pub mod message;

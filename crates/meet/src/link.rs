@@ -4,15 +4,16 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use nearpath_punch::session::Role;
 use nearpath_wire::pair::Pair;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::sync::watch;
-use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
+use tokio_rustls::TlsStream;
 
 use crate::driver::{Driver, Introduction, Ports, Settings, Verdict};
+use crate::hello::{Side, secure};
 use crate::way::{Arrivals, Place, Places, Relay, Relayed, Way};
 
 /// The peer may take so long to shake hands, over the relay or directly.
@@ -39,7 +40,7 @@ pub struct Known {
 /// A direct connection is being looked for; the relay may be opened meanwhile. Dropped, the search ends.
 #[derive(Debug)]
 pub struct Begun {
-    role: Role,
+    leads: bool,
     pair: Arc<Pair>,
     arrivals: Arrivals,
     verdict: watch::Receiver<Verdict>,
@@ -51,25 +52,36 @@ pub struct Begun {
 /// # Errors
 /// When the process has too many files open.
 pub fn begin(ports: Ports, introduction: Introduction, settings: Settings) -> io::Result<Begun> {
-    let (role, pair) = (introduction.session.role, introduction.pair.clone());
+    let (leads, pair) = (introduction.session.role == Role::Leader, introduction.pair.clone());
     let (driver, arrivals, verdict) = Driver::new(ports, introduction, settings)?;
     tokio::spawn(driver.run());
-    Ok(Begun { role, pair, arrivals, verdict })
+    Ok(Begun { leads, pair, arrivals, verdict })
 }
 
 impl Begun {
-    /// The connection. With a relay bytes flow at once; without one the direct connection is waited for. The leader of the
-    /// session is TLS's client.
+    /// What has come of the search, now and later. What is known already has changed, too.
+    pub(crate) fn verdict(&self) -> watch::Receiver<Verdict> {
+        let mut verdict = self.verdict.clone();
+        verdict.mark_changed();
+        verdict
+    }
+
+    /// The connection. With a relay bytes flow before there is a direct connection; without one it is waited for. A hello that
+    /// went with the call is on that relay.
     ///
     /// # Errors
     /// When the relay breaks, when there is none and no direct way either, and when the peer is not who was meant.
-    pub async fn over(self, relay: Option<Box<dyn Relay>>) -> io::Result<Link> {
+    pub async fn over(self, mut side: Side, relay: Option<Box<dyn Relay>>) -> io::Result<Link> {
         let way = match relay {
-            Some(relay) => Way::on_relay(self.role == Role::Leader, relay, self.arrivals),
+            Some(relay) => {
+                let mut way = Way::on_relay(self.leads, relay, self.arrivals);
+                side.begin(&mut way);
+                way
+            }
             None => Way::without_relay(self.arrivals),
         };
         let known = Known { verdict: self.verdict, places: way.places(), relayed: way.relayed() };
-        let stream = tokio::time::timeout(PATIENCE, secure(way, self.role, &self.pair)).await??;
+        let stream = tokio::time::timeout(PATIENCE, secure(way, side, &self.pair)).await??;
         Ok(Link { stream, known })
     }
 }
@@ -81,26 +93,12 @@ impl Begun {
 pub async fn connect(
     ports: Ports,
     introduction: Introduction,
+    side: Side,
     relay: Option<Box<dyn Relay>>,
     mut settings: Settings,
 ) -> io::Result<Link> {
     settings.agent.relay = relay.is_some();
-    begin(ports, introduction, settings)?.over(relay).await
-}
-
-/// TLS 1.3 with certificates on both sides, above a way.
-///
-/// # Errors
-/// When the handshake fails, or the peer is not who was meant.
-pub async fn secure(way: Way, role: Role, pair: &Pair) -> io::Result<TlsStream<Way>> {
-    let stream: TlsStream<Way> = match role {
-        Role::Leader => TlsConnector::from(pair.client().clone()).connect(pair.server_name(), way).await?.into(),
-        Role::Follower => TlsAcceptor::from(pair.server().clone()).accept(way).await?.into(),
-    };
-    let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
-    let met = pair.check(chain, SystemTime::now());
-    met.map_err(|stranger| io::Error::new(io::ErrorKind::PermissionDenied, stranger))?;
-    Ok(stream)
+    begin(ports, introduction, settings)?.over(side, relay).await
 }
 
 impl Known {

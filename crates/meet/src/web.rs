@@ -1,6 +1,11 @@
 //! WebSocket (RFC 6455) as both ends of a line and of a relay have it: with bounds on what a peer may make one hold.
 
+use std::io;
+use std::time::Duration;
+
+use rustix::net::sockopt::{set_socket_keepalive, set_tcp_keepcnt, set_tcp_keepidle, set_tcp_keepintvl};
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 
@@ -19,6 +24,19 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Bytes for S {}
 
 /// A connection.
 pub(crate) type Web = WebSocketStream<Socket>;
+
+/// How long a connection may be silent before the kernel asks; between two of these questions, and how many stay without an
+/// answer before the connection is broken.
+const IDLE: Duration = Duration::from_secs(30);
+const ASKS: (Duration, u32) = (Duration::from_secs(10), 3);
+
+/// The kernel asks whether the other machine is there, and NATs are reminded of the connection.
+pub(crate) fn keep_alive(stream: &TcpStream) -> io::Result<()> {
+    set_tcp_keepidle(stream, IDLE)?;
+    set_tcp_keepintvl(stream, ASKS.0)?;
+    set_tcp_keepcnt(stream, ASKS.1)?;
+    Ok(set_socket_keepalive(stream, true)?)
+}
 
 /// Where lines are.
 pub(crate) const LINE: &str = "/v1/line";

@@ -15,7 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::mpsc;
 
-use nearpath_meetkit::scene::{introduce, on_a_runtime};
+use nearpath_meetkit::scene::{introduce, on_a_runtime, side_of};
 use nearpath_meetkit::side::{self, DEADLINE, Went};
 
 /// Believes whatever it is told.
@@ -220,7 +220,9 @@ fn a_peer_that_is_dropped_is_an_error_and_no_end() {
         let ([a, b], [near, far]) = (introduce(&nobody()), relays());
         let ports = [(); 2].map(|()| Ports::bind(&[Tcp]).unwrap());
         let [first, second] = ports;
-        let links = tokio::join!(connect(first, a, near, settings()), connect(second, b, far, settings()));
+        let (caller, called) = (side_of(&a), side_of(&b));
+        let links =
+            tokio::join!(connect(first, a, caller, near, settings()), connect(second, b, called, far, settings()));
         let (mut kept, dropped) = (links.0.unwrap(), links.1.unwrap());
         drop(dropped);
         let read = tokio::time::timeout(DEADLINE, kept.read_to_end(&mut Vec::new())).await.unwrap();

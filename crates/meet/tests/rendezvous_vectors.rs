@@ -49,6 +49,14 @@ fn tickets() -> Value {
     })
 }
 
+fn call(hello: Option<Base64>) -> Said {
+    Said::Call { call: 1, peer: worker("reduce", 1), about: "map to reduce".into(), within: 30_000, hello }
+}
+
+fn hello() -> Base64 {
+    Base64((&b"the first ones"[..]).into())
+}
+
 fn said() -> Vec<Said> {
     let session = session();
     let candidate =
@@ -58,10 +66,13 @@ fn said() -> Vec<Said> {
         candidate(Kind::Reflexive, Transport::Udp, "[2001:db8::7]:40001"),
     ];
     vec![
-        Said::Call { call: 1, peer: worker("reduce", 1), about: "map to reduce".into(), within: 30_000 },
+        call(None),
+        call(Some(hello())),
         Said::Tell { session, word: Word::Offer { candidates } },
         Said::Tell { session, word: Word::Relay },
-        Said::Tell { session, word: Word::Bytes { at: 517, bytes: Base64((&b"the next ones"[..]).into()) } },
+        Said::Tell { session, word: Word::Bytes { piece: 3, has: 2, bytes: Base64((&b"the next ones"[..]).into()) } },
+        Said::Tell { session, word: Word::Text { piece: 4, has: 2, text: r#"{"moved":{"at":517}}"#.into() } },
+        Said::Tell { session, word: Word::Has { pieces: 5 } },
         Said::HangUp { session },
         Said::Report { to: None, report: Report::Ready },
         Said::Report { to: None, report: Report::Finished },
@@ -95,9 +106,12 @@ fn told() -> Vec<Told> {
         expires: UNTIL,
         life: 600_000,
         pass: Pass("e30.AA".into()),
+        hello: None,
     };
-    let mut all =
-        vec![Told::Welcome(welcome), Told::Granted(granted.clone()), Told::Granted(Granted { call: None, ..granted })];
+    let called = Granted { call: None, ..granted.clone() };
+    let greeted = Granted { hello: Some(hello()), ..called.clone() };
+    let mut all = vec![Told::Welcome(welcome)];
+    all.extend([granted, called, greeted].map(Told::Granted));
     let refusals = [Refusal::Absent, Refusal::Oneself, Refusal::TooMany, Refusal::TooLong];
     all.extend(refusals.map(|why| Told::Refused { call: 1, why }));
     all.push(Told::Tell { session, word: Word::Relay });

@@ -6,7 +6,8 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use nearpath_meet::driver::{Ask, Introduction, Line, Observers};
-use nearpath_punch::session::{Grant, Session};
+use nearpath_meet::hello::Side;
+use nearpath_punch::session::{Grant, Role, Session};
 use nearpath_testkit::lab::Node;
 use nearpath_testkit::lab::nat::{Family, Internet, Pair};
 use nearpath_types::SpiffeId;
@@ -89,6 +90,14 @@ pub fn introduce(observers: &Observers) -> [Introduction; 2] {
     let [first, second] = ["a", "b"].map(|node| SpiffeId::gateway("test", node));
     let authority = Authority::new("test", SystemTime::now(), HOUR).unwrap();
     introduce_as(observers, [&first, &second], [&authority, &authority])
+}
+
+/// Who leads has called.
+pub fn side_of(introduction: &Introduction) -> Side {
+    match introduction.session.role {
+        Role::Leader => Side::Caller(None),
+        Role::Follower => Side::Called,
+    }
 }
 
 /// The same, for certificates that these authorities give.

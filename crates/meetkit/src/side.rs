@@ -10,6 +10,8 @@ use nearpath_meet::way::{Place, Places, Relay};
 use nearpath_punch::Transport;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf, split};
 
+use crate::scene::side_of;
+
 /// Nobody hangs.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -42,7 +44,8 @@ pub async fn run(
     rest: usize,
     settings: Settings,
 ) -> io::Result<Went> {
-    let link = connect(Ports::bind(transports)?, introduction, relay, settings);
+    let side = side_of(&introduction);
+    let link = connect(Ports::bind(transports)?, introduction, side, relay, settings);
     let seed = std::process::id().into();
     tokio::time::timeout(DEADLINE, async { exchange(link.await?, rest, seed).await }).await?
 }

@@ -69,7 +69,7 @@ pub struct ServeArgs {
     #[arg(long, default_value = "20000", value_name = "N", help_heading = "Limits")]
     pub lines_of_a_job: usize,
 
-    /// New connections from one address in a second; ten times as many at once
+    /// New connections in a second of strangers from one address, and of one worker with a ticket; ten times as many at once
     #[arg(long, default_value = "200", value_name = "N", help_heading = "Limits")]
     pub arrivals: u64,
 

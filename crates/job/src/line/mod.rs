@@ -79,7 +79,10 @@ impl Line {
     }
 
     /// Waits until the line is there: whether it is.
-    pub fn wait(&self, patience: Duration) -> bool {
+    ///
+    /// # Errors
+    /// When it will not come (again): why.
+    pub fn wait(&self, patience: Duration) -> io::Result<bool> {
         self.shared.wait(patience)
     }
 

@@ -58,6 +58,10 @@ pub(super) fn closed() -> io::Error {
     io::Error::new(io::ErrorKind::NotConnected, "the line to the rendezvous is closed")
 }
 
+fn over(why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::ConnectionAborted, why)
+}
+
 /// So many edges may look for a direct way at once.
 fn searches() -> usize {
     let descriptors = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
@@ -93,11 +97,15 @@ impl Shared {
         self.line.lock().unwrap_or_else(PoisonError::into_inner).clone().ok_or_else(closed)
     }
 
-    pub(super) fn wait(&self, patience: Duration) -> bool {
+    pub(super) fn wait(&self, patience: Duration) -> io::Result<bool> {
         let away = |state: &mut State| matches!(state.presence, Presence::Away(_));
         let state = self.changed.wait_timeout_while(self.lock(), patience, away);
         let (state, _) = state.unwrap_or_else(PoisonError::into_inner);
-        matches!(state.presence, Presence::Here { .. })
+        match &state.presence {
+            Presence::Here { .. } => Ok(true),
+            Presence::Away(_) => Ok(false),
+            Presence::Over(why) => Err(over(why)),
+        }
     }
 
     pub(super) fn say(&self, to: Option<&str>, text: &str) -> Result<(), SayError> {
@@ -111,9 +119,7 @@ impl Shared {
         let mut state = self.lock();
         let heard = state.inbox.read();
         match &state.presence {
-            Presence::Over(why) if heard.is_empty() => {
-                Err(io::Error::new(io::ErrorKind::ConnectionAborted, why.clone()))
-            }
+            Presence::Over(why) if heard.is_empty() => Err(over(why)),
             Presence::Over(_) => Ok(heard), // it goes on ringing
             _ => {
                 self.bell.stop();

@@ -54,6 +54,23 @@ fn edges_do_not_notice_that_the_rendezvous_starts_anew() {
     all_went(&to, "punch");
 }
 
+/// The attempt goes on: no stream is begun anew.
+#[test]
+fn edges_over_the_relay_outlive_the_rendezvous() {
+    let (addr, crew) = (free(), Crew::new());
+    let house = House::start_at(addr, Limits::default());
+    let mut from = ["map.0", "map.1"].map(|name| crew.hire(&house, None, name));
+    let mut to = ["reduce.0", "reduce.1"].map(|name| crew.hire(&house, None, name));
+    begin(&mut from, &mut to, 1, &Load { over: &[], pause: true, ..Load::default() });
+    from.iter().for_each(|hand| assert_eq!(hand.next(), "half"));
+    drop(house);
+    from.iter_mut().for_each(|hand| hand.say(&"go".into()));
+    let house = House::start_at(addr, Limits::default());
+    all_went(&from, "relay");
+    all_went(&to, "relay");
+    assert_eq!(house.metric("nearpath_relay_joined_total"), 4, "they came back to it");
+}
+
 #[test]
 fn who_begins_later_is_waited_for() {
     let (house, crew) = (House::start(Limits::default()), Crew::new());

@@ -16,7 +16,7 @@ fn line(house: &House, name: &str) -> Line {
     let job: Job = "sort".parse().unwrap();
     let ticket = house.admit("sort", name::identity(&job, name).unwrap(), name == "leader", now() + 3600);
     let line = Line::open(house.settings(ticket)).unwrap();
-    assert!(line.wait(SOON));
+    assert!(line.wait(SOON).unwrap());
     line
 }
 
@@ -60,7 +60,7 @@ fn a_rendezvous_that_starts_anew_is_told_the_newest_state() {
     let house = House::start_at(addr, Limits::default());
     let (leader, map) = (line(&house, "leader"), line(&house, "map.0"));
     drop(house);
-    while map.wait(Duration::ZERO) {
+    while map.wait(Duration::ZERO).unwrap() {
         std::thread::yield_now();
     }
     for state in 0..100 {
@@ -89,5 +89,17 @@ fn who_comes_with_a_newer_line_is_the_worker() {
         }
     };
     assert!(over.to_string().contains("newer line"), "{over}");
-    assert!(!first.wait(SOON), "and does not come again");
+    let over = first.wait(SOON).unwrap_err();
+    assert!(over.to_string().contains("newer line"), "it does not come again: {over}");
+}
+
+/// It is not waited for, and it is told what is wrong.
+#[test]
+fn a_ticket_that_is_refused_ends_the_wait() {
+    let (house, other) = (House::start(Limits::default()), House::start(Limits::default()));
+    let job: Job = "sort".parse().unwrap();
+    let old = other.admit("sort", name::identity(&job, "map.0").unwrap(), false, now() - 1);
+    let line = Line::open(house.settings(old)).unwrap();
+    let over = line.wait(Duration::MAX).unwrap_err();
+    assert!(over.to_string().contains("the ticket has come to its end"), "{over}");
 }

@@ -14,7 +14,7 @@ use tokio_tungstenite::tungstenite::handshake::client::generate_key;
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 
 use super::{Place, Settings};
-use crate::web::{Socket, Web};
+use crate::web::{self, Socket, Web};
 
 /// A connection may take so long, with TLS and the ticket.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -57,7 +57,7 @@ pub enum DialError {
 }
 
 impl DialError {
-    /// The ticket opens nothing, and never will.
+    /// The ticket or pass opens nothing, and never will.
     pub fn is_final(&self) -> bool {
         matches!(self, Self::Status { status: 401, .. })
     }
@@ -86,6 +86,7 @@ pub(super) async fn dial(
 
 async fn secured(settings: &Settings, stream: TcpStream) -> io::Result<Socket> {
     stream.set_nodelay(true)?;
+    web::keep_alive(&stream)?;
     if !settings.place.tls {
         return Ok(Box::new(stream));
     }

@@ -5,13 +5,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::{SinkExt, StreamExt};
-use nearpath_types::SpiffeId;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 use tokio_tungstenite::tungstenite::Message;
 
 use super::backoff::Backoff;
 use super::dial::dial;
-use super::{CallError, Heard, Here, Meeting, Order, Over, Settings};
+use super::{Call, CallError, Heard, Here, Meeting, Order, Over, Settings};
 use crate::message::{Granted, Said, SessionText, Told, Welcome, Word};
 use crate::web::{self, Web};
 
@@ -50,15 +49,6 @@ struct Keeper {
     /// What was said while there was no line.
     unsaid: VecDeque<Said>,
     last: u32,
-}
-
-/// A call without an answer.
-struct Call {
-    peer: SpiffeId,
-    about: String,
-    /// When its peer is not waited for any longer.
-    until: Instant,
-    answer: oneshot::Sender<Result<Meeting, CallError>>,
 }
 
 /// Where words of a session go, and how many have.
@@ -108,7 +98,7 @@ impl Keeper {
                 done = &mut work => return Some(done),
                 order = self.orders.recv() => match order? {
                     Order::Say(said) => self.unsaid.push_back(said),
-                    Order::Call { peer, about, within, answer } => drop(self.note(peer, about, within, answer)),
+                    Order::Call(call) => drop(self.note(call)),
                 },
                 () = tokio::time::sleep_until(late.into()) => self.give_up_late_calls(),
             }
@@ -169,23 +159,16 @@ impl Keeper {
                 }
                 say(web, &said).await
             }
-            Order::Call { peer, about, within, answer } => {
-                let said = self.note(peer, about, within, answer);
+            Order::Call(call) => {
+                let said = self.note(call);
                 say(web, &said).await
             }
         }
     }
 
     /// A call begins to wait. What is to be said.
-    fn note(
-        &mut self,
-        peer: SpiffeId,
-        about: String,
-        within: Duration,
-        answer: oneshot::Sender<Result<Meeting, CallError>>,
-    ) -> Said {
+    fn note(&mut self, call: Call) -> Said {
         self.last = self.last.wrapping_add(1);
-        let call = Call { peer, about, until: Instant::now() + within, answer };
         let said = call.said(self.last);
         self.calls.insert(self.last, call);
         said
@@ -257,7 +240,7 @@ impl Keeper {
         let (_, until) = granted.grant(Instant::now());
         self.sessions.insert(granted.session, Ear { words, heard: 0 });
         let number = granted.call;
-        let meeting = Meeting { granted, until, words: hearing, orders };
+        let meeting = Meeting { granted, until, hello: None, words: hearing, orders };
         match number {
             Some(number) => {
                 if let Some(call) = self.calls.remove(&number) {
@@ -290,8 +273,8 @@ impl Keeper {
         let waiting = self.calls.drain().map(|(_, call)| call.answer).collect::<Vec<_>>();
         let mut answers = waiting;
         while let Ok(order) = self.orders.try_recv() {
-            if let Order::Call { answer, .. } = order {
-                answers.push(answer);
+            if let Order::Call(call) = order {
+                answers.push(call.answer);
             }
         }
         for answer in answers {
@@ -307,7 +290,8 @@ impl Call {
     fn said(&self, call: u32) -> Said {
         let left = self.until.saturating_duration_since(Instant::now()).as_millis();
         let within = u32::try_from(left).unwrap_or(u32::MAX);
-        Said::Call { call, peer: self.peer.clone(), about: self.about.clone(), within }
+        let (peer, about, hello) = (self.peer.clone(), self.about.clone(), self.hello.clone());
+        Said::Call { call, peer, about, within, hello }
     }
 }
 

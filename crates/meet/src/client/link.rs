@@ -3,20 +3,23 @@
 use std::io;
 use std::sync::Arc;
 
+use futures_util::StreamExt;
+use futures_util::stream::{self, BoxStream};
 use nearpath_punch::nat::Report;
 use nearpath_wire::pair::Pair;
+use tokio::sync::watch;
 
-use super::ahead::{Ahead, Words};
-use super::{Line, Meeting, RelayStream};
-use crate::driver::{self, Ports};
+use super::lasting::{Cut, Dial, Dialling, Lasting, Prospect, Words};
+use super::{DialError, Line, Meeting, RelayStream, Settings};
+use crate::driver::{self, Ports, Relaying, Verdict};
 use crate::kind;
 use crate::link::{self, Link};
 use crate::message::Pass;
 use crate::way::Relay;
 
 impl Line {
-    /// A connection to the peer of a session that was granted on this line: over the relay at once, if `settings` allow one,
-    /// and directly as soon as there is a way. Both sides do this.
+    /// A connection to the peer of a session that was granted on this line: over the line at first and then the relay, if
+    /// `settings` allow one, and directly as soon as there is a way. Both sides do this.
     ///
     /// # Errors
     /// When the line is over, the relay is not to be had, or there is no way; and when the peer is not who was meant.
@@ -29,11 +32,12 @@ impl Line {
     ) -> io::Result<Link> {
         let over = || io::Error::new(io::ErrorKind::NotConnected, "the line to the rendezvous is over");
         let here = self.here().await.ok_or_else(over)?;
-        let (wants_relay, pass) = (settings.agent.relay, meeting.granted.pass.clone());
-        let (introduction, words) =
+        let (wants_relay, pass, relaying) = (settings.agent.relay, meeting.granted.pass.clone(), settings.relaying);
+        let (introduction, side, words) =
             meeting.divide(&here.welcome.you, here.observers(), pair).map_err(io::Error::other)?;
-        let begun = link::begin(ports, introduction, settings)?; // it looks while the relay is opened
-        begun.over(wants_relay.then(|| self.relay(pass, words))).await
+        let begun = link::begin(ports, introduction, settings)?;
+        let relay = wants_relay.then(|| self.relay(pass, words, begun.verdict(), relaying));
+        begun.over(side, relay).await
     }
 
     /// Which kind of NAT stands before this machine, as far as UDP and the rendezvous' observers tell; takes a second.
@@ -46,9 +50,45 @@ impl Line {
         kind::detect(&here.servers(), &here.asker()).await
     }
 
-    fn relay(&self, pass: Pass, words: Words) -> Box<dyn Relay> {
-        let settings = self.settings.clone();
-        let opening = async move { RelayStream::open(&settings, &pass).await.map_err(io::Error::other) };
-        Box::new(Ahead::new(opening, words))
+    fn relay(&self, pass: Pass, words: Words, verdict: watch::Receiver<Verdict>, relaying: Relaying) -> Box<dyn Relay> {
+        let dial = Rendezvous { settings: self.settings.clone(), pass };
+        Box::new(Lasting::new(dial, words, prospects(verdict), relaying))
     }
+}
+
+/// Where a session's relay is.
+struct Rendezvous {
+    settings: Arc<Settings>,
+    pass: Pass,
+}
+
+impl Dial for Rendezvous {
+    type Relay = RelayStream;
+
+    fn dial(&mut self) -> Dialling<RelayStream> {
+        let (settings, pass) = (self.settings.clone(), self.pass.clone());
+        Box::pin(async move { RelayStream::open(&settings, &pass).await.map_err(Cut::from) })
+    }
+}
+
+impl From<DialError> for Cut {
+    fn from(error: DialError) -> Self {
+        Self { is_final: error.is_final(), error: io::Error::other(error) }
+    }
+}
+
+/// As a search goes on.
+fn prospects(verdict: watch::Receiver<Verdict>) -> BoxStream<'static, Prospect> {
+    let next = async |mut verdict: watch::Receiver<Verdict>| {
+        loop {
+            verdict.changed().await.ok()?;
+            let known = *verdict.borrow_and_update();
+            match known {
+                Verdict::Looking => (),
+                Verdict::Direct { .. } => return Some((Prospect::Direct, verdict)),
+                Verdict::Relayed(_) | Verdict::Ended(_) => return Some((Prospect::Hopeless, verdict)),
+            }
+        }
+    };
+    stream::unfold(verdict, next).boxed()
 }

@@ -10,9 +10,12 @@ use nearpath_wire::pair::Pair;
 use tokio::sync::mpsc;
 
 use super::Order;
-use super::ahead::{Early, Words};
+use super::lasting::Words;
+use super::pieces::Saying;
 use crate::driver::{self, Introduction, Observers};
-use crate::message::{Base64, Granted, Said, Word};
+use crate::hello::{Hello, Side};
+use crate::message::{Granted, Said, Word};
+use crate::way::Piece;
 
 /// Both sides have one until it is dropped: then the rendezvous is told that it is needed no longer.
 #[derive(Debug)]
@@ -21,6 +24,8 @@ pub struct Meeting {
     pub granted: Granted,
     /// By this machine's clock.
     pub until: Instant,
+    /// What went with one's own call.
+    pub(super) hello: Option<Box<Hello>>,
     pub(super) words: mpsc::UnboundedReceiver<Word>,
     pub(super) orders: mpsc::UnboundedSender<Order>,
 }
@@ -60,56 +65,80 @@ impl Meeting {
         observers: Observers,
         pair: Arc<Pair>,
     ) -> Result<Introduction, SameIdentity> {
-        self.divide(you, observers, pair).map(|(introduction, _)| introduction)
+        self.divide(you, observers, pair).map(|(introduction, ..)| introduction)
     }
 
-    /// The same, and what takes the first bytes of a way.
+    /// The same, what this side is for TLS, and what takes the beginning of a way. The session is needed until that is dropped, too.
     pub(super) fn divide(
-        self,
+        mut self,
         you: &SpiffeId,
         observers: Observers,
         pair: Arc<Pair>,
-    ) -> Result<(Introduction, Words), SameIdentity> {
+    ) -> Result<(Introduction, Side, Words), SameIdentity> {
         let session = self.session(you)?;
+        let side = self.side();
         let (tell, said) = mpsc::unbounded_channel();
         let (pass, told) = mpsc::unbounded_channel();
         let (ahead, early) = mpsc::unbounded_channel();
-        let words = Words { tell: self.teller(), told: early };
+        let words = Words { tell: self.teller(), said: side.said(), told: early };
+        if let Some(hello) = self.granted.hello.take() {
+            let first = Saying::Piece { number: 0, has: 0, piece: Piece::Bytes(hello.0) };
+            let _ = ahead.send(first); // `early` is there
+        }
         tokio::spawn(self.pass_on(said, pass, ahead));
-        Ok((Introduction { session, line: driver::Line { tell, told }, observers, pair }, words))
+        Ok((Introduction { session, line: driver::Line { tell, told }, observers, pair }, side, words))
+    }
+
+    fn side(&mut self) -> Side {
+        match self.granted.call {
+            Some(_) => Side::Caller(self.hello.take()),
+            None => Side::Called,
+        }
     }
 
     /// It does not keep the line open.
-    fn teller(&self) -> Box<dyn Fn(Early) + Send> {
+    fn teller(&self) -> Box<dyn Fn(Saying) + Send> {
         let (session, orders) = (self.granted.session, self.orders.downgrade());
-        Box::new(move |(at, bytes)| {
-            let word = Word::Bytes { at, bytes: Base64(bytes) };
+        Box::new(move |saying| {
             if let Some(orders) = orders.upgrade() {
-                let _ = orders.send(Order::Say(Said::Tell { session, word })); // over the relay it comes as well
+                let word = Word::from(saying);
+                let _ = orders.send(Order::Say(Said::Tell { session, word })); // what is not acknowledged goes over the relay
             }
         })
     }
 
     async fn pass_on(
         mut self,
-        mut said: mpsc::UnboundedReceiver<Message>,
+        said: mpsc::UnboundedReceiver<Message>,
         told: mpsc::UnboundedSender<Message>,
-        ahead: mpsc::UnboundedSender<Early>,
+        ahead: mpsc::UnboundedSender<Saying>,
     ) {
+        let (mut said, mut ahead) = (Some(said), Some(ahead));
         let mut listening = true;
-        loop {
+        while said.is_some() || ahead.is_some() {
             tokio::select! {
-                message = said.recv() => match message {
+                message = next(&mut said), if said.is_some() => match message {
                     Some(message) => self.tell(message),
-                    None => return,
+                    None => said = None,
                 },
-                word = self.words.recv(), if listening => match word {
-                    Some(Word::Bytes { at, bytes }) => drop(ahead.send((at, bytes.0))),
-                    Some(word) => drop(Message::try_from(word).map(|message| told.send(message))),
-                    None => listening = false,
+                () = closed(&ahead), if ahead.is_some() => ahead = None,
+                word = self.words.recv(), if listening => match word.map(Saying::try_from) {
+                    Some(Ok(saying)) => drop(ahead.as_ref().map(|ahead| ahead.send(saying))),
+                    Some(Err(word)) => drop(Message::try_from(word).map(|message| told.send(message))),
+                    None => (listening, ahead) = (false, None),
                 },
             }
         }
+    }
+}
+
+async fn next(said: &mut Option<mpsc::UnboundedReceiver<Message>>) -> Option<Message> {
+    said.as_mut()?.recv().await
+}
+
+async fn closed(ahead: &Option<mpsc::UnboundedSender<Saying>>) {
+    if let Some(ahead) = ahead {
+        ahead.closed().await;
     }
 }
 

@@ -3,22 +3,24 @@
 //! [`Line`] is a handle; a task keeps the line itself, and opens it anew when it breaks, with a pause that grows. What was
 //! said meanwhile is said then, and calls that wait are made again. Connections that are there do not notice.
 
-mod ahead;
 mod backoff;
 mod dial;
 mod keeper;
+mod lasting;
 mod link;
 mod meeting;
+mod pieces;
 mod place;
 mod relay;
 mod trust;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nearpath_punch::nat::Server;
 use nearpath_types::SpiffeId;
+use nearpath_wire::pair::Pair;
 use rustls::ClientConfig;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -29,7 +31,8 @@ pub use relay::RelayStream;
 pub use trust::trust;
 
 use crate::driver::Observers;
-use crate::message::{Bye, Observer, Pass, Refusal, Report, Said, Welcome};
+use crate::hello::Hello;
+use crate::message::{Base64, Bye, LONGEST_HELLO, Observer, Pass, Refusal, Report, Said, Welcome};
 use crate::observe::Asker;
 
 /// What is heard and not read yet. When it is full the line is not read either, and the rendezvous ends it at last.
@@ -118,10 +121,21 @@ struct Here {
     rendezvous: SocketAddr,
 }
 
+/// A call without an answer.
+#[derive(Debug)]
+struct Call {
+    peer: SpiffeId,
+    about: String,
+    hello: Option<Base64>,
+    /// When its peer is not waited for any longer.
+    until: Instant,
+    answer: oneshot::Sender<Result<Meeting, CallError>>,
+}
+
 /// What handles want of the task.
 #[derive(Debug)]
 enum Order {
-    Call { peer: SpiffeId, about: String, within: Duration, answer: oneshot::Sender<Result<Meeting, CallError>> },
+    Call(Call),
     Say(Said),
 }
 
@@ -143,9 +157,33 @@ impl Line {
     /// # Errors
     /// When the peer does not come in time, when the rendezvous refuses, and when it is not reached.
     pub async fn call(&self, peer: SpiffeId, about: &str, within: Duration) -> Result<Meeting, CallError> {
+        self.ask(peer, about, within, None).await
+    }
+
+    /// The same for a connection as one of this pair, with TLS's hello in the call: so the connection is there a round trip to
+    /// the rendezvous sooner.
+    ///
+    /// # Errors
+    /// See [`Self::call`].
+    pub async fn call_for(&self, pair: &Pair, about: &str, within: Duration) -> Result<Meeting, CallError> {
+        // What cannot be made now cannot later, and is told then.
+        let hello = Hello::new(pair).ok().filter(|hello| hello.flight().len() <= LONGEST_HELLO);
+        let flight = hello.as_ref().map(|hello| Base64(hello.flight().clone()));
+        let mut meeting = self.ask(pair.peer().clone(), about, within, flight).await?;
+        meeting.hello = hello.map(Box::new);
+        Ok(meeting)
+    }
+
+    async fn ask(
+        &self,
+        peer: SpiffeId,
+        about: &str,
+        within: Duration,
+        hello: Option<Base64>,
+    ) -> Result<Meeting, CallError> {
         let (answer, answered) = oneshot::channel();
-        let order = Order::Call { peer, about: about.to_owned(), within, answer };
-        self.orders.send(order).map_err(|_| CallError::Closed)?;
+        let call = Call { peer, about: about.to_owned(), hello, until: Instant::now() + within, answer };
+        self.orders.send(Order::Call(call)).map_err(|_| CallError::Closed)?;
         answered.await.unwrap_or(Err(CallError::Closed))
     }
 

@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use futures_util::{Sink, SinkExt, Stream, StreamExt};
+use tokio_tungstenite::tungstenite::error::ProtocolError;
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::{Error, Message};
@@ -13,7 +14,7 @@ use tokio_tungstenite::tungstenite::{Error, Message};
 use super::dial::dial;
 use super::{DialError, Settings};
 use crate::message::Pass;
-use crate::way::Piece;
+use crate::way::{Piece, Relay};
 use crate::web::{self, Web};
 
 /// See the module. It ends without an error when the other end, or the relay, has closed it properly.
@@ -68,11 +69,20 @@ impl Stream for RelayStream {
     }
 }
 
-/// A close that was not meant by the other end.
+impl Relay for RelayStream {}
+
+/// A close that was not meant by the other end. [`is_final`] tells what it is good for.
 fn broken(frame: Option<CloseFrame>) -> Option<io::Error> {
     let frame = frame.filter(|frame| frame.code != CloseCode::Normal)?;
     let text = format!("the relay ended: {}", frame.reason.as_str());
-    Some(io::Error::new(io::ErrorKind::ConnectionAborted, text))
+    let comes_again = matches!(frame.code, CloseCode::Restart | CloseCode::Again | CloseCode::Away);
+    let kind = if comes_again { io::ErrorKind::ConnectionReset } else { io::ErrorKind::ConnectionAborted };
+    Some(io::Error::new(kind, text))
+}
+
+/// Whether another connection would end as this one did.
+pub(super) fn is_final(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::InvalidData)
 }
 
 impl Sink<Piece> for RelayStream {
@@ -102,6 +112,11 @@ impl Sink<Piece> for RelayStream {
 fn to_io(error: Error) -> io::Error {
     match error {
         Error::Io(error) => error,
+        gone @ (Error::ConnectionClosed
+        | Error::AlreadyClosed
+        | Error::Protocol(ProtocolError::ResetWithoutClosingHandshake | ProtocolError::SendAfterClosing)) => {
+            io::Error::new(io::ErrorKind::ConnectionReset, gone.to_string())
+        }
         other => io::Error::new(io::ErrorKind::ConnectionAborted, other.to_string()),
     }
 }

@@ -18,5 +18,5 @@ mod verdict;
 
 pub use observe::{Ask, Observers};
 pub use ports::Ports;
-pub use run::{Driver, Introduction, Line, Settings};
+pub use run::{Driver, Introduction, Line, Relaying, Settings};
 pub use verdict::{Verdict, Why};

@@ -41,7 +41,7 @@ impl Ports {
             // Without IPv6, say, the other family is enough.
             failed = transports.iter().try_for_each(|transport| ports.add(ip, *transport)).err().or(failed);
         }
-        let none = ports.udp.is_empty() && ports.tcp.is_empty();
+        let none = ports.is_empty();
         failed.filter(|_| none).map_or(Ok(ports), Err)
     }
 
@@ -51,6 +51,11 @@ impl Ports {
             Transport::Udp => open(addr, SocketType::DGRAM).map(|(socket, base)| self.udp.push((base, socket.into()))),
             Transport::Tcp => open(addr, SocketType::STREAM).map(|(socket, base)| self.tcp.push((base, socket))),
         }
+    }
+
+    /// Whether there are none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.udp.is_empty() && self.tcp.is_empty()
     }
 
     /// What the sockets are bound to, for people.

@@ -55,6 +55,23 @@ pub struct Settings {
     pub agent: nearpath_punch::Settings,
     /// The peer may be on this machine, and is offered loopback addresses, too.
     pub loopback: bool,
+    /// When the relay is used, if it may be.
+    pub relaying: Relaying,
+}
+
+/// When a connection to the relay is opened, and opened anew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Relaying {
+    /// The direct way is waited for so long before: meanwhile the line carries a few bytes. A hopeless search is not waited for.
+    pub head_start: Duration,
+    /// A way is broken when its relay has been away for so long.
+    pub patience: Duration,
+}
+
+impl Default for Relaying {
+    fn default() -> Self {
+        Self { head_start: Duration::from_millis(300), patience: Duration::from_secs(60) }
+    }
 }
 
 /// Runs one session's agent. It ends when the way that takes its arrivals needs no more of them.
@@ -73,6 +90,8 @@ pub struct Driver {
     until: Option<Instant>,
     offered: bool,
     peer_gave_up: bool,
+    /// The relay is allowed, and there is no port to look from.
+    hopeless: bool,
 }
 
 /// What comes next.
@@ -93,6 +112,7 @@ impl Driver {
         settings: Settings,
     ) -> io::Result<(Self, Arrivals, watch::Receiver<Verdict>)> {
         let now = Instant::now();
+        let hopeless = settings.agent.relay && ports.is_empty();
         let Introduction { session, line, observers, pair } = introduction;
         let rim = Rim::new(ports, &observers, settings.loopback, now)?;
         let agent = Agent::new(session, settings.agent, nonce()?, now);
@@ -113,12 +133,18 @@ impl Driver {
             until,
             offered,
             peer_gave_up,
+            hopeless,
         };
         Ok((driver, arriving, known))
     }
 
     /// Runs to the end.
     pub async fn run(mut self) {
+        if self.hopeless {
+            let _ = self.line.tell.send(Message::Relay); // the peer need not look either; if it does not hear it, it looks in vain
+            self.verdict.send_replace(Verdict::Relayed(Why::NoPort));
+            return;
+        }
         loop {
             let event = match self.next().await {
                 Next::Event(event) => event,

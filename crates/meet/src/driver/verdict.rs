@@ -34,6 +34,9 @@ pub enum Why {
     /// Nothing came of the peer in time.
     #[error("the peer has not said where it is: it may be older, or busy")]
     NoOffer,
+    /// There is no port to look from.
+    #[error("no direct way was looked for: this worker has no port for one")]
+    NoPort,
     /// Nothing got through between the two, in neither direction.
     #[error("no direct way to the peer was found: what stands between does not let one side's packets in")]
     NoPath,

@@ -25,6 +25,9 @@ pub const LONGEST: usize = 8 * 1024;
 /// The longest text that says what a call is about, in bytes.
 pub const LONGEST_ABOUT: usize = 128;
 
+/// The longest hello of a call, in bytes.
+pub const LONGEST_HELLO: usize = 2048;
+
 /// A session's number as it is written: 32 hexadecimal digits.
 pub type SessionText = Hex<16>;
 
@@ -44,6 +47,9 @@ pub enum Said {
         about: String,
         /// How long to wait for a peer that is not here yet, in milliseconds. The rendezvous has its own upper bound.
         within: u32,
+        /// The first bytes of the way between the two, as in [`Word::Bytes`]. At most [`LONGEST_HELLO`].
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        hello: Option<Base64>,
     },
     /// Say this to the other side of a session.
     Tell {
@@ -196,6 +202,9 @@ pub struct Granted {
     pub life: u64,
     /// Opens this side of the session's relay.
     pub pass: Pass,
+    /// The caller's hello, for the one who was called.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hello: Option<Base64>,
 }
 
 impl Granted {
@@ -226,8 +235,10 @@ pub enum Refusal {
         "the worker or its job has as many sessions or waiting calls as the rendezvous allows: hang up, or raise its limits"
     )]
     TooMany,
-    /// The call's text is too long.
-    #[error("what the call is about takes more than {LONGEST_ABOUT} bytes: say it on the connection")]
+    /// The call's text or its hello is too long.
+    #[error(
+        "what the call is about takes more than {LONGEST_ABOUT} bytes, or its hello more than {LONGEST_HELLO}: say it on the connection"
+    )]
     TooLong,
     /// What is not known here.
     #[error("the rendezvous refused the call for a reason that this version does not know")]

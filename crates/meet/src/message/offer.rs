@@ -20,16 +20,32 @@ pub enum Word {
     },
     /// The sender has given up on a direct way.
     Relay,
-    /// The first bytes of the way between the two, ahead of the relay, over which they come as well.
+    /// A piece of the way between the two: bytes.
     Bytes {
-        /// How many came before them.
-        at: u64,
+        /// Its number, from the way's beginning.
+        piece: u64,
+        /// So many pieces of the other side's have come.
+        has: u64,
         /// At most 4 KiB.
         bytes: Base64,
     },
+    /// The same: what the ends of the way say to each other.
+    Text {
+        /// Its number.
+        piece: u64,
+        /// So many pieces of the other side's have come.
+        has: u64,
+        /// As it goes over the relay.
+        text: String,
+    },
+    /// So many pieces of the way have come.
+    Has {
+        /// From the way's beginning.
+        pieces: u64,
+    },
 }
 
-/// Bytes that are no message of the machine's.
+/// Words of the way are no messages of the machine's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NotOfTheMachine;
 
@@ -68,7 +84,7 @@ impl TryFrom<Word> for Message {
                 Ok(Self::Offer(candidates.into_iter().take(MOST).map(Candidate::from).collect()))
             }
             Word::Relay => Ok(Self::Relay),
-            Word::Bytes { .. } => Err(NotOfTheMachine),
+            Word::Bytes { .. } | Word::Text { .. } | Word::Has { .. } => Err(NotOfTheMachine),
         }
     }
 }

@@ -19,7 +19,8 @@ fn reads<T: Serialize + for<'de> Deserialize<'de> + PartialEq + std::fmt::Debug>
 #[test]
 fn every_word_up_is_read_as_it_was_said() {
     let session = Hex([7; 16]);
-    reads(&Said::Call { call: 1, peer: id("b"), about: "edge".into(), within: 10 });
+    reads(&Said::Call { call: 1, peer: id("b"), about: "edge".into(), within: 10, hello: None });
+    reads(&Said::Call { call: 1, peer: id("b"), about: "edge".into(), within: 10, hello: Some(hello()) });
     reads(&Said::Tell { session, word: Word::Relay });
     reads(&Said::HangUp { session });
     reads(&Said::Report { to: None, report: Report::Ready });
@@ -40,6 +41,7 @@ fn every_word_down_is_read_as_it_was_told() {
     let seen = "[2001:db8::1]:5".parse().unwrap();
     reads(&Told::Welcome(Welcome { you: id("a"), job: "j".into(), leader: true, seen, life: 9, observe }));
     reads(&Told::Granted(granted()));
+    reads(&Told::Granted(Granted { call: None, hello: Some(hello()), ..granted() }));
     reads(&Told::Refused { call: 1, why: Refusal::Absent });
     reads(&Told::HungUp { session, why: HungUp::NoSuch });
     reads(&Told::Report { from: id("a"), report: Report::Available { output: "part-1".into() } });
@@ -57,7 +59,12 @@ fn granted() -> Granted {
         expires: 9,
         life: 1000,
         pass: Pass("p77".into()),
+        hello: None,
     }
+}
+
+fn hello() -> Base64 {
+    Base64((&b"hello"[..]).into())
 }
 
 #[test]

@@ -38,6 +38,11 @@ impl Bucket {
         admitted
     }
 
+    /// So much of what was let pass costs nothing after all.
+    fn give_back(&mut self, amount: u64, rate: Rate) {
+        self.paid = self.paid.and_then(|paid| paid.checked_sub(cost(amount, rate)));
+    }
+
     /// Whether all that has passed is paid for.
     pub(super) fn is_full(&self, now: Instant) -> bool {
         self.paid.is_none_or(|paid| paid <= now)
@@ -57,7 +62,7 @@ pub(super) struct Buckets<K> {
     all: HashMap<K, Bucket>,
 }
 
-impl<K: Eq + Hash + Copy> Buckets<K> {
+impl<K: Eq + Hash> Buckets<K> {
     /// `most`: how many are known at a time. When there are more, those who have been silent are forgotten, which costs
     /// nothing; when all are busy, nobody new is let in.
     pub(super) fn new(rate: Rate, most: usize) -> Self {
@@ -73,6 +78,13 @@ impl<K: Eq + Hash + Copy> Buckets<K> {
             }
         }
         self.all.entry(key).or_default().admit(amount, self.rate, now)
+    }
+
+    /// So much of this one's that passed costs nothing after all.
+    pub(super) fn give_back(&mut self, key: &K, amount: u64) {
+        if let Some(bucket) = self.all.get_mut(key) {
+            bucket.give_back(amount, self.rate);
+        }
     }
 }
 
@@ -97,6 +109,17 @@ mod tests {
         assert!(bucket.admit(5, RATE, now));
         assert!((0..100).all(|_| !bucket.admit(1, RATE, now)));
         assert!(bucket.admit(1, RATE, now + Duration::from_millis(100)));
+    }
+
+    #[test]
+    fn what_is_given_back_may_pass_again_and_no_more_than_that() {
+        let (mut all, now) = (Buckets::new(RATE, 2), Instant::now());
+        assert!(all.admit('a', 5, now) && !all.admit('a', 1, now));
+        all.give_back(&'a', 2);
+        assert!(all.admit('a', 2, now) && !all.admit('a', 1, now));
+        let later = now + Duration::from_secs(10);
+        all.give_back(&'a', 5);
+        assert!(all.admit('a', 5, later) && !all.admit('a', 1, later), "the burst is the most at once");
     }
 
     #[test]

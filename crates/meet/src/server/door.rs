@@ -1,14 +1,14 @@
 //! The door: takes connections, looks at tickets, and says what is behind which path.
 
 use std::io;
-use std::net::SocketAddr;
-use std::sync::Arc;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use nearpath_daemon::drain::Watch;
-use rustix::net::sockopt::{set_socket_keepalive, set_tcp_keepcnt, set_tcp_keepidle, set_tcp_keepintvl};
+use nearpath_types::SpiffeId;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
@@ -16,7 +16,7 @@ use tokio_tungstenite::accept_hdr_async_with_config;
 use tokio_tungstenite::tungstenite::handshake::server::ErrorResponse;
 use tokio_tungstenite::tungstenite::protocol::Role;
 
-use super::bucket::Buckets;
+use super::bucket::{Buckets, Rate};
 use super::desk::Moment;
 use super::hall::Hall;
 use super::ledger::Turned;
@@ -25,22 +25,47 @@ use super::settings::household;
 use super::{line, relay};
 use crate::message::{Observe, Observer};
 use crate::observe::Judge;
-use crate::ticket::{BadSeal, Crossing, Key, Ticket};
+use crate::ticket::{BadSeal, Crossing, Job, Key, Ticket};
 use crate::web::{self, Socket, Web};
 
-/// So many addresses are known at a time; see [`Buckets::new`].
+/// So many addresses, and so many workers, are known at a time; see [`Buckets::new`].
 const HOUSEHOLDS: usize = 65_536;
+const WORKERS: usize = 65_536;
 
-/// How long a connection may be silent before the kernel asks; between two of these questions, and how many stay without an
-/// answer before the connection is broken.
-const IDLE: Duration = Duration::from_secs(30);
-const ASKS: (Duration, u32) = (Duration::from_secs(10), 3);
+/// Who may connect now. A connection costs its address, which is all that is known of it. When it shows a ticket or a pass its
+/// worker pays instead, as long as it can: so strangers do not keep out the workers behind their address, nor workers each
+/// other, and none of them goes on for ever at nobody's cost.
+pub(super) struct Arrivals {
+    households: Buckets<IpAddr>,
+    workers: Buckets<(Job, SpiffeId)>,
+}
+
+impl Arrivals {
+    pub(super) fn new(rate: Rate) -> Mutex<Self> {
+        Mutex::new(Self { households: Buckets::new(rate, HOUSEHOLDS), workers: Buckets::new(rate, WORKERS) })
+    }
+
+    fn admit(&mut self, from: IpAddr, now: Instant) -> bool {
+        self.households.admit(household(from), 1, now)
+    }
+
+    fn prove(&mut self, from: IpAddr, guest: &Guest, now: Instant) {
+        let worker = match guest {
+            Guest::Line(ticket) => (ticket.job.clone(), ticket.you.clone()),
+            Guest::Relay(crossing) => (crossing.job.clone(), crossing.you.clone()),
+        };
+        if self.workers.admit(worker, 1, now) {
+            self.households.give_back(&household(from), 1);
+        }
+    }
+}
 
 /// See the module.
 pub(super) struct Door {
     pub(super) key: Key,
     pub(super) tls: Option<TlsAcceptor>,
     pub(super) relays: Arc<Exchange>,
+    pub(super) arrivals: Mutex<Arrivals>,
     pub(super) unproven: Arc<Semaphore>,
     pub(super) observers: Vec<Observer>,
     pub(super) judge: Arc<Judge>,
@@ -57,14 +82,13 @@ enum Guest {
 impl Door {
     /// Takes connections until the drain.
     pub(super) async fn accept(self: Arc<Self>, listener: TcpListener) {
-        let mut households = Buckets::new(self.hall.limits.arrivals, HOUSEHOLDS);
         loop {
             let accepted = tokio::select! {
                 accepted = listener.accept() => accepted,
                 () = self.drain.signaled() => return,
             };
             match accepted {
-                Ok((stream, from)) => self.consider(stream, from, &mut households),
+                Ok((stream, from)) => self.consider(stream, from),
                 Err(error) => {
                     tracing::warn!(%error, "the rendezvous cannot accept");
                     tokio::time::sleep(Duration::from_millis(100)).await; // out of file descriptors: do not spin
@@ -74,8 +98,8 @@ impl Door {
     }
 
     /// What can be refused before anything is read.
-    fn consider(self: &Arc<Self>, stream: TcpStream, from: SocketAddr, households: &mut Buckets<std::net::IpAddr>) {
-        if !households.admit(household(from.ip()), 1, Instant::now()) {
+    fn consider(self: &Arc<Self>, stream: TcpStream, from: SocketAddr) {
+        if !self.arrivals().admit(from.ip(), Instant::now()) {
             return self.hall.ledger.turn_away(Turned::Address);
         }
         let Ok(permit) = self.unproven.clone().try_acquire_owned() else {
@@ -83,7 +107,7 @@ impl Door {
         };
         let door = self.clone();
         tokio::spawn(async move {
-            match tokio::time::timeout(door.hall.limits.handshake, door.greet(stream)).await {
+            match tokio::time::timeout(door.hall.limits.handshake, door.greet(stream, from.ip())).await {
                 Ok(Ok((web, guest))) => {
                     drop(permit);
                     door.usher(web, guest, from);
@@ -94,14 +118,21 @@ impl Door {
         });
     }
 
-    async fn greet(&self, stream: TcpStream) -> Result<(Web, Guest), Turned> {
+    fn arrivals(&self) -> MutexGuard<'_, Arrivals> {
+        self.arrivals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn greet(&self, stream: TcpStream, from: IpAddr) -> Result<(Web, Guest), Turned> {
         let socket = self.secured(stream).await.map_err(|_| Turned::Handshake)?;
         let mut judged = Err(Turned::Handshake);
         #[expect(clippy::result_large_err, reason = "the library's own type")]
         let look = |request: &Request<()>, response: Response<()>| {
             judged = self.admit(request);
             match &judged {
-                Ok(_) => Ok(response),
+                Ok(guest) => {
+                    self.arrivals().prove(from, guest, Instant::now());
+                    Ok(response)
+                }
                 Err(why) => Err(refusal(*why)),
             }
         };
@@ -112,7 +143,7 @@ impl Door {
 
     async fn secured(&self, stream: TcpStream) -> io::Result<Socket> {
         stream.set_nodelay(true)?;
-        keep_alive(&stream)?;
+        web::keep_alive(&stream)?;
         Ok(match &self.tls {
             Some(tls) => Box::new(tls.accept(stream).await?),
             None => Box::new(stream),
@@ -159,14 +190,6 @@ impl Door {
         let (token, key) = self.judge.token(ticket.until, draw);
         Observe { token, key, servers: self.observers.clone() }
     }
-}
-
-/// The kernel asks whether the other machine is there, and NATs are reminded of the connection.
-fn keep_alive(stream: &TcpStream) -> io::Result<()> {
-    set_tcp_keepidle(stream, IDLE)?;
-    set_tcp_keepintvl(stream, ASKS.0)?;
-    set_tcp_keepcnt(stream, ASKS.1)?;
-    Ok(set_socket_keepalive(stream, true)?)
 }
 
 fn bearer(request: &Request<()>) -> Option<&str> {

@@ -54,6 +54,9 @@ pub(super) struct Ledger {
     /// Relays that are joined, and that wait for their other end.
     pub(super) joined: AtomicU64,
     pub(super) halves: AtomicU64,
+    /// Ends of relays that came; of these, those whose relay was joined already.
+    pub(super) opened: AtomicU64,
+    pub(super) rejoined: AtomicU64,
     /// Relays that were joined.
     pub(super) relays: AtomicU64,
     pub(super) relayed: AtomicU64,
@@ -94,6 +97,8 @@ impl Ledger {
                 "Datagrams and connections of observers that were not",
                 &self.dropped,
             ),
+            ("nearpath_relay_opened", "Ends of relays that came", &self.opened),
+            ("nearpath_relay_rejoined", "Of these, those that ended a relay which seemed to go on", &self.rejoined),
             ("nearpath_relay_joined", "Relays whose both ends came", &self.relays),
             ("nearpath_relay_bytes", "Bytes that relays passed on", &self.relayed),
             ("nearpath_rendezvous_slow", "Lines closed because they did not read", &self.slow),

@@ -55,6 +55,7 @@ pub fn start(settings: Settings, registry: &Registry) -> io::Result<Rendezvous> 
         key,
         tls: tls.map(|tls| acceptor(&tls)),
         relays: relay::Exchange::new(hall.clone()),
+        arrivals: door::Arrivals::new(limits.arrivals),
         unproven: Arc::new(Semaphore::new(limits.unproven)),
         observers: observers.clone(),
         judge,

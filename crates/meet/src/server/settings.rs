@@ -44,7 +44,8 @@ pub struct Limits {
     pub desk: desk::Limits,
     /// Messages of one line. Above it is read more slowly.
     pub said: Rate,
-    /// New connections from one address (IPv6: one /64). Above they are closed at once.
+    /// New connections from one address (IPv6: one /64) without a ticket, and those of one worker with one. Above they are
+    /// closed at once.
     pub arrivals: Rate,
     /// Questions to observers from one address. Above they are dropped.
     pub questions: Rate,

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 
 use futures_util::{Sink, Stream};
 
-use super::relay::Piece;
+use super::relay::{Piece, Relay};
 
 /// One direction.
 #[derive(Debug, Default)]
@@ -97,6 +97,8 @@ impl Sink<Piece> for Local {
         Poll::Ready(Ok(()))
     }
 }
+
+impl Relay for Local {}
 
 impl Drop for Local {
     fn drop(&mut self) {

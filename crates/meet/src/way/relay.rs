@@ -1,6 +1,8 @@
 //! What a way asks of the relay's connection.
 
 use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use futures_util::{Sink, Stream};
@@ -20,7 +22,10 @@ pub enum Piece {
 /// One side's connection to the relay, which passes pieces on in their order, or breaks. Its end without a word is an error.
 ///
 /// Both halves may be polled from the task that reads and the one that writes; a way gives them a waker for both. Once it
-/// needs the connection no more, it closes it, and reads on until the other end has closed it, too.
-pub trait Relay: Stream<Item = io::Result<Piece>> + Sink<Piece, Error = io::Error> + Send + Unpin {}
-
-impl<R: Stream<Item = io::Result<Piece>> + Sink<Piece, Error = io::Error> + Send + Unpin> Relay for R {}
+/// needs the connection no more, it closes it, and reads on until the other end has closed it, too. A close ends by itself.
+pub trait Relay: Stream<Item = io::Result<Piece>> + Sink<Piece, Error = io::Error> + Send + Unpin {
+    /// How many bytes the next piece may have, up to [`FRAME`]; ready when it may have any. Words may go whenever the sink is ready.
+    fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        Pin::new(self).poll_ready(cx).map_ok(|()| FRAME)
+    }
+}

@@ -15,7 +15,7 @@ use nearpath_wire::identity::authority::Authority;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::matrix::{meet, run_both};
-use nearpath_meetkit::scene::{Watching, introduce, introduce_as, machines, on_a_runtime};
+use nearpath_meetkit::scene::{Watching, introduce, introduce_as, machines, on_a_runtime, side_of};
 use nearpath_meetkit::side::{DEADLINE, settings};
 
 const BOTH: [Transport; 2] = [Transport::Tcp, Transport::Udp];
@@ -91,10 +91,10 @@ fn an_idle_way_over_udp_is_not_forgotten_by_nats() {
     let watching = Watching::begin(&pair.internet);
     thread::scope(|scope| {
         for (node, introduction) in machines(&pair).into_iter().zip(introduce(&watching.observers)) {
-            let leads = introduction.session.role == Role::Leader;
+            let (leads, side) = (introduction.session.role == Role::Leader, side_of(&introduction));
             let idle = async move {
                 let ports = Ports::bind(&[Transport::Udp]).unwrap();
-                let mut link = connect(ports, introduction, None, settings()).await.unwrap();
+                let mut link = connect(ports, introduction, side, None, settings()).await.unwrap();
                 ping(&mut link, leads).await;
                 tokio::time::sleep(Duration::from_secs(25)).await;
                 ping(&mut link, leads).await;

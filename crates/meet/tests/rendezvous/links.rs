@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use nearpath_meet::client::Meeting;
-use nearpath_meet::driver::{self, Ports, Verdict};
+use nearpath_meet::driver::{self, Ports, Relaying, Verdict};
 use nearpath_meet::link::Link;
 use nearpath_meet::server::Limits;
 use nearpath_meet::way::{Place, Places};
@@ -20,16 +20,16 @@ use nearpath_meetkit::house::{House, SOON, Worker, id};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-struct Job {
+pub(crate) struct Job {
     authority: Authority,
 }
 
 impl Job {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { authority: Authority::new("job", SystemTime::now(), HOUR).unwrap() }
     }
 
-    fn pair(&self, me: &SpiffeId, peer: &SpiffeId) -> Arc<Pair> {
+    pub(crate) fn pair(&self, me: &SpiffeId, peer: &SpiffeId) -> Arc<Pair> {
         let trust = Trust::new("job", &[self.authority.certificate().clone()]).unwrap();
         Arc::new(Pair::new(&self.credentials(me), &trust, peer.clone()).unwrap())
     }
@@ -40,26 +40,50 @@ impl Job {
         request.complete(id.clone(), name, issued)
     }
 
-    async fn connect(&self, worker: &Worker, me: &str, meeting: Meeting, transports: &[Transport]) -> Link {
+    pub(crate) async fn connect(
+        &self,
+        worker: &Worker,
+        me: &str,
+        meeting: Meeting,
+        transports: &[Transport],
+        relaying: Relaying,
+    ) -> std::io::Result<Link> {
         let pair = self.pair(&id(me), &meeting.granted.peer);
-        let settings = driver::Settings { loopback: true, ..driver::Settings::default() };
+        let settings = driver::Settings { loopback: true, relaying, ..driver::Settings::default() };
         let ports = Ports::bind(transports).unwrap();
-        worker.line.connect(meeting, pair, ports, settings).await.unwrap()
+        worker.line.connect(meeting, pair, ports, settings).await
     }
 
     async fn links(&self, house: &House, transports: &[Transport]) -> [Link; 2] {
-        let (a, mut b) = (house.worker("sort", "a").await, house.worker("sort", "b").await);
+        let workers = [house.worker("sort", "a").await, house.worker("sort", "b").await];
+        self.between(workers, transports, Relaying::default(), || ()).await.unwrap()
+    }
+
+    /// Links between two workers, `a` and `b`. `met`: once there is a session.
+    pub(crate) async fn between(
+        &self,
+        workers: [Worker; 2],
+        transports: &[Transport],
+        relaying: Relaying,
+        met: impl FnOnce(),
+    ) -> std::io::Result<[Link; 2]> {
+        let [a, mut b] = workers;
         let own = within(a.line.call(id("b"), "", SOON)).await.unwrap();
         let others = b.called().await;
-        let (first, second) = (self.connect(&a, "a", own, transports), self.connect(&b, "b", others, transports));
-        let links = within(async { tokio::join!(first, second) }).await;
-        tokio::spawn(async move { while a.line.welcome().await.is_some() && b.heard.recv().await.is_some() {} });
-        [links.0, links.1]
+        let first = self.connect(&a, "a", own, transports, relaying);
+        let second = self.connect(&b, "b", others, transports, relaying);
+        met();
+        let links = within(async { tokio::try_join!(first, second) }).await?;
+        // Their lines stay, and are heard.
+        for mut worker in [a, b] {
+            tokio::spawn(async move { while worker.heard.recv().await.is_some() {} });
+        }
+        Ok([links.0, links.1])
     }
 }
 
 /// So many bytes there and back.
-async fn echo(from: &mut Link, to: &mut Link, count: usize) {
+pub(crate) async fn echo(from: &mut Link, to: &mut Link, count: usize) {
     let bytes: Vec<u8> = (0..count).map(|at| (at % 251) as u8).collect();
     let (mut there, mut back) = (vec![0; count], vec![0; count]);
     within(async {
@@ -85,7 +109,7 @@ async fn echo(from: &mut Link, to: &mut Link, count: usize) {
 }
 
 /// Until both directions are direct; a way moves when it is used.
-async fn moved(a: &mut Link, b: &mut Link) {
+pub(crate) async fn moved(a: &mut Link, b: &mut Link) {
     let is_direct = |link: &Link| {
         let places = *link.known().places.borrow();
         places.out == Place::Direct && places.inward == Place::Direct

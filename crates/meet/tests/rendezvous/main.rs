@@ -2,10 +2,13 @@
 #![allow(clippy::unwrap_used)]
 
 mod drain;
+mod first;
 mod lines;
 mod links;
 mod observers;
+mod proxy;
 mod relays;
+mod returns;
 mod scale;
 mod strangers;
 mod tls;

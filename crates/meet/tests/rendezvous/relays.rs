@@ -19,7 +19,7 @@ async fn met(house: &House, job: &str) -> (Worker, Meeting, Worker, Meeting) {
     (a, own, b, others)
 }
 
-async fn joined(house: &House, job: &str) -> (RelayStream, RelayStream) {
+pub(crate) async fn joined(house: &House, job: &str) -> (RelayStream, RelayStream) {
     let (a, own, b, others) = met(house, job).await;
     let first = RelayStream::open(&a.settings, &own.granted.pass).await.unwrap();
     (first, RelayStream::open(&b.settings, &others.granted.pass).await.unwrap())

@@ -97,7 +97,7 @@ async fn crowd(count: usize) {
     let (full, here) = (process.memory(), begun.elapsed());
     let each = (full - empty) / count;
     for (at, web) in lines.iter_mut().enumerate().step_by(2) {
-        let said = Said::Call { call: 1, peer: id(&name(at + 1)), about: String::new(), within: 0 };
+        let said = Said::Call { call: 1, peer: id(&name(at + 1)), about: String::new(), within: 0, hello: None };
         web.send(Message::text(serde_json::to_string(&said).unwrap())).await.unwrap();
     }
     for web in &mut lines {

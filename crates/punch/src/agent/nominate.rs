@@ -183,12 +183,14 @@ impl Agent {
     }
 }
 
-/// How long a better pair is waited for. One of the same transport would have answered within a round trip, and half of one
-/// for its delays; one of the other transport has to connect first, perhaps after a SYN that came too early.
+/// How long a better pair is waited for. It would have answered within a round trip, and half of one for its delays; but
+/// beside UDP, TCP has to connect first, perhaps after a SYN that came too early.
 fn hope(pair: &Pair, best: &Pair, first: Instant) -> Instant {
     let rtt = best.rtt.unwrap_or_default();
     match pair.tried {
-        _ if pair.key.transport != best.key.transport => first + (rtt * 4).max(CONNECTING),
+        _ if pair.key.transport == Transport::Tcp && best.key.transport == Transport::Udp => {
+            first + (rtt * 4).max(CONNECTING)
+        }
         Some(tried) => tried + rtt * 3 / 2,
         None => first + rtt / 2,
     }

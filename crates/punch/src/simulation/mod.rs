@@ -12,5 +12,6 @@ mod matrix;
 mod near;
 mod network;
 mod router;
+mod soon;
 mod tcp;
 mod world;

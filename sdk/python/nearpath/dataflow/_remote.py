@@ -21,6 +21,8 @@ from .elsewhere import LONGEST
 LEADER = "leader"
 # Certificates and tickets of a start are good for so long; it is replaced before they end.
 WEEK = 7 * 24 * 3600.0
+# The job's own are good for longer than jobs run: they stay in this process, which has the key that makes them.
+YEAR = 365 * 24 * 3600.0
 # The rendezvous takes 200 messages a second from the leader; half of them say what has been said before.
 MESSAGES = 100
 # Who is told to end has so many seconds for it, then its place ends it.
@@ -36,7 +38,7 @@ class Rendezvous:
     trust: str | None = None  # certificates of authorities, as PEM; None: the system's
 
     def ticket(self, job: str, worker: str, leader: bool = False) -> dict[str, Any]:
-        ticket = _native.ticket(self.key, job, worker, leader, WEEK)
+        ticket = _native.ticket(self.key, job, worker, leader, YEAR if leader else WEEK)
         return {"place": self.place, "ticket": ticket, "trust": self.trust}
 
 
@@ -97,15 +99,20 @@ class Remotes(Crew):
         self.repeat = max(1.0, len(places) / MESSAGES)
         self.job = f"{code.name.lower().replace('_', '-')[:50]}-{secrets.token_hex(4)}"
         self._members: dict[str, Remote] = {}
-        self._authority = _native.Authority(self.job)
+        self._authority = _native.Authority(self.job, YEAR)
         way = rendezvous.ticket(self.job, LEADER, leader=True)
         self._line = _native.Line(way["place"], way["ticket"], way["trust"])
-        if not self._line.wait(patience):
+        try:
+            if not self._line.wait(patience):
+                raise ConnectionError(f"no rendezvous at {rendezvous.place} within {patience:g} s: start one (nearpath rendezvous)")
+        except BaseException:
             self.close()
-            raise ConnectionError(f"no rendezvous at {rendezvous.place} within {patience:g} s: start one (nearpath rendezvous)")
+            raise
 
     def hears(self) -> bool:
-        return self._line.wait(0.0)
+        with contextlib.suppress(ConnectionError):  # it is over: that is heard where one listens
+            return self._line.wait(0.0)
+        return False
 
     def start(self, plan: Plan) -> Remote:
         name, key = plan.part["name"], new_key()

@@ -94,16 +94,15 @@ impl Line {
         Ok(Self(Mutex::new(Some(Arc::new(line)))))
     }
 
-    /// Until it is there: whether it is.
+    /// Until it is there: whether it is. ConnectionError when it will not come any more.
     fn wait(&self, py: Python<'_>, seconds: f64) -> PyResult<bool> {
         let (line, until) = (self.open()?, Instant::now() + self::seconds(seconds)?);
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            if py.detach(|| line.wait(left.min(SLICE))) {
-                return Ok(true);
-            }
-            if left <= SLICE {
-                return Ok(false);
+            let here = py.detach(|| line.wait(left.min(SLICE)));
+            let here = here.map_err(|over| PyConnectionError::new_err(over.to_string()))?;
+            if here || left <= SLICE {
+                return Ok(here);
             }
             py.check_signals()?;
         }

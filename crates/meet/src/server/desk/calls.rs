@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::state::{Name, Timer, Waiting};
 use super::{Action, Chance, Desk, LineNo, Moment};
-use crate::message::{LONGEST_ABOUT, Refusal, Told};
+use crate::message::{LONGEST_ABOUT, LONGEST_HELLO, Refusal, Told};
 
 impl<C: Chance> Desk<C> {
     pub(super) fn call(&mut self, line: LineNo, name: &Arc<Name>, mut waiting: Waiting, now: Moment) {
@@ -28,8 +28,9 @@ impl<C: Chance> Desk<C> {
         let busy = worker.sessions.len() >= self.limits.sessions
             || worker.calls.len() >= self.limits.waiting
             || awaiting >= self.limits.awaiting;
+        let hello = call.hello.as_ref().map_or(0, |hello| hello.0.len());
         match () {
-            () if call.about.len() > LONGEST_ABOUT => Some(Refusal::TooLong),
+            () if call.about.len() > LONGEST_ABOUT || hello > LONGEST_HELLO => Some(Refusal::TooLong),
             () if *call.peer == *name => Some(Refusal::Oneself),
             () if busy => Some(Refusal::TooMany),
             () => None,

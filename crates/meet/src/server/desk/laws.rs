@@ -81,7 +81,8 @@ impl World {
             Step::Call { line, peer, within } => self.with_line(line, |world, line| {
                 world.calls += 1;
                 world.open.insert((line, world.calls));
-                let said = Said::Call { call: world.calls, peer: id(NAMES[peer]), about: String::new(), within };
+                let said =
+                    Said::Call { call: world.calls, peer: id(NAMES[peer]), about: String::new(), within, hello: None };
                 world.say(line, said);
             }),
             Step::Tell { line, session } => self.with_session(line, session, Self::tell),

@@ -165,8 +165,10 @@ impl<C: Chance> Desk<C> {
     pub fn say(&mut self, line: LineNo, said: Said, now: Moment) -> Vec<Action> {
         if let Some(name) = self.lines.get(&line).cloned() {
             match said {
-                Said::Call { call, peer, about, within } => {
-                    self.call(line, &name, Waiting::new(call, &name, peer, about, within), now);
+                Said::Call { call, peer, about, within, hello } => {
+                    let peer = Arc::new(Name { job: name.job.clone(), id: peer });
+                    let waiting = Waiting { call, caller: name.clone(), peer, about, hello, within, until: None };
+                    self.call(line, &name, waiting, now);
                 }
                 Said::Tell { session, word } => self.tell(line, &name, session, word),
                 Said::HangUp { session } => self.hang_up(&name, session),

@@ -28,7 +28,8 @@ impl<C: Chance> Desk<C> {
         let (mut id, mut secret) = ([0; 16], [0; 32]);
         self.chance.fill(&mut id);
         self.chance.fill(&mut secret);
-        let expires = self.end_of(&call, now);
+        let tickets = self.end_of(&call);
+        let expires = tickets.min(now.unix.saturating_add(self.limits.life.as_secs()));
         self.open(id, [call.caller.clone(), call.peer.clone()], now, expires);
         let told = Granted {
             call: None,
@@ -38,19 +39,20 @@ impl<C: Chance> Desk<C> {
             secret: Hex(secret),
             expires,
             life: u64::try_from(now.left(expires).as_millis()).unwrap_or(u64::MAX),
-            pass: self.pass(id, &call.peer, &call.caller, expires),
+            pass: self.pass(id, &call.peer, &call.caller, tickets),
+            hello: call.hello,
         };
-        let pass = self.pass(id, &call.caller, &call.peer, expires);
-        let own = Granted { call: Some(call.call), peer: call.peer.id.clone(), pass, ..told.clone() };
+        let pass = self.pass(id, &call.caller, &call.peer, tickets);
+        let own = Granted { call: Some(call.call), peer: call.peer.id.clone(), pass, hello: None, ..told.clone() };
         self.tell_worker(&call.caller, Told::Granted(own));
         self.tell_worker(&call.peer, Told::Granted(told));
     }
 
-    /// No session outlives one of its tickets.
-    fn end_of(&self, call: &Waiting, now: Moment) -> u64 {
+    /// Neither a session nor a pass outlives one of the tickets. A pass may outlive its session: a relay that breaks after hours is
+    /// opened anew with it.
+    fn end_of(&self, call: &Waiting) -> u64 {
         let ends = [&call.caller, &call.peer].map(|name| self.workers.get(name).and_then(|worker| worker.line));
-        let tickets = ends.iter().flatten().map(|present| present.until_unix);
-        tickets.fold(now.unix.saturating_add(self.limits.life.as_secs()), u64::min)
+        ends.iter().flatten().map(|present| present.until_unix).min().unwrap_or_default()
     }
 
     fn open(&mut self, id: [u8; 16], sides: [Arc<Name>; 2], now: Moment, expires: u64) {

@@ -7,7 +7,7 @@ use std::time::Instant;
 use nearpath_types::SpiffeId;
 
 use super::LineNo;
-use crate::message::Word;
+use crate::message::{Base64, Word};
 use crate::ticket::Job;
 
 /// A worker's name: who, in which job. The same identity in another job is another worker.
@@ -59,17 +59,11 @@ pub(super) struct Waiting {
     pub(super) caller: Arc<Name>,
     pub(super) peer: Arc<Name>,
     pub(super) about: String,
+    pub(super) hello: Option<Base64>,
     /// Milliseconds.
     pub(super) within: u32,
     /// Set when it begins to wait.
     pub(super) until: Option<Instant>,
-}
-
-impl Waiting {
-    pub(super) fn new(call: u32, caller: &Arc<Name>, peer: SpiffeId, about: String, within: u32) -> Self {
-        let peer = Arc::new(Name { job: caller.job.clone(), id: peer });
-        Self { call, caller: caller.clone(), peer, about, within, until: None }
-    }
 }
 
 /// A session that was granted.

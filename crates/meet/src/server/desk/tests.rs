@@ -1,7 +1,7 @@
 //! What the desk does, case by case.
 
 use super::*;
-use crate::message::{Granted, HungUp, Refusal, SessionText, Word};
+use crate::message::{Base64, Granted, HungUp, Refusal, SessionText, Word};
 use crate::ticket::{Crossing, Ticket};
 
 /// Numbers that differ: what is drawn is looked at nowhere.
@@ -47,7 +47,7 @@ impl Room {
     }
 
     fn call(&mut self, line: LineNo, peer: &str) -> Vec<Action> {
-        let said = Said::Call { call: 7, peer: id(peer), about: "edge".into(), within: 1000 };
+        let said = Said::Call { call: 7, peer: id(peer), about: "edge".into(), within: 1000, hello: Some(hello(200)) };
         self.desk.say(line, said, self.now)
     }
 
@@ -71,6 +71,10 @@ fn granted(actions: &[Action]) -> (Granted, Granted) {
     }
 }
 
+fn hello(length: usize) -> Base64 {
+    Base64(vec![7; length].into())
+}
+
 fn refused(line: LineNo, why: Refusal) -> Vec<Action> {
     vec![Action::Tell(line, Told::Refused { call: 7, why })]
 }
@@ -84,8 +88,9 @@ fn both_get_the_same_grant_and_a_pass_of_their_own() {
     assert_eq!((own.session, own.secret, own.expires), (others.session, others.secret, others.expires));
     assert_eq!((own.call, others.call, own.peer, others.peer), (Some(7), None, id("b"), id("a")));
     assert_eq!((own.expires, own.life, &*others.about), (1600, 600_000, "edge"));
+    assert_eq!((own.hello, others.hello), (None, Some(hello(200))), "it is for the called side");
     let pass = Crossing::open(&own.pass.0, &key(), 1000).unwrap();
-    assert_eq!((pass.you, pass.peer, pass.session, pass.until), (id("a"), id("b"), own.session, 1600));
+    assert_eq!((pass.you, pass.peer, pass.session, pass.until), (id("a"), id("b"), own.session, 5000));
     assert_eq!(Crossing::open(&others.pass.0, &key(), 1000).unwrap().you, id("b"));
 }
 
@@ -197,7 +202,9 @@ fn a_call_to_oneself_or_about_a_novel_is_refused() {
     let mut room = Room::new(Limits::default());
     room.arrive(1, "a");
     assert_eq!(room.call(1, "a"), refused(1, Refusal::Oneself));
-    let said = Said::Call { call: 7, peer: id("b"), about: "x".repeat(129), within: 0 };
+    let said = Said::Call { call: 7, peer: id("b"), about: "x".repeat(129), within: 0, hello: None };
+    assert_eq!(room.desk.say(1, said, room.now), refused(1, Refusal::TooLong));
+    let said = Said::Call { call: 7, peer: id("b"), about: String::new(), within: 0, hello: Some(hello(2049)) };
     assert_eq!(room.desk.say(1, said, room.now), refused(1, Refusal::TooLong));
 }
 

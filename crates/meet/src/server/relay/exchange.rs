@@ -27,6 +27,8 @@ pub(in crate::server) struct Exchange {
 #[derive(Default)]
 struct Inner {
     waiting: HashMap<[u8; 16], Half>,
+    /// What ends the relays that are joined.
+    joined: HashMap<[u8; 16], (u64, oneshot::Sender<()>)>,
     /// The buckets of jobs that have relays, or have had them and are not paid for yet: who joins anew has no second burst.
     jobs: HashMap<Job, Arc<Mutex<Bucket>>>,
     last: u64,
@@ -62,9 +64,15 @@ impl Exchange {
         }
     }
 
-    /// An end that comes a second time takes its own place: the older connection may be one whose end nobody has heard of.
+    /// An end that comes a second time takes its own place: the older connection may be one whose end nobody has heard of. If it
+    /// was joined, the other end has to come again, too.
     fn find(&self, mut web: Web, crossing: &Crossing) -> Found {
+        Ledger::count(&self.hall.ledger.opened);
         self.with(|inner| {
+            if let Some((_, displace)) = inner.joined.remove(&crossing.session.0) {
+                Ledger::count(&self.hall.ledger.rejoined);
+                let _ = displace.send(()); // it may have ended just now
+            }
             if let Some(half) = inner.waiting.remove(&crossing.session.0)
                 && half.you != crossing.you
             {
@@ -105,16 +113,24 @@ impl Exchange {
         drop(held);
         // The other end may have come at the very moment at which this one gave up.
         match other.or_else(|| hand.try_recv().ok()) {
-            Some(other) => self.join(web, other, first, crossing).await,
+            Some(other) => self.join(web, other, first, crossing, number).await,
             None => pump::farewell(web, CloseCode::Away, "the other end did not come").await,
         }
     }
 
-    async fn join(&self, web: Web, other: Web, first: Option<Message>, crossing: &Crossing) {
+    async fn join(&self, web: Web, other: Web, first: Option<Message>, crossing: &Crossing, number: u64) {
         let _held = self.hall.ledger.hold(|ledger| &ledger.joined);
         Ledger::count(&self.hall.ledger.relays);
         let meter = Meter::new(self.hall.clone(), self.bucket_of(&crossing.job), Instant::now());
-        pump::join(web, other, first, &meter).await;
+        let (displace, displaced) = oneshot::channel();
+        self.with(|inner| inner.joined.insert(crossing.session.0, (number, displace)));
+        let parting = pump::join(web, other, first, &meter, displaced).await;
+        self.with(|inner| {
+            if inner.joined.get(&crossing.session.0).is_some_and(|(joined, _)| *joined == number) {
+                inner.joined.remove(&crossing.session.0);
+            }
+        });
+        parting.part().await;
         drop(meter);
         let now = Instant::now();
         let needed = |bucket: &Arc<Mutex<Bucket>>| Arc::strong_count(bucket) > 1 || !lock(bucket).is_full(now);

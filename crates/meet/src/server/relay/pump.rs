@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt, StreamExt};
+use tokio::sync::oneshot;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
@@ -32,15 +33,19 @@ pub(super) struct Meter {
     last: AtomicU64,
 }
 
-/// Why a direction ended.
+/// Why a relay ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Why {
     /// Its sender has closed: nothing is missing.
     Closed,
     /// Its sender is gone without a word.
     Gone,
-    /// Its receiver is gone, or does not read for too long.
+    /// Its receiver is gone without a word.
+    Lost,
+    /// Its receiver does not read for too long.
     Deaf,
+    /// One of the ends has come anew.
+    Displaced,
     /// Nothing has gone over the relay for too long.
     Idle,
 }
@@ -71,29 +76,58 @@ impl Meter {
     }
 }
 
-/// Passes frames on, both ways, until one end closes or breaks. `first` came from `a` before `b` was here.
-pub(super) async fn join(a: Web, b: Web, first: Option<Message>, meter: &Meter) {
+/// Passes frames on, both ways, until one end closes or breaks, or has come anew. `first` came from `a` before `b` was here.
+pub(super) async fn join(
+    a: Web,
+    b: Web,
+    first: Option<Message>,
+    meter: &Meter,
+    displaced: oneshot::Receiver<()>,
+) -> Parting {
     let ((mut a_mouth, mut a_ear), (mut b_mouth, mut b_ear)) = (a.split(), b.split());
     let (why, from_a) = tokio::select! {
         why = pump(&mut a_ear, &mut b_mouth, first, meter) => (why, true),
         why = pump(&mut b_ear, &mut a_mouth, None, meter) => (why, false),
+        Ok(()) = displaced => (Why::Displaced, true),
     };
     tracing::debug!(?why, from_a, "a relay has ended");
-    let (speaker, listener) = if from_a { (a_mouth, b_mouth) } else { (b_mouth, a_mouth) };
-    let (mut speaker, mut listener) = (speaker, listener);
-    let all = async {
-        match why {
-            Why::Closed => say(&mut listener, CloseCode::Normal, "").await,
-            Why::Gone => say(&mut listener, CloseCode::Error, "the other end of the relay is gone").await,
-            Why::Deaf => say(&mut speaker, CloseCode::Error, "the other end of the relay does not read").await,
-            Why::Idle => {
-                say(&mut speaker, CloseCode::Away, "nothing went over the relay for too long").await;
-                say(&mut listener, CloseCode::Away, "nothing went over the relay for too long").await;
+    let ((speaker, speakers), (listener, listeners)) =
+        if from_a { ((a_mouth, a_ear), (b_mouth, b_ear)) } else { ((b_mouth, b_ear), (a_mouth, a_ear)) };
+    Parting { why, speaker, listener, ears: [speakers, listeners] }
+}
+
+/// A relay that has ended, and whose ends were not told.
+pub(super) struct Parting {
+    why: Why,
+    speaker: Mouth,
+    listener: Mouth,
+    ears: [Ear; 2],
+}
+
+impl Parting {
+    /// Tells them.
+    pub(super) async fn part(self) {
+        let Self { why, mut speaker, mut listener, ears: [mut one, mut other] } = self;
+        let all = async {
+            match why {
+                Why::Closed => say(&mut listener, CloseCode::Normal, "").await,
+                Why::Gone => say(&mut listener, CloseCode::Restart, "the other end of the relay is gone").await,
+                Why::Lost => say(&mut speaker, CloseCode::Restart, "the other end of the relay is gone").await,
+                Why::Deaf => say(&mut speaker, CloseCode::Policy, "the other end of the relay does not read").await,
+                Why::Displaced => both(&mut speaker, &mut listener, CloseCode::Restart, "an end has come anew").await,
+                Why::Idle => {
+                    let why = "nothing went over the relay for too long";
+                    both(&mut speaker, &mut listener, CloseCode::Policy, why).await;
+                }
             }
-        }
-        tokio::join!(hear_out(&mut a_ear), hear_out(&mut b_ear));
-    };
-    let _ = tokio::time::timeout(CLOSING, all).await; // whoever does not close by then is cut off
+            tokio::join!(hear_out(&mut one), hear_out(&mut other));
+        };
+        let _ = tokio::time::timeout(CLOSING, all).await; // whoever does not close by then is cut off
+    }
+}
+
+async fn both(one: &mut Mouth, other: &mut Mouth, code: CloseCode, why: &'static str) {
+    tokio::join!(say(one, code, why), say(other, code, why));
 }
 
 /// Tells an end that has no other why there is nothing for it.
@@ -153,6 +187,7 @@ async fn pass(to: &mut Mouth, message: Message, meter: &Meter) -> Result<(), Why
 async fn write(to: &mut Mouth, message: Message, meter: &Meter) -> Result<(), Why> {
     match tokio::time::timeout(meter.hall.limits.relay_idle, to.send(message)).await {
         Ok(Ok(())) => Ok(()),
-        Ok(Err(_)) | Err(_) => Err(Why::Deaf),
+        Ok(Err(_)) => Err(Why::Lost),
+        Err(_) => Err(Why::Deaf),
     }
 }

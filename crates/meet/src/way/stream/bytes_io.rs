@@ -12,22 +12,26 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::Way;
 use crate::way::halves::Source;
-use crate::way::relay::{FRAME, Piece};
+use crate::way::relay::Piece;
 
 impl Way {
-    fn poll_relay_write(&mut self, buf: &[u8]) -> Poll<io::Result<usize>> {
+    /// What is written at once is one piece, as far as there is room: each piece costs a message of the line, or a frame.
+    fn poll_relay_write(&mut self, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
         let waker = Waker::from(Arc::clone(&self.wakers));
         let cx = &mut Context::from_waker(&waker);
         let Some(relay) = self.relay.as_mut().filter(|_| !self.halves.has_ended()) else {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         };
-        ready!(relay.poll_ready_unpin(cx))?;
-        let piece = &buf[..buf.len().min(FRAME)];
-        relay.start_send_unpin(Piece::Bytes(Bytes::copy_from_slice(piece)))?;
-        self.halves.sent(piece.len());
-        self.relayed.out.fetch_add(piece.len() as u64, Ordering::Relaxed);
-        let _ = self.is_flushed(cx); // as a socket does; what does not go now goes with the next poll
-        Poll::Ready(Ok(piece.len()))
+        let room = ready!(relay.poll_room(cx))?;
+        let piece = gather(bufs, room);
+        let written = piece.len();
+        if written > 0 {
+            relay.start_send_unpin(Piece::Bytes(piece))?;
+            self.halves.sent(written);
+            self.relayed.out.fetch_add(written as u64, Ordering::Relaxed);
+            let _ = self.is_flushed(cx); // as a socket does; what does not go now goes with the next poll
+        }
+        Poll::Ready(Ok(written))
     }
 
     /// Drives for who writes: `true` when the direct connection is the place to write to, `None` when it is to be waited for.
@@ -52,6 +56,16 @@ impl Way {
         }
         Poll::Ready(self.mute.take().map_or(Ok(()), Err))
     }
+}
+
+/// The first bytes of these, at most so many.
+fn gather(bufs: &[IoSlice<'_>], most: usize) -> Bytes {
+    let all: usize = bufs.iter().map(|buf| buf.len()).sum();
+    let mut piece = Vec::with_capacity(all.min(most));
+    for buf in bufs {
+        piece.extend_from_slice(&buf[..buf.len().min(most - piece.len())]);
+    }
+    piece.into()
 }
 
 impl AsyncRead for Way {
@@ -80,7 +94,7 @@ impl AsyncWrite for Way {
         let way = self.get_mut();
         match (way.ready_to_write(cx)?, way.direct.as_mut()) {
             (Some(true), Some(direct)) => Pin::new(direct).poll_write(cx, buf),
-            (Some(false), _) => way.poll_relay_write(buf),
+            (Some(false), _) => way.poll_relay_write(&[IoSlice::new(buf)]),
             _ => Poll::Pending,
         }
     }
@@ -93,13 +107,13 @@ impl AsyncWrite for Way {
         let way = self.get_mut();
         match (way.ready_to_write(cx)?, way.direct.as_mut()) {
             (Some(true), Some(direct)) => Pin::new(direct).poll_write_vectored(cx, bufs),
-            (Some(false), _) => way.poll_relay_write(bufs.iter().find(|buf| !buf.is_empty()).map_or(&[], |buf| &**buf)),
+            (Some(false), _) => way.poll_relay_write(bufs),
             _ => Poll::Pending,
         }
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.settled && self.direct.as_ref().is_some_and(|direct| direct.is_write_vectored())
+        !self.settled || self.direct.as_ref().is_some_and(|direct| direct.is_write_vectored())
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

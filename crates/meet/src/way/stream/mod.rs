@@ -21,7 +21,7 @@ use super::relay::{Piece, Relay};
 use super::wakers::Wakers;
 use super::word::Word;
 
-/// The relay may take so long to pass on what is left in it, and close.
+/// The other end may take so long to close the relay, too.
 const CLOSING: Duration = Duration::from_secs(5);
 
 /// What still has to run.
@@ -130,6 +130,12 @@ impl Way {
         let arrivals = Some(arrivals);
         let (settled, relayed) = (false, Arc::default());
         Self { halves, relay, mute: None, direct: None, arrivals, word: None, unread, settled, wakers, places, relayed }
+    }
+
+    /// So many bytes were given to the relay before the way was there: it goes on behind them.
+    pub(crate) fn said(&mut self, bytes: usize) {
+        self.halves.sent(bytes);
+        self.relayed.out.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     /// What carries the bytes, now and later. It ends with the way.
@@ -299,11 +305,9 @@ fn run_later(later: Option<Later>) {
 
 fn leave_relay(mut relay: Box<dyn Relay>) -> Later {
     Box::pin(async move {
-        let closing = async {
-            let _ = relay.close().await; // what was said is on its way; an end is not asked for an answer
-            while let Some(Ok(_)) = relay.next().await {}
-        };
-        let _ = tokio::time::timeout(CLOSING, closing).await;
+        let _ = relay.close().await; // an end is not asked for an answer
+        let closed = async { while let Some(Ok(_)) = relay.next().await {} };
+        let _ = tokio::time::timeout(CLOSING, closed).await;
     })
 }
 
