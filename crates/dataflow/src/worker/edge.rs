@@ -15,7 +15,7 @@ use super::{Connector, End, Failure};
 
 /// Longest time for telling a peer why this end gives up, and for reading why the peer did.
 const FAREWELL: Duration = Duration::from_millis(500);
-/// Longest time for the end of a stream that is through.
+/// Longest wait of a consumer for the producer to end a stream that is through.
 const CLOSING: Duration = Duration::from_secs(10);
 
 /// Why an edge ended before its end.
@@ -58,7 +58,7 @@ pub(super) async fn produce<C: Connector>(shared: Arc<Shared>, connector: Arc<C>
         let both =
             async { tokio::try_join!(heard(send_all(&shared, at, &mut write)), hear_acks(&shared, at, &mut read)) };
         let done = unless_elsewhere(&shared, both).await;
-        leave(&*connector, FAREWELL, told(done, &mut write).await, read.unsplit(write)).await
+        leave(&*connector, told(done, &mut write).await, read.unsplit(write)).await
     };
     if let Some(failure) = produced.await.err().and_then(|trouble| trouble.of(&peer)) {
         shared.give_up(failure);
@@ -77,7 +77,11 @@ pub(super) async fn consume<C: Connector>(shared: Arc<Shared>, connector: Arc<C>
         let both =
             async { tokio::try_join!(heard(send_acks(&shared, at, &mut write)), hear_all(&shared, at, &mut read)) };
         let done = unless_elsewhere(&shared, both).await;
-        leave(&*connector, CLOSING, told(done, &mut write).await, read.unsplit(write)).await
+        let done = told(done, &mut write).await;
+        if done.is_ok() {
+            ended_by_producer(&mut read).await;
+        }
+        leave(&*connector, done, read.unsplit(write)).await
     };
     if let Some(failure) = consumed.await.err().and_then(|trouble| trouble.of(&peer)) {
         shared.give_up(failure);
@@ -102,16 +106,14 @@ async fn told(done: Result<((), ()), Trouble>, write: &mut (impl AsyncWrite + Un
     done.map(drop)
 }
 
-/// A stream that failed is not waited for longer than it takes to say why. Nor is one by its producer: the last acknowledgement has
-/// come, and who sent it may be gone already; the consumer's wait is that this one arrives.
-async fn leave<C: Connector>(
-    connector: &C,
-    wait: Duration,
-    done: Result<(), Trouble>,
-    stream: C::Stream,
-) -> Result<(), Trouble> {
-    let patience = if done.is_ok() { wait } else { FAREWELL };
-    let _ = timeout(patience, connector.close(stream)).await; // each side has what it needs, or says itself that it has not
+/// The producer ends the stream once it has the last acknowledgement. Until then that may be lost with this process.
+async fn ended_by_producer(read: &mut (impl AsyncRead + Unpin)) {
+    let _ = timeout(CLOSING, read.read(&mut [0])).await; // however it ends: this side has all
+}
+
+/// The peer is not waited for: it has what it needs, or says itself that it has not.
+async fn leave<C: Connector>(connector: &C, done: Result<(), Trouble>, stream: C::Stream) -> Result<(), Trouble> {
+    let _ = timeout(FAREWELL, connector.close(stream)).await;
     done
 }
 

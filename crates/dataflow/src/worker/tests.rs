@@ -12,7 +12,7 @@ use super::{Connector, End, Failure, Input, Orders, Output, Received, SpillTo, W
 
 /// Both ends of every edge, made in advance.
 #[derive(Clone, Default)]
-struct Pipes(Arc<Mutex<HashMap<(String, String), DuplexStream>>>);
+struct Pipes(Arc<Mutex<HashMap<(String, String), DuplexStream>>>, Arc<Mutex<Vec<String>>>);
 
 struct Pipe {
     me: String,
@@ -26,6 +26,12 @@ impl Connector for Pipe {
         let (from, to) = if end == End::Producer { (&*self.me, peer) } else { (peer, &*self.me) };
         let name = (format!("{from}>{to}"), self.me.clone());
         self.pipes.0.lock().unwrap().remove(&name).ok_or(io::ErrorKind::NotFound.into())
+    }
+
+    async fn close(&self, stream: DuplexStream) -> io::Result<()> {
+        self.pipes.1.lock().unwrap().push(self.me.clone());
+        drop(stream);
+        Ok(())
     }
 }
 
@@ -96,6 +102,23 @@ fn from_end_to_end_and_both_know_when_it_is_over() {
     a.finish().unwrap();
     assert_eq!(reader.join().unwrap(), sent);
     assert_eq!(a.stats().outputs[0].batches, 200);
+}
+
+/// A consumer's process may end with its last edge: until the producer has the last acknowledgement, it must not.
+#[test]
+fn a_consumer_goes_once_its_producer_has_ended_the_stream() {
+    for _ in 0..20 {
+        let pipes = Pipes::default();
+        pipes.edge("a", "b");
+        let (a, b) = (pipes.start(orders("a", &[], &["b"])), pipes.start(orders("b", &["a"], &[])));
+        let reader = thread::spawn(move || {
+            read_all(&b).unwrap();
+            b.finish().unwrap();
+        });
+        a.finish().unwrap();
+        reader.join().unwrap();
+        assert_eq!(*pipes.1.lock().unwrap(), ["a", "b"]);
+    }
 }
 
 /// A job asks how long a worker has waited while it waits.
