@@ -28,6 +28,8 @@ const TRANSPORTS: [Transport; 2] = [Transport::Tcp, Transport::Udp];
 /// A direct way is looked for half as long as a peer is waited for, between these bounds: one end may begin an attempt so much
 /// later than the other and still be found.
 const LOOKS: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(30));
+/// The search has this part of the time for a peer, alone, before the relay is opened: a third of a second of half a minute.
+const HEAD_START: f64 = 90.0;
 /// First probes of a pair; after the first dozen they go once a second.
 const TRIES: u32 = 24;
 /// Leave to look for a direct way is given back after so long, however it goes: who waits for who waits is not waited for.
@@ -124,6 +126,7 @@ impl Met {
         let mut settings = driver::Settings { loopback: self.shared.is_on_loopback(), ..driver::Settings::default() };
         (settings.agent.relay, settings.agent.tries) = (true, TRIES);
         settings.agent.patience = (self.patience / 2).clamp(LOOKS.0, LOOKS.1);
+        settings.relaying.head_start = self.patience.div_f64(HEAD_START);
         let link = self.shared.line()?.connect(meeting, pair, Ports::bind(&self.transports)?, settings).await;
         let link = link.map_err(explained)?;
         tokio::spawn(until_settled(link.known().clone(), settled));
