@@ -24,6 +24,7 @@ use rustls::ClientConfig;
 use tokio::sync::{mpsc, oneshot, watch};
 
 pub use dial::DialError;
+use dial::Reached;
 pub use meeting::Meeting;
 pub use place::{InvalidPlace, Place};
 pub use relay::RelayStream;
@@ -116,7 +117,7 @@ pub struct Line {
 struct Here {
     welcome: Welcome,
     /// What the line was connected to.
-    rendezvous: SocketAddr,
+    rendezvous: Reached,
 }
 
 /// What handles want of the task.
@@ -199,7 +200,7 @@ impl Here {
     }
 
     fn reached(&self, addr: SocketAddr) -> SocketAddr {
-        let ip = if addr.ip().is_unspecified() { self.rendezvous.ip() } else { addr.ip() };
+        let ip = if addr.ip().is_unspecified() { self.rendezvous.addr.ip() } else { addr.ip() };
         SocketAddr::new(ip, addr.port())
     }
 }

@@ -63,14 +63,25 @@ pub struct Settings {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Relaying {
     /// The direct way is waited for so long before: meanwhile the line carries a few bytes. A hopeless search is not waited for.
-    pub head_start: Duration,
+    /// `None`: ten round trips to the rendezvous, and between 0.3 s and 1 s.
+    pub head_start: Option<Duration>,
     /// A way is broken when its relay has been away for so long.
     pub patience: Duration,
 }
 
+/// Most direct ways are there within.
+const HEAD_START: (Duration, Duration) = (Duration::from_millis(300), Duration::from_secs(1));
+
+impl Relaying {
+    /// The head start, where a round trip to the rendezvous takes so long.
+    pub(crate) fn head_start(&self, round_trip: Duration) -> Duration {
+        self.head_start.unwrap_or_else(|| (round_trip * 10).clamp(HEAD_START.0, HEAD_START.1))
+    }
+}
+
 impl Default for Relaying {
     fn default() -> Self {
-        Self { head_start: Duration::from_millis(300), patience: Duration::from_secs(60) }
+        Self { head_start: None, patience: Duration::from_secs(60) }
     }
 }
 

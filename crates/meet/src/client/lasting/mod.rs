@@ -22,7 +22,6 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::backoff::Backoff;
 use super::pieces::{Pieces, Wrong};
-use crate::driver::Relaying;
 pub(super) use dial::{Cut, Dial, Dialling};
 use timers::{Timer, Timers};
 pub(super) use words::Words;
@@ -43,6 +42,15 @@ pub(super) enum Prospect {
     Hopeless,
 }
 
+/// How long things may take.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Times {
+    /// The direct way is waited for, before the relay is opened.
+    pub(super) head_start: Duration,
+    /// The relay may be away.
+    pub(super) patience: Duration,
+}
+
 /// See the module.
 pub(super) struct Lasting<D: Dial> {
     pieces: Pieces,
@@ -50,7 +58,7 @@ pub(super) struct Lasting<D: Dial> {
     prospects: Option<BoxStream<'static, Prospect>>,
     dial: D,
     relay: State<D::Relay>,
-    settings: Relaying,
+    patience: Duration,
     backoff: Backoff,
     timers: Timers,
     alarm: Pin<Box<Sleep>>,
@@ -83,16 +91,16 @@ enum End {
 }
 
 impl<D: Dial> Lasting<D> {
-    pub(super) fn new(dial: D, words: Words, prospects: BoxStream<'static, Prospect>, settings: Relaying) -> Self {
+    pub(super) fn new(dial: D, words: Words, prospects: BoxStream<'static, Prospect>, times: Times) -> Self {
         let (now, mut timers) = (Instant::now(), Timers::default());
-        timers.set(Timer::HeadStart, now + settings.head_start);
+        timers.set(Timer::HeadStart, now + times.head_start);
         Self {
             pieces: Pieces::new(),
             line: Some(words),
             prospects: Some(prospects),
             dial,
             relay: State::Unneeded,
-            settings,
+            patience: times.patience,
             backoff: Backoff::default(),
             timers,
             alarm: Box::pin(sleep_until(now)),
@@ -171,7 +179,7 @@ impl<D: Dial> Lasting<D> {
         self.timers.clear(Timer::HeadStart);
         if matches!(self.relay, State::Unneeded) && !self.is_done() {
             self.relay = State::Wanted;
-            self.timers.set(Timer::Away, Instant::now() + self.settings.patience);
+            self.timers.set(Timer::Away, Instant::now() + self.patience);
         }
     }
 
@@ -247,8 +255,7 @@ impl<D: Dial> Lasting<D> {
             Timer::Dial => (), // it is wanted
             Timer::Away => self.away(),
             Timer::Closing => {
-                let text =
-                    format!("the peer has taken nothing for {:?} of what is left for it", self.settings.patience);
+                let text = format!("the peer has taken nothing for {:?} of what is left for it", self.patience);
                 self.give_up(io::ErrorKind::TimedOut, text);
             }
         }
@@ -293,7 +300,7 @@ impl<D: Dial> Lasting<D> {
         } else {
             let now = Instant::now();
             self.timers.set(Timer::Dial, now + self.backoff.pause(fastrand::f64()));
-            self.timers.set_once(Timer::Away, || now + self.settings.patience);
+            self.timers.set_once(Timer::Away, || now + self.patience);
             self.last = Some(cut.error);
         }
     }
@@ -301,10 +308,7 @@ impl<D: Dial> Lasting<D> {
     fn away(&mut self) {
         let kind = self.last.as_ref().map_or(io::ErrorKind::TimedOut, io::Error::kind);
         let last = self.last.take().map_or_else(|| "the peer did not come to it".to_owned(), |last| last.to_string());
-        let text = format!(
-            "the way over the relay is gone, and did not come back within {:?}: {last}",
-            self.settings.patience
-        );
+        let text = format!("the way over the relay is gone, and did not come back within {:?}: {last}", self.patience);
         self.give_up(kind, text);
     }
 
