@@ -11,7 +11,7 @@ FUZZ_SECONDS ?= 60
 EXAMPLES ?= boutique retail certinfo resizer
 FUZZ_TARGETS = $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 
-.PHONY: help build demo up test test-nat test-python test-rendezvous test-go test-sdk test-shape sdk sdk-c sdk-python sdk-node loom asan lint fmt fuzz bench audit dist clean setup setup-cargo-tools
+.PHONY: help build demo up test test-nat test-jobs test-python test-rendezvous test-go test-sdk test-shape sdk sdk-c sdk-python sdk-node loom asan lint fmt fuzz bench audit dist clean setup setup-cargo-tools
 
 help: ## list what can be made
 	@sed -n 's/^\([a-zA-Z%-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -44,6 +44,12 @@ test: setup ## every test that is fast; fails when more are skipped than tests/s
 	NEARPATH_SKIP_LOG=$(SKIPS) $(MAKE) --no-print-directory test-python test-go test-sdk
 	@tools/skips $(SKIPS)
 
+test-jobs: setup ## whole jobs of Python's that take their time: whoever dies, here, elsewhere, on Lambda's stand-in, with an object store
+	@rm -f $(SKIPS)-jobs
+	$(CARGO) build --locked --workspace # as `make test` does: after it nothing is built
+	NEARPATH_SKIP_LOG=$(SKIPS)-jobs tools/sdk-test jobs $(abspath $(TARGET_DIR))/debug
+	@tools/skips $(SKIPS)-jobs -jobs
+
 test-nat: setup ## two workers behind NATs, every kind against every kind, and a hundred times where packets are lost; root
 	$(CARGO) test --locked -p nearpath-meet --test nat_matrix -- --include-ignored
 	$(CARGO) build --locked -p nearpath-job --examples # its workers
@@ -68,7 +74,7 @@ test-go: ## the Go SDK; without Go it says so
 	@if command -v go >/dev/null; then cd sdk/go && go vet ./... && CGO_ENABLED=0 go test ./... && cd ../.. && tools/sdk-shape go $(TARGET_DIR)/sdk/shape; \
 	else echo "the Go SDK is not tested: go is missing; install Go 1.26 or newer from https://go.dev/dl"; fi
 
-test-sdk: ## the SDKs for Python and Node, against what `make test` has built
+test-sdk: ## the SDKs for Python and Node, against what `make test` has built; whole jobs that take long: test-jobs
 	tools/sdk-test python $(abspath $(TARGET_DIR))/debug
 	tools/sdk-test node $(abspath $(TARGET_DIR))/debug
 

@@ -1,6 +1,5 @@
 //! Who a worker is to its peers, as text that goes with its orders.
 
-use std::io;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -8,7 +7,8 @@ use nearpath_meet::ticket::Job;
 use nearpath_types::SpiffeId;
 use nearpath_wire::identity::authority::{Authority, IssueError};
 use nearpath_wire::identity::{BadPem, Credentials, Request, RequestError, Trust, authority_of};
-use nearpath_wire::pair::{Pair, name_of};
+use nearpath_wire::pair::{Own, Pair, name_of};
+use nearpath_wire::quic::config::ConfigError;
 use serde::{Deserialize, Serialize};
 
 use crate::name::{self, BadName};
@@ -24,8 +24,8 @@ struct Text {
 /// A worker's identity, and whose word it takes for its peers'.
 #[derive(Debug, Clone)]
 pub struct Identity {
-    credentials: Credentials,
-    trust: Trust,
+    id: SpiffeId,
+    own: Own,
 }
 
 /// Why there is none.
@@ -38,6 +38,8 @@ pub enum IdentityError {
     Pem(#[from] BadPem),
     #[error("the job's authority cannot be trusted: {0}")]
     Authority(#[from] rustls::Error),
+    #[error("a worker's identity is of no use: {0}")]
+    Config(#[from] ConfigError),
     #[error(transparent)]
     Name(#[from] BadName),
     #[error(transparent)]
@@ -67,17 +69,18 @@ impl Identity {
         let Text { certificate, key, authority } = serde_json::from_str(text)?;
         let credentials = Credentials::from_pem(&certificate, &key)?;
         let trust = Trust::new(&credentials.id.trust_domain, &[authority_of(&authority)?])?;
-        Ok(Self { credentials, trust })
+        let own = Own::new(&credentials, trust)?;
+        Ok(Self { id: credentials.id, own })
     }
 
     /// Whose it is.
     pub fn id(&self) -> &SpiffeId {
-        &self.credentials.id
+        &self.id
     }
 
     /// For a connection to that peer.
-    pub(crate) fn pair(&self, peer: SpiffeId) -> io::Result<Arc<Pair>> {
-        Pair::new(&self.credentials, &self.trust, peer).map(Arc::new).map_err(io::Error::other)
+    pub(crate) fn pair(&self, peer: SpiffeId) -> Arc<Pair> {
+        Arc::new(self.own.with(peer))
     }
 }
 
@@ -92,7 +95,7 @@ mod tests {
         let text = issue(&authority, &job, "map.3", Duration::from_secs(60)).unwrap();
         let read = Identity::read(&text).unwrap();
         assert_eq!(*read.id(), name::identity(&job, "map.3").unwrap());
-        assert!(read.pair(name::identity(&job, "map.4").unwrap()).is_ok());
+        assert_eq!(*read.pair(name::identity(&job, "map.4").unwrap()).peer(), name::identity(&job, "map.4").unwrap());
         assert!(Identity::read("{}").unwrap_err().to_string().contains("`certificate`"));
         assert!(issue(&authority, &"other".parse().unwrap(), "map.3", Duration::from_secs(60)).is_err());
     }

@@ -117,7 +117,7 @@ impl Met {
     }
 
     async fn link(&self, meeting: Meeting) -> io::Result<Link> {
-        let pair = self.identity.pair(meeting.granted.peer.clone())?;
+        let pair = self.identity.pair(meeting.granted.peer.clone());
         let settled = self.leave_to_search().await;
         let mut settings = driver::Settings { loopback: self.shared.is_on_loopback(), ..driver::Settings::default() };
         (settings.agent.relay, settings.agent.tries) = (true, TRIES);

@@ -39,13 +39,19 @@ pub enum Stranger {
     },
 }
 
+/// What all connections of a worker to its peers have in common. Made once: reading keys takes longer than a message.
+#[derive(Debug, Clone)]
+pub struct Own {
+    trust: Trust,
+    client: Arc<ClientConfig>,
+    server: Arc<ServerConfig>,
+}
+
 /// Both ends of one worker's connections to one peer.
 #[derive(Debug, Clone)]
 pub struct Pair {
-    trust: Trust,
+    own: Own,
     peer: SpiffeId,
-    client: Arc<ClientConfig>,
-    server: Arc<ServerConfig>,
 }
 
 /// The name that the certificate of a worker bears beside its identity: 32 digits of SHA-256, below `worker.nearpath`.
@@ -57,12 +63,12 @@ pub fn name_of(id: &SpiffeId) -> String {
     name + ".worker.nearpath"
 }
 
-impl Pair {
-    /// For connections as `credentials` to `peer`.
+impl Own {
+    /// For connections as `credentials`, to peers for whom `trust` speaks.
     ///
     /// # Errors
     /// See [`ConfigError`].
-    pub fn new(credentials: &Credentials, trust: &Trust, peer: SpiffeId) -> Result<Self, ConfigError> {
+    pub fn new(credentials: &Credentials, trust: Trust) -> Result<Self, ConfigError> {
         let servers = WebPkiServerVerifier::builder_with_provider(trust.roots(), provider()).build()?;
         let mut client = ClientConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&TLS13])?
@@ -76,7 +82,22 @@ impl Pair {
             .with_single_cert(credentials.chain.clone(), credentials.private_key())?;
         (server.session_storage, server.send_tls13_tickets) = (Arc::new(NoServerSessionStorage {}), 0);
         (client.alpn_protocols, server.alpn_protocols) = (vec![ALPN.to_vec()], vec![ALPN.to_vec()]);
-        Ok(Self { trust: trust.clone(), peer, client: Arc::new(client), server: Arc::new(server) })
+        Ok(Self { trust, client: Arc::new(client), server: Arc::new(server) })
+    }
+
+    /// For connections to that one.
+    pub fn with(&self, peer: SpiffeId) -> Pair {
+        Pair { own: self.clone(), peer }
+    }
+}
+
+impl Pair {
+    /// For a worker that has one peer.
+    ///
+    /// # Errors
+    /// See [`ConfigError`].
+    pub fn new(credentials: &Credentials, trust: &Trust, peer: SpiffeId) -> Result<Self, ConfigError> {
+        Ok(Own::new(credentials, trust.clone())?.with(peer))
     }
 
     /// Who is meant.
@@ -96,12 +117,12 @@ impl Pair {
 
     /// For TLS, as the one who connects.
     pub fn client(&self) -> &Arc<ClientConfig> {
-        &self.client
+        &self.own.client
     }
 
     /// For TLS, as the one who accepts.
     pub fn server(&self) -> &Arc<ServerConfig> {
-        &self.server
+        &self.own.server
     }
 
     /// For QUIC, as the one who connects.
@@ -109,7 +130,7 @@ impl Pair {
     /// # Errors
     /// See [`ConfigError`].
     pub fn quic_client(&self) -> Result<quinn_proto::ClientConfig, ConfigError> {
-        Ok(quinn_proto::ClientConfig::new(Arc::new(QuicClientConfig::try_from(Arc::clone(&self.client))?)))
+        Ok(quinn_proto::ClientConfig::new(Arc::new(QuicClientConfig::try_from(Arc::clone(&self.own.client))?)))
     }
 
     /// For QUIC, as the one who accepts. `key`: of the tokens by which addresses are proven.
@@ -117,7 +138,7 @@ impl Pair {
     /// # Errors
     /// See [`ConfigError`].
     pub fn quic_server(&self, key: &TokenKey) -> Result<quinn_proto::ServerConfig, ConfigError> {
-        let tls = QuicServerConfig::try_from(Arc::clone(&self.server))?;
+        let tls = QuicServerConfig::try_from(Arc::clone(&self.own.server))?;
         Ok(quinn_proto::ServerConfig::new(Arc::new(tls), key.for_quic()))
     }
 
@@ -126,7 +147,7 @@ impl Pair {
     /// # Errors
     /// See [`Stranger`].
     pub fn check(&self, chain: &[CertificateDer<'_>], now: SystemTime) -> Result<Peer, Stranger> {
-        let met = self.trust.admit(chain, now)?;
+        let met = self.own.trust.admit(chain, now)?;
         if met.id == self.peer {
             return Ok(met);
         }

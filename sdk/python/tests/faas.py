@@ -1,4 +1,5 @@
-"""What OpenFaaS's gateway documents of one function, in front of that function's own server. It knows nothing of nearpath.
+"""Orders for workers in functions, and a stand-in for OpenFaaS's gateway: what that documents of one function, in front of the
+function's own server. It knows nothing of nearpath.
 
 GET  /system/info, /system/function/NAME    with the name and password admin, secret
 POST /function/NAME                         held, as it streams; cut after `upstream_timeout` seconds
@@ -14,7 +15,13 @@ import socket
 import threading
 import urllib.request
 
+HTTP = {"mode": "http", "upstream_url": "http://127.0.0.1:5000"}
 ADMIN = "Basic " + base64.b64encode(b"admin:secret").decode()
+
+
+def orders(do, module="jobs", file=None, **more):
+    code = {"module": module, "name": "job", "arguments": {"do": do, "file": file}}
+    return json.dumps({"version": 1, "job": "sort-1", "worker": "map.0", "code": code, **more}).encode()
 
 
 class Faas:

@@ -6,16 +6,15 @@ import json
 import os
 import pathlib
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-import unittest
 import urllib.request
 import zipfile
 
+from cases import Alarm
 from surroundings import DEADLINE, skip
 
 STANDIN = pathlib.Path(__file__).resolve().parents[2] / "standin" / "aws_lambda"
@@ -130,20 +129,19 @@ def until(what):
         time.sleep(0.01)
 
 
+def orders(**more):
+    return json.dumps({"version": 1, "job": "count-1", "worker": "map.0", **more}).encode()
+
+
 def state(pid):
     """A process's, as ps has it: T is stopped."""
     return pathlib.Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[0]
 
 
-def too_long(*_):
-    """Raises, so that what a test has started is ended."""
-    raise TimeoutError("the test takes too long")
-
-
-class OnLambda(unittest.TestCase):
+class OnLambda(Alarm):
     """Tests with a stand-in for all of them."""
 
-    arguments = ()
+    arguments, seconds = (), 2 * DEADLINE
 
     @classmethod
     def setUpClass(cls):
@@ -155,16 +153,10 @@ class OnLambda(unittest.TestCase):
         cls.addClassCleanup(lambda: (os.environ.clear(), os.environ.update(before)))
         os.environ.update(cls.lambdas.environment)
 
-    def setUp(self):
-        signal.signal(signal.SIGALRM, too_long)
-        signal.alarm(2 * DEADLINE)
-        self.addCleanup(signal.alarm, 0)
-
     def place(self, function, **said):
         from nearpath.dataflow import aws
 
         return self.enterContext(contextlib.closing(aws.Lambda(function, **said)))
 
     def end(self, started):
-        until(lambda: started.ended() is not None)
-        return started.ended()
+        return started.wait(DEADLINE)

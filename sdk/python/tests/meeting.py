@@ -1,12 +1,15 @@
-"""A real rendezvous, and a place whose starts a test may count and hit."""
+"""A real rendezvous, a place whose starts a test may count and hit, and tests of jobs with these."""
 
 import json
 import os
 import pathlib
 import signal
 import subprocess
+import tempfile
 
-from surroundings import skip
+import jobs_elsewhere as jobs
+from cases import OwnTemp
+from surroundings import DEADLINE, skip
 
 from nearpath import dataflow as flow
 
@@ -69,3 +72,40 @@ class Watched(flow.Processes):
 
     def left_over(self):
         return [worker for worker, started in self.starts if started.ended() is None]
+
+
+class Elsewhere(OwnTemp):
+    """Jobs whose workers are processes of their own that meet at a rendezvous."""
+
+    seconds = 2 * DEADLINE
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.keys = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
+        cls.rendezvous = Rendezvous(cls.keys)
+        cls.addClassCleanup(cls.rendezvous.stop)
+
+    def setUp(self):
+        super().setUp()
+        self.place = Watched()
+
+    def left_over(self):
+        """Processes, and folders of jobs and of workers."""
+        return self.place.left_over(), self.left()
+
+    def run_job(self, job, store=True, **how):
+        how = {"on": self.place, "rendezvous": self.rendezvous.url, "key": self.rendezvous.key, "patience": 20.0, **how}
+        if store:
+            how.setdefault("checkpoints", str(self.folder / "checkpoints"))
+        done = flow.run(job, **how)
+        self.assertEqual(self.place.left_over(), [])
+        return done
+
+    def summing(self, count, keys, hits=(), stage="map", pause=0.0005, store=True, **how):
+        """A job that goes on for a while, and is exact."""
+        arguments = {"count": count, "keys": keys, "folder": str(self.folder), "pause": pause, "hits": hits, "stage": stage}
+        job = self.run_job(jobs.summing, store, arguments=arguments, **{"every": 0.3, **how})
+        self.assertEqual(dict(job.results), jobs.sums(count, keys))
+        self.assertEqual(len(job.results), keys)
+        return job

@@ -2,9 +2,10 @@
 
 import unittest
 
-from nearpath.dataflow._decide import MOMENT, Again, Attempt, Raised, Through
+from nearpath.dataflow._decide import MOMENT, Again, Attempt, Raised, Seen, Through
 from nearpath.dataflow._renewals import Life, Renewals, margin
 from nearpath.dataflow._stragglers import Sample, Stragglers
+from nearpath.dataflow._told import TICK, Told
 from nearpath.dataflow._watch import Watch
 
 
@@ -56,6 +57,64 @@ class Verdicts(unittest.TestCase):
         one.hear("a", {"attempt": 2, "finished": True}, 0.0)
         one.hear("stranger", {"attempt": 1}, 0.0)
         self.assertIsNone(one.verdict(0.0))
+
+
+class Beginnings(unittest.TestCase):
+    """Workers elsewhere begin together."""
+
+    def held(self):
+        return Attempt(1, 0, ["c"], ["a", "b", "c"], 0.0, is_held=True)
+
+    def test_nobody_begins_before_all_have_been_heard(self):
+        two = self.held()
+        self.assertEqual(two.gather({"a"}), {"a": True, "b": False})
+        self.assertTrue(two.is_held)
+        self.assertEqual(two.gather({"a", "b"}), {"a": False, "b": False}, "now each is to say that it takes part")
+        self.assertFalse(two.is_held)
+        say(two, "b")
+        self.assertEqual(two.gather({"a", "b"}), {"a": False, "b": True})
+
+    def test_who_comes_later_holds_nobody(self):
+        two = self.held()
+        two.gather({"a", "b"})
+        two.seen["d"] = Seen("d")
+        self.assertEqual(two.gather({"a", "b"}), {"a": False, "b": False, "d": False})
+        self.assertFalse(two.is_held)
+
+    def test_nothing_is_expected_of_who_is_through(self):
+        two = self.held()
+        say(two, "a", finished=True)
+        self.assertEqual(two.gather({"a"}), {"b": False})
+
+
+class Words(unittest.TestCase):
+    """What is said to whom, and when."""
+
+    def test_what_is_new_is_said_once(self):
+        told = Told(repeat=None)
+        self.assertTrue(told.tells("a", {"cut": 1}, 0.0))
+        self.assertFalse(told.tells("a", {"cut": 1}, 1000.0))
+        self.assertTrue(told.tells("b", {"cut": 1}, 1000.0))
+        self.assertTrue(told.tells("a", {"cut": 2}, 1000.0))
+
+    def test_what_may_be_lost_is_said_again(self):
+        told = Told(repeat=2.0)
+        self.assertEqual([told.tells("a", {"cut": 1}, now) for now in (5.0, 6.9, 7.0, 8.9, 9.0)], [True, False, True, False, True])
+
+    def test_who_is_started_anew_has_heard_nothing(self):
+        told = Told(repeat=None)
+        told.tells("a", {"cut": 1}, 0.0)
+        told.forget("a"), told.forget("nobody")
+        self.assertTrue(told.tells("a", {"cut": 1}, 0.0))
+
+    def test_nobody_looks_where_nothing_can_have_changed(self):
+        once, again = Told(repeat=None), Told(repeat=2.0)
+        for told in (once, again):
+            self.assertTrue(told.may_be_new((1, 0), 10.0))
+            self.assertFalse(told.may_be_new((1, 0), 10.0 + TICK / 2))
+            self.assertTrue(told.may_be_new((1, 1), 10.0 + TICK / 2))
+        self.assertFalse(once.may_be_new((1, 1), 20.0))
+        self.assertTrue(again.may_be_new((1, 1), 20.0))
 
 
 class Checkpoints(unittest.TestCase):

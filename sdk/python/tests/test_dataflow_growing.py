@@ -1,31 +1,21 @@
-"""Workers that are started while the job runs: nothing is lost or counted twice, whoever asks, comes, goes or dies, and when."""
+"""Workers that are started while the job runs: nothing is lost or counted twice, whoever asks, comes or goes, and when. Whoever dies:
+slow_dataflow_growing.py."""
 
 import json
-import pathlib
-import random
 import signal
-import tempfile
-import threading
 import time
 import unittest
 
 import jobs_growing as jobs
+from cases import OwnTemp
 from jobs_elsewhere import sums
-from surroundings import DEADLINE
 
 from nearpath import dataflow as flow
 from nearpath.dataflow._decide import Attempt
 from nearpath.dataflow._growing import Growth
 
 
-class Growing(unittest.TestCase):
-    """A job that hangs is a failure."""
-
-    def setUp(self):
-        signal.alarm(DEADLINE)
-        self.addCleanup(signal.alarm, 0)
-        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
-
+class Growing(OwnTemp):
     def growing(self, count=4000, keys=10, every=0.1, retries=None, **how):
         """A job that is exact, whatever happens in it."""
         job = flow.run(jobs.growing(count, keys, str(self.folder), **how), every=every, retries=retries)
@@ -156,41 +146,6 @@ class Asking(Growing):
             flow.run(flow.stage(flow.Worker, most=2) >> flow.collect())
         with self.assertRaisesRegex(ValueError, "reads 5 streams, 4 is the limit"):
             flow.run(numbers >> flow.map(abs, most=5) >> flow.collect(), fan_in=4)
-
-
-class Deaths(Growing):
-    def test_whoever_dies_in_several_seeds(self):
-        for seed in range(6):
-            with self.subTest(seed=seed), tempfile.TemporaryDirectory() as folder:
-                signal.alarm(DEADLINE)
-                self.folder, draw = pathlib.Path(folder), random.Random(seed)
-                hits = [[draw.randrange(3000), signal.SIGKILL] for _ in range(3)]
-                asks = {draw.randrange(3000): draw.randrange(1, 4) for _ in range(3)}
-                stage, every = draw.choice(["feed", "work", "work", "reduce"]), draw.choice([0.03, 0.1, 0.3])
-                job = self.growing(3000, asks=asks, hits=hits, stage=stage, every=every, pause=0.0003, retries=5)
-                self.assertGreaterEqual(len(job.report.restarts), 1)
-                self.assertEqual(sum(self.given().values()) + 1, job.report.stages["work"].workers)
-
-    def test_killed_from_outside_while_it_grows(self):
-        """Whichever process, at any moment: of those that this one has started."""
-        draw, stop = random.Random(5), threading.Event()
-
-        def kill():
-            for _ in range(5):
-                if stop.wait(draw.uniform(0.1, 0.4)):
-                    return
-                children = pathlib.Path("/proc/self/task").glob("*/children")
-                pids = [int(pid) for file in children for pid in file.read_text().split()]
-                if pids:
-                    jobs.os.kill(draw.choice(pids), signal.SIGKILL)
-
-        killer = threading.Thread(target=kill)
-        killer.start()
-        try:
-            self.growing(6000, asks={number: 1 for number in range(0, 5000, 1000)}, every=0.05, pause=0.0004, retries=9)
-        finally:
-            stop.set()
-            killer.join()
 
     def test_who_was_started_behind_the_checkpoint_is_asked_for_again(self):
         """And who was started before it is not: what was yielded by then is made once more, and the calls on the way get their answers."""

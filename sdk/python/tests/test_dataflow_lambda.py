@@ -1,22 +1,13 @@
-"""Workers on Lambda: the place, the handler and the package, on a stand-in with AWS's own clients on both sides."""
+"""Workers on Lambda: the place, on a stand-in with AWS's own clients on both sides."""
 
-import base64
-import io
-import json
 import os
-import pathlib
 import signal
 import socket
-import subprocess
-import sys
-import tempfile
-import textwrap
 import threading
 import unittest
-import zipfile
-from unittest import mock
 
-from lambdas import Door, OnLambda, need, state, until, zipped
+from lambdas import Door, OnLambda, orders, until, zipped
+
 
 FUNCTIONS = """
 import os, socket, sys
@@ -40,20 +31,6 @@ def held(event, context):
 def other(event, context):
     return "hello"
 """
-
-# The real handler, with a worker that does what its orders say.
-SCRIPTED = """
-import sys
-from nearpath.dataflow.aws import _handler, handler
-
-def scripted(event, context):
-    _handler._command = lambda end: [sys.executable, "-c", event["script"]]
-    return handler(event, context)
-"""
-
-
-def orders(**more):
-    return json.dumps({"version": 1, "job": "count-1", "worker": "map.0", **more}).encode()
 
 
 class ThePlace(OnLambda):
@@ -199,227 +176,6 @@ class ThePlaceWithoutLeave(OnLambda):
         place = self.place("well", limit=30)
         self.assertEqual((place.limit, place.memory), (30, None))
         self.assertEqual(self.end(place.start("map.0", orders())), "")
-
-
-class TheHandler(OnLambda):
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        from nearpath.dataflow.aws import _package
-
-        code = cls.folder / "functions.py"
-        code.write_text(SCRIPTED)
-        cls.zip = _package.make(cls.folder / "handler.zip", [code], _package.Target()).path
-
-    def function(self, **said):
-        name = self.id().rpartition(".")[2]
-        self.lambdas.create(name, self.zip, "functions.scripted", **said)
-        return name
-
-    def ask(self, name, script):
-        """How it ended, and what it printed."""
-        client = self.lambdas.client()
-        answer = client.invoke(FunctionName=name, Payload=orders(script=textwrap.dedent(script)), LogType="Tail")
-        told = json.loads(answer["Payload"].read())
-        client.close()
-        lines = base64.b64decode(answer["LogResult"]).decode().splitlines()
-        self.assertNotIn("FunctionError", answer, told)
-        return told["ended"], lines[1:-2]
-
-    def test_exit_codes_say_how_it_ended(self):
-        name = self.function()
-        for script, ended in (
-            ("", ""),
-            ("raise SystemExit(1)", "it failed"),
-            ("raise SystemExit(3)", "it lost its job, or a worker that it streams with"),
-            ("raise SystemExit(9)", "it ended with exit code 9"),
-            ("import os; os.kill(os.getpid(), 9)", "it died of SIGKILL: 128 MB of memory may not be enough"),
-        ):
-            self.assertEqual(self.ask(name, script)[0], ended)
-        self.assertEqual(len(self.lambdas.environments(name)), 1)
-
-    def test_the_worker_has_its_orders_a_folder_and_the_code(self):
-        ended, printed = self.ask(
-            self.function(),
-            """
-            import json, os, sys, tempfile
-            orders = json.load(sys.stdin)
-            import functions, nearpath.dataflow
-            open("own", "w").close()
-            print(orders["worker"], os.getcwd() == tempfile.gettempdir() == os.environ["HOME"], os.path.dirname(functions.__file__))
-            try:
-                open("/var/task/x", "w")
-            except OSError as error:
-                print(error.strerror)
-            """,
-        )
-        self.assertEqual((ended, printed), ("", ["map.0 True /var/task", "Read-only file system"]))
-
-    def test_nothing_stays_for_the_next_worker(self):
-        name = self.function()
-        left = """
-            import os, subprocess, sys
-            os.makedirs("/tmp/left/below")
-            open("/tmp/left/below/file", "w").close()
-            open("/tmp/file", "w").close()
-            os.symlink("/var/task", "/tmp/link")
-            told, tell = os.pipe()
-            if os.fork() == 0:
-                os.setsid()
-                if os.fork() == 0:
-                    os.write(tell, b"there")
-                    os.execvp("sleep", ["sleep", "1000"])
-                os._exit(0)
-            os.read(told, 5)
-            """
-        look = "import os; print(os.listdir('/tmp') == [os.path.basename(os.getcwd())], sorted(filter(str.isdecimal, os.listdir('/proc')), key=int)[:-1])"
-        _, before = self.ask(name, look)
-        self.assertEqual(self.ask(name, left), ("", []))
-        _, after = self.ask(name, look)
-        self.assertEqual((before, len(self.lambdas.environments(name))), (after, 1))
-        self.assertRegex(before[0], "^True")
-
-    def test_a_worker_whose_time_is_up_leaves_the_environment_whole(self):
-        name = self.function(timeout=3)
-        ended, printed = self.ask(name, "import time; print('at work', flush=True); time.sleep(1000)")
-        self.assertEqual((ended, printed), ("it was still at work when the function's time was up", ["at work"]))
-        self.assertEqual(self.ask(name, "print('again')"), ("", ["again"]))
-        self.assertEqual([one["invocations"] for one in self.lambdas.environments(name)], [2])
-
-    def test_between_two_workers_the_environment_is_frozen(self):
-        name = self.function()
-        self.ask(name, "")
-        (environment,) = self.lambdas.environments(name)
-        until(lambda: state(environment["pid"]) == "T")
-        self.assertEqual(self.ask(name, "print('awake')"), ("", ["awake"]))
-
-    def test_other_code_is_taken_by_new_environments(self):
-        name = self.function()
-        self.ask(name, "")
-        client = self.lambdas.client()
-        self.addCleanup(client.close)
-        client.update_function_code(
-            FunctionName=name, ZipFile=zipped(self.folder, functions="def scripted(event, context):\n    return 7\n").read_bytes()
-        )
-        self.assertEqual(client.invoke(FunctionName=name, Payload=orders())["Payload"].read(), b"7")
-        self.assertEqual([one["invocations"] for one in self.lambdas.environments(name)], [1])
-
-    def test_what_are_no_orders_is_refused(self):
-        client = self.lambdas.client()
-        self.addCleanup(client.close)
-        answer = client.invoke(FunctionName=self.function(), Payload=b'{"script": ""}')
-        self.assertIn("no orders for a worker", json.loads(answer["Payload"].read())["errorMessage"])
-
-
-class ThePackage(unittest.TestCase):
-    def setUp(self):
-        need()
-        from nearpath.dataflow.aws import _package
-
-        self.package = _package
-        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
-        self.code = self.folder / "words.py"
-        self.code.write_text(
-            "from nearpath import dataflow as flow\n\ndef job():\n    return flow.source(lambda n, of: 'a b a'.split()) >> flow.collect()\n"
-        )
-
-    def make(self, name="out.zip", code=None, **said):
-        target = said.pop("target", self.package.Target())
-        return self.package.make(self.folder / name, code or [self.code], target, **said)
-
-    def test_the_same_input_makes_the_same_bytes(self):
-        first = self.make("a.zip").path.read_bytes()
-        os.utime(self.code, (0, 0))
-        self.code.chmod(0o600)
-        self.assertEqual(self.make("b.zip").path.read_bytes(), first)
-
-    def test_it_runs_with_nothing_else_installed(self):
-        with zipfile.ZipFile(self.make().path) as archive:
-            archive.extractall(self.folder / "task")
-        program = "import words; from nearpath import dataflow as flow; print(flow.run(words.job()).results)"
-        python = [os.path.realpath(sys._base_executable), "-S", "-B", "-c", program]
-        done = subprocess.run(python, env={"PYTHONPATH": str(self.folder / "task")}, capture_output=True, text=True)
-        self.assertEqual((done.stdout, done.stderr), ("['a', 'b', 'a']\n", ""))
-
-    def test_a_function_is_made_as_the_program_says(self):
-        program = [
-            sys.executable,
-            "-m",
-            "nearpath.dataflow.aws",
-            "package",
-            "--code",
-            str(self.code),
-            "--out",
-            str(self.folder / "words.zip"),
-        ]
-        done = subprocess.run(program, capture_output=True, text=True, check=True)
-        self.assertIn("aws lambda create-function --function-name words --runtime python3.13", done.stdout)
-        self.assertIn("--handler nearpath.dataflow.aws.handler --timeout 900", done.stdout)
-        self.assertIn(f"fileb://{self.folder / 'words.zip'}", done.stdout)
-        with mock.patch.object(self.package, "DIRECT", 1000):
-            from nearpath.dataflow.aws import __main__ as main
-
-            advice = main.advice(self.make(), self.package.Target())
-        self.assertIn("--code S3Bucket=BUCKET,S3Key=out.zip", advice)
-        self.assertIn("--s3-bucket BUCKET --s3-key out.zip", advice)
-
-    def test_requirements_are_in_it(self):
-        self.wheel("tiny", {"tiny.py": "x = 1\n"})
-        names = set(zipfile.ZipFile(self.make(requirements=self.asking("tiny")).path).namelist())
-        self.assertLessEqual({"tiny.py", "tiny-1.0.dist-info/METADATA", "words.py", "nearpath/__init__.py"}, names)
-        self.assertNotIn("tiny-1.0.dist-info/RECORD", names)
-
-    def test_what_lambda_would_not_take_is_refused(self):
-        self.wheel("nearpath", {"nearpath/__init__.py": ""})
-        for said, why in (
-            ({"code": [self.folder / "nothing.py"]}, "there is no .*nothing.py"),
-            ({"code": [self.code, self.code]}, "two things are called words.py"),
-            (
-                {"target": self.package.Target(architecture="arm64" if os.uname().machine == "x86_64" else "x86_64")},
-                "_nearpath.abi3.so is for",
-            ),
-            ({"requirements": self.asking("nobody")}, "pip finds no wheels for .*nobody"),
-            ({"requirements": self.asking("nearpath")}, "every package has: leave it out"),
-        ):
-            with self.assertRaisesRegex(self.package.PackageError, f"(?s){why}"):
-                self.make(**said)
-        with mock.patch.object(self.package, "UNZIPPED", 1000), self.assertRaisesRegex(
-            self.package.PackageError, r"Lambda takes 0: the largest are nearpath"
-        ):
-            self.make()
-        with mock.patch.dict(self.package.GLIBC, {"3.13": (2, 1)}), self.assertRaisesRegex(
-            self.package.PackageError, r"_nearpath.abi3.so needs glibc 2\.\d+, and this runtime has 2\.1"
-        ):
-            self.make()
-
-    def test_what_native_code_needs(self):
-        from nearpath.dataflow.aws import _elf
-
-        with open(sys.executable, "rb") as python:
-            native = _elf.read(python)
-        newest = tuple(map(int, os.confstr("CS_GNU_LIBC_VERSION").split()[1].split(".")))
-        self.assertEqual(native.machine, {"x86_64": "x86_64", "aarch64": "arm64"}[os.uname().machine])
-        self.assertTrue((2, 0) < native.glibc <= newest, native)
-        self.assertIsNone(_elf.read(io.BytesIO(b"#!/bin/sh")))
-        self.assertEqual(
-            _elf.wrong("x.so", _elf.Native("arm64", (2, 17), True), "arm64", (2, 34)), "x.so is for musl, and Lambda has glibc"
-        )
-
-    def wheel(self, name, files):
-        about = {f"{name}-1.0.dist-info/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n"}
-        about[f"{name}-1.0.dist-info/WHEEL"] = "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        files = {**files, **about}
-        with zipfile.ZipFile(self.folder / f"{name}-1.0-py3-none-any.whl", "w") as archive:
-            for path, text in files.items():
-                archive.writestr(path, text)
-            archive.writestr(
-                f"{name}-1.0.dist-info/RECORD", "".join(f"{path},,\n" for path in [*files, f"{name}-1.0.dist-info/RECORD"])
-            )
-
-    def asking(self, name):
-        path = self.folder / f"{name}.txt"
-        path.write_text(f"--no-index\n--find-links {self.folder}\n{name}\n")
-        return path
 
 
 class Decisions(unittest.TestCase):

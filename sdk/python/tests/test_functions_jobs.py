@@ -1,4 +1,4 @@
-"""Whole jobs whose workers are functions of a real `nearpath up`, behind a real rendezvous."""
+"""Whole jobs whose workers are functions of a real `nearpath up`, behind a real rendezvous. Those that take longer: slow_functions_jobs.py."""
 
 import os
 import pathlib
@@ -8,6 +8,7 @@ import tempfile
 import threading
 import unittest
 
+from cases import Alarm
 from meeting import Rendezvous
 from surroundings import DEADLINE
 from up import Up
@@ -21,8 +22,8 @@ import sums  # noqa: E402
 COMMAND = "python3 -m nearpath.dataflow serve sums"
 
 
-class Jobs(unittest.TestCase):
-    options = ()
+class Jobs(Alarm):
+    options, seconds = (), 2 * DEADLINE
 
     @classmethod
     def setUpClass(cls):
@@ -45,10 +46,6 @@ class Jobs(unittest.TestCase):
                 "nearpath.io/egress": f"host.nearpath.internal:{port} max=1000 warm=0",
             },
         )
-
-    def setUp(self):
-        signal.alarm(2 * DEADLINE)
-        self.addCleanup(signal.alarm, 0)
 
     def run_job(self, place=None, arguments=None, **how):
         place = place or self.place()
@@ -125,38 +122,6 @@ class Sandboxed(Jobs):
     def test_fewer_instances_than_the_job_needs(self):
         with self.assertRaisesRegex(flow.JobFailed, "no room for it in 1 s and .* tries; the last: (429|503)"):
             self.run_job(self.place(patience=1), {"workers": 6, "gate": self.gate()}, retries=0)
-
-
-class Unsandboxed(Jobs):
-    """Functions as processes of this machine: they share a folder for checkpoints."""
-
-    options = ("--no-sandbox",)
-
-    def test_it_goes_on_from_a_checkpoint(self):
-        checkpoints = self.folder / "checkpoints"
-        is_there = lambda: list(checkpoints.rglob("complete"))
-        slow = self.gate()
-        until_killed = {"pause": 0.01, "slow": slow}
-        job = self.run_and_kill(is_there, lambda: os.unlink(slow), arguments=until_killed, checkpoints=str(checkpoints), every=0.2)
-        self.assertEqual(dict(job.results), sums.expected())
-        self.assertEqual(len(job.results), 50)
-        self.assertGreaterEqual(len(job.report.restarts), 1)
-        self.assertGreaterEqual(job.report.checkpoints, 1)
-        self.assertLess(job.report.stages["numbers"].items, 4000)  # those before the checkpoint are left out
-
-    def test_it_takes_longer_than_a_request_may(self):
-        """nearpath ends requests after eighteen seconds, and would find nobody to end."""
-        self.up.deploy("brief", self.up.handler(), "python3 -m nearpath.dataflow", annotations={"nearpath.io/total-timeout": "18s"})
-        place = flow.Functions(self.up.url, "brief", auth=("admin", self.up.password))
-        self.assertEqual(place.limit, 18)
-        arguments = {"count": 16_000, "pause": 0.001, "workers": 2}
-        job = self.run_job(place, arguments, checkpoints=str(self.folder / "turns"), every=1.0)
-        self.assertEqual(dict(job.results), sums.expected(16_000))
-        self.assertEqual(job.report.restarts, [])
-        self.assertGreaterEqual(len(job.report.turn_overs), 1)
-
-
-del Jobs  # it has no tests of its own
 
 
 if __name__ == "__main__":

@@ -5,13 +5,13 @@ import json
 import os
 import pathlib
 import resource
-import signal
 import sys
 import tempfile
 import threading
 import unittest
 import unittest.mock
 
+from cases import Alarm
 from s3_server import BesideAnObjectStore, Between
 from surroundings import DEADLINE, in_a_child
 
@@ -21,10 +21,9 @@ from nearpath.dataflow._store import below, store
 LARGE = (b"0123456789abcdef" * 65536) * 20 + b"a rest"
 
 
-class Alarm(unittest.TestCase):
+class Marked(Alarm):
     def setUp(self):
-        signal.alarm(DEADLINE)
-        self.addCleanup(signal.alarm, 0)
+        super().setUp()
         # Marks that are known, so that files are, too.
         self.marks = (f"mark{number}" for number in range(1000))
         for module in (_store, _s3):
@@ -157,7 +156,7 @@ class Promises:
         self.assertEqual(self.files(), [])
 
 
-class InAFolder(Promises, Alarm):
+class InAFolder(Promises, Marked):
     def setUp(self):
         super().setUp()
         self.place = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory())) / "checkpoints"
@@ -175,7 +174,7 @@ class InAFolder(Promises, Alarm):
         (self.place / name).write_bytes(content)
 
 
-class InAnObjectStore(Promises, BesideAnObjectStore, Alarm):
+class InAnObjectStore(Promises, BesideAnObjectStore, Marked):
     def open(self):
         return _s3.ObjectStore(self.url())
 
@@ -214,7 +213,7 @@ class InAnObjectStore(Promises, BesideAnObjectStore, Alarm):
         self.assertEqual(self.files(), ["notes/complete"])
 
 
-class Faults(BesideAnObjectStore, Alarm):
+class Faults(BesideAnObjectStore, Marked):
     """Somebody between lets requests fail."""
 
     def setUp(self):
@@ -223,6 +222,8 @@ class Faults(BesideAnObjectStore, Alarm):
         self.addCleanup(self.between.close)
         self.enterContext(unittest.mock.patch.dict(os.environ, AWS_MAX_ATTEMPTS="3"))
         self.enterContext(unittest.mock.patch.object(_s3, "PATIENCE", 0.0))
+        self.enterContext(unittest.mock.patch.object(_s3, "PAUSE", 0.0))
+        self.enterContext(unittest.mock.patch("botocore.endpoint.time"))  # it sleeps longer before each try
         self.kept = _s3.ObjectStore(self.url(self.between.endpoint))
 
     def round(self, number, state=b"state"):
@@ -326,7 +327,7 @@ class Faults(BesideAnObjectStore, Alarm):
                 work()
 
 
-class Killed(BesideAnObjectStore, Alarm):
+class Killed(BesideAnObjectStore, Marked):
     """The server dies in the midst of a large state."""
 
     def setUp(self):

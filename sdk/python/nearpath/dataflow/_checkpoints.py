@@ -3,8 +3,9 @@ completed on a thread."""
 
 import contextlib
 import json
+import threading
 import warnings
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from types import TracebackType
 
 from ._decide import Again, Attempt
@@ -13,6 +14,8 @@ from ._store import Store
 
 # A disk is through by then: nobody has to come back for it.
 MOMENT = 0.02
+# Of a job that fails or is cancelled, a checkpoint that is being completed holds up the end for so long.
+FAREWELL = 2.0
 
 
 class Checkpoints:
@@ -64,18 +67,28 @@ class Checkpoints:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is not None:
+            wait([self._under_way] if self._under_way else [], FAREWELL)
+            return
         try:
             self._settle()
-            if kind is None and self._store is not None:
+            if self._store is not None:
                 self._store.clear()
         except OSError as left:
-            if kind is None:
-                warnings.warn(f"the job is through, and its checkpoints stay: {left}", RuntimeWarning, stacklevel=2)
+            warnings.warn(f"the job is through, and its checkpoints stay: {left}", RuntimeWarning, stacklevel=2)
 
 
 def _on_a_thread(store: Store, number: int, states: dict[str, str], finished: list[str]) -> Future[None]:
-    """The thread ends with its work: there may be a fork after it."""
-    threads = ThreadPoolExecutor(1, "checkpoint")
-    under_way = threads.submit(store.complete, number, states, finished)
-    threads.shutdown(wait=False)
+    """The thread ends with its work: there may be a fork after it. A daemon: a store that does not answer holds up no exit."""
+    under_way: Future[None] = Future()
+
+    def complete() -> None:
+        try:
+            store.complete(number, states, finished)
+        except BaseException as error:
+            under_way.set_exception(error)
+        else:
+            under_way.set_result(None)
+
+    threading.Thread(target=complete, name="checkpoint", daemon=True).start()
     return under_way

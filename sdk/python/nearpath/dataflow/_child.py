@@ -1,17 +1,16 @@
 """A process that works on one worker's orders."""
 
 import contextlib
-import glob
 import os
 import select
 import selectors
-import shutil
 import signal
 import socket
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
+
+from . import _temporary
 
 GRACE = 2.0  # seconds between SIGTERM and SIGKILL
 SAID = 4096  # bytes of its errors that are kept for who asks how it ended
@@ -70,8 +69,7 @@ class Child:
 
     def _clear(self) -> None:
         """A worker that was killed leaves its folder, and an instance has little room for these."""
-        for left in glob.glob(os.path.join(tempfile.gettempdir(), f"nearpath-worker-{self._process.pid}-*")):
-            shutil.rmtree(left, ignore_errors=True)
+        _temporary.sweep(f"{_temporary.WORKER}{self._process.pid}-")
 
     def _tell(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):

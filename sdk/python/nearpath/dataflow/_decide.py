@@ -1,6 +1,6 @@
 """One attempt at a job, as a machine: what workers say goes in, what to do comes out. Time is an argument."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -85,11 +85,12 @@ class Attempt:
         names: Iterable[str],
         now: float,
         growth: "Growth | None" = None,
+        is_held: bool = False,
     ) -> None:
         self.number, self.checkpoint, self.done = number, checkpoint, frozenset(done)
         self.seen = {name: Seen(name) for name in names if name not in self.done}
         self.pending, self.since = 0, now
-        self.is_held = False  # workers are not told to begin before all have been heard
+        self.is_held = is_held  # workers are not told to begin before all have been heard
         self._troubled: float | None = None
         self.growth, self._were_ready = growth, False
 
@@ -97,6 +98,8 @@ class Attempt:
         """What it says of another attempt is not of this one."""
         seen = self.seen.get(name)
         if seen is None or word.get("attempt") != self.number:
+            if seen and seen.ready and word.get("attempt") == 0:  # one that has heard nothing yet: places may start one twice
+                seen.ended = seen.ended or "another start of it has taken its place"
             return
         if not seen.word and not self.introduced:
             self.since = now  # checkpoints are counted from when all are there
@@ -107,6 +110,13 @@ class Attempt:
     def bury(self, name: str, how: str) -> None:
         if name in self.seen:
             self.seen[name].ended = how
+
+    def gather(self, here: Collection[str]) -> dict[str, bool]:
+        """`here`: who has been heard since it was started. Once all have, they may begin, and nobody is held any more: whoever calls
+        somebody who is not there is in the way of those who come. Of those who are not through: whether each has said all that it can
+        have said by now."""
+        self.is_held = self.is_held and not all(name in here for name in self.seen)
+        return {name: seen.ready or (self.is_held and name in here) for name, seen in self.seen.items() if not seen.finished}
 
     @property
     def all_ready(self) -> bool:
@@ -145,7 +155,7 @@ class Attempt:
                 return Raised(seen.name, failed["why"], failed["trace"])
         if dead := [seen for seen in self.seen.values() if seen.died]:
             others = f", and {len(dead) - 1} more" if len(dead) > 1 else ""
-            return Again(f"{dead[0].name} died ({dead[0].ended}){others}", frozenset(seen.name for seen in dead))
+            return Again(f"{dead[0].name} died ({dead[0].ended or 'it ended before it was through'}){others}", frozenset(seen.name for seen in dead))
         if all(seen.finished for seen in self.seen.values()):
             return Through()
         return self._troubles(now)

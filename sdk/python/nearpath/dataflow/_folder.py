@@ -7,20 +7,18 @@ import os
 import secrets
 import shutil
 import signal
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from typing import TextIO
+
+from . import _temporary
 
 
 @contextlib.contextmanager
 def folder(asked: str | None) -> Iterator[str]:
     if asked is None:
-        made = tempfile.mkdtemp(prefix="nearpath-dataflow-")
-        try:
+        with _temporary.folder(_temporary.JOB) as made:
             yield made
-        finally:
-            shutil.rmtree(made, ignore_errors=True)
         return
     own = os.path.join(os.path.abspath(asked), "nearpath-job")  # what else lies in the folder is not this job's
     os.makedirs(own, mode=0o700, exist_ok=True)

@@ -45,18 +45,20 @@ class Functions(Place):
         secret: str | pathlib.Path | None = None,
     ) -> None:
         self.gateway, self.function, self.memory, self.patience = Gateway(gateway, auth), function, memory, patience
-        self.secret = secret.read_text().strip() if isinstance(secret, pathlib.Path) else secret
+        self.secret = None if secret is None else _value(secret)
         told = self.gateway.describe(function)
         self.is_nearpath = told is not None and told.is_nearpath
         self.limit = limit or (math.inf if told is None else told.longest())
         if told is None and limit is None:
-            print(f"{gateway} does not say how long {function!r} may run: give auth=(NAME, PASSWORD) or limit=SECONDS", file=sys.stderr)
-        self._callbacks = Callbacks(callback) if callback and not self.is_nearpath and self.limit > HELD else None
+            print(f"{self.gateway.url} does not say how long {function!r} may run: give auth=(NAME, PASSWORD) or limit=SECONDS", file=sys.stderr)
+        self._callback = None if self.is_nearpath or self.limit <= HELD else callback
+        self._callbacks = self._listen()
         self._requests: list[Request] = []
 
     def start(self, worker: str, orders: bytes) -> Started:
         """Sends the request, on a thread of its own."""
         silence = SILENCE if self.is_nearpath else None  # other gateways may keep the signs for a while
+        self._callbacks = self._callbacks or self._listen()  # the place of a job before may be another one's
         request = Request(self.gateway, self.function, orders, self.patience, silence, self.secret, self._callbacks)
         self._requests = [other for other in self._requests if other.ended() is None] + [request]
         threading.Thread(target=request.run, name=f"nearpath {worker}", daemon=True).start()
@@ -68,3 +70,15 @@ class Functions(Place):
             request.stop()
         if self._callbacks is not None:
             self._callbacks.close()
+            self._callbacks = None
+
+    def _listen(self) -> Callbacks | None:
+        return Callbacks(self._callback) if self._callback else None
+
+
+def _value(secret: str | pathlib.Path) -> bytes:
+    """As the function reads it: without what is around it in its file."""
+    value = (secret.read_bytes() if isinstance(secret, pathlib.Path) else secret.encode()).strip()
+    if not value or b"\n" in value or b"\r" in value:
+        raise ValueError("a secret is one line that is not empty")
+    return value

@@ -25,9 +25,10 @@ class Gateway:
         parts = urllib.parse.urlsplit(url if "://" in url else f"http://{url}")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"{url!r} is no gateway's address: http://HOST:PORT or https://HOST:PORT")
-        self.url, self.host, self.base = url, parts.hostname, parts.path.rstrip("/")
-        self._scheme, self._port = parts.scheme, parts.port
-        named = (parts.username, parts.password or "") if parts.username else None
+        self.host, self.base = parts.hostname, parts.path.rstrip("/")
+        self.url = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()  # for people: a password is not for them
+        self._scheme, self._port = parts.scheme, parts.port or (443 if parts.scheme == "https" else 80)
+        named = (urllib.parse.unquote(parts.username), urllib.parse.unquote(parts.password or "")) if parts.username else None
         self._auth = auth or named or credentials(self.host)
 
     def connect(self) -> http.client.HTTPConnection:
@@ -43,8 +44,8 @@ class Gateway:
     def describe(self, function: str) -> "Function | None":
         """What is deployed under that name; None when the gateway does not tell it to who asks. LookupError: there is none."""
         name, _, namespace = function.partition(".")
-        query = f"?namespace={namespace}" if namespace else ""
-        status, told = self._ask(f"/system/function/{name}{query}")
+        query = f"?namespace={quoted(namespace)}" if namespace else ""
+        status, told = self._ask(f"/system/function/{quoted(name)}{query}")
         if status in (401, 403):
             return None
         if status == 404:
@@ -89,6 +90,11 @@ class Function:
             return math.inf  # lines of JSON are ended by silence alone
         total, first = (limit(self.annotations.get(f"nearpath.io/{name}-timeout", "60s")) for name in ("total", "first-byte"))
         return min(total, first, limit(self.variables.get("exec_timeout") or "0"))
+
+
+def quoted(name: str) -> str:
+    """As one piece of a path, whatever is in it."""
+    return urllib.parse.quote(name, safe="")
 
 
 def limit(text: str) -> float:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ._checkpoints import Checkpoints
-from ._decide import Again, Attempt, Raised, Seen, Through, Word
+from ._decide import Again, Attempt, Raised, Seen, Through
 from ._folder import claim, folder, stopped_by_signals
 from ._graph import Graph, Stage, Topology
 from ._growing import Growth
@@ -18,9 +18,9 @@ from ._report import Report, StageReport
 from ._results import Results
 from ._screen import Screen
 from ._store import below, store
+from ._told import TICK, Told
 from ._watch import Watch
 
-TICK = 0.1
 # Workers that are through end so soon, or are ended.
 FAREWELL = 5.0
 _VAIN = "let its source leave out what it has made before (`source(make, resumes=True)`), or take a place with a longer limit"
@@ -77,9 +77,6 @@ class Coordinator:
         self.watch = Watch(settings.patience, settings.silence)
         self.renewals = Renewals(self.names if settings.stragglers else None)
         self.members: dict[str, Member] = {}
-        self.words: dict[str, tuple[Word, float]] = {}
-        self.spoken: object = None
-        self.looked = 0.0
 
     def run(self) -> Job:
         """Until it is through. Whatever happens, no process stays, and no folder that was not asked for."""
@@ -87,7 +84,7 @@ class Coordinator:
         with folder(self.settings.folder) as self.folder, stopped_by_signals() as self.stopped:
             job = claim(self.folder, json.dumps(self.parts, sort_keys=True))
             self.results, self.crew = Results(self.folder), self.gather(self.stages)
-            self.report.place = self.crew.place
+            self.report.place, self.told = self.crew.place, Told(self.crew.repeat)
             try:
                 self.place = self.store_of(job)
                 with Checkpoints(store(self.place) if self.place else None, self.results) as self.checkpoints:
@@ -107,7 +104,7 @@ class Coordinator:
 
     def attempts(self) -> None:
         again, number, deaths, bound = Again("it begins"), 1, 0, self.settings.bound(len(self.parts))
-        while (verdict := self.attend(self.begin(number, again))) is not None:
+        while (verdict := self.attempt(number, again)) is not None:
             again, number, deaths = verdict, number + 1, deaths + verdict.is_death
             self.report.again(again)
             if deaths > bound:
@@ -116,12 +113,21 @@ class Coordinator:
 
     # An attempt.
 
-    def begin(self, number: int, again: Again) -> Attempt:
+    def attempt(self, number: int, again: Again) -> Again | None:
+        """A store that has been there, and is away for longer than its tries, costs one."""
+        try:
+            last = self.checkpoints.last()
+        except ConnectionError as error:
+            if number == 1:
+                raise
+            return Again(f"where the last checkpoint is could not be read: {error}", again.anew)
+        return self.attend(self.begin(number, again, *last))
+
+    def begin(self, number: int, again: Again, checkpoint: int, states: set[str], finished: list[str]) -> Attempt:
         """From the last checkpoint on. Who is there goes back to it, where the crew stays; the others are started."""
-        checkpoint, states, finished = self.checkpoints.last()
         there = [name for name, part in self.parts.items() if not part.get("spare") or name in states]
-        attempt = Attempt(number, checkpoint, finished, there, time.monotonic(), Growth.of(self.parts, states, finished))
-        attempt.is_held = self.crew.stays
+        growth = Growth.of(self.parts, states, finished)
+        attempt = Attempt(number, checkpoint, finished, there, time.monotonic(), growth, is_held=self.crew.stays)
         stay = {name for name, member in self.members.items() if self.crew.stays and not member.is_leaving and member.ended() is None}
         self.dismiss(self.members.keys() - (stay - again.anew).intersection(attempt.seen))
         self.results.recall()
@@ -185,10 +191,8 @@ class Coordinator:
                 attempt.bury(member.name, how)
                 self.settle(member, attempt.seen.get(member.name))
         if self.crew.stays:
-            here = {name for name in attempt.seen if self.members[name].is_heard}
-            attempt.is_held = attempt.is_held and len(here) < len(attempt.seen)
-            awaited = {name: seen.ready or (attempt.is_held and name in here) for name, seen in attempt.seen.items() if not seen.finished}
-            for name, why in self.watch.look(awaited, self.crew.hears(), time.monotonic()).items():
+            here = attempt.gather({name for name in attempt.seen if self.members[name].is_heard})
+            for name, why in self.watch.look(here, self.crew.hears(), time.monotonic()).items():
                 attempt.bury(name, why)
 
     def news(self) -> list[Member]:
@@ -199,15 +203,12 @@ class Coordinator:
 
     def speak(self, attempt: Attempt) -> None:
         """To whom there is something new to say, or to say once more."""
-        now, state = time.monotonic(), (attempt.number, attempt.pending, attempt.stand())
-        if state == self.spoken and (self.crew.repeat is None or now < self.looked + TICK):
+        now = time.monotonic()
+        if not self.told.may_be_new((attempt.number, attempt.pending, attempt.stand()), now):
             return
-        self.spoken, self.looked = state, now
         for name, plan in self.plans.items():
-            word, before = self.crew.word(attempt, plan), self.words.get(name)
-            is_old = self.crew.repeat is not None and before is not None and now - before[1] >= self.crew.repeat
-            if word and name in self.members and (before is None or before[0] != word or is_old):
-                self.words[name] = word, now
+            word = self.crew.word(attempt, plan)
+            if word and name in self.members and self.told.tells(name, word, now):
                 self.members[name].is_leaving |= bool(word.get("end"))
                 self.members[name].say(word)
 
@@ -236,7 +237,7 @@ class Coordinator:
         self.crew.dismiss(members)
         for member in members:
             self.settle(member, None)
-            self.words.pop(member.name, None)
+            self.told.forget(member.name)
             self.watch.forget(member.name)
 
     def settle(self, member: Member, seen: Seen | None) -> None:

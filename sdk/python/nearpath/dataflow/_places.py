@@ -2,6 +2,9 @@
 
 import abc
 import math
+import time
+
+LOOK = 0.02
 
 
 class Started(abc.ABC):
@@ -10,6 +13,14 @@ class Started(abc.ABC):
     @abc.abstractmethod
     def ended(self) -> str | None:
         """None while it runs, as far as is known; else how it ended, for people; "" when it ended well. Returns at once."""
+
+    def wait(self, seconds: float) -> str | None:
+        """The same as `ended`, which becomes known within that time at the latest. Looks now and then; one that is told of the end
+        does better."""
+        end = time.monotonic() + seconds
+        while self.ended() is None and (left := end - time.monotonic()) > 0:
+            time.sleep(min(LOOK, left))
+        return self.ended()
 
     @abc.abstractmethod
     def stop(self) -> None:

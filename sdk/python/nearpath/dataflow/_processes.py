@@ -4,6 +4,7 @@ import contextlib
 import json
 import math
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from ._places import Place, Started
 
 
 class Process(Started):
-    """Ends with its standard input, so with whoever started it."""
+    """Ends with its standard input, so with whoever started it. What it has started ends with it."""
 
     def __init__(self, process: "subprocess.Popen[bytes]") -> None:
         self._process = process
@@ -24,18 +25,46 @@ class Process(Started):
         return self._process.pid
 
     def ended(self) -> str | None:
-        code = self._process.poll()
+        if self._process.returncode is None and self._has_ended():
+            self._end()
+        code = self._process.returncode
         if not code:
             return None if code is None else ""
         return f"signal {-code}" if code < 0 else f"exit code {code}"
 
+    def wait(self, seconds: float) -> str | None:
+        if self._process.returncode is None and not self._has_ended():
+            _until_ended(self.pid, seconds)
+        return self.ended()
+
     def stop(self) -> None:
-        if self._process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
         if self._process.stdin:
-            self._process.stdin.close()
+            self._process.stdin.close()  # what may not be killed (sudo) ends by this
+        if self._process.returncode is None:
+            self._end()
+
+    def _has_ended(self) -> bool:
+        try:
+            return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:  # somebody else has waited for it
+            return True
+
+    def _end(self) -> None:
+        """All of its group, before it is waited for: until then nobody else has its number."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self._process.wait()
+
+
+def _until_ended(pid: int, seconds: float) -> None:
+    """Of a child that nobody has waited for: its number is nobody else's."""
+    process = os.pidfd_open(pid)
+    try:
+        poll = select.poll()  # a job may have more files open than select() takes
+        poll.register(process, select.POLLIN)
+        poll.poll(seconds * 1000)
+    finally:
+        os.close(process)
 
 
 class Processes(Place):

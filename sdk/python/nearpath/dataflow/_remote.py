@@ -5,16 +5,17 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from . import _native
+from . import _native, _temporary
 from ._code import Code
 from ._decide import Attempt, Word
 from ._graph import Stage
 from ._members import Crew, Member, Plan
 from ._places import Place, Started
 from ._processes import Processes
+from ._sealed import Seal, new_key
 from .elsewhere import LONGEST
 
 LEADER = "leader"
@@ -31,7 +32,7 @@ class Rendezvous:
     """Where workers meet, and what lets them in."""
 
     place: str
-    key: bytes
+    key: bytes = field(repr=False)
     trust: str | None = None  # certificates of authorities, as PEM; None: the system's
 
     def ticket(self, job: str, worker: str, leader: bool = False) -> dict[str, Any]:
@@ -42,21 +43,25 @@ class Rendezvous:
 class Remote(Member):
     """One start of one worker at a place."""
 
-    def __init__(self, name: str, incarnation: str, place: Place, started: Started, say: Callable[[str, Word], None]) -> None:
+    def __init__(self, name: str, key: str, place: Place, started: Started, say: Callable[[str, str], None]) -> None:
         super().__init__(name)
-        self.memory, self.incarnation = place.memory, incarnation
+        self.memory, self._seal = place.memory, Seal.of_job(key)
         self.end = self.begun + min(place.limit, WEEK)
         self._started, self._say, self._words = started, say, list[Word]()
         self._how: str | None = None
 
     def say(self, word: Word) -> None:
-        self._say(self.name, {**word, "incarnation": self.incarnation})
+        self._say(self.name, self._seal.close(word))
 
-    def hear(self, word: Word) -> None:
+    def hear(self, text: str) -> bool:
+        """Whether this start has said it; not an older one, nor somebody between."""
+        if (word := self._seal.open(text)) is None:
+            return False
         self._words.append(word)
         self.is_heard = True
         if (left := word.get("left")) is not None:
             self.end = min(self.end, time.monotonic() + left)
+        return True
 
     def heard(self) -> list[Word]:
         words, self._words = self._words, []
@@ -66,6 +71,11 @@ class Remote(Member):
         if self._how is None:
             self._how = self._started.ended()
         return self._how
+
+    def wait(self, seconds: float) -> None:
+        """Until it has ended, or that time is up."""
+        if self.ended() is None:
+            self._how = self._started.wait(max(0.0, seconds))
 
     def stop(self) -> None:
         self._started.stop()
@@ -91,25 +101,25 @@ class Remotes(Crew):
         way = rendezvous.ticket(self.job, LEADER, leader=True)
         self._line = _native.Line(way["place"], way["ticket"], way["trust"])
         if not self._line.wait(patience):
-            self._line.close()
+            self.close()
             raise ConnectionError(f"no rendezvous at {rendezvous.place} within {patience:g} s: start one (nearpath rendezvous)")
 
     def hears(self) -> bool:
         return self._line.wait(0.0)
 
     def start(self, plan: Plan) -> Remote:
-        name, incarnation = plan.part["name"], secrets.token_hex(8)
+        name, key = plan.part["name"], new_key()
         place = self._places[name]
-        started = place.start(name, self._orders(name, incarnation))
-        self._members[name] = Remote(name, incarnation, place, started, self._say)
+        started = place.start(name, self._orders(name, key))
+        self._members[name] = Remote(name, key, place, started, self._say)
         return self._members[name]
 
-    def _orders(self, name: str, incarnation: str) -> bytes:
+    def _orders(self, name: str, key: str) -> bytes:
         orders = {
             "version": 1,
             "job": self.job,
             "worker": name,
-            "incarnation": incarnation,
+            "key": key,
             "code": self._code,
             "rendezvous": self._rendezvous.ticket(self.job, name),
             "identity": json.loads(self._authority.identity(name, WEEK)),
@@ -118,7 +128,8 @@ class Remotes(Crew):
         }
         text = json.dumps(orders).encode()
         if len(text) > LONGEST:
-            raise ValueError(f"orders of {len(text)} bytes, {LONGEST} is the limit: give the job shorter arguments")
+            told = "give the job shorter arguments, or a `trust` with fewer certificates"
+            raise ValueError(f"orders of {len(text)} bytes, {LONGEST} is the limit: {told}")
         return text
 
     def word(self, attempt: Attempt, plan: Plan) -> Word | None:
@@ -133,16 +144,15 @@ class Remotes(Crew):
             return {"attempt": attempt.number, "plan": vars(plan)}
         return {"attempt": attempt.number, "cut": attempt.pending, **attempt.grown(seen.name)}
 
-    def _say(self, name: str, word: Word) -> None:
+    def _say(self, name: str, text: str) -> None:
         with contextlib.suppress(ConnectionError):  # it is over: that is heard where one listens
-            self._line.say(name, json.dumps(word))
+            self._line.say(name, text)
 
     def news(self, seconds: float) -> list[Member]:
         told: dict[str, Remote] = {}
         for sender, text in self._line.hear(seconds):
-            word, member = _read(text), self._members.get(sender)
-            if member and word.get("incarnation") == member.incarnation:
-                member.hear(word)
+            member = self._members.get(sender)
+            if member and member.hear(text):
                 told[sender] = member
         told |= {name: member for name, member in self._members.items() if member.ended() is not None}
         return list(told.values())
@@ -155,8 +165,8 @@ class Remotes(Crew):
         end = time.monotonic() + FAREWELL
         for member in members:
             member.say({"end": True})
-        while time.monotonic() < end and any(member.ended() is None for member in members):
-            time.sleep(0.02)
+        for member in members:
+            self._members[member.name].wait(end - time.monotonic())
         for member in members:
             member.stop()
 
@@ -164,12 +174,4 @@ class Remotes(Crew):
         self._line.close()
         for place in set(self._places.values()):
             place.close()
-
-
-def _read(text: str) -> Word:
-    """A worker is no stranger, but its code is."""
-    try:
-        word = json.loads(text)
-    except ValueError:
-        return {}
-    return word if isinstance(word, dict) else {}
+        _temporary.sweep(_temporary.WORKER)  # of those that were killed on this machine

@@ -9,7 +9,7 @@ import time
 
 from .._wire import RETRY
 from ._callbacks import Callbacks, outcome
-from ._gateway import Gateway
+from ._gateway import Gateway, quoted
 from ._places import Started
 
 LINES = "application/x-ndjson"
@@ -38,17 +38,21 @@ class Request(Started):
         orders: bytes,
         patience: float,
         silence: float | None,
-        secret: str | None,
+        secret: bytes | None,
         callbacks: Callbacks | None,
     ) -> None:
         self._gateway, self._function, self._orders, self._patience, self._silence = gateway, function, orders, patience, silence
         self._secret, self._callbacks = secret, callbacks
         self._socket: socket.socket | None = None
-        self._stopped = threading.Event()
+        self._stopped, self._is_over = threading.Event(), threading.Event()
         self._called_back: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._how: str | None = None
 
     def ended(self) -> str | None:
+        return self._how
+
+    def wait(self, seconds: float) -> str | None:
+        self._is_over.wait(seconds)
         return self._how
 
     def stop(self) -> None:
@@ -66,6 +70,7 @@ class Request(Started):
         except Exception as error:  # this is a thread's last word
             how = f"{type(error).__name__}: {error}"
         self._how = STOPPED if self._stopped.is_set() else how
+        self._is_over.set()
 
     def _until_taken(self) -> str:
         """Again and again, while there is no room for it."""
@@ -124,10 +129,10 @@ class Request(Started):
             return self._called_back.get()
 
     def _send(self, connection: http.client.HTTPConnection, route: str, fields: dict[str, str]) -> http.client.HTTPResponse:
-        fields = {"Content-Type": "application/json", **fields}
+        told: dict[str, str | bytes] = {"Content-Type": "application/json", **fields}
         if self._secret is not None:
-            fields["Authorization"] = f"Bearer {self._secret}"
-        connection.request("POST", f"{self._gateway.base}/{route}/{self._function}", self._orders, fields)
+            told["Authorization"] = b"Bearer " + self._secret
+        connection.request("POST", f"{self._gateway.base}/{route}/{quoted(self._function)}", self._orders, told)
         return connection.getresponse()
 
 

@@ -21,6 +21,8 @@ from ._workers import Item, Worker
 
 # A worker that makes its items looks so often whether a checkpoint begins.
 LOOK = 0.05
+# Of what user code says of an exception, so much goes to the job: with it a word must fit into one message.
+WHY, TRACE = 2000, 30000
 
 
 class Saying:
@@ -243,5 +245,5 @@ def work(running: Running, connect: Callable[[str], _native.Streams]) -> int:
 
 def raised(said: Saying, error: BaseException) -> None:
     """No second try can help."""
-    trace = "".join(traceback.format_exception(error))[-30000:]
-    said.change(failed={"why": f"{type(error).__name__}: {error}", "trace": trace})
+    trace = "".join(traceback.format_exception(error))
+    said.change(failed={"why": f"{type(error).__name__}: {error}"[:WHY], "trace": trace[-TRACE:]})

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
-from ._s3_errors import code_of, told
+from ._s3_errors import code_of, refused, told
 from ._s3_parts import PART, Joined, imported, transfer
 from ._store import Store, new_mark
 
@@ -45,9 +45,20 @@ class Place:
         endpoint, region = asked.pop("endpoint", None), asked.pop("region", None)
         if not parts.netloc or asked or parts.fragment:
             raise ValueError(f"a store is s3://bucket/prefix?endpoint=https://…&region=…, not {url}")
-        if endpoint is not None and urllib.parse.urlsplit(endpoint).scheme not in ("http", "https"):
-            raise ValueError(f"the endpoint of a store begins with https:// or http://, not {endpoint!r}")
-        return cls(parts.netloc, f"{parts.path.strip('/')}/".lstrip("/"), endpoint, region)
+        if endpoint is not None:
+            _check(endpoint)
+        names = [name for name in parts.path.split("/") if name]  # stores whose objects are files have no empty ones
+        if not {".", ".."}.isdisjoint(names):
+            raise ValueError(f"a prefix has no . and no .. in it, as {parts.path} has: what they mean differs from store to store")
+        return cls(parts.netloc, "".join(f"{name}/" for name in names), endpoint, region)
+
+
+def _check(endpoint: str) -> None:
+    parts = urllib.parse.urlsplit(endpoint)
+    if "@" in parts.netloc:
+        raise ValueError("credentials do not belong in the endpoint of a store: give them as boto3 finds them")
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise ValueError(f"the endpoint of a store begins with https:// or http://, not {endpoint!r}")
 
 
 P = ParamSpec("P")
@@ -179,12 +190,12 @@ class ObjectStore(Store):
                 self._client.put_object(Bucket=self._place.bucket, Key=key, Body=text, IfNoneMatch="*")
                 return
             except Exception as error:
-                refused = code_of(error)
-                if refused not in ("PreconditionFailed", "NotImplemented") and not (refused == IN_CONFLICT and tries > 1):
+                code = code_of(error)
+                if code not in ("PreconditionFailed", "NotImplemented") and not (code == IN_CONFLICT and tries > 1):
                     raise
-        if refused == IN_CONFLICT:  # somebody writes it at this moment
+        if code == IN_CONFLICT:  # somebody writes it at this moment
             return self._put_once(number, text, tries - 1)
-        self._compare(number, text) if refused == "PreconditionFailed" else self._put_plainly(number, text)
+        self._compare(number, text) if code == "PreconditionFailed" else self._put_plainly(number, text)
 
     def _put_plainly(self, number: int, text: bytes) -> None:
         """A store without conditional writes: two runs are told apart unless they write at the same moment."""
@@ -210,7 +221,8 @@ class ObjectStore(Store):
         with told(self._url(""), "to have objects removed"):
             for start in range(0, len(keys), 1000):
                 objects = [{"Key": key} for key in keys[start : start + 1000]]
-                self._client.delete_objects(Bucket=self._place.bucket, Delete={"Objects": objects, "Quiet": True})
+                answer = self._client.delete_objects(Bucket=self._place.bucket, Delete={"Objects": objects, "Quiet": True})
+                refused(answer, self._url(""), "to have objects removed")
 
     def _abort_uploads(self) -> None:
         """What somebody began and did not end."""

@@ -5,13 +5,16 @@ from collections.abc import Iterator
 from typing import Any
 
 WRONG_KEYS = {
-    "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "TokenRefreshRequired", "RequestTimeTooSkewed",
+    "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "TokenRefreshRequired",
     "XAdminUserNotFound",  # versitygw's
 }  # fmt: skip
 DENIED = {"AccessDenied", "AllAccessDisabled", "AccountProblem", "403"}
 MISSING = {"NoSuchKey", "404"}
 ELSEWHERE = {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "301"}
-BUSY = {"SlowDown", "RequestTimeout", "Throttling", "ThrottlingException", "RequestLimitExceeded", "ConditionalRequestConflict"}
+BUSY = {
+    "SlowDown", "RequestTimeout", "Throttling", "ThrottlingException", "RequestLimitExceeded", "ConditionalRequestConflict",
+    "InternalError", "ServiceUnavailable",
+}  # fmt: skip
 
 SET_KEYS = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give this machine a role"
 ASK = "ask the bucket's owner for s3:ListBucket on it, and for s3:GetObject, s3:PutObject and s3:DeleteObject below the prefix"
@@ -32,13 +35,22 @@ def status_of(error: BaseException) -> int:
     return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
+def refused(answer: dict[str, Any], place: str, purpose: str) -> None:
+    """Raises what an answer says of single objects, though it is a good one as a whole."""
+    for error in answer.get("Errors", ()):
+        told = RuntimeError(f"{error.get('Code')} for {error.get('Key')}: {error.get('Message')}")
+        setattr(told, "response", {"Error": error})
+        raise explain(told, place, purpose)
+
+
 @contextlib.contextmanager
 def told(place: str, purpose: str) -> Iterator[None]:
     """Errors of boto3 become those that a store raises."""
     try:
         yield
     except Exception as error:
-        if type(error).__module__.partition(".")[0] not in ("botocore", "boto3", "s3transfer", "urllib3"):
+        is_theirs = type(error).__module__.partition(".")[0] in ("botocore", "boto3", "s3transfer", "urllib3")
+        if not is_theirs and not isinstance(error, RecursionError):  # botocore, of an endpoint that redirects to another one
             raise
         raise explain(error, place, purpose) from error
 
@@ -49,6 +61,8 @@ def explain(error: Exception, place: str, purpose: str) -> OSError | ValueError:
     what, why = f"{place} was {purpose}", " ".join(str(error).split())
     if kinds & NO_KEYS:
         return PermissionError(f"{what}, and there are no credentials ({why}): {SET_KEYS}")
+    if code == "RequestTimeTooSkewed":
+        return PermissionError(f"{what}, and the clocks of the store and of this machine differ ({why}): set this machine's")
     if code in WRONG_KEYS:
         return PermissionError(f"{what}, and the store does not accept the credentials ({why}): correct or renew them")
     if code in DENIED:
@@ -59,6 +73,8 @@ def explain(error: Exception, place: str, purpose: str) -> OSError | ValueError:
         return FileNotFoundError(f"{what}, and there is no such object")
     if code in ELSEWHERE or "NoRegionError" in kinds:
         return ValueError(f"{what}, and the region is wrong or missing ({why}): add ?region=… to the URL")
+    if "RecursionError" in kinds:
+        return ValueError(f"{what}, and the store redirects elsewhere: correct its endpoint (https:// for http://, perhaps)")
     if code in BUSY or status_of(error) >= 500 or kinds & AWAY:
         return ConnectionError(f"{what}, and no good answer came though it was tried several times ({why}): {LOOK}")
     return OSError(f"{what}, and that failed ({why})")

@@ -73,7 +73,7 @@ def store(url: str) -> Store:
     return _object_store(url)
 
 
-@functools.lru_cache(maxsize=16)
+@functools.lru_cache(maxsize=2)  # each has ten megabytes and a connection
 def _object_store(url: str) -> Store:
     """One a process: it reads credentials and the description of the service once."""
     from ._s3 import ObjectStore

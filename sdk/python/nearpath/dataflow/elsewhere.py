@@ -7,37 +7,41 @@ its own, in one process. It ends when the job says so, or when nothing has been 
 import contextlib
 import json
 import os
+import resource
 import shutil
 import sys
-import tempfile
 import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
-from . import _code, _native
+from . import _code, _native, _temporary
 from ._code import Code
 from ._decide import Word
 from ._graph import Stage
 from ._members import Plan
 from ._run import Running, Saying, raised, work
+from ._sealed import Seal
 
 DONE, FAILED, LOST = 0, 1, 3
 LONGEST = 64 << 10
+DESCRIPTORS = 1 << 16
 # A word is said once more after so many seconds: what was lost is healed by the next.
 REPEAT = 1.0
+# Who is ended has so many seconds for what it has printed.
+FLUSH = 0.5
 
 
 @dataclass(frozen=True)
 class Orders:
     """What a worker is started with."""
 
-    text: str
+    text: str = field(repr=False)
     job: str
     worker: str
-    incarnation: str  # of this start: the job does not listen to an older one
+    key: str = field(repr=False)  # of this start's words
     code: Code
     mark: str
     rendezvous: Mapping[str, Any]
@@ -52,7 +56,7 @@ class Orders:
         if given.get("version") != 1:
             raise ValueError(f"orders of version {given.get('version')!r}, this is a worker for 1: install the job's nearpath here")
         return cls(
-            orders.decode(), given["job"], given["worker"], given["incarnation"], Code.read(given["code"]), given["code"]["mark"],
+            orders.decode(), given["job"], given["worker"], given["key"], Code.read(given["code"]), given["code"]["mark"],
             given["rendezvous"], given["leader"], given["patience"],
         )  # fmt: skip
 
@@ -63,31 +67,40 @@ def run(orders: bytes, left: Callable[[], float] | None = None) -> int:
     `left` says how many seconds the place still gives it. Ends the whole process where the job is gone while user code runs: give
     each worker a process of its own.
     """
-    folder = tempfile.mkdtemp(prefix=f"nearpath-worker-{os.getpid()}-")
-    _folders.append(folder)
-    control = Control(Orders.read(orders), left)
-    try:
+    take_descriptors()
+    with _temporary.folder(_temporary.WORKER) as folder, contextlib.closing(Control(Orders.read(orders), left)) as control:
         return Life(control, folder).live()
-    finally:
-        control.close()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
-_folders: list[str] = []
+def take_descriptors() -> None:
+    """As many as an edge's search for its direct way, a dozen each, can use: a thousand is what a process is given at first."""
+    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS if most == resource.RLIM_INFINITY else min(DESCRIPTORS, most)
+    if now != resource.RLIM_INFINITY and now < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 def leave(code: int) -> NoReturn:
-    """Ends the process at once, whatever the worker's code does; its folders go with it."""
-    for folder in _folders:
-        shutil.rmtree(folder, ignore_errors=True)
+    """Ends the process at once, whatever the worker's code does; what it has printed comes out, and its folders go with it."""
+    with contextlib.suppress(RuntimeError):  # Python ends by itself just now
+        flushing = threading.Thread(target=_flush, daemon=True)  # whoever reads may stand still, and somebody else hold the stream
+        flushing.start()
+        flushing.join(FLUSH)
+    _temporary.remove_all()
     os._exit(code)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
 
 
 class Control:
     """What the job says, and what it is told, on a thread of its own."""
 
     def __init__(self, orders: Orders, left: Callable[[], float] | None) -> None:
-        self.orders, self._left = orders, left
+        self.orders, self._left, self._seal = orders, left, Seal.of_worker(orders.key)
         place = orders.rendezvous
         self.line = _native.Line(place["place"], place["ticket"], place.get("trust"))
         self._state: Word = {"attempt": 0}
@@ -95,7 +108,7 @@ class Control:
         self._running: Running | None = None
         self._word: Word = {}
         self._is_over, self._is_through = False, False
-        self._changed = threading.Condition()
+        self._changed, self._saying = threading.Condition(), threading.Lock()
         self._heard = time.monotonic()
         threading.Thread(target=self._live, name="control", daemon=True).start()
 
@@ -135,11 +148,12 @@ class Control:
     # For this thread.
 
     def _say(self) -> None:
-        word = {**self._state, "incarnation": self.orders.incarnation}
-        if self._left:
-            word["left"] = round(self._left(), 1)
-        with contextlib.suppress(ConnectionError):  # heard of where it is listened
-            self.line.say(None, json.dumps(word))
+        """An older state never goes out behind a newer one."""
+        with self._saying, contextlib.suppress(ConnectionError):  # heard of where it is listened
+            word = dict(self._state)
+            if self._left:
+                word["left"] = round(self._left(), 1)
+            self.line.say(None, self._seal.close(word))
 
     def _live(self) -> None:
         try:
@@ -153,24 +167,22 @@ class Control:
             leave(FAILED)
 
     def _listen(self) -> None:
-        said = 0.0
+        """Says first that it is there: nobody begins before."""
+        due = time.monotonic()
         while not self._is_over:
-            heard = self.line.hear(REPEAT)
-            for sender, text in heard:
-                if sender == self.orders.leader:
-                    self._heed(json.loads(text))
             now = time.monotonic()
             if now - self._heard > self.orders.patience:
                 print(f"{self.orders.worker} has heard nothing of its job for {now - self._heard:.0f} s", file=sys.stderr)
                 leave(LOST)
-            if now - said >= REPEAT:
-                said = now
+            if now >= due:
+                due = now + REPEAT
                 self._report()
                 self._say()
+            for sender, text in self.line.hear(max(0.0, due - now)):
+                if sender == self.orders.leader and (word := self._seal.open(text)) is not None:
+                    self._heed(word)
 
     def _heed(self, word: Word) -> None:
-        if word.get("incarnation") != self.orders.incarnation:
-            return
         self._heard = time.monotonic()
         if word.get("end"):
             return self._finish()

@@ -40,7 +40,7 @@ def main() -> int:
     target = _package.Target(asked.python_version, asked.platform)
     try:
         package = _package.make(asked.out, asked.code, target, asked.requirements, asked.wheel)
-    except (_package.PackageError, ImportError) as error:
+    except (_package.PackageError, ImportError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     print(
@@ -51,10 +51,10 @@ def main() -> int:
 
 def advice(package: _package.Package, target: _package.Target) -> str:
     """How to make a function of it."""
-    name = shlex.quote(package.path.stem)
-    before, code, other_code = "", f"--zip-file fileb://{package.path}", f"--zip-file fileb://{package.path}"
+    name, path = shlex.quote(package.path.stem), shlex.quote(str(package.path))
+    before, code, other_code = "", f"--zip-file fileb://{path}", f"--zip-file fileb://{path}"
     if not package.is_direct:
-        before = f"# More than {_package.DIRECT >> 20} MB go over a bucket of yours:\naws s3 cp {package.path} s3://BUCKET/{name}.zip\n\n"
+        before = f"# More than {_package.DIRECT >> 20} MB go over a bucket of yours:\naws s3 cp {path} s3://BUCKET/{name}.zip\n\n"
         code, other_code = f"--code S3Bucket=BUCKET,S3Key={name}.zip", f"--s3-bucket BUCKET --s3-key {name}.zip"
     return f"""{before}aws lambda create-function --function-name {name} --runtime python{target.python} \\
   --architectures {target.architecture} --handler {HANDLER} --timeout {SECONDS} --memory-size {MEMORY} \\

@@ -16,6 +16,8 @@ from typing import Any, Protocol
 
 # Seconds that are left for clearing away: Lambda throws an environment away that it has to end itself.
 MARGIN = 1.0
+# A file of the package that lists, a line each, the modules whose jobs may be run. Packages made otherwise may have none.
+MODULES = "nearpath-modules"
 HOW = {0: "", 1: "it failed", 3: "it lost its job, or a worker that it streams with"}
 # linux/prctl.h: who has lost its parent becomes this process's child.
 PR_SET_CHILD_SUBREAPER = 36
@@ -35,8 +37,22 @@ def handler(event: Any, context: Context) -> dict[str, str]:
     end = time.monotonic() + context.get_remaining_time_in_millis() / 1000
     if not isinstance(event, Mapping) or not {"version", "worker", "job"} <= event.keys():
         raise ValueError("these are no orders for a worker: nearpath.dataflow invokes this function, with on=aws.Lambda(…)")
+    _check(event.get("code"))
     with _nothing_stays() as folder:
         return {"worker": str(event["worker"]), "ended": _run(json.dumps(event).encode(), folder, end - MARGIN)}
+
+
+def _check(code: Any) -> None:
+    """Orders name code: who may invoke the function runs the jobs that were packed, and not all that Python has, with its role."""
+    if not isinstance(code, Mapping):
+        return  # nothing is run
+    module = str(code.get("module"))
+    try:
+        known = pathlib.Path(os.environ.get("LAMBDA_TASK_ROOT", ""), MODULES).read_text().splitlines()
+    except FileNotFoundError:
+        return
+    if module.partition(".")[0] not in known:
+        raise PermissionError(f"only {', '.join(known)} may be run here, not {module!r}: name it with --code when you pack the function")
 
 
 def _run(orders: bytes, folder: str, end: float) -> str:
@@ -113,4 +129,5 @@ def _remove(paths: set[str]) -> None:
         if os.path.isdir(path) and not os.path.islink(path):
             shutil.rmtree(path, ignore_errors=True)
         else:
-            os.unlink(path)
+            with contextlib.suppress(OSError):  # how the worker ended is told all the same
+                os.unlink(path)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import nearpath
 
 from . import _elf
+from ._handler import MODULES
 
 # Lambda's runtimes: Amazon Linux 2 has glibc 2.26, Amazon Linux 2023 has 2.34.
 GLIBC = {"3.11": (2, 26), "3.12": (2, 34), "3.13": (2, 34), "3.14": (2, 34)}
@@ -79,8 +80,10 @@ def make(
         _add_nearpath(tree, wheel)
         if requirements is not None:
             _add_requirements(tree, pathlib.Path(place, "requirements"), requirements, target)
-        for path in code:
+        modules = [pathlib.Path(os.path.abspath(path)) for path in code]  # `.` has a name, too
+        for path in modules:
             _add(tree, path, *COMPILED, ".*")
+        (tree / MODULES).write_text("".join(f"{path.name.removesuffix('.py')}\n" for path in modules))
         unzipped = _check(tree, target)
         out.parent.mkdir(parents=True, exist_ok=True)
         _zip(tree, out)
@@ -90,8 +93,11 @@ def make(
 def _add_nearpath(tree: pathlib.Path, wheel: pathlib.Path | None) -> None:
     """From a wheel, or what this Python has."""
     if wheel is not None:
-        with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(tree)
+        try:
+            with zipfile.ZipFile(wheel) as archive:
+                archive.extractall(tree)
+        except (FileNotFoundError, zipfile.BadZipFile) as error:
+            raise PackageError(f"{wheel} is no wheel: {error}") from None
     else:
         shutil.copytree(pathlib.Path(nearpath.__file__).parent, tree / "nearpath", ignore=shutil.ignore_patterns(*COMPILED))
     if not any(tree.glob("nearpath/_nearpath*.so")):
@@ -136,6 +142,8 @@ def _add(tree: pathlib.Path, path: pathlib.Path, *left_out: str) -> None:
             shutil.copyfile(path, place)
     except FileNotFoundError as error:
         raise PackageError(f"there is no {error.filename}") from None
+    except shutil.Error as error:  # of each file, where it was to go, and why not
+        raise PackageError(str(error.args[0][0][2])) from None
 
 
 def _check(tree: pathlib.Path, target: Target) -> int:
@@ -175,6 +183,7 @@ def _zip(tree: pathlib.Path, out: pathlib.Path) -> None:
         for path in _files(tree):
             entry = zipfile.ZipInfo(path.relative_to(tree).as_posix(), EPOCH)
             entry.compress_type, entry.create_system = zipfile.ZIP_DEFLATED, 3
-            entry.external_attr = (stat.S_IFREG | (0o755 if ".so" in path.suffixes else 0o644)) << 16
+            is_program = ".so" in path.suffixes or path.stat().st_mode & stat.S_IXUSR
+            entry.external_attr = (stat.S_IFREG | (0o755 if is_program else 0o644)) << 16
             archive.writestr(entry, path.read_bytes())
     os.replace(fresh, out)

@@ -113,6 +113,10 @@ class _Invocation(Started):
     def ended(self) -> str | None:
         return self._how
 
+    def wait(self, seconds: float) -> str | None:
+        self.thread.join(seconds)
+        return self._how
+
     def stop(self) -> None:
         """Nothing outside can end an invocation: the worker ends when its job says so, or is silent. One that waits is not started."""
         self._stopped.set()

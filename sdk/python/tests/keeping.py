@@ -1,0 +1,38 @@
+"""Tests of jobs whose checkpoints are in an object store."""
+
+import time
+
+import jobs_elsewhere as jobs
+from cases import OwnTemp
+from s3_server import BesideAnObjectStore
+from surroundings import DEADLINE
+
+from nearpath import dataflow as flow
+
+
+class Kept(BesideAnObjectStore):
+    """Of each test's job, what the store has."""
+
+    def objects(self):
+        return [name for name in self.server.objects() if name.startswith(self.id())]
+
+    def completed(self):
+        """The number of the last complete checkpoint."""
+        return max((int(name.split("/")[-2]) for name in self.objects() if name.endswith("/complete")), default=0)
+
+    def until(self, number, unless=lambda: False):
+        while self.completed() < number and not unless():
+            time.sleep(0.02)
+
+
+class Here(Kept, OwnTemp):
+    """Workers are forked."""
+
+    seconds = 2 * DEADLINE
+
+    def summing(self, count, endpoint=None, hits=(), **how):
+        job = jobs.summing(count, 10, str(self.folder), 0.0005, hits)
+        done = flow.run(job, **{"checkpoints": self.url(endpoint), "every": 0.2, **how})
+        self.assertEqual(dict(done.results), jobs.sums(count, 10))
+        self.assertEqual(self.objects(), [], "a job that is through leaves nothing")
+        return done

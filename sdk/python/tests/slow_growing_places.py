@@ -1,0 +1,121 @@
+"""Jobs that grow at places, with a store, while what they run on is killed."""
+
+import os
+import pathlib
+import random
+import re
+import signal
+import sys
+import tempfile
+import threading
+import unittest
+from unittest import mock
+
+from lambdas import OnLambda, need
+from meeting import Rendezvous
+from s3_server import Server
+from surroundings import DEADLINE
+from up import Up
+
+from nearpath import dataflow as flow
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent / "functions"))
+
+import grows  # noqa: E402
+
+COUNT, KEYS, PAUSE = 2400, 20, 0.005
+COMMAND = "python3 -m nearpath.dataflow serve grows"
+
+
+class Killed(unittest.TestCase):
+    """`checkpoints()` are the numbers of those that are complete, `kill()` ends some workers."""
+
+    def run_job(self, on, rendezvous, checkpoints):
+        """Killed once, behind a checkpoint after which workers were asked for."""
+        is_over = threading.Event()
+        killer = threading.Thread(target=self.kill_behind, args=(2, is_over))
+        killer.start()
+        try:
+            how = {"rendezvous": rendezvous.url, "key": rendezvous.key, "checkpoints": checkpoints, "every": 0.5}
+            return flow.run(grows.job, on=on, arguments={"count": COUNT, "keys": KEYS, "pause": PAUSE}, **how)
+        finally:
+            is_over.set()
+            killer.join()
+
+    def kill_behind(self, number, is_over):
+        while max(self.checkpoints(), default=0) < number and not is_over.wait(0.05):
+            pass
+        if not is_over.is_set():
+            self.kill()
+
+    def check(self, job):
+        self.assertEqual(dict(job.results), grows.expected(COUNT, KEYS))
+        self.assertEqual(len(job.results), KEYS)
+        self.assertEqual(job.report.stages["work"].workers, 4, "all that there may be")
+        self.assertGreaterEqual(len(job.report.restarts), 1)
+        self.assertGreaterEqual(job.report.checkpoints, 2)
+
+
+class OnFunctions(Killed):
+    def setUp(self):
+        signal.alarm(3 * DEADLINE)
+        self.addCleanup(signal.alarm, 0)
+        self.up = Up("--no-sandbox")  # instances share a folder
+        self.addCleanup(self.up.stop)
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.rendezvous = Rendezvous(self.folder)
+        self.addCleanup(self.rendezvous.stop)
+        spec = {"labels": {"com.openfaas.scale.min": "2"}, "annotations": {"nearpath.io/max-inflight": "6"}}
+        variables = {"mode": "http", "upstream_url": "http://127.0.0.1:5000"}
+        self.up.deploy("grows", self.up.handler(), COMMAND, ready=2, envVars=variables, **spec)
+
+    def checkpoints(self):
+        return [int(path.parent.name) for path in self.folder.glob("checkpoints/**/complete")]
+
+    def kill(self):
+        """A worker's process, of this test's own instances."""
+        words = re.compile(rb"nearpath\.dataflow\.function\0\d+\0$")
+        workers = []
+        for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                if words.search(path.read_bytes()) and str(self.up.folder) in os.readlink(path.parent / "cwd"):
+                    workers.append(int(path.parent.name))
+            except OSError:  # it has ended meanwhile
+                continue
+        os.kill(random.Random(1).choice(workers), signal.SIGKILL)
+
+    def test_a_worker_is_killed(self):
+        place = flow.Functions(self.up.url, "grows", auth=("admin", self.up.password))
+        self.check(self.run_job(place, self.rendezvous, str(self.folder / "checkpoints")))
+
+
+class OnLambdas(OnLambda, Killed):
+    @classmethod
+    def setUpClass(cls):
+        need()
+        cls.store = Server(cls.enterClassContext(tempfile.TemporaryDirectory()))
+        cls.addClassCleanup(cls.store.close)
+        cls.enterClassContext(mock.patch.dict(os.environ, cls.store.keys))
+        super().setUpClass()
+        cls.rendezvous = Rendezvous(cls.folder)
+        cls.addClassCleanup(cls.rendezvous.stop)
+
+    def checkpoints(self):
+        return [int(name.split("/")[-2]) for name in self.store.objects() if name.endswith("/complete")]
+
+    def kill(self):
+        busy = [environment["pid"] for environment in self.lambdas.environments("grows") if environment["busy"]]
+        os.kill(random.Random(1).choice(busy), signal.SIGKILL)
+
+    def test_an_environment_is_killed(self):
+        from nearpath.dataflow.aws import _package
+
+        signal.alarm(3 * DEADLINE)
+        zipped = _package.make(self.folder / "grows.zip", [pathlib.Path(grows.__file__)], _package.Target()).path
+        self.lambdas.create("grows", zipped, timeout=60)
+        place = f"s3://nearpath/grows?endpoint={self.store.endpoint}&region=us-east-1"
+        self.check(self.run_job(self.place("grows"), self.rendezvous, place))
+
+
+if __name__ == "__main__":
+    unittest.main()
