@@ -291,3 +291,17 @@ fn nonce() -> io::Result<u64> {
     SystemRandom::new().fill(&mut bytes).map_err(|_| io::Error::other("the system has no random numbers"))?;
     Ok(u64::from_le_bytes(bytes))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_far_away_gets_a_longer_head_start() {
+        let ms = Duration::from_millis;
+        let relaying = Relaying::default();
+        assert_eq!([0, 50, 400].map(|rtt| relaying.head_start(ms(rtt))), [300, 500, 1000].map(ms));
+        let told = Relaying { head_start: Some(ms(7)), ..relaying };
+        assert_eq!(told.head_start(ms(400)), ms(7));
+    }
+}
