@@ -126,7 +126,8 @@ impl Met {
         let mut settings = driver::Settings { loopback: self.shared.is_on_loopback(), ..driver::Settings::default() };
         (settings.agent.relay, settings.agent.tries) = (true, TRIES);
         settings.agent.patience = (self.patience / 2).clamp(LOOKS.0, LOOKS.1);
-        settings.relaying.head_start = self.patience.div_f64(HEAD_START);
+        settings.relaying.head_start = Some(self.patience.div_f64(HEAD_START));
+        settings.handshake = self.patience;
         let link = self.shared.line()?.connect(meeting, pair, Ports::bind(&self.transports)?, settings).await;
         let link = link.map_err(explained)?;
         tokio::spawn(until_settled(link.known().clone(), settled));

@@ -16,9 +16,6 @@ use crate::driver::{Driver, Introduction, Ports, Settings, Verdict};
 use crate::hello::{Side, secure};
 use crate::way::{Arrivals, Place, Places, Relay, Relayed, Way};
 
-/// The peer may take so long to shake hands, over the relay or directly.
-const PATIENCE: Duration = Duration::from_secs(20);
-
 /// Encrypted bytes to and from the peer; the way below moves by itself while they flow.
 #[derive(Debug)]
 pub struct Link {
@@ -41,6 +38,7 @@ pub struct Known {
 #[derive(Debug)]
 pub struct Begun {
     leads: bool,
+    patience: Duration,
     pair: Arc<Pair>,
     arrivals: Arrivals,
     verdict: watch::Receiver<Verdict>,
@@ -53,9 +51,10 @@ pub struct Begun {
 /// When the process has too many files open.
 pub fn begin(ports: Ports, introduction: Introduction, settings: Settings) -> io::Result<Begun> {
     let (leads, pair) = (introduction.session.role == Role::Leader, introduction.pair.clone());
+    let patience = settings.handshake;
     let (driver, arrivals, verdict) = Driver::new(ports, introduction, settings)?;
     tokio::spawn(driver.run());
-    Ok(Begun { leads, pair, arrivals, verdict })
+    Ok(Begun { leads, patience, pair, arrivals, verdict })
 }
 
 impl Begun {
@@ -81,7 +80,7 @@ impl Begun {
             None => Way::without_relay(self.arrivals),
         };
         let known = Known { verdict: self.verdict, places: way.places(), relayed: way.relayed() };
-        let stream = tokio::time::timeout(PATIENCE, secure(way, side, &self.pair)).await??;
+        let stream = tokio::time::timeout(self.patience, secure(way, side, &self.pair)).await??;
         Ok(Link { stream, known })
     }
 }

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http::{Request, header};
 use rustls::pki_types::ServerName;
@@ -63,18 +63,27 @@ impl DialError {
     }
 }
 
+/// Where a connection goes, and how far that is.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Reached {
+    pub(super) addr: SocketAddr,
+    /// As TCP took it, with the lookup of the name.
+    pub(super) round_trip: Duration,
+}
+
 /// A WebSocket at a path, with what lets one in; and where it goes.
 pub(super) async fn dial(
     settings: &Settings,
     path: &str,
     pass: &str,
     config: WebSocketConfig,
-) -> Result<(Web, SocketAddr), DialError> {
+) -> Result<(Web, Reached), DialError> {
     let place = &settings.place;
     let all = async {
         let failed = |source| DialError::Io { place: place.clone(), source };
+        let begun = Instant::now();
         let stream = TcpStream::connect((place.host.as_str(), place.port)).await.map_err(failed)?;
-        let to = stream.peer_addr().map_err(failed)?;
+        let to = Reached { addr: stream.peer_addr().map_err(failed)?, round_trip: begun.elapsed() };
         let socket = secured(settings, stream).await.map_err(failed)?;
         let request = request(place, path, pass).map_err(failed)?;
         let (web, _) =

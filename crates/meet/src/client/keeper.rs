@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_tungstenite::tungstenite::Message;
 
 use super::backoff::Backoff;
-use super::dial::dial;
+use super::dial::{Reached, dial};
 use super::{Call, CallError, Heard, Here, Meeting, Order, Over, Settings};
 use crate::message::{Granted, Said, SessionText, Told, Welcome, Word};
 use crate::web::{self, Web};
@@ -295,7 +295,7 @@ impl Call {
     }
 }
 
-async fn open(settings: &Settings) -> Result<(Web, std::net::SocketAddr), End> {
+async fn open(settings: &Settings) -> Result<(Web, Reached), End> {
     let dialled = dial(settings, web::LINE, &settings.ticket.0, web::for_lines()).await;
     dialled.map_err(|error| {
         let text = error.to_string();

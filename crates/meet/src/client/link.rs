@@ -9,9 +9,9 @@ use nearpath_punch::nat::Report;
 use nearpath_wire::pair::Pair;
 use tokio::sync::watch;
 
-use super::lasting::{Cut, Dial, Dialling, Lasting, Prospect, Words};
+use super::lasting::{Cut, Dial, Dialling, Lasting, Prospect, Times, Words};
 use super::{DialError, Line, Meeting, RelayStream, Settings};
-use crate::driver::{self, Ports, Relaying, Verdict};
+use crate::driver::{self, Ports, Verdict};
 use crate::kind;
 use crate::link::{self, Link};
 use crate::message::Pass;
@@ -33,10 +33,12 @@ impl Line {
         let over = || io::Error::new(io::ErrorKind::NotConnected, "the line to the rendezvous is over");
         let here = self.here().await.ok_or_else(over)?;
         let (wants_relay, pass, relaying) = (settings.agent.relay, meeting.granted.pass.clone(), settings.relaying);
+        let head_start = relaying.head_start(here.rendezvous.round_trip);
+        let times = Times { head_start, patience: relaying.patience };
         let (introduction, side, words) =
             meeting.divide(&here.welcome.you, here.observers(), pair).map_err(io::Error::other)?;
         let begun = link::begin(ports, introduction, settings)?;
-        let relay = wants_relay.then(|| self.relay(pass, words, begun.verdict(), relaying));
+        let relay = wants_relay.then(|| self.relay(pass, words, begun.verdict(), times));
         begun.over(side, relay).await
     }
 
@@ -50,9 +52,9 @@ impl Line {
         kind::detect(&here.servers(), &here.asker()).await
     }
 
-    fn relay(&self, pass: Pass, words: Words, verdict: watch::Receiver<Verdict>, relaying: Relaying) -> Box<dyn Relay> {
+    fn relay(&self, pass: Pass, words: Words, verdict: watch::Receiver<Verdict>, times: Times) -> Box<dyn Relay> {
         let dial = Rendezvous { settings: self.settings.clone(), pass };
-        Box::new(Lasting::new(dial, words, prospects(verdict), relaying))
+        Box::new(Lasting::new(dial, words, prospects(verdict), times))
     }
 }
 

@@ -25,6 +25,7 @@ use rustls::ClientConfig;
 use tokio::sync::{mpsc, oneshot, watch};
 
 pub use dial::DialError;
+use dial::Reached;
 pub use meeting::Meeting;
 pub use place::{InvalidPlace, Place};
 pub use relay::RelayStream;
@@ -118,7 +119,7 @@ pub struct Line {
 struct Here {
     welcome: Welcome,
     /// What the line was connected to.
-    rendezvous: SocketAddr,
+    rendezvous: Reached,
 }
 
 /// A call without an answer.
@@ -236,7 +237,7 @@ impl Here {
     }
 
     fn reached(&self, addr: SocketAddr) -> SocketAddr {
-        let ip = if addr.ip().is_unspecified() { self.rendezvous.ip() } else { addr.ip() };
+        let ip = if addr.ip().is_unspecified() { self.rendezvous.addr.ip() } else { addr.ip() };
         SocketAddr::new(ip, addr.port())
     }
 }

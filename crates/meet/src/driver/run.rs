@@ -49,7 +49,7 @@ pub struct Introduction {
 }
 
 /// How a driver goes about it.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Settings {
     /// Of the machine.
     pub agent: nearpath_punch::Settings,
@@ -57,20 +57,40 @@ pub struct Settings {
     pub loopback: bool,
     /// When the relay is used, if it may be.
     pub relaying: Relaying,
+    /// The peer may take so long to shake hands, whichever way.
+    pub handshake: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let (agent, relaying) = Default::default();
+        Self { agent, loopback: false, relaying, handshake: Duration::from_secs(20) }
+    }
 }
 
 /// When a connection to the relay is opened, and opened anew.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Relaying {
     /// The direct way is waited for so long before: meanwhile the line carries a few bytes. A hopeless search is not waited for.
-    pub head_start: Duration,
+    /// `None`: ten round trips to the rendezvous, and between 0.3 s and 1 s.
+    pub head_start: Option<Duration>,
     /// A way is broken when its relay has been away for so long.
     pub patience: Duration,
 }
 
+/// Most direct ways are there within.
+const HEAD_START: (Duration, Duration) = (Duration::from_millis(300), Duration::from_secs(1));
+
+impl Relaying {
+    /// The head start, where a round trip to the rendezvous takes so long.
+    pub(crate) fn head_start(&self, round_trip: Duration) -> Duration {
+        self.head_start.unwrap_or_else(|| (round_trip * 10).clamp(HEAD_START.0, HEAD_START.1))
+    }
+}
+
 impl Default for Relaying {
     fn default() -> Self {
-        Self { head_start: Duration::from_millis(300), patience: Duration::from_secs(60) }
+        Self { head_start: None, patience: Duration::from_secs(60) }
     }
 }
 
@@ -279,4 +299,18 @@ fn nonce() -> io::Result<u64> {
     let mut bytes = [0; 8];
     SystemRandom::new().fill(&mut bytes).map_err(|_| io::Error::other("the system has no random numbers"))?;
     Ok(u64::from_le_bytes(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_far_away_gets_a_longer_head_start() {
+        let ms = Duration::from_millis;
+        let relaying = Relaying::default();
+        assert_eq!([0, 50, 400].map(|rtt| relaying.head_start(ms(rtt))), [300, 500, 1000].map(ms));
+        let told = Relaying { head_start: Some(ms(7)), ..relaying };
+        assert_eq!(told.head_start(ms(400)), ms(7));
+    }
 }

@@ -19,7 +19,7 @@ use crate::relays::joined;
 
 const MEGABYTE: usize = 1 << 20;
 /// The direct way is waited for as long as it takes.
-const PATIENT: Relaying = Relaying { head_start: Duration::from_secs(300), patience: Duration::from_secs(60) };
+const PATIENT: Relaying = Relaying { head_start: Some(Duration::from_secs(300)), patience: Duration::from_secs(60) };
 
 fn within_a(patience: Duration) -> Relaying {
     Relaying { patience, ..Relaying::default() }
@@ -174,7 +174,7 @@ async fn a_link_without_a_direct_way_opens_one() {
 /// The line of one side breaks while the two shake hands: what it lost the relay carries.
 #[tokio::test]
 async fn a_line_that_breaks_at_first_breaks_no_link() {
-    let relaying = Relaying { head_start: Duration::from_secs(2), ..Relaying::default() };
+    let relaying = Relaying { head_start: Some(Duration::from_secs(2)), ..Relaying::default() };
     for side in ["a", "b"] {
         let house = House::start(Limits::default());
         let proxy = Proxy::to(house.rendezvous.addr).await;

@@ -138,7 +138,7 @@ impl<D: Dial> Sink<Piece> for Lasting<D> {
                 return Poll::Ready(Ok(()));
             }
             this.writable()?;
-            this.timers.set_once(Timer::Closing, || Instant::now() + this.settings.patience);
+            this.timers.set_once(Timer::Closing, || Instant::now() + this.patience);
             if !this.read(cx) {
                 // The timer may be new.
                 return if this.wait(cx) { continue } else { Poll::Pending };

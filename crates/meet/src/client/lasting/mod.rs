@@ -22,12 +22,11 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::backoff::Backoff;
 use super::pieces::{Pieces, Wrong};
-use crate::driver::Relaying;
 pub(super) use dial::{Cut, Dial, Dialling};
 use timers::{Timer, Timers};
 pub(super) use words::Words;
 
-/// What was said on the line is acknowledged within so long, or the relay says it.
+/// What was said on the line is acknowledged within so long, or the relay says it; or within three head starts, if that is longer.
 const HEARD: Duration = Duration::from_secs(1);
 /// The peer is told so often what came, if there is nothing else to say.
 const TELL: Duration = Duration::from_millis(100);
@@ -43,6 +42,22 @@ pub(super) enum Prospect {
     Hopeless,
 }
 
+/// How long things may take.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Times {
+    /// The direct way is waited for, before the relay is opened.
+    pub(super) head_start: Duration,
+    /// The relay may be away.
+    pub(super) patience: Duration,
+}
+
+impl Times {
+    /// What was said on the line may stay without an acknowledgement.
+    fn heard(&self) -> Duration {
+        HEARD.max(self.head_start * 3)
+    }
+}
+
 /// See the module.
 pub(super) struct Lasting<D: Dial> {
     pieces: Pieces,
@@ -50,7 +65,8 @@ pub(super) struct Lasting<D: Dial> {
     prospects: Option<BoxStream<'static, Prospect>>,
     dial: D,
     relay: State<D::Relay>,
-    settings: Relaying,
+    patience: Duration,
+    heard: Duration,
     backoff: Backoff,
     timers: Timers,
     alarm: Pin<Box<Sleep>>,
@@ -83,16 +99,17 @@ enum End {
 }
 
 impl<D: Dial> Lasting<D> {
-    pub(super) fn new(dial: D, mut words: Words, prospects: BoxStream<'static, Prospect>, settings: Relaying) -> Self {
+    pub(super) fn new(dial: D, mut words: Words, prospects: BoxStream<'static, Prospect>, times: Times) -> Self {
         let (now, mut timers) = (Instant::now(), Timers::default());
-        timers.set(Timer::HeadStart, now + settings.head_start);
+        timers.set(Timer::HeadStart, now + times.head_start);
         Self {
             pieces: words.said.take().map_or_else(Pieces::new, Pieces::greeted),
             line: Some(words),
             prospects: Some(prospects),
             dial,
             relay: State::Unneeded,
-            settings,
+            patience: times.patience,
+            heard: times.heard(),
             backoff: Backoff::default(),
             timers,
             alarm: Box::pin(sleep_until(now)),
@@ -125,7 +142,7 @@ impl<D: Dial> Lasting<D> {
             match prospect {
                 // The two say on the line that they move.
                 Some(Prospect::Direct) if self.timers.is_set(Timer::HeadStart) => {
-                    self.timers.set(Timer::HeadStart, Instant::now() + HEARD);
+                    self.timers.set(Timer::HeadStart, Instant::now() + self.heard);
                 }
                 Some(Prospect::Direct) => (),
                 Some(Prospect::Hopeless) => self.need(),
@@ -171,7 +188,7 @@ impl<D: Dial> Lasting<D> {
         self.timers.clear(Timer::HeadStart);
         if matches!(self.relay, State::Unneeded) && !self.is_done() {
             self.relay = State::Wanted;
-            self.timers.set(Timer::Away, Instant::now() + self.settings.patience);
+            self.timers.set(Timer::Away, Instant::now() + self.patience);
         }
     }
 
@@ -201,7 +218,8 @@ impl<D: Dial> Lasting<D> {
                 (line.tell)(saying);
             }
             if self.pieces.is_unheard() {
-                self.timers.set_once(Timer::Unheard, || Instant::now() + HEARD);
+                let heard = self.heard;
+                self.timers.set_once(Timer::Unheard, || Instant::now() + heard);
             }
             if !self.pieces.is_said() {
                 self.need();
@@ -247,8 +265,7 @@ impl<D: Dial> Lasting<D> {
             Timer::Dial => (), // it is wanted
             Timer::Away => self.away(),
             Timer::Closing => {
-                let text =
-                    format!("the peer has taken nothing for {:?} of what is left for it", self.settings.patience);
+                let text = format!("the peer has taken nothing for {:?} of what is left for it", self.patience);
                 self.give_up(io::ErrorKind::TimedOut, text);
             }
         }
@@ -293,7 +310,7 @@ impl<D: Dial> Lasting<D> {
         } else {
             let now = Instant::now();
             self.timers.set(Timer::Dial, now + self.backoff.pause(fastrand::f64()));
-            self.timers.set_once(Timer::Away, || now + self.settings.patience);
+            self.timers.set_once(Timer::Away, || now + self.patience);
             self.last = Some(cut.error);
         }
     }
@@ -301,10 +318,7 @@ impl<D: Dial> Lasting<D> {
     fn away(&mut self) {
         let kind = self.last.as_ref().map_or(io::ErrorKind::TimedOut, io::Error::kind);
         let last = self.last.take().map_or_else(|| "the peer did not come to it".to_owned(), |last| last.to_string());
-        let text = format!(
-            "the way over the relay is gone, and did not come back within {:?}: {last}",
-            self.settings.patience
-        );
+        let text = format!("the way over the relay is gone, and did not come back within {:?}: {last}", self.patience);
         self.give_up(kind, text);
     }
 

@@ -168,7 +168,7 @@ enum Hears {
     First(usize),
 }
 
-fn ends(hears: Hears, settings: Relaying) -> Ends {
+fn ends(hears: Hears, settings: Times) -> Ends {
     let ((a, from_a), (b, from_b)) = (mpsc::unbounded_channel(), mpsc::unbounded_channel());
     let (exchange, said) = (Exchange::default(), Arc::default());
     let end = |at, to: mpsc::UnboundedSender<Saying>, told| {
@@ -197,8 +197,8 @@ fn ends(hears: Hears, settings: Relaying) -> Ends {
     Ends { ways: [near.0, far.0], prospects: [near.1, far.1], arrivals: [near.2, far.2], exchange, said }
 }
 
-fn patient() -> Relaying {
-    Relaying { head_start: Duration::from_secs(5), patience: Duration::from_secs(60) }
+fn patient() -> Times {
+    Times { head_start: Duration::from_secs(5), patience: Duration::from_secs(60) }
 }
 
 /// Both sides are there until it has come.
@@ -306,7 +306,7 @@ async fn what_the_line_loses_the_relay_carries() {
 /// Cut again and again, in the middle of bytes that go both ways.
 #[tokio::test(start_paused = true)]
 async fn a_relay_that_breaks_comes_back() {
-    let ends = ends(Hears::All, Relaying { head_start: Duration::ZERO, ..patient() });
+    let ends = ends(Hears::All, Times { head_start: Duration::ZERO, ..patient() });
     let all = text(20 << 20);
     let cuts = tokio::spawn({
         let exchange = ends.exchange.clone();
@@ -344,7 +344,7 @@ async fn a_relay_that_breaks_comes_back() {
 /// The error says how long it was tried, and why in vain; both sides have it.
 #[tokio::test(start_paused = true)]
 async fn a_relay_that_stays_away_is_told() {
-    let mut ends = ends(Hears::All, Relaying { head_start: Duration::ZERO, ..patient() });
+    let mut ends = ends(Hears::All, Times { head_start: Duration::ZERO, ..patient() });
     let [near, far] = &mut ends.ways;
     say(near, far, &text(100_000)).await;
     let before = Instant::now();
@@ -374,7 +374,7 @@ async fn a_relay_that_is_refused_is_told_at_once() {
 /// All that was written arrives before a close, though the relay breaks meanwhile, and who closes waits for that.
 #[tokio::test(start_paused = true)]
 async fn a_close_waits_until_the_peer_has_everything() {
-    let ends = ends(Hears::All, Relaying { head_start: Duration::ZERO, ..patient() });
+    let ends = ends(Hears::All, Times { head_start: Duration::ZERO, ..patient() });
     let [mut near, mut far] = ends.ways;
     let exchange = ends.exchange.clone();
     let all = text(1 << 20);
@@ -399,7 +399,7 @@ async fn a_close_waits_until_the_peer_has_everything() {
 #[tokio::test(start_paused = true)]
 async fn who_is_dropped_is_missed_at_once() {
     for (head_start, hears) in [(5, Hears::All), (0, Hears::All), (2, Hears::First(1))] {
-        let settings = Relaying { head_start: Duration::from_secs(head_start), ..patient() };
+        let settings = Times { head_start: Duration::from_secs(head_start), ..patient() };
         let Ends { ways: [mut near, mut far], prospects, .. } = ends(hears, settings);
         say(&mut near, &mut far, b"hello").await;
         drop(near);
@@ -414,7 +414,7 @@ async fn who_is_dropped_is_missed_at_once() {
 /// A reader that does nothing for minutes holds its writer back; nothing breaks.
 #[tokio::test(start_paused = true)]
 async fn who_does_not_read_is_waited_for() {
-    let ends = ends(Hears::All, Relaying { head_start: Duration::ZERO, ..patient() });
+    let ends = ends(Hears::All, Times { head_start: Duration::ZERO, ..patient() });
     let [mut near, mut far] = ends.ways;
     let all = text(20 << 20);
     say(&mut near, &mut far, &all).await;

@@ -46,15 +46,23 @@ impl Mark {
 mod tests {
     use super::*;
 
+    /// `contract/vectors/way.json`.
     #[test]
-    fn marks_are_read_as_they_were_made_and_words_are_none() {
-        for mark in
-            [Mark::On { from: 0, has: u64::MAX }, Mark::On { from: u64::MAX, has: u64::MAX }, Mark::Has { pieces: 7 }]
-        {
-            let Piece::Word(text) = mark.frame() else { panic!("bytes") };
-            assert_eq!(Mark::of(&mark.frame()), Some(mark));
-            assert_eq!(serde_json::to_string(&mark).unwrap(), text);
+    fn marks_are_what_the_contract_says_and_words_are_none() {
+        let vectors = include_str!("../../../../../contract/vectors/way.json");
+        let vectors: serde_json::Value = serde_json::from_str(vectors).unwrap();
+        let number = |one: &serde_json::Value, name: &str| one[name].as_u64().unwrap();
+        let marks = vectors["marks"].as_array().unwrap();
+        assert_eq!(marks.len(), 3);
+        for one in marks {
+            let mark = match one["mark"].as_str().unwrap() {
+                "on" => Mark::On { from: number(one, "from"), has: number(one, "has") },
+                _ => Mark::Has { pieces: number(one, "pieces") },
+            };
+            let frame = Piece::Word(one["text"].as_str().unwrap().to_owned());
+            assert_eq!((mark.frame(), Mark::of(&frame)), (frame, Some(mark)));
         }
+        assert_eq!(vectors["last"], super::super::OVER);
         for text in
             [super::super::OVER, r#"{"moved":{"at":0}}"#, r#"{"has":{"pieces":-1}}"#, r#"{"on":{"from":1}}"#, ""]
         {
