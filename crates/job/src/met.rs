@@ -30,6 +30,7 @@ const TRANSPORTS: [Transport; 2] = [Transport::Tcp, Transport::Udp];
 const LOOKS: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(30));
 /// The search has this part of the time for a peer, alone, before the relay is opened: a third of a second of half a minute.
 const HEAD_START: f64 = 90.0;
+const MINUTE: Duration = Duration::from_secs(60);
 /// First probes of a pair; after the first dozen they go once a second.
 const TRIES: u32 = 24;
 /// Leave to look for a direct way is given back after so long, however it goes: who waits for who waits is not waited for.
@@ -123,15 +124,23 @@ impl Met {
 
     async fn link(&self, meeting: Meeting, pair: Arc<Pair>) -> io::Result<Link> {
         let settled = self.leave_to_search().await;
-        let mut settings = driver::Settings { loopback: self.shared.is_on_loopback(), ..driver::Settings::default() };
-        (settings.agent.relay, settings.agent.tries) = (true, TRIES);
-        settings.agent.patience = (self.patience / 2).clamp(LOOKS.0, LOOKS.1);
-        settings.relaying.head_start = Some(self.patience.div_f64(HEAD_START));
-        settings.handshake = self.patience;
-        let link = self.shared.line()?.connect(meeting, pair, Ports::bind(&self.transports)?, settings).await;
+        let link = self.shared.line()?.connect(meeting, pair, Ports::bind(&self.transports)?, self.settings()).await;
         let link = link.map_err(explained)?;
         tokio::spawn(until_settled(link.known().clone(), settled));
         Ok(link)
+    }
+
+    /// Who gives peers more than a minute has slow surroundings, where asking again soon is work for nothing.
+    fn settings(&self) -> driver::Settings {
+        let mut settings = driver::Settings { loopback: self.shared.is_on_loopback(), ..driver::Settings::default() };
+        let slow = self.patience.div_duration_f64(MINUTE).max(1.0);
+        let agent = &mut settings.agent;
+        (agent.relay, agent.tries) = (true, TRIES);
+        agent.patience = (self.patience / 2).clamp(LOOKS.0, LOOKS.1);
+        (agent.interval, agent.pace) = (agent.interval.mul_f64(slow), agent.pace.mul_f64(slow));
+        settings.relaying.head_start = Some(self.patience.div_f64(HEAD_START));
+        settings.handshake = self.patience;
+        settings
     }
 
     /// It ends with what comes back, or by itself.

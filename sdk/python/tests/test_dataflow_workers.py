@@ -32,6 +32,7 @@ ORDERS = {
     "rendezvous": {"place": "", "ticket": ""},
     "leader": "leader",
     "patience": 60.0,
+    "repeat": 1.0,
 }
 
 

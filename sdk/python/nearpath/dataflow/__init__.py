@@ -121,7 +121,7 @@ def run(
         told = f"workers at {on.name} run for {on.limit:g} s at most: a job that takes longer needs `checkpoints`"
         warnings.warn(told, stacklevel=2)
     meet = Rendezvous(rendezvous, key if isinstance(key, bytes) else _native.rendezvous_key(key), trust and _text(trust))
-    return Coordinator(graph, settings, lambda stages: Remotes(code, _code.mark(graph), stages, on, meet, patience)).run()
+    return Coordinator(graph, settings, lambda stages: Remotes(code, _code.mark(graph), stages, on, meet, patience, silence)).run()
 
 
 def _job_of(

@@ -25,6 +25,8 @@ WEEK = 7 * 24 * 3600.0
 YEAR = 365 * 24 * 3600.0
 # The rendezvous takes 200 messages a second from the leader; half of them say what has been said before.
 MESSAGES = 100
+# A word is said once more so often in the time after which who is silent is taken for dead: what was lost is healed by the next.
+OF_SILENCE = 10
 # Who is told to end has so many seconds for it, then its place ends it.
 FAREWELL = 1.0
 
@@ -89,14 +91,22 @@ class Remotes(Crew):
     stays = True
 
     def __init__(
-        self, code: Code, mark: str, stages: Mapping[str, Stage], place: Place, rendezvous: Rendezvous, patience: float
+        self,
+        code: Code,
+        mark: str,
+        stages: Mapping[str, Stage],
+        place: Place,
+        rendezvous: Rendezvous,
+        patience: float,
+        silence: float,
     ) -> None:
         self.place = place.name
         self._here = {name for name, stage in stages.items() if stage.where == "here"}
         here = Processes()
         places = {name: here if name in self._here else place for name in stages}
         self._code, self._places, self._rendezvous, self._patience = {**code.values(), "mark": mark}, places, rendezvous, patience
-        self.repeat = max(1.0, len(places) / MESSAGES)
+        self._repeat = silence / OF_SILENCE
+        self.repeat = max(self._repeat, len(places) / MESSAGES)
         self.job = f"{code.name.lower().replace('_', '-')[:50]}-{secrets.token_hex(4)}"
         self._members: dict[str, Remote] = {}
         self._authority = _native.Authority(self.job, YEAR)
@@ -132,6 +142,7 @@ class Remotes(Crew):
             "identity": json.loads(self._authority.identity(name, WEEK)),
             "leader": LEADER,
             "patience": self._patience,
+            "repeat": self._repeat,
         }
         text = json.dumps(orders).encode()
         if len(text) > LONGEST:

@@ -28,8 +28,6 @@ from ._sealed import Seal
 DONE, FAILED, LOST = 0, 1, 3
 LONGEST = 64 << 10
 DESCRIPTORS = 1 << 16
-# A word is said once more after so many seconds: what was lost is healed by the next.
-REPEAT = 1.0
 # Who is ended has so many seconds for what it has printed.
 FLUSH = 0.5
 
@@ -47,6 +45,7 @@ class Orders:
     rendezvous: Mapping[str, Any]
     leader: str
     patience: float
+    repeat: float  # seconds after which its state is said once more
 
     @classmethod
     def read(cls, orders: bytes) -> "Orders":
@@ -57,7 +56,7 @@ class Orders:
             raise ValueError(f"orders of version {given.get('version')!r}, this is a worker for 1: install the job's nearpath here")
         return cls(
             orders.decode(), given["job"], given["worker"], given["key"], Code.read(given["code"]), given["code"]["mark"],
-            given["rendezvous"], given["leader"], given["patience"],
+            given["rendezvous"], given["leader"], given["patience"], given["repeat"],
         )  # fmt: skip
 
 
@@ -175,7 +174,7 @@ class Control:
                 print(f"{self.orders.worker} has heard nothing of its job for {now - self._heard:.0f} s", file=sys.stderr)
                 leave(LOST)
             if now >= due:
-                due = now + REPEAT
+                due = now + self.orders.repeat
                 self._report()
                 self._say()
             for sender, text in self.line.hear(max(0.0, due - now)):
