@@ -26,7 +26,7 @@ pub(super) use dial::{Cut, Dial, Dialling};
 use timers::{Timer, Timers};
 pub(super) use words::Words;
 
-/// What was said on the line is acknowledged within so long, or the relay says it; or within three head starts, if that is longer.
+/// What was said on the line is acknowledged within so long, or within the head start, if that is longer; or the relay says it.
 const HEARD: Duration = Duration::from_secs(1);
 /// The peer is told so often what came, if there is nothing else to say.
 const TELL: Duration = Duration::from_millis(100);
@@ -54,7 +54,7 @@ pub(super) struct Times {
 impl Times {
     /// What was said on the line may stay without an acknowledgement.
     fn heard(&self) -> Duration {
-        HEARD.max(self.head_start * 3)
+        HEARD.max(self.head_start)
     }
 }
 
