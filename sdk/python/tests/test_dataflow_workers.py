@@ -147,6 +147,14 @@ class Folders(OwnTemp):
             _temporary.sweep(_temporary.WORKER)
             self.assertEqual(set(self.left()), {other, pathlib.Path(own)})
 
+    def test_a_forked_child_that_leaves_takes_nothing_with_it(self):
+        with _temporary.folder(_temporary.WORKER) as own:
+            if not (child := os.fork()):
+                _temporary.remove_all()
+                os._exit(0)
+            os.waitpid(child, 0)
+            self.assertEqual(self.left(), [pathlib.Path(own)])
+
     def test_what_a_child_of_the_killed_process_uses_stays(self):
         owner, left = self.held("import os; os.write(1, b'%d\\n' % os.fork()); time.sleep(1000)")
         child = os.pidfd_open(int(owner.stdout.readline()) or int(owner.stdout.readline()))

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 WORKER, JOB = "nearpath-worker-", "nearpath-dataflow-"
 _made: set[str] = set()
+os.register_at_fork(after_in_child=_made.clear)  # a place may fork its workers from the job's process
 
 
 @contextlib.contextmanager
