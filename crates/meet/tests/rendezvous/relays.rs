@@ -8,8 +8,13 @@ use nearpath_meet::client::{Meeting, RelayStream};
 use nearpath_meet::server::{Limits, Rate};
 use nearpath_meet::way::Piece;
 use nearpath_testkit::{eventually, within};
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::protocol::CloseFrame;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
 use nearpath_meetkit::house::{House, SOON, Worker, id};
+
+use crate::strangers::dial;
 
 /// A session of two workers of this job.
 async fn met(house: &House, job: &str) -> (Worker, Meeting, Worker, Meeting) {
@@ -103,6 +108,20 @@ async fn a_break_is_an_error_at_the_other_end() {
     let error = within(second.next()).await.unwrap().unwrap_err();
     assert!(error.to_string().contains("gone"), "{error}");
     assert!(within(second.next()).await.is_none());
+}
+
+/// A proxy that is restarted says so to both ends of what it passes on.
+#[tokio::test]
+async fn a_close_that_was_not_meant_is_a_break() {
+    let house = House::start(Limits::default());
+    let (_a, own, b, others) = met(&house, "sort").await;
+    let mut first = dial(house.rendezvous.addr, "/v1/relay", Some(&own.granted.pass.0)).await.unwrap();
+    let mut second = RelayStream::open(&b.settings, &others.granted.pass).await.unwrap();
+    first.send(Message::text("piece")).await.unwrap();
+    assert_eq!(within(second.next()).await.unwrap().unwrap(), Piece::Word("piece".into()));
+    first.close(Some(CloseFrame { code: CloseCode::Away, reason: "going away".into() })).await.unwrap();
+    let error = within(second.next()).await.expect("this is no end").unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{error}");
 }
 
 /// An end that does not read stops the other, not the rendezvous.

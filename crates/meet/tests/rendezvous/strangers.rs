@@ -18,9 +18,9 @@ use tokio_tungstenite::{WebSocketStream, client_async};
 
 use nearpath_meetkit::house::{House, SOON, id, next, now};
 
-type Web = WebSocketStream<TcpStream>;
+pub(crate) type Web = WebSocketStream<TcpStream>;
 
-async fn dial(addr: SocketAddr, path: &str, pass: Option<&str>) -> Result<Web, Error> {
+pub(crate) async fn dial(addr: SocketAddr, path: &str, pass: Option<&str>) -> Result<Web, Error> {
     let mut request = Request::get(format!("ws://{addr}{path}"))
         .header("host", addr.to_string())
         .header("connection", "Upgrade")

@@ -161,6 +161,8 @@ async fn pump(from: &mut Ear, to: &mut Mouth, first: Option<Message>, meter: &Me
         match tokio::time::timeout(look, from.next()).await {
             Err(_) if meter.is_idle() => return Why::Idle,
             Err(_) => {}
+            // Something between, which is about to end, may close with another code: then frames may be missing.
+            Ok(Some(Ok(Message::Close(Some(frame))))) if frame.code != CloseCode::Normal => return Why::Gone,
             Ok(Some(Ok(Message::Close(_)))) => return Why::Closed,
             Ok(None | Some(Err(_))) => return Why::Gone,
             Ok(Some(Ok(message))) => {
