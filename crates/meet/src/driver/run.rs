@@ -104,6 +104,8 @@ pub struct Driver {
     arrivals: mpsc::UnboundedSender<io::Result<Box<dyn Direct>>>,
     verdict: watch::Sender<Verdict>,
     handshakes: JoinSet<(Key, io::Result<quic::Stream>)>,
+    /// The pair that was nominated last.
+    used: Option<Key>,
     begun: Instant,
     wake: Option<Instant>,
     /// When there is nothing left to do.
@@ -138,7 +140,7 @@ impl Driver {
         let agent = Agent::new(session, settings.agent, nonce()?, now);
         let (arrivals, arriving) = mpsc::unbounded_channel();
         let (verdict, known) = watch::channel(Verdict::Looking);
-        let (wake, until, handshakes) = (None, None, JoinSet::new());
+        let (wake, until, used, handshakes) = (None, None, None, JoinSet::new());
         let (offered, peer_gave_up) = (false, false);
         let driver = Self {
             agent,
@@ -148,6 +150,7 @@ impl Driver {
             arrivals,
             verdict,
             handshakes,
+            used,
             begun: now,
             wake,
             until,
@@ -186,8 +189,10 @@ impl Driver {
     }
 
     async fn next(&mut self) -> Next {
-        let at = [self.wake, self.rim.next_ask(), self.until].into_iter().flatten().min();
-        let over = self.until.is_some_and(|until| until <= Instant::now());
+        // The peer may be through with a handshake, and move: it ends by itself.
+        let until = self.until.filter(|_| self.handshakes.is_empty());
+        let at = [self.wake, self.rim.next_ask(), until].into_iter().flatten().min();
+        let over = until.is_some_and(|until| until <= Instant::now());
         if over {
             return Next::End;
         }
@@ -231,6 +236,12 @@ impl Driver {
     }
 
     async fn use_pair(&mut self, key: Key) {
+        self.used = Some(key);
+        if matches!(*self.verdict.borrow(), Verdict::Direct { .. }) {
+            // The leader has given up the one that this side has: it moves to another one, or not at all.
+            let another = io::Error::new(io::ErrorKind::ConnectionAborted, "the leader has nominated another pair");
+            let _ = self.arrivals.send(Err(another)); // nobody there: the next turn ends
+        }
         match key.transport {
             Transport::Tcp => match self.rim.streams.give(key).await {
                 Ok(stream) => self.arrived(key, Box::new(stream)),
@@ -252,6 +263,7 @@ impl Driver {
 
     fn shaken(&mut self, key: Key, made: io::Result<quic::Stream>) {
         match made {
+            _ if self.used != Some(key) => (), // the leader has given it up
             Ok(stream) => self.arrived(key, Box::new(stream)),
             Err(error) => self.unusable(error),
         }

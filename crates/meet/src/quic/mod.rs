@@ -1,7 +1,9 @@
 //! One QUIC connection over a punched UDP pair, with one stream that carries a way's bytes.
 //!
 //! For pairs that only UDP permits: what a way carries is TLS already, so these bytes are encrypted twice, and cost what
-//! QUIC costs. The leader connects; its first byte opens the stream at the follower's end, and is none of the way's.
+//! QUIC costs. The leader connects; its first byte opens the stream at the follower's end, and the follower answers with the same.
+//! Neither is the way's. A client is through with TLS before the server knows that it is: only the answer tells the leader that
+//! both have the connection.
 
 mod socket;
 mod stream;
@@ -29,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const IDLE: Duration = Duration::from_secs(30);
 /// Bytes that may be on their way: a gigabit over 60 ms.
 const WINDOW: u32 = 8 << 20;
-/// What opens the stream.
+/// What opens the stream, and the answer.
 const GREETING: u8 = 0;
 /// The peer was not who was meant.
 const REFUSED: VarInt = VarInt::from_u32(1);
@@ -71,8 +73,9 @@ async fn connect(endpoint: &Endpoint, remote: SocketAddr, pair: &Pair) -> io::Re
     config.transport_config(Arc::new(transport()));
     let connection = endpoint.connect_with(config, remote, &pair.name()).map_err(io::Error::other)?.await?;
     check(&connection, pair)?;
-    let (mut send, recv) = connection.open_bi().await?;
+    let (mut send, mut recv) = connection.open_bi().await?;
     send.write_all(&[GREETING]).await?;
+    recv.read_exact(&mut [0]).await.map_err(io::Error::other)?;
     Ok((connection, send, recv))
 }
 
@@ -85,8 +88,10 @@ async fn accept(endpoint: &Endpoint, remote: SocketAddr, pair: &Pair) -> io::Res
         }
         let connection = incoming.accept()?.await?;
         check(&connection, pair)?;
-        let (send, mut recv) = connection.accept_bi().await?;
+        let (mut send, mut recv) = connection.accept_bi().await?;
         recv.read_exact(&mut [0]).await.map_err(io::Error::other)?;
+        // Nothing is waited for after this: it could be broken off, and the leader has its answer.
+        send.write_all(&[GREETING]).await?;
         return Ok((connection, send, recv));
     }
     Err(io::ErrorKind::NotConnected.into())
@@ -116,3 +121,6 @@ fn transport() -> TransportConfig {
         .datagram_receive_buffer_size(None);
     transport
 }
+
+#[cfg(test)]
+mod tests;

@@ -79,6 +79,11 @@ impl Halves {
         self.direct = true;
     }
 
+    /// The direct connection is of no use after all, and another one may come; as long as nobody has moved.
+    pub fn withdrawn(&mut self) {
+        self.direct = self.is_bound();
+    }
+
     /// Whether the direct connection must not be replaced any more: something went over it, or was said to go.
     pub fn is_bound(&self) -> bool {
         self.direct && (self.agreed || self.out == Out::Direct)

@@ -22,6 +22,8 @@ enum Step {
     Read(u8),
     /// The direct connection arrives here.
     Arrive,
+    /// It turns out to be of no use.
+    Withdraw,
     End,
 }
 
@@ -109,6 +111,7 @@ impl Side {
             Step::Hear => self.hear(),
             Step::Read(n) => self.read(n),
             Step::Arrive => self.halves.arrived(),
+            Step::Withdraw => self.halves.withdrawn(),
             Step::End => self.end(peer),
         }
         self.speak(peer);
@@ -125,6 +128,7 @@ fn steps() -> impl Strategy<Value = Vec<(bool, Step)>> {
         4 => Just(Step::Hear),
         2 => any::<u8>().prop_map(Step::Read),
         1 => Just(Step::Arrive),
+        1 => Just(Step::Withdraw),
         1 => Just(Step::End),
     ];
     prop::collection::vec((any::<bool>(), step), 0..60)
@@ -240,6 +244,29 @@ async fn a_connection_is_replaced_as_long_as_nobody_moved() {
     assert_eq!(&read, b"over the relay directly");
     let places = Places { out: Place::Direct, inward: Place::Direct };
     assert_eq!((*leader.places().borrow(), *follower.places().borrow()), (places, places));
+}
+
+/// The leader has given up the first one, and is faster with the second.
+#[tokio::test]
+async fn a_connection_that_was_withdrawn_is_not_moved_to() {
+    let (near, far) = local(4);
+    let ((tell_first, first), (tell_second, second)) = (mpsc::unbounded_channel(), mpsc::unbounded_channel());
+    let mut leader = Way::on_relay(true, Box::new(near), first);
+    let mut follower = Way::on_relay(false, Box::new(far), second);
+    let ((_, dead), (one, other)) = (tokio::io::duplex(9), tokio::io::duplex(9));
+    tell_second.send(Ok(Box::new(dead) as Box<dyn Direct>)).unwrap();
+    follower.write_all(b"x").await.unwrap();
+    tell_second.send(Err(io::Error::other("another one was nominated"))).unwrap();
+    tell_first.send(Ok(Box::new(one) as Box<dyn Direct>)).unwrap();
+    leader.write_all(b"directly").await.unwrap();
+    let mut read = [0; 8];
+    {
+        let mut reading = std::pin::pin!(follower.read_exact(&mut read));
+        assert!(futures_util::poll!(&mut reading).is_pending(), "there is no connection");
+        tell_second.send(Ok(Box::new(other))).unwrap();
+        tokio::time::timeout(Duration::from_secs(5), reading).await.unwrap().unwrap();
+    }
+    assert_eq!(&read, b"directly");
 }
 
 /// What comes after the word was said would tear the way.

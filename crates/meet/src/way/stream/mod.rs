@@ -45,7 +45,7 @@ impl Direct for TcpStream {}
 
 impl Direct for DuplexStream {}
 
-/// Direct connections as they are found; an error when there is none to be had. The last one counts, until the way moves.
+/// Direct connections as they are found; an error when there is none to be had, or no more. The last one counts, until the way moves.
 pub type Arrivals = mpsc::UnboundedReceiver<io::Result<Box<dyn Direct>>>;
 
 /// What carries the bytes of a direction.
@@ -172,7 +172,10 @@ impl Way {
                     self.halves.arrived();
                 }
                 Poll::Ready(Some(Err(error))) if self.awaits() => return Err(error),
-                Poll::Ready(Some(Err(_))) => (),
+                Poll::Ready(Some(Err(_))) => {
+                    self.halves.withdrawn();
+                    self.direct = self.direct.take().filter(|_| self.halves.is_bound());
+                }
                 Poll::Ready(None) => self.arrivals = None,
             }
         }
