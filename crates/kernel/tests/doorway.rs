@@ -36,6 +36,7 @@ fn answer(listener: TcpListener) -> JoinHandle<(SocketAddr, SocketAddr)> {
     std::thread::spawn(move || {
         listener.set_nonblocking(false).unwrap();
         let (mut caller, from) = listener.accept().unwrap();
+        drop(listener); // before the caller goes on: it finds nobody at another address then
         assert!(caller.nodelay().unwrap(), "as its listener");
         caller.write_all(b"welcome").unwrap();
         (from, caller.local_addr().unwrap())
