@@ -3,8 +3,9 @@
 
 use std::time::Instant;
 
+use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
-use nearpath_meet::message::{Said, Told};
+use nearpath_meet::message::{Parcel, Said, Told};
 use nearpath_meet::observe::{Judge, Verdict};
 use nearpath_meet::server::desk::{Chance, Desk, Limits, Moment};
 use nearpath_meet::ticket::{Crossing, Key, Ticket};
@@ -19,6 +20,10 @@ impl Chance for Counting {
 }
 
 fuzz_target!(|data: &[u8]| {
+    let frame = Bytes::copy_from_slice(data);
+    let parcel = Parcel::read(&frame);
+    assert_eq!(parcel.as_ref().map(|parcel| parcel.session), Parcel::session_of(&frame));
+    assert!(parcel.is_none_or(|parcel| parcel.write() == frame), "as it was written");
     let key = Key::new([1; 32]);
     let from = ([192, 0, 2, 1], 9).into();
     assert_eq!(Judge::new(&key).judge(data, (false, false), from, 5), Verdict::Drop, "nobody has a token");

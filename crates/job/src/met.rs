@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use nearpath_dataflow::worker::{Connector, End, Orders, Route, Travelled};
 use nearpath_meet::Transport;
 use nearpath_meet::client::{CallError, Meeting};
-use nearpath_meet::driver::{self, Ports, Verdict};
+use nearpath_meet::driver::{self, Ports, Search, Verdict};
 use nearpath_meet::link::{Known, Link};
 use nearpath_meet::way::{Place, Places};
 use nearpath_types::SpiffeId;
 use nearpath_wire::pair::Pair;
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::sync::{Semaphore, oneshot};
 use tokio::time::timeout;
 
 use crate::calls::about;
@@ -31,6 +31,9 @@ const LOOKS: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs
 /// The search has this part of the time for a peer, alone, before the relay is opened: a third of a second of half a minute.
 const HEAD_START: f64 = 90.0;
 const MINUTE: Duration = Duration::from_secs(60);
+/// Who waits half a minute for a peer has edges that are over within this part of it, five seconds, or are no short ones; and peers that
+/// are busy for as long.
+const SHORT: f64 = 6.0;
 /// First probes of a pair; after the first dozen they go once a second.
 const TRIES: u32 = 24;
 /// Leave to look for a direct way is given back after so long, however it goes: who waits for who waits is not waited for.
@@ -123,10 +126,11 @@ impl Met {
     }
 
     async fn link(&self, meeting: Meeting, pair: Arc<Pair>) -> io::Result<Link> {
-        let settled = self.leave_to_search().await;
-        let link = self.shared.line()?.connect(meeting, pair, Ports::bind(&self.transports)?, self.settings()).await;
-        let link = link.map_err(explained)?;
-        tokio::spawn(until_settled(link.known().clone(), settled));
+        let (known, is_known) = oneshot::channel();
+        let ports = Box::pin(ports(Arc::clone(&self.shared.searches), self.transports.clone(), is_known));
+        let search = Search::WhenWorth { ports, lasts: self.patience.div_f64(SHORT) };
+        let link = self.shared.line()?.connect(meeting, pair, search, self.settings()).await.map_err(explained)?;
+        let _ = known.send(link.known().clone()); // a search may have been given up
         Ok(link)
     }
 
@@ -139,19 +143,9 @@ impl Met {
         agent.patience = (self.patience / 2).clamp(LOOKS.0, LOOKS.1);
         (agent.interval, agent.pace) = (agent.interval.mul_f64(slow), agent.pace.mul_f64(slow));
         settings.relaying.head_start = Some(self.patience.div_f64(HEAD_START));
+        settings.relaying.heard = self.patience.div_f64(SHORT);
         settings.handshake = self.patience;
         settings
-    }
-
-    /// It ends with what comes back, or by itself.
-    async fn leave_to_search(&self) -> oneshot::Sender<()> {
-        let leave: Option<OwnedSemaphorePermit> = Arc::clone(&self.shared.searches).acquire_owned().await.ok();
-        let (settled, is_settled) = oneshot::channel();
-        tokio::spawn(async move {
-            let _ = timeout(SEARCH, is_settled).await;
-            drop(leave);
-        });
-        settled
     }
 }
 
@@ -200,15 +194,29 @@ fn late(end: End, patience: Duration, why: Option<io::Error>) -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, format!("{what} within {:.1} s{why}", patience.as_secs_f64()))
 }
 
+/// For a search, once there is leave to begin it. That is given back when the search is settled, or after a while.
+async fn ports(
+    searches: Arc<Semaphore>,
+    transports: Vec<Transport>,
+    known: oneshot::Receiver<Known>,
+) -> io::Result<Ports> {
+    let leave = searches.acquire_owned().await;
+    tokio::spawn(async move {
+        let _ = timeout(SEARCH, until_settled(known)).await;
+        drop(leave);
+    });
+    Ports::bind(&transports)
+}
+
 /// Until the sockets of the search are closed: with the last byte that goes over the relay, or when there is no direct way.
-async fn until_settled(mut known: Known, settled: oneshot::Sender<()>) {
+async fn until_settled(known: oneshot::Receiver<Known>) {
+    let Ok(mut known) = known.await else { return };
     let verdict = known.verdict.wait_for(|verdict| *verdict != Verdict::Looking).await.map(|known| *known);
     tracing::debug!(?verdict, "the search for a direct way is over");
     if let Ok(Verdict::Direct { .. }) = verdict {
         let direct = Places { out: Place::Direct, inward: Place::Direct };
         let _ = known.places.wait_for(|places| *places == direct).await; // the way may have ended before
     }
-    drop(settled);
 }
 
 fn relayed(known: &Known, end: End) -> u64 {

@@ -9,12 +9,12 @@ use std::time::Duration;
 use nearpath_punch::session::Role;
 use nearpath_wire::pair::Pair;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio_rustls::TlsStream;
 
-use crate::driver::{Driver, Introduction, Ports, Settings, Verdict};
+use crate::driver::{Introduction, Ports, Search, Searching, Settings, Verdict};
 use crate::hello::{Side, secure};
-use crate::way::{Arrivals, Place, Places, Relay, Relayed, Way};
+use crate::way::{Place, Places, Relay, Relayed, Way};
 
 /// Encrypted bytes to and from the peer; the way below moves by itself while they flow.
 #[derive(Debug)]
@@ -34,14 +34,13 @@ pub struct Known {
     pub relayed: Arc<Relayed>,
 }
 
-/// A direct connection is being looked for; the relay may be opened meanwhile. Dropped, the search ends.
+/// A direct connection is being looked for, or will be; the relay may be opened meanwhile. Dropped, the search ends.
 #[derive(Debug)]
 pub struct Begun {
     leads: bool,
     patience: Duration,
     pair: Arc<Pair>,
-    arrivals: Arrivals,
-    verdict: watch::Receiver<Verdict>,
+    searching: Searching,
 }
 
 /// Begins to look for a direct connection to the peer of an introduction. `settings.agent.relay` says whether
@@ -49,20 +48,24 @@ pub struct Begun {
 ///
 /// # Errors
 /// When the process has too many files open.
-pub fn begin(ports: Ports, introduction: Introduction, settings: Settings) -> io::Result<Begun> {
+pub fn begin(search: impl Into<Search>, introduction: Introduction, settings: Settings) -> io::Result<Begun> {
     let (leads, pair) = (introduction.session.role == Role::Leader, introduction.pair.clone());
     let patience = settings.handshake;
-    let (driver, arrivals, verdict) = Driver::new(ports, introduction, settings)?;
-    tokio::spawn(driver.run());
-    Ok(Begun { leads, patience, pair, arrivals, verdict })
+    let searching = search.into().start(introduction, settings)?;
+    Ok(Begun { leads, patience, pair, searching })
 }
 
 impl Begun {
     /// What has come of the search, now and later. What is known already has changed, too.
     pub(crate) fn verdict(&self) -> watch::Receiver<Verdict> {
-        let mut verdict = self.verdict.clone();
+        let mut verdict = self.searching.verdict.clone();
         verdict.mark_changed();
         verdict
+    }
+
+    /// What begins the search, after so long if not before; none: it has begun.
+    pub(crate) fn beginning(&self) -> Option<(Arc<Notify>, Duration)> {
+        self.searching.begin.clone()
     }
 
     /// The connection. With a relay bytes flow before there is a direct connection; without one it is waited for. A hello that
@@ -71,15 +74,16 @@ impl Begun {
     /// # Errors
     /// When the relay breaks, when there is none and no direct way either, and when the peer is not who was meant.
     pub async fn over(self, mut side: Side, relay: Option<Box<dyn Relay>>) -> io::Result<Link> {
+        let Searching { arrivals, verdict, .. } = self.searching;
         let way = match relay {
             Some(relay) => {
-                let mut way = Way::on_relay(self.leads, relay, self.arrivals);
+                let mut way = Way::on_relay(self.leads, relay, arrivals);
                 side.begin(&mut way);
                 way
             }
-            None => Way::without_relay(self.arrivals),
+            None => Way::without_relay(arrivals),
         };
-        let known = Known { verdict: self.verdict, places: way.places(), relayed: way.relayed() };
+        let known = Known { verdict, places: way.places(), relayed: way.relayed() };
         let stream = tokio::time::timeout(self.patience, secure(way, side, &self.pair)).await??;
         Ok(Link { stream, known })
     }

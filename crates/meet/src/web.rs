@@ -46,7 +46,7 @@ pub(crate) const RELAY: &str = "/v1/relay";
 
 /// For a line: there are thousands of them, and most are silent.
 pub(crate) fn for_lines() -> WebSocketConfig {
-    bounded(message::LONGEST, 1024)
+    bounded(message::LONGEST_PARCEL, 1024)
 }
 
 /// For a relay: there are few, and each moves much.

@@ -70,7 +70,6 @@ fn said() -> Vec<Said> {
         call(Some(hello())),
         Said::Tell { session, word: Word::Offer { candidates } },
         Said::Tell { session, word: Word::Relay },
-        Said::Tell { session, word: Word::Bytes { piece: 3, has: 2, bytes: Base64((&b"the next ones"[..]).into()) } },
         Said::Tell { session, word: Word::Text { piece: 4, has: 2, text: r#"{"moved":{"at":517}}"#.into() } },
         Said::Tell { session, word: Word::Has { pieces: 5 } },
         Said::HangUp { session },

@@ -106,7 +106,7 @@ async fn write_piece(
 fn is_decided(known: &Known) -> bool {
     let places = *known.places.borrow();
     match *known.verdict.borrow() {
-        Verdict::Looking => false,
+        Verdict::Unneeded | Verdict::Looking => false,
         Verdict::Direct { .. } => places == Places { out: Place::Direct, inward: Place::Direct },
         Verdict::Relayed(_) | Verdict::Ended(_) => true,
     }

@@ -10,8 +10,9 @@ use tokio_tungstenite::tungstenite::Message;
 
 use super::backoff::Backoff;
 use super::dial::{Reached, dial};
+use super::lasting::Spoken;
 use super::{Call, CallError, Heard, Here, Meeting, Order, Over, Settings};
-use crate::message::{Granted, Said, SessionText, Told, Welcome, Word};
+use crate::message::{Granted, Parcel, Said, SessionText, Told, Welcome, Word};
 use crate::web::{self, Web};
 
 /// The rendezvous asks whether one is there three times as often; when nothing comes for so long, the line is dead.
@@ -20,8 +21,8 @@ const SILENCE: Duration = Duration::from_secs(75);
 const GOOD: Duration = Duration::from_secs(10);
 /// The rendezvous' answer to a call may take so much longer than the call waits.
 const GRACE: Duration = Duration::from_secs(10);
-/// More words no peer has to say about a session.
-const WORDS: usize = 256;
+/// More no peer has to say about a session, by [`Spoken::cost`].
+const MOST_OF_A_SESSION: usize = 1 << 20;
 
 /// Keeps a line until it is over, or nobody has a handle.
 pub(super) async fn keep(
@@ -47,13 +48,13 @@ struct Keeper {
     calls: HashMap<u32, Call>,
     sessions: HashMap<SessionText, Ear>,
     /// What was said while there was no line.
-    unsaid: VecDeque<Said>,
+    unsaid: VecDeque<Order>,
     last: u32,
 }
 
-/// Where words of a session go, and how many have.
+/// Where what is said of a session goes, and how much has.
 struct Ear {
-    words: mpsc::UnboundedSender<Word>,
+    words: mpsc::UnboundedSender<Spoken>,
     heard: usize,
 }
 
@@ -97,8 +98,8 @@ impl Keeper {
             tokio::select! {
                 done = &mut work => return Some(done),
                 order = self.orders.recv() => match order? {
-                    Order::Say(said) => self.unsaid.push_back(said),
                     Order::Call(call) => drop(self.note(call)),
+                    unsaid => self.unsaid.push_back(unsaid),
                 },
                 () = tokio::time::sleep_until(late.into()) => self.give_up_late_calls(),
             }
@@ -163,6 +164,7 @@ impl Keeper {
                 let said = self.note(call);
                 say(web, &said).await
             }
+            Order::Carry(parcel) => send(web, Message::Binary(parcel.write())).await,
         }
     }
 
@@ -182,8 +184,14 @@ impl Keeper {
         for said in calls {
             say(web, &said).await?;
         }
-        while let Some(said) = self.unsaid.pop_front() {
-            say(web, &said).await?;
+        self.sessions.retain(|_, ear| !ear.words.is_closed());
+        let sessions: Vec<_> = self.sessions.keys().copied().collect();
+        for session in sessions {
+            // It says nothing new to the peer; a rendezvous that has started anew says that there is no such session.
+            say(web, &Said::Tell { session, word: Word::Has { pieces: 0 } }).await?;
+        }
+        while let Some(order) = self.unsaid.pop_front() {
+            self.obey(order, web).await?;
         }
         Ok(())
     }
@@ -203,6 +211,12 @@ impl Keeper {
                 Ok(told) => self.told(told).await,
                 Err(_) => Ok(()), // a newer rendezvous may know more words
             },
+            Some(Ok(Message::Binary(frame))) => {
+                if let Some(parcel) = Parcel::read(&frame) {
+                    self.spoken(parcel.session, Spoken::Parcel(parcel));
+                }
+                Ok(())
+            }
             Some(Ok(Message::Close(_))) | None => broken("the rendezvous closed the line"),
             Some(Ok(_)) => Ok(()),
             Some(Err(error)) => broken(&error.to_string()),
@@ -219,7 +233,7 @@ impl Keeper {
                 Ok(())
             }
             Told::Tell { session, word } => {
-                self.word(session, word);
+                self.spoken(session, Spoken::Word(word));
                 Ok(())
             }
             Told::HungUp { session, .. } => {
@@ -252,10 +266,10 @@ impl Keeper {
         }
     }
 
-    fn word(&mut self, session: SessionText, word: Word) {
+    fn spoken(&mut self, session: SessionText, spoken: Spoken) {
         if let Some(ear) = self.sessions.get_mut(&session) {
-            ear.heard += 1;
-            if ear.words.send(word).is_err() || ear.heard >= WORDS {
+            ear.heard += spoken.cost();
+            if ear.words.send(spoken).is_err() || ear.heard >= MOST_OF_A_SESSION {
                 self.sessions.remove(&session);
             }
         }
@@ -317,7 +331,11 @@ async fn welcome(web: &mut Web) -> Result<Welcome, End> {
 
 async fn say(web: &mut Web, said: &Said) -> Result<(), End> {
     let text = serde_json::to_string(said).expect("messages have text keys only");
-    match tokio::time::timeout(SILENCE, web.send(Message::text(text))).await {
+    send(web, Message::text(text)).await
+}
+
+async fn send(web: &mut Web, message: Message) -> Result<(), End> {
+    match tokio::time::timeout(SILENCE, web.send(message)).await {
         Ok(Ok(())) => Ok(()),
         Ok(Err(error)) => Err(End::Broken(error.to_string())),
         Err(_) => Err(End::Broken("the rendezvous does not read".into())),

@@ -9,11 +9,11 @@ use nearpath_punch::nat::Report;
 use nearpath_wire::pair::Pair;
 use tokio::sync::watch;
 
-use super::lasting::{Cut, Dial, Dialling, Lasting, Prospect, Times, Words};
+use super::lasting::{Cut, Dial, Dialling, Lasting, Prospect, Search, Times, Words};
 use super::{DialError, Line, Meeting, RelayStream, Settings};
-use crate::driver::{self, Ports, Verdict};
+use crate::driver::{self, Verdict};
 use crate::kind;
-use crate::link::{self, Link};
+use crate::link::{self, Begun, Link};
 use crate::message::Pass;
 use crate::way::Relay;
 
@@ -27,18 +27,18 @@ impl Line {
         &self,
         meeting: Meeting,
         pair: Arc<Pair>,
-        ports: Ports,
+        search: impl Into<driver::Search>,
         settings: driver::Settings,
     ) -> io::Result<Link> {
         let over = || io::Error::new(io::ErrorKind::NotConnected, "the line to the rendezvous is over");
         let here = self.here().await.ok_or_else(over)?;
         let (wants_relay, pass, relaying) = (settings.agent.relay, meeting.granted.pass.clone(), settings.relaying);
         let head_start = relaying.head_start(here.rendezvous.round_trip);
-        let times = Times { head_start, patience: relaying.patience };
+        let times = Times { head_start, heard: relaying.heard.max(head_start), patience: relaying.patience };
         let (introduction, side, words) =
             meeting.divide(&here.welcome.you, here.observers(), pair).map_err(io::Error::other)?;
-        let begun = link::begin(ports, introduction, settings)?;
-        let relay = wants_relay.then(|| self.relay(pass, words, begun.verdict(), times));
+        let begun = link::begin(search, introduction, settings)?;
+        let relay = wants_relay.then(|| self.relay(pass, words, &begun, times));
         begun.over(side, relay).await
     }
 
@@ -52,9 +52,10 @@ impl Line {
         kind::detect(&here.servers(), &here.asker()).await
     }
 
-    fn relay(&self, pass: Pass, words: Words, verdict: watch::Receiver<Verdict>, times: Times) -> Box<dyn Relay> {
+    fn relay(&self, pass: Pass, words: Words, begun: &Begun, times: Times) -> Box<dyn Relay> {
         let dial = Rendezvous { settings: self.settings.clone(), pass };
-        Box::new(Lasting::new(dial, words, prospects(verdict), times))
+        let search = Search { prospects: prospects(begun.verdict()), begin: begun.beginning() };
+        Box::new(Lasting::new(dial, words, search, times))
     }
 }
 
@@ -86,7 +87,8 @@ fn prospects(verdict: watch::Receiver<Verdict>) -> BoxStream<'static, Prospect> 
             verdict.changed().await.ok()?;
             let known = *verdict.borrow_and_update();
             match known {
-                Verdict::Looking => (),
+                Verdict::Unneeded => (),
+                Verdict::Looking => return Some((Prospect::Looking, verdict)),
                 Verdict::Direct { .. } => return Some((Prospect::Direct, verdict)),
                 Verdict::Relayed(_) | Verdict::Ended(_) => return Some((Prospect::Hopeless, verdict)),
             }

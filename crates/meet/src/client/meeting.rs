@@ -10,7 +10,7 @@ use nearpath_wire::pair::Pair;
 use tokio::sync::mpsc;
 
 use super::Order;
-use super::lasting::Words;
+use super::lasting::{Spoken, Words};
 use super::pieces::Saying;
 use crate::driver::{self, Introduction, Observers};
 use crate::hello::{Hello, Side};
@@ -26,7 +26,7 @@ pub struct Meeting {
     pub until: Instant,
     /// What went with one's own call.
     pub(super) hello: Option<Box<Hello>>,
-    pub(super) words: mpsc::UnboundedReceiver<Word>,
+    pub(super) words: mpsc::UnboundedReceiver<Spoken>,
     pub(super) orders: mpsc::UnboundedSender<Order>,
 }
 
@@ -49,7 +49,9 @@ impl Meeting {
     /// What the other side tells; `None`: it says no more.
     pub async fn hear(&mut self) -> Option<Message> {
         loop {
-            if let Ok(message) = Message::try_from(self.words.recv().await?) {
+            if let Spoken::Word(word) = self.words.recv().await?
+                && let Ok(message) = Message::try_from(word)
+            {
                 return Some(message);
             }
         }
@@ -101,8 +103,11 @@ impl Meeting {
         let (session, orders) = (self.granted.session, self.orders.downgrade());
         Box::new(move |saying| {
             if let Some(orders) = orders.upgrade() {
-                let word = Word::from(saying);
-                let _ = orders.send(Order::Say(Said::Tell { session, word })); // what is not acknowledged goes over the relay
+                let order = match Spoken::of(saying, session) {
+                    Spoken::Word(word) => Order::Say(Said::Tell { session, word }),
+                    Spoken::Parcel(parcel) => Order::Carry(parcel),
+                };
+                let _ = orders.send(order); // what is not acknowledged goes over the relay
             }
         })
     }

@@ -33,7 +33,7 @@ pub use trust::trust;
 
 use crate::driver::Observers;
 use crate::hello::Hello;
-use crate::message::{Base64, Bye, LONGEST_HELLO, Observer, Pass, Refusal, Report, Said, Welcome};
+use crate::message::{Base64, Bye, LONGEST_HELLO, Observer, Parcel, Pass, Refusal, Report, Said, Welcome};
 use crate::observe::Asker;
 
 /// What is heard and not read yet. When it is full the line is not read either, and the rendezvous ends it at last.
@@ -138,6 +138,8 @@ struct Call {
 enum Order {
     Call(Call),
     Say(Said),
+    /// It may be lost.
+    Carry(Parcel),
 }
 
 impl Line {

@@ -13,10 +13,13 @@ mod observe;
 mod ports;
 mod rim;
 mod run;
+mod search;
 mod streams;
 mod verdict;
 
 pub use observe::{Ask, Observers};
 pub use ports::Ports;
 pub use run::{Driver, Introduction, Line, Relaying, Settings};
+pub use search::Search;
+pub(crate) use search::Searching;
 pub use verdict::{Verdict, Why};

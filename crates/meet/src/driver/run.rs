@@ -74,6 +74,8 @@ pub struct Relaying {
     /// The direct way is waited for so long before: meanwhile the line carries a few bytes. A hopeless search is not waited for.
     /// `None`: ten round trips to the rendezvous, and between 0.3 s and 1 s.
     pub head_start: Option<Duration>,
+    /// What was given to the line is acknowledged within so long, or within the head start, if that is longer; or the relay carries it.
+    pub heard: Duration,
     /// A way is broken when its relay has been away for so long.
     pub patience: Duration,
 }
@@ -90,7 +92,7 @@ impl Relaying {
 
 impl Default for Relaying {
     fn default() -> Self {
-        Self { head_start: None, patience: Duration::from_secs(60) }
+        Self { head_start: None, heard: Duration::from_secs(1), patience: Duration::from_secs(60) }
     }
 }
 
@@ -116,6 +118,21 @@ pub struct Driver {
     hopeless: bool,
 }
 
+/// What comes of a driver.
+#[derive(Debug)]
+pub(super) struct Outlet {
+    pub(super) arrivals: mpsc::UnboundedSender<io::Result<Box<dyn Direct>>>,
+    pub(super) verdict: watch::Sender<Verdict>,
+}
+
+impl Outlet {
+    pub(super) fn new(verdict: Verdict) -> (Self, Arrivals, watch::Receiver<Verdict>) {
+        let (arrivals, arriving) = mpsc::unbounded_channel();
+        let (verdict, known) = watch::channel(verdict);
+        (Self { arrivals, verdict }, arriving, known)
+    }
+}
+
 /// What comes next.
 enum Next {
     Event(Event),
@@ -133,16 +150,25 @@ impl Driver {
         introduction: Introduction,
         settings: Settings,
     ) -> io::Result<(Self, Arrivals, watch::Receiver<Verdict>)> {
+        let (outlet, arrivals, verdict) = Outlet::new(Verdict::Looking);
+        Ok((Self::with(outlet, ports, introduction, settings)?, arrivals, verdict))
+    }
+
+    pub(super) fn with(
+        outlet: Outlet,
+        ports: Ports,
+        introduction: Introduction,
+        settings: Settings,
+    ) -> io::Result<Self> {
         let now = Instant::now();
         let hopeless = settings.agent.relay && ports.is_empty();
         let Introduction { session, line, observers, pair } = introduction;
         let rim = Rim::new(ports, &observers, settings.loopback, now)?;
         let agent = Agent::new(session, settings.agent, nonce()?, now);
-        let (arrivals, arriving) = mpsc::unbounded_channel();
-        let (verdict, known) = watch::channel(Verdict::Looking);
         let (wake, until, used, handshakes) = (None, None, None, JoinSet::new());
         let (offered, peer_gave_up) = (false, false);
-        let driver = Self {
+        let Outlet { arrivals, verdict } = outlet;
+        Ok(Self {
             agent,
             rim,
             line,
@@ -157,8 +183,13 @@ impl Driver {
             offered,
             peer_gave_up,
             hopeless,
-        };
-        Ok((driver, arriving, known))
+        })
+    }
+
+    /// Runs to the end, when the peer has said this before.
+    pub(super) async fn go_on(mut self, said: Message) {
+        self.take(Event::Told(said)).await;
+        self.run().await;
     }
 
     /// Runs to the end.
@@ -169,23 +200,23 @@ impl Driver {
             return;
         }
         loop {
-            let event = match self.next().await {
-                Next::Event(event) => event,
-                Next::Handshake(key, made) => {
-                    self.shaken(key, made);
-                    continue;
-                }
+            match self.next().await {
+                Next::Event(event) => self.take(event).await,
+                Next::Handshake(key, made) => self.shaken(key, made),
                 Next::End => return,
-            };
-            let now = Instant::now();
-            self.wake = self.wake.filter(|at| *at > now);
-            self.rim.ask(now);
-            self.note(&event);
-            for action in self.agent.take(event, now) {
-                self.act(action).await;
             }
-            self.conclude();
         }
+    }
+
+    async fn take(&mut self, event: Event) {
+        let now = Instant::now();
+        self.wake = self.wake.filter(|at| *at > now);
+        self.rim.ask(now);
+        self.note(&event);
+        for action in self.agent.take(event, now) {
+            self.act(action).await;
+        }
+        self.conclude();
     }
 
     async fn next(&mut self) -> Next {

@@ -9,6 +9,8 @@ use nearpath_punch::agent::Reason;
 /// What is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
+    /// It is not looked for: the line does for what the link has carried so far.
+    Unneeded,
     /// It is being looked for.
     Looking,
     /// There is a direct connection (path `punch`).

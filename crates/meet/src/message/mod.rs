@@ -1,4 +1,4 @@
-//! What a worker and the rendezvous say to each other on a line: JSON, one object a WebSocket text frame.
+//! What a worker and the rendezvous say to each other on a line: JSON, one object a WebSocket text frame, and [`Parcel`]s.
 //!
 //! [`Said`] goes up, [`Told`] comes down; `contract/rendezvous.md` holds the same in words, with examples. The rendezvous
 //! reads names and sizes, and passes the rest on: words about a session to the session's other side, reports to the job's
@@ -6,6 +6,7 @@
 
 mod bytes;
 mod offer;
+mod parcel;
 mod report;
 
 use std::net::SocketAddr;
@@ -17,9 +18,10 @@ use serde::{Deserialize, Serialize};
 
 pub use bytes::{Base64, Hex, Pass};
 pub use offer::{NotOfTheMachine, Offered, Word};
+pub use parcel::{LONGEST_PARCEL, MOST_OF_A_PARCEL, Parcel};
 pub use report::{MOST_OF_A_REPORT, Report};
 
-/// The longest message of a line, in bytes.
+/// The longest text of a line, in bytes.
 pub const LONGEST: usize = 8 * 1024;
 
 /// The longest text that says what a call is about, in bytes.
@@ -47,7 +49,7 @@ pub enum Said {
         about: String,
         /// How long to wait for a peer that is not here yet, in milliseconds. The rendezvous has its own upper bound.
         within: u32,
-        /// The first bytes of the way between the two, as in [`Word::Bytes`]. At most [`LONGEST_HELLO`].
+        /// The first bytes of the way between the two, as in a [`Parcel`]. At most [`LONGEST_HELLO`].
         #[serde(default, skip_serializing_if = "Option::is_none")]
         hello: Option<Base64>,
     },

@@ -7,8 +7,6 @@ use nearpath_punch::agent::Message;
 use nearpath_punch::candidate::{Candidate, Kind, MOST};
 use serde::{Deserialize, Serialize};
 
-use super::bytes::Base64;
-
 /// One message of [`Message`]; the rendezvous passes it on unread.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "word", rename_all = "snake_case")]
@@ -20,18 +18,9 @@ pub enum Word {
     },
     /// The sender has given up on a direct way.
     Relay,
-    /// A piece of the way between the two: bytes.
-    Bytes {
-        /// Its number, from the way's beginning.
-        piece: u64,
-        /// So many pieces of the other side's have come.
-        has: u64,
-        /// At most 4 KiB.
-        bytes: Base64,
-    },
-    /// The same: what the ends of the way say to each other.
+    /// A piece of the way between the two that is no [`super::Parcel`]: what its ends say to each other.
     Text {
-        /// Its number.
+        /// Its number, from the way's beginning.
         piece: u64,
         /// So many pieces of the other side's have come.
         has: u64,
@@ -84,7 +73,7 @@ impl TryFrom<Word> for Message {
                 Ok(Self::Offer(candidates.into_iter().take(MOST).map(Candidate::from).collect()))
             }
             Word::Relay => Ok(Self::Relay),
-            Word::Bytes { .. } | Word::Text { .. } | Word::Has { .. } => Err(NotOfTheMachine),
+            Word::Text { .. } | Word::Has { .. } => Err(NotOfTheMachine),
         }
     }
 }

@@ -4,26 +4,17 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use bytes::Bytes;
 use ring::rand::{SecureRandom, SystemRandom};
 use tokio::sync::{Notify, mpsc};
 
 use super::desk::{Action, Chance, Counts, Desk, LineNo, Moment};
+use super::jobs::Jobs;
 use super::ledger::Ledger;
+use super::letters::{Full, Letter, LetterBox};
 use super::settings::Limits;
-use crate::message::{Bye, Said, Told};
+use crate::message::{Bye, Said, SessionText, Told};
 use crate::ticket::{Key, Ticket};
-
-/// So many messages may lie in a letter box: all grants of a worker for whom many have waited, and some more. Memory is
-/// taken for those that are there.
-const BOX: usize = 4096;
-
-/// What a line's task takes out of its box. A box that is closed without an end is one that overflowed.
-#[derive(Debug)]
-pub(super) enum Letter {
-    /// Boxed: a letter box takes the room of 32 letters from its beginning.
-    Tell(Box<Told>),
-    End(Bye),
-}
 
 /// See the module. The lock is held for as long as it takes to decide; nothing is awaited under it.
 #[derive(Debug)]
@@ -32,13 +23,14 @@ pub(super) struct Hall {
     /// The desk's next deadline is another one.
     sooner: Notify,
     pub(super) ledger: Arc<Ledger>,
+    pub(super) jobs: Jobs,
     pub(super) limits: Limits,
 }
 
 #[derive(Debug)]
 struct Inner {
     desk: Desk<Dice>,
-    boxes: HashMap<LineNo, mpsc::Sender<Letter>>,
+    boxes: HashMap<LineNo, LetterBox>,
     last: LineNo,
     closed: bool,
 }
@@ -57,22 +49,22 @@ impl Hall {
     pub(super) fn new(key: Key, limits: Limits) -> Self {
         let desk = Desk::new(key, limits.desk, Dice(SystemRandom::new()));
         let inner = Inner { desk, boxes: HashMap::new(), last: 0, closed: false };
-        Self { inner: Mutex::new(inner), sooner: Notify::new(), ledger: Arc::default(), limits }
+        Self { inner: Mutex::new(inner), sooner: Notify::new(), ledger: Arc::default(), jobs: Jobs::default(), limits }
     }
 
     /// A worker comes; what it is told is in the box.
     pub(super) fn arrive(&self, ticket: &Ticket) -> (LineNo, mpsc::Receiver<Letter>) {
-        let (box_, letters) = mpsc::channel(BOX);
+        let (box_, letters) = LetterBox::new();
         let line = self.with(|inner| {
             inner.last += 1;
             let line = inner.last;
             if inner.closed {
-                let _ = box_.try_send(Letter::End(Bye::Draining)); // it is new: there is room
+                let _ = box_.put(Letter::End(Bye::Draining)); // it is new: there is room
                 return line;
             }
             inner.boxes.insert(line, box_);
             let actions = inner.desk.arrive(line, ticket, Moment::now());
-            inner.post(actions, &self.ledger);
+            self.post(inner, actions);
             line
         });
         (line, letters)
@@ -81,7 +73,15 @@ impl Hall {
     pub(super) fn say(&self, line: LineNo, said: Said) {
         self.with(|inner| {
             let actions = inner.desk.say(line, said, Moment::now());
-            inner.post(actions, &self.ledger);
+            self.post(inner, actions);
+        });
+    }
+
+    /// A worker sends a [`crate::message::Parcel`].
+    pub(super) fn carry(&self, line: LineNo, session: SessionText, frame: Bytes) {
+        self.with(|inner| {
+            let actions = inner.desk.carry(line, session, frame);
+            self.post(inner, actions);
         });
     }
 
@@ -97,7 +97,7 @@ impl Hall {
         self.with(|inner| {
             inner.closed = true;
             let actions = inner.desk.close_all();
-            inner.post(actions, &self.ledger);
+            self.post(inner, actions);
         });
     }
 
@@ -125,8 +125,26 @@ impl Hall {
     fn tick(&self) {
         self.with(|inner| {
             let actions = inner.desk.tick(Moment::now());
-            inner.post(actions, &self.ledger);
+            self.post(inner, actions);
         });
+    }
+
+    fn post(&self, inner: &mut Inner, actions: Vec<Action>) {
+        for action in actions {
+            match action {
+                Action::Tell(line, told) => inner.tell(line, told, &self.ledger),
+                Action::Carry(line, frame) => {
+                    if let Some(box_) = inner.boxes.get(&line) {
+                        box_.carry(frame, self.limits.lying, &self.ledger);
+                    }
+                }
+                Action::Close(line, why) => {
+                    if let Some(box_) = inner.boxes.remove(&line) {
+                        let _ = box_.put(Letter::End(why)); // a full box is closed all the same
+                    }
+                }
+            }
+        }
     }
 
     fn with<T>(&self, f: impl FnOnce(&mut Inner) -> T) -> T {
@@ -141,22 +159,9 @@ impl Hall {
 }
 
 impl Inner {
-    fn post(&mut self, actions: Vec<Action>, ledger: &Ledger) {
-        for action in actions {
-            match action {
-                Action::Tell(line, told) => self.tell(line, told, ledger),
-                Action::Close(line, why) => {
-                    if let Some(box_) = self.boxes.remove(&line) {
-                        let _ = box_.try_send(Letter::End(why)); // a full box is closed all the same
-                    }
-                }
-            }
-        }
-    }
-
     fn tell(&mut self, line: LineNo, told: Told, ledger: &Ledger) {
-        let sent = self.boxes.get(&line).map(|box_| box_.try_send(Letter::Tell(Box::new(told))));
-        if let Some(Err(mpsc::error::TrySendError::Full(_))) = sent {
+        let put = self.boxes.get(&line).map(|box_| box_.put(Letter::Tell(Box::new(told))));
+        if let Some(Err(Full)) = put {
             Ledger::count(&ledger.slow);
             self.boxes.remove(&line);
             self.desk.leave(line);

@@ -60,6 +60,9 @@ pub(super) struct Ledger {
     /// Relays that were joined.
     pub(super) relays: AtomicU64,
     pub(super) relayed: AtomicU64,
+    /// Parcels that lie in letter boxes, in bytes; and those for which there was no room.
+    pub(super) lying: AtomicU64,
+    pub(super) spilled: AtomicU64,
     /// Lines closed because they did not read.
     pub(super) slow: AtomicU64,
     /// Times that a line or relay was read more slowly than it was written.
@@ -100,7 +103,8 @@ impl Ledger {
             ("nearpath_relay_opened", "Ends of relays that came", &self.opened),
             ("nearpath_relay_rejoined", "Of these, those that ended a relay which seemed to go on", &self.rejoined),
             ("nearpath_relay_joined", "Relays whose both ends came", &self.relays),
-            ("nearpath_relay_bytes", "Bytes that relays passed on", &self.relayed),
+            ("nearpath_relay_bytes", "Bytes that relays and lines passed on", &self.relayed),
+            ("nearpath_rendezvous_spilled", "Parcels for which a line had no room", &self.spilled),
             ("nearpath_rendezvous_slow", "Lines closed because they did not read", &self.slow),
             ("nearpath_rendezvous_throttled", "Messages after which a line or relay had to wait", &self.throttled),
         ] {
@@ -155,6 +159,7 @@ impl Collector for Shown {
             ("nearpath_rendezvous_absent", "Calls whose peer did not come in time", counts.absent),
             ("nearpath_rendezvous_refused", "Calls refused for another reason", counts.refused),
             ("nearpath_rendezvous_words", "Words about sessions that were passed on", counts.words),
+            ("nearpath_rendezvous_parcels", "Pieces of ways that lines passed on", counts.parcels),
             ("nearpath_rendezvous_reports", "Reports that were passed on", counts.reports),
             ("nearpath_rendezvous_undelivered", "Reports for somebody who has no line", counts.undelivered),
         ] {

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
+use bytes::Bytes;
 use futures_util::{SinkExt, StreamExt};
 use nearpath_daemon::drain::Watch;
 use tokio::sync::mpsc;
@@ -13,10 +14,12 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
 use super::bucket::Bucket;
 use super::desk::LineNo;
-use super::hall::{Hall, Letter};
+use super::hall::Hall;
 use super::ledger::Ledger;
-use crate::message::{Bye, Observe, Said, Told, Welcome};
-use crate::ticket::Ticket;
+use super::letters::Letter;
+use super::meter::Meter;
+use crate::message::{Bye, Observe, Parcel, Said, Told, Welcome};
+use crate::ticket::{Job, Ticket};
 use crate::web::Web;
 
 /// Serves a line to its end.
@@ -28,8 +31,8 @@ pub(super) async fn serve(
     observe: Observe,
     _drain: Watch,
 ) {
-    let mut line =
-        Line { web, hall, heard: Instant::now(), asked: Instant::now(), bucket: Bucket::default(), ready: None };
+    let (now, bucket, of) = (Instant::now(), Bucket::default(), ticket.job.clone());
+    let mut line = Line { web, hall, heard: now, asked: now, bucket, ready: None, job: of, meter: None };
     let life = ticket.until.saturating_sub(super::desk::Moment::now().unix).saturating_mul(1000);
     let (you, job) = (ticket.you.clone(), ticket.job.to_string());
     let welcome = Told::Welcome(Welcome { you, job, leader: ticket.leader, seen, life, observe });
@@ -55,6 +58,9 @@ struct Line {
     bucket: Bucket,
     /// When it is read again, if it has said too much.
     ready: Option<Instant>,
+    job: Job,
+    /// Most lines never carry a parcel.
+    meter: Option<Box<Meter>>,
 }
 
 /// The connection is gone.
@@ -86,6 +92,9 @@ impl Line {
     async fn deliver(&mut self, letter: Option<Letter>) -> Result<(), End> {
         match letter {
             Some(Letter::Tell(told)) => self.tell(&told).await.map_err(|Gone| None),
+            Some(Letter::Carry(parcel)) => {
+                self.send(Message::Binary(parcel.frame().clone())).await.map_err(|Gone| None)
+            }
             Some(Letter::End(why)) => Err(Some(why)),
             None => Err(Some(Bye::Slow)),
         }
@@ -106,10 +115,21 @@ impl Line {
                 self.hall.say(number, said);
                 Ok(())
             }
-            Message::Binary(_) => Err(Some(Bye::Unreadable)),
+            Message::Binary(frame) => self.carry(number, frame),
             Message::Close(_) => Err(None),
             Message::Ping(_) | Message::Pong(_) | Message::Frame(_) => Ok(()),
         }
+    }
+
+    fn carry(&mut self, number: LineNo, frame: Bytes) -> Result<(), End> {
+        let session = Parcel::session_of(&frame).ok_or(Some(Bye::Unreadable))?;
+        let meter = self.meter.get_or_insert_with(|| Box::new(Meter::new(self.hall.clone(), &self.job)));
+        let wait = meter.pass(frame.len());
+        if !wait.is_zero() {
+            self.ready = self.ready.max(Some(Instant::now() + wait));
+        }
+        self.hall.carry(number, session, frame);
+        Ok(())
     }
 
     /// Time to read again, or to ask whether the worker is there.
@@ -125,7 +145,7 @@ impl Line {
         }
         if now.duration_since(self.asked) >= silence / 3 {
             self.asked = now;
-            self.send(Message::Ping(bytes::Bytes::new())).await.map_err(|Gone| None)?;
+            self.send(Message::Ping(Bytes::new())).await.map_err(|Gone| None)?;
         }
         Ok(())
     }

@@ -44,6 +44,8 @@ pub struct Limits {
     pub desk: desk::Limits,
     /// Messages of one line. Above it is read more slowly.
     pub said: Rate,
+    /// Bytes of parcels that may lie in one line's letter box, and in all of them. What finds no room is dropped.
+    pub lying: (usize, u64),
     /// New connections from one address (IPv6: one /64) without a ticket, and those of one worker with one. Above they are
     /// closed at once.
     pub arrivals: Rate,
@@ -63,9 +65,9 @@ pub struct Limits {
     pub relay_wait: Duration,
     /// A relay over which nothing went for so long is closed.
     pub relay_idle: Duration,
-    /// Bytes over one relay, both directions together; none: no limit.
+    /// Bytes over one relay, both directions together, and of one line; none: no limit.
     pub relay_rate: Option<Rate>,
-    /// Bytes over all relays of a job; none: no limit.
+    /// Bytes over all relays and lines of a job; none: no limit.
     pub job_rate: Option<Rate>,
 }
 
@@ -74,6 +76,7 @@ impl Default for Limits {
         Self {
             desk: desk::Limits::default(),
             said: Rate { per_second: 200, burst: 2000 },
+            lying: (16 << 20, 512 << 20),
             arrivals: Rate { per_second: 200, burst: 2000 },
             questions: Rate { per_second: 500, burst: 5000 },
             unproven: 2000,

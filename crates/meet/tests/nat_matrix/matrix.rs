@@ -62,7 +62,7 @@ fn meets_as_theory_says(kinds: [Kind; 2], transport: Transport) {
         let as_permitted = match went.verdict {
             Verdict::Direct { transport: over, .. } => permitted && over == transport,
             Verdict::Relayed(_) => !permitted,
-            Verdict::Looking | Verdict::Ended(_) => false,
+            Verdict::Unneeded | Verdict::Looking | Verdict::Ended(_) => false,
         };
         assert!(as_permitted, "theory permits it: {permitted}; {went:?}");
         assert_eq!(went.places, Places { out: place, inward: place });

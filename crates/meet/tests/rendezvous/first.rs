@@ -7,7 +7,7 @@ use http::Request;
 use http::header::AUTHORIZATION;
 use nearpath_meet::client::{self, Heard, Line};
 use nearpath_meet::driver::Relaying;
-use nearpath_meet::message::{Said, Word};
+use nearpath_meet::message::Said;
 use nearpath_meet::server::Limits;
 use nearpath_testkit::within;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -16,7 +16,7 @@ use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::{accept_hdr_async, client_async};
 
-use super::links::Job;
+use super::links::{Job, at_once};
 use nearpath_meetkit::house::{House, SOON, Worker, id, next};
 
 /// Who said what, in the order of their saying; several words after each other are one flight.
@@ -25,11 +25,12 @@ struct Flights(Arc<Mutex<Vec<(String, &'static str)>>>);
 
 impl Flights {
     fn note(&self, name: &str, said: &Said) {
-        let what = match said {
-            Said::Call { .. } => "calls",
-            Said::Tell { word: Word::Bytes { .. }, .. } => "writes",
-            _ => return,
-        };
+        if let Said::Call { .. } = said {
+            self.add(name, "calls");
+        }
+    }
+
+    fn add(&self, name: &str, what: &'static str) {
         let mut all = self.0.lock().unwrap();
         let flight = (name.to_owned(), what);
         if all.last() != Some(&flight) {
@@ -77,8 +78,10 @@ async fn pass_on(stream: TcpStream, to: std::net::SocketAddr, name: &str, flight
     loop {
         let sent = tokio::select! {
             Some(Ok(message)) = worker.next() => {
-                if let Message::Text(text) = &message {
-                    flights.note(name, &Said::read(text).unwrap());
+                match &message {
+                    Message::Text(text) => flights.note(name, &Said::read(text).unwrap()),
+                    Message::Binary(_) => flights.add(name, "writes"),
+                    _ => (),
                 }
                 rendezvous.send(message).await
             }
@@ -110,10 +113,11 @@ async fn the_first_byte_follows_the_answer_to_the_call() {
             });
             let own = own.await.unwrap();
             let others = answers.called().await;
+            let [near, far] = at_once(&[]);
             let (near, far) = within(async {
                 tokio::join!(
-                    job.connect(calls, caller, own, &[], Relaying::default()),
-                    job.connect(answers, called, others, &[], Relaying::default())
+                    job.connect(calls, caller, own, near, Relaying::default()),
+                    job.connect(answers, called, others, far, Relaying::default())
                 )
             })
             .await;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use nearpath_meet::client::Meeting;
-use nearpath_meet::driver::{self, Ports, Relaying, Verdict};
+use nearpath_meet::driver::{self, Ports, Relaying, Search, Verdict};
 use nearpath_meet::link::Link;
 use nearpath_meet::server::Limits;
 use nearpath_meet::way::{Place, Places};
@@ -19,6 +19,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use nearpath_meetkit::house::{House, SOON, Worker, id};
 
 const HOUR: Duration = Duration::from_secs(3600);
+
+/// Both look from the beginning, over these.
+pub(crate) fn at_once(transports: &[Transport]) -> [Ports; 2] {
+    [(); 2].map(|()| Ports::bind(transports).unwrap())
+}
 
 pub(crate) struct Job {
     authority: Authority,
@@ -45,33 +50,32 @@ impl Job {
         worker: &Worker,
         me: &str,
         meeting: Meeting,
-        transports: &[Transport],
+        search: impl Into<Search>,
         relaying: Relaying,
     ) -> std::io::Result<Link> {
         let pair = self.pair(&id(me), &meeting.granted.peer);
         let settings = driver::Settings { loopback: true, relaying, ..driver::Settings::default() };
-        let ports = Ports::bind(transports).unwrap();
-        worker.line.connect(meeting, pair, ports, settings).await
+        worker.line.connect(meeting, pair, search, settings).await
     }
 
     async fn links(&self, house: &House, transports: &[Transport]) -> [Link; 2] {
         let workers = [house.worker("sort", "a").await, house.worker("sort", "b").await];
-        self.between(workers, transports, Relaying::default(), || ()).await.unwrap()
+        self.between(workers, at_once(transports), Relaying::default(), || ()).await.unwrap()
     }
 
     /// Links between two workers, `a` and `b`. `met`: once there is a session.
     pub(crate) async fn between(
         &self,
         workers: [Worker; 2],
-        transports: &[Transport],
+        searches: [impl Into<Search>; 2],
         relaying: Relaying,
         met: impl FnOnce(),
     ) -> std::io::Result<[Link; 2]> {
-        let [a, mut b] = workers;
+        let ([a, mut b], [near, far]) = (workers, searches);
         let own = within(a.line.call(id("b"), "", SOON)).await.unwrap();
         let others = b.called().await;
-        let first = self.connect(&a, "a", own, transports, relaying);
-        let second = self.connect(&b, "b", others, transports, relaying);
+        let first = self.connect(&a, "a", own, near, relaying);
+        let second = self.connect(&b, "b", others, far, relaying);
         met();
         let links = within(async { tokio::try_join!(first, second) }).await?;
         // Their lines stay, and are heard.

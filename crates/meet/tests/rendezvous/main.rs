@@ -10,5 +10,6 @@ mod proxy;
 mod relays;
 mod returns;
 mod scale;
+mod short;
 mod strangers;
 mod tls;

@@ -13,13 +13,17 @@ use nearpath_testkit::{eventually, within};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, split};
 use tokio::task::JoinHandle;
 
-use crate::links::{Job, echo, moved};
+use crate::links::{Job, at_once, echo, moved};
 use crate::proxy::{Proxy, What};
 use crate::relays::joined;
 
 const MEGABYTE: usize = 1 << 20;
 /// The direct way is waited for as long as it takes.
-const PATIENT: Relaying = Relaying { head_start: Some(Duration::from_secs(300)), patience: Duration::from_secs(60) };
+const PATIENT: Relaying = Relaying {
+    head_start: Some(Duration::from_secs(300)),
+    heard: Duration::from_secs(1),
+    patience: Duration::from_secs(60),
+};
 
 fn within_a(patience: Duration) -> Relaying {
     Relaying { patience, ..Relaying::default() }
@@ -28,7 +32,7 @@ fn within_a(patience: Duration) -> Relaying {
 /// Links over the relay alone.
 async fn relayed(house: &House, relaying: Relaying) -> [Link; 2] {
     let workers = [house.worker("sort", "a").await, house.worker("sort", "b").await];
-    Job::new().between(workers, &[], relaying, || ()).await.unwrap()
+    Job::new().between(workers, at_once(&[]), relaying, || ()).await.unwrap()
 }
 
 /// So many bytes each way at once, then an end; what each side then knows.
@@ -89,7 +93,7 @@ async fn one_end_that_is_cut_breaks_no_link() {
     let house = House::start(Limits::default());
     let proxy = Proxy::to(house.rendezvous.addr).await;
     let workers = [proxy.worker(&house, "a").await, house.worker("sort", "b").await];
-    let links = Job::new().between(workers, &[], Relaying::default(), || ()).await.unwrap();
+    let links = Job::new().between(workers, at_once(&[]), Relaying::default(), || ()).await.unwrap();
     let exchanged = exchange(links, 20);
     for at in [5, 10, 15] {
         under_way(&house, at).await;
@@ -105,7 +109,7 @@ async fn an_end_that_comes_anew_takes_the_place_of_its_dead_one() {
     let house = House::start(Limits::default());
     let proxy = Proxy::to(house.rendezvous.addr).await;
     let workers = [house.worker("sort", "a").await, proxy.worker(&house, "b").await];
-    let links = Job::new().between(workers, &[], Relaying::default(), || ()).await.unwrap();
+    let links = Job::new().between(workers, at_once(&[]), Relaying::default(), || ()).await.unwrap();
     let exchanged = exchange(links, 20);
     under_way(&house, 5).await;
     assert_eq!(proxy.forget(What::Relays), 1);
@@ -152,7 +156,7 @@ async fn a_link_that_goes_direct_opens_no_relay() {
     for transport in [Transport::Tcp, Transport::Udp] {
         let house = House::start(Limits::default());
         let workers = [house.worker("sort", "a").await, house.worker("sort", "b").await];
-        let [mut a, mut b] = Job::new().between(workers, &[transport], PATIENT, || ()).await.unwrap();
+        let [mut a, mut b] = Job::new().between(workers, at_once(&[transport]), PATIENT, || ()).await.unwrap();
         moved(&mut a, &mut b).await;
         echo(&mut a, &mut b, MEGABYTE).await;
         eventually("its session is over", async || house.metric("nearpath_rendezvous_sessions") == 0).await;
@@ -183,7 +187,7 @@ async fn a_line_that_breaks_at_first_breaks_no_link() {
             _ => (house.worker("sort", "a").await, proxy.worker(&house, "b").await),
         };
         let cut = || proxy.refuse(What::Lines);
-        let [mut a, mut b] = Job::new().between([a, b], &[], relaying, cut).await.unwrap();
+        let [mut a, mut b] = Job::new().between([a, b], at_once(&[]), relaying, cut).await.unwrap();
         echo(&mut a, &mut b, 100_000).await;
         assert_eq!(house.metric("nearpath_relay_joined_total"), 1);
     }
@@ -199,7 +203,7 @@ async fn without_a_line_and_a_relay_there_is_no_link() {
         proxy.refuse(What::Lines);
         proxy.refuse(What::Relays);
     };
-    let made = Job::new().between(workers, &[], within_a(Duration::from_secs(1)), cut).await;
+    let made = Job::new().between(workers, at_once(&[]), within_a(Duration::from_secs(1)), cut).await;
     let text = made.unwrap_err().to_string();
     assert!(text.contains("did not come back within 1s"), "{text}");
 }

@@ -42,7 +42,7 @@ async fn status(addr: SocketAddr, path: &str, pass: Option<&str>) -> u16 {
 }
 
 /// A line without a worker behind it, past its welcome.
-async fn raw(house: &House, name: &str) -> Web {
+pub(crate) async fn raw(house: &House, name: &str) -> Web {
     let mut web = dial(house.rendezvous.addr, "/v1/line", Some(&house.ticket("sort", name).0)).await.unwrap();
     assert!(within(web.next()).await.unwrap().unwrap().to_text().unwrap().contains("welcome"));
     web

@@ -129,6 +129,7 @@ impl<D: Dial> Sink<Piece> for Lasting<D> {
         this.pieces.end();
         this.closing = true;
         this.timers.clear(Timer::HeadStart);
+        this.timers.clear(Timer::Short);
         loop {
             this.drive(cx);
             while this.take(cx).is_some() {}
@@ -138,7 +139,7 @@ impl<D: Dial> Sink<Piece> for Lasting<D> {
                 return Poll::Ready(Ok(()));
             }
             this.writable()?;
-            this.timers.set_once(Timer::Closing, || Instant::now() + this.patience);
+            this.timers.set_once(Timer::Closing, || Instant::now() + this.times.patience);
             if !this.read(cx) {
                 // The timer may be new.
                 return if this.wait(cx) { continue } else { Poll::Pending };

@@ -1,8 +1,8 @@
 //! A relay that is opened when it is needed, and outlives its connections.
 //!
 //! [`Pieces`] says what goes where. At first there is the line, which takes the first few bytes: enough to shake hands, and to move to a
-//! direct way that comes soon. The relay is opened once the direct way has had its head start, or is not to be had, or when the line
-//! does not carry what it was given. When its connection breaks it is opened anew, for a while, and both sides go on where they were.
+//! direct way that comes soon; or all that a short link carries, for which no direct way is looked for. The relay is opened once the
+//! direct way has had its head start, or is not to be had, or when the line does not carry what it was given. When its connection breaks it is opened anew, for a while, and both sides go on where they were.
 //!
 //! There is no task: whoever reads, writes or waits drives it, as with a way.
 
@@ -13,29 +13,39 @@ mod words;
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::stream::BoxStream;
 use futures_util::{SinkExt, StreamExt};
+use tokio::sync::Notify;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::backoff::Backoff;
-use super::pieces::{Pieces, Wrong};
+use super::pieces::{Pieces, Share, Wrong};
 pub(super) use dial::{Cut, Dial, Dialling};
 use timers::{Timer, Timers};
-pub(super) use words::Words;
+pub(super) use words::{Spoken, Words};
 
-/// What was said on the line is acknowledged within so long, or within the head start, if that is longer; or the relay says it.
-const HEARD: Duration = Duration::from_secs(1);
 /// The peer is told so often what came, if there is nothing else to say.
 const TELL: Duration = Duration::from_millis(100);
 /// A connection that was there for so long was a good one.
 const GOOD: Duration = Duration::from_secs(10);
 
-/// What is known of the direct way, that is still being looked for.
+/// The search for a direct way.
+pub(super) struct Search {
+    /// What becomes of it.
+    pub(super) prospects: BoxStream<'static, Prospect>,
+    /// It is begun once the link turns out not to be short, and after so long; none: it has begun.
+    pub(super) begin: Option<(Arc<Notify>, Duration)>,
+}
+
+/// What is known of the direct way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Prospect {
+    /// It is being looked for.
+    Looking,
     /// It is there: both sides are about to move.
     Direct,
     /// There is none.
@@ -47,15 +57,10 @@ pub(super) enum Prospect {
 pub(super) struct Times {
     /// The direct way is waited for, before the relay is opened.
     pub(super) head_start: Duration,
+    /// What was said on the line is acknowledged within, or the relay says it.
+    pub(super) heard: Duration,
     /// The relay may be away.
     pub(super) patience: Duration,
-}
-
-impl Times {
-    /// What was said on the line may stay without an acknowledgement.
-    fn heard(&self) -> Duration {
-        HEARD.max(self.head_start)
-    }
 }
 
 /// See the module.
@@ -63,10 +68,10 @@ pub(super) struct Lasting<D: Dial> {
     pieces: Pieces,
     line: Option<Words>,
     prospects: Option<BoxStream<'static, Prospect>>,
+    begin: Option<Arc<Notify>>,
     dial: D,
     relay: State<D::Relay>,
-    patience: Duration,
-    heard: Duration,
+    times: Times,
     backoff: Backoff,
     timers: Timers,
     alarm: Pin<Box<Sleep>>,
@@ -99,17 +104,21 @@ enum End {
 }
 
 impl<D: Dial> Lasting<D> {
-    pub(super) fn new(dial: D, mut words: Words, prospects: BoxStream<'static, Prospect>, times: Times) -> Self {
+    pub(super) fn new(dial: D, mut words: Words, search: Search, times: Times) -> Self {
         let (now, mut timers) = (Instant::now(), Timers::default());
-        timers.set(Timer::HeadStart, now + times.head_start);
+        let (share, first, after) = match &search.begin {
+            None => (Share::BEGINNING, Timer::HeadStart, times.head_start),
+            Some((_, lasts)) => (Share::ALL_OF_LITTLE, Timer::Short, *lasts),
+        };
+        timers.set(first, now + after);
         Self {
-            pieces: words.said.take().map_or_else(Pieces::new, Pieces::greeted),
+            pieces: words.said.take().map_or_else(|| Pieces::new(share), |hello| Pieces::greeted(hello, share)),
             line: Some(words),
-            prospects: Some(prospects),
+            prospects: Some(search.prospects),
+            begin: search.begin.map(|(begin, _)| begin),
             dial,
             relay: State::Unneeded,
-            patience: times.patience,
-            heard: times.heard(),
+            times,
             backoff: Backoff::default(),
             timers,
             alarm: Box::pin(sleep_until(now)),
@@ -140,14 +149,32 @@ impl<D: Dial> Lasting<D> {
             && let Poll::Ready(prospect) = prospects.poll_next_unpin(cx)
         {
             match prospect {
+                Some(Prospect::Looking) => self.searched(),
                 // The two say on the line that they move.
                 Some(Prospect::Direct) if self.timers.is_set(Timer::HeadStart) => {
-                    self.timers.set(Timer::HeadStart, Instant::now() + self.heard);
+                    self.timers.set(Timer::HeadStart, Instant::now() + self.times.heard);
                 }
                 Some(Prospect::Direct) => (),
                 Some(Prospect::Hopeless) => self.need(),
                 None => self.prospects = None,
             }
+        }
+    }
+
+    /// A direct way is looked for: the peer began, or this side.
+    fn searched(&mut self) {
+        self.timers.clear(Timer::Short);
+        if matches!(self.relay, State::Unneeded) && !self.closing {
+            let head_start = self.times.head_start;
+            self.timers.set_once(Timer::HeadStart, || Instant::now() + head_start);
+        }
+    }
+
+    /// The link is not short: a direct way is worth looking for.
+    fn search(&mut self) {
+        self.timers.clear(Timer::Short);
+        if let Some(begin) = self.begin.take() {
+            begin.notify_one();
         }
     }
 
@@ -188,7 +215,7 @@ impl<D: Dial> Lasting<D> {
         self.timers.clear(Timer::HeadStart);
         if matches!(self.relay, State::Unneeded) && !self.is_done() {
             self.relay = State::Wanted;
-            self.timers.set(Timer::Away, Instant::now() + self.patience);
+            self.timers.set(Timer::Away, Instant::now() + self.times.patience);
         }
     }
 
@@ -218,11 +245,14 @@ impl<D: Dial> Lasting<D> {
                 (line.tell)(saying);
             }
             if self.pieces.is_unheard() {
-                let heard = self.heard;
+                let heard = self.times.heard;
                 self.timers.set_once(Timer::Unheard, || Instant::now() + heard);
             }
             if !self.pieces.is_said() {
                 self.need();
+            }
+            if self.pieces.is_half_said() {
+                self.search();
             }
         }
         if let Err(error) = self.send(cx) {
@@ -260,12 +290,13 @@ impl<D: Dial> Lasting<D> {
 
     fn passed(&mut self, timer: Timer) {
         match timer {
+            Timer::Short => self.search(),
             Timer::HeadStart | Timer::Unheard => self.need(),
             Timer::Tell => self.pieces.tell(),
             Timer::Dial => (), // it is wanted
             Timer::Away => self.away(),
             Timer::Closing => {
-                let text = format!("the peer has taken nothing for {:?} of what is left for it", self.patience);
+                let text = format!("the peer has taken nothing for {:?} of what is left for it", self.times.patience);
                 self.give_up(io::ErrorKind::TimedOut, text);
             }
         }
@@ -310,7 +341,7 @@ impl<D: Dial> Lasting<D> {
         } else {
             let now = Instant::now();
             self.timers.set(Timer::Dial, now + self.backoff.pause(fastrand::f64()));
-            self.timers.set_once(Timer::Away, || now + self.patience);
+            self.timers.set_once(Timer::Away, || now + self.times.patience);
             self.last = Some(cut.error);
         }
     }
@@ -318,7 +349,8 @@ impl<D: Dial> Lasting<D> {
     fn away(&mut self) {
         let kind = self.last.as_ref().map_or(io::ErrorKind::TimedOut, io::Error::kind);
         let last = self.last.take().map_or_else(|| "the peer did not come to it".to_owned(), |last| last.to_string());
-        let text = format!("the way over the relay is gone, and did not come back within {:?}: {last}", self.patience);
+        let text =
+            format!("the way over the relay is gone, and did not come back within {:?}: {last}", self.times.patience);
         self.give_up(kind, text);
     }
 

@@ -157,6 +157,8 @@ struct Ends {
     arrivals: [mpsc::UnboundedSender<io::Result<Box<dyn Direct>>>; 2],
     /// What went over the line.
     said: Arc<Mutex<Vec<Saying>>>,
+    /// What begins their searches.
+    searches: [Arc<Notify>; 2],
 }
 
 /// How the line is.
@@ -169,6 +171,12 @@ enum Hears {
 }
 
 fn ends(hears: Hears, settings: Times) -> Ends {
+    ends_that_look(hears, settings, None)
+}
+
+/// `after`: they look for a direct way when it is worth it; not from the beginning.
+fn ends_that_look(hears: Hears, settings: Times, after: Option<Duration>) -> Ends {
+    let searches = [(); 2].map(|()| Arc::new(Notify::new()));
     let ((a, from_a), (b, from_b)) = (mpsc::unbounded_channel(), mpsc::unbounded_channel());
     let (exchange, said) = (Exchange::default(), Arc::default());
     let end = |at, to: mpsc::UnboundedSender<Saying>, told| {
@@ -189,16 +197,26 @@ fn ends(hears: Hears, settings: Times) -> Ends {
         let (prospects, hoped) = mpsc::unbounded_channel();
         let hoped = stream::unfold(hoped, |mut hoped| async { Some((hoped.recv().await?, hoped)) }).boxed();
         let dial = Dialler { exchange: exchange.clone(), at };
-        let lasting = Lasting::new(dial, Words { tell, said: None, told }, hoped, settings);
+        let begin = after.map(|after| (Arc::clone(&searches[at]), after));
+        let search = Search { prospects: hoped, begin };
+        let lasting = Lasting::new(dial, Words { tell, said: None, told }, search, settings);
         let (arrive, arrivals): (_, Arrivals) = mpsc::unbounded_channel();
         (Way::on_relay(at == 0, Box::new(lasting), arrivals), prospects, arrive)
     };
     let (near, far) = (end(0, a, from_b), end(1, b, from_a));
-    Ends { ways: [near.0, far.0], prospects: [near.1, far.1], arrivals: [near.2, far.2], exchange, said }
+    Ends { ways: [near.0, far.0], prospects: [near.1, far.1], arrivals: [near.2, far.2], exchange, said, searches }
 }
 
 fn patient() -> Times {
-    Times { head_start: Duration::from_secs(5), patience: Duration::from_secs(60) }
+    Times { head_start: Duration::from_secs(5), heard: Duration::from_secs(5), patience: Duration::from_secs(60) }
+}
+
+/// A link that is there for longer is no short one.
+const LASTS: Duration = Duration::from_secs(10);
+
+/// Whose searches were begun.
+fn begun(searches: &[Arc<Notify>; 2]) -> [bool; 2] {
+    [0, 1].map(|side| searches[side].notified().now_or_never().is_some())
 }
 
 /// Both sides are there until it has come.
@@ -271,6 +289,51 @@ async fn a_way_that_does_not_move_takes_the_relay() {
     assert_eq!(exchange.dialled(), [0, 0]);
     both.await;
     assert_eq!(exchange.dialled(), [1, 1]);
+}
+
+/// Both say what fits the line, and close: nobody looks for a direct way, and nobody asks for the relay.
+#[tokio::test(start_paused = true)]
+async fn a_short_link_looks_for_nothing() {
+    let mut ends = ends_that_look(Hears::All, patient(), Some(LASTS));
+    let [near, far] = &mut ends.ways;
+    say(near, far, &text(100_000)).await;
+    say(far, near, &text(100_000)).await;
+    let [near, far] = ends.ways;
+    tokio::try_join!(near.close(), far.close()).unwrap();
+    sleep(LASTS * 2).await;
+    assert_eq!((ends.exchange.dialled(), begun(&ends.searches)), ([0, 0], [false, false]));
+}
+
+/// The one that writes looks, while half of what the line takes is left.
+#[tokio::test(start_paused = true)]
+async fn a_link_that_carries_more_looks_for_a_direct_way() {
+    let mut ends = ends_that_look(Hears::All, patient(), Some(LASTS));
+    let [near, far] = &mut ends.ways;
+    say(near, far, &text(140_000)).await;
+    assert_eq!((ends.exchange.dialled(), begun(&ends.searches)), ([0, 0], [true, false]));
+    // Both search now: the relay waits until they have had their head start.
+    ends.prospects.iter().for_each(|prospects| prospects.send(Prospect::Looking).unwrap());
+    let [near, far] = &mut ends.ways;
+    say(near, far, &text(100_000)).await;
+    let all = text(500_000);
+    let rest = async { say(near, far, &all).await };
+    tokio::pin!(rest);
+    assert!(timeout(Duration::from_millis(4900), &mut rest).await.is_err(), "256 KiB and no more");
+    assert_eq!(ends.exchange.dialled(), [0, 0]);
+    rest.await;
+    assert_eq!(ends.exchange.dialled(), [1, 1]);
+}
+
+/// However little it carries.
+#[tokio::test(start_paused = true)]
+async fn a_link_that_lasts_looks_for_a_direct_way() {
+    let mut ends = ends_that_look(Hears::All, patient(), Some(LASTS));
+    let [near, far] = &mut ends.ways;
+    say(near, far, b"hello").await;
+    let mut byte = [0];
+    let waits = async { tokio::join!(near.read(&mut byte), far.write_all(&[])) };
+    let _ = timeout(LASTS + Duration::from_secs(1), waits).await;
+    assert!(begun(&ends.searches)[0]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -399,7 +462,8 @@ async fn a_close_waits_until_the_peer_has_everything() {
 #[tokio::test(start_paused = true)]
 async fn who_is_dropped_is_missed_at_once() {
     for (head_start, hears) in [(5, Hears::All), (0, Hears::All), (2, Hears::First(1))] {
-        let settings = Times { head_start: Duration::from_secs(head_start), ..patient() };
+        let head_start = Duration::from_secs(head_start);
+        let settings = Times { head_start, heard: head_start, ..patient() };
         let Ends { ways: [mut near, mut far], prospects, .. } = ends(hears, settings);
         say(&mut near, &mut far, b"hello").await;
         drop(near);

@@ -5,6 +5,8 @@ use tokio::time::Instant;
 /// What to do at a time, if nothing happens before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Timer {
+    /// The link is not short any more.
+    Short,
     /// The direct way has had its head start.
     HeadStart,
     /// What was said on the line should have been acknowledged.
@@ -19,7 +21,8 @@ pub(super) enum Timer {
     Closing,
 }
 
-const ALL: [Timer; 6] = [Timer::HeadStart, Timer::Unheard, Timer::Tell, Timer::Dial, Timer::Away, Timer::Closing];
+const ALL: [Timer; 7] =
+    [Timer::Short, Timer::HeadStart, Timer::Unheard, Timer::Tell, Timer::Dial, Timer::Away, Timer::Closing];
 
 /// At most one of each.
 #[derive(Debug, Default)]

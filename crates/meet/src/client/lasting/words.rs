@@ -4,7 +4,7 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 
 use crate::client::pieces::Saying;
-use crate::message::{Base64, Word};
+use crate::message::{Parcel, SessionText, Word};
 use crate::way::Piece;
 
 /// The way to a session's other side over the line.
@@ -15,28 +15,50 @@ pub(in crate::client) struct Words {
     pub(in crate::client) told: mpsc::UnboundedReceiver<Saying>,
 }
 
-impl From<Saying> for Word {
-    fn from(saying: Saying) -> Self {
+/// What is said of a session on a line.
+#[derive(Debug)]
+pub(in crate::client) enum Spoken {
+    Word(Word),
+    Parcel(Parcel),
+}
+
+impl Spoken {
+    /// What it takes to keep it.
+    pub(in crate::client) fn cost(&self) -> usize {
+        const EACH: usize = 256;
+        EACH + match self {
+            Self::Word(_) => 0, // the rendezvous bounds them
+            Self::Parcel(parcel) => parcel.bytes.len(),
+        }
+    }
+
+    pub(in crate::client) fn of(saying: Saying, session: SessionText) -> Self {
         match saying {
             Saying::Piece { number: piece, has, piece: Piece::Bytes(bytes) } => {
-                Self::Bytes { piece, has, bytes: Base64(bytes) }
+                Self::Parcel(Parcel { session, piece, has, bytes })
             }
-            Saying::Piece { number: piece, has, piece: Piece::Word(text) } => Self::Text { piece, has, text },
-            Saying::Has(pieces) => Self::Has { pieces },
+            Saying::Piece { number: piece, has, piece: Piece::Word(text) } => {
+                Self::Word(Word::Text { piece, has, text })
+            }
+            Saying::Has(pieces) => Self::Word(Word::Has { pieces }),
         }
     }
 }
 
-impl TryFrom<Word> for Saying {
+impl TryFrom<Spoken> for Saying {
     /// What is no piece.
     type Error = Word;
 
-    fn try_from(word: Word) -> Result<Self, Word> {
-        match word {
-            Word::Bytes { piece: number, has, bytes } => Ok(Self::Piece { number, has, piece: Piece::Bytes(bytes.0) }),
-            Word::Text { piece: number, has, text } => Ok(Self::Piece { number, has, piece: Piece::Word(text) }),
-            Word::Has { pieces } => Ok(Self::Has(pieces)),
-            other => Err(other),
+    fn try_from(spoken: Spoken) -> Result<Self, Word> {
+        match spoken {
+            Spoken::Parcel(Parcel { piece: number, has, bytes, .. }) => {
+                Ok(Self::Piece { number, has, piece: Piece::Bytes(bytes) })
+            }
+            Spoken::Word(Word::Text { piece: number, has, text }) => {
+                Ok(Self::Piece { number, has, piece: Piece::Word(text) })
+            }
+            Spoken::Word(Word::Has { pieces }) => Ok(Self::Has(pieces)),
+            Spoken::Word(other) => Err(other),
         }
     }
 }

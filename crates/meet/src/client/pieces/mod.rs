@@ -14,6 +14,7 @@ use out::Out;
 
 use bytes::Bytes;
 
+use crate::message::MOST_OF_A_PARCEL;
 use crate::way::Piece;
 
 /// The peer does not keep to the contract, or a carrier has changed what it said: nothing of it can be relied upon.
@@ -41,10 +42,19 @@ const OFTEN: usize = MOST / 16;
 /// The last piece of a side: it says nothing more.
 const OVER: &str = r#"{"over":{}}"#;
 
-/// What the line takes of a side's beginning: so many bytes, and pieces.
-const ON_THE_LINE: (usize, u64) = (16 << 10, 64);
-/// A message of a line has room for so many bytes, as text.
-const OF_A_WORD: usize = 4 << 10;
+/// What the line takes of a side's beginning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Share {
+    bytes: usize,
+    pieces: u64,
+}
+
+impl Share {
+    /// Enough to shake hands, and to move to a direct way that comes soon.
+    pub(super) const BEGINNING: Self = Self { bytes: 16 << 10, pieces: 64 };
+    /// Enough for a link that carries little.
+    pub(super) const ALL_OF_LITTLE: Self = Self { bytes: 256 << 10, pieces: 512 };
+}
 
 /// What is said on the line.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,12 +79,13 @@ pub(super) struct Pieces {
 }
 
 /// How far the line is.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 struct Line {
     /// The next piece to be said.
     next: u64,
     /// It takes so many bytes more.
     left: usize,
+    share: Share,
 }
 
 /// How far a connection to the relay is.
@@ -96,15 +107,15 @@ fn cost(piece: &Piece) -> usize {
 /// For the user: what is to be sent, and what has come.
 impl Pieces {
     /// Nothing was sent, nothing came.
-    pub(super) fn new() -> Self {
-        let line = Line { next: 0, left: ON_THE_LINE.0 };
+    pub(super) fn new(share: Share) -> Self {
+        let line = Line { next: 0, left: share.bytes, share };
         let (out, inward) = Default::default();
         Self { out, inward, line, relay: None, due: false, over: false }
     }
 
     /// The first piece was said before there was a session. It is kept like any other, and is not said on the line again.
-    pub(super) fn greeted(hello: Bytes) -> Self {
-        let mut pieces = Self::new();
+    pub(super) fn greeted(hello: Bytes, share: Share) -> Self {
+        let mut pieces = Self::new(share);
         pieces.line.next = 1;
         pieces.line.left = pieces.line.left.saturating_sub(hello.len());
         pieces.out.push(Piece::Bytes(hello));
@@ -118,8 +129,14 @@ impl Pieces {
 
     /// How many bytes the next piece may have to go over the line.
     pub(super) fn room_on_the_line(&self) -> usize {
-        let is_next = self.line.next == self.out.end() && self.line.next < ON_THE_LINE.1;
-        if is_next { self.line.left.min(OF_A_WORD) } else { 0 }
+        let is_next = self.line.next == self.out.end() && self.line.next < self.line.share.pieces;
+        if is_next { self.line.left.min(MOST_OF_A_PARCEL) } else { 0 }
+    }
+
+    /// Whether what the line takes is half used up.
+    pub(super) fn is_half_said(&self) -> bool {
+        let Line { next, left, share } = self.line;
+        left <= share.bytes / 2 || next >= share.pieces / 2
     }
 
     /// The next piece; none after [`Self::end`].
@@ -188,7 +205,8 @@ impl Pieces {
         self.line.next = self.line.next.max(self.out.first());
         let (number, left) = (self.line.next, self.line.left);
         let bytes = |piece: &Piece| if let Piece::Bytes(bytes) = piece { bytes.len() } else { 0 };
-        let fits = |piece: &&Piece| number < ON_THE_LINE.1 && bytes(piece) <= left.min(OF_A_WORD);
+        let pieces = self.line.share.pieces;
+        let fits = |piece: &&Piece| number < pieces && bytes(piece) <= left.min(MOST_OF_A_PARCEL);
         if let Some(piece) = self.out.get(number).filter(fits).cloned() {
             self.line.next += 1;
             self.line.left -= bytes(&piece);

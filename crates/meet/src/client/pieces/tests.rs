@@ -72,7 +72,7 @@ fn number_of(piece: &Piece) -> String {
 impl Side {
     fn new() -> Self {
         let (line, relay, taken) = Default::default();
-        Self { pieces: Pieces::new(), line, relay, attached: false, sent: 0, taken }
+        Self { pieces: Pieces::new(Share::BEGINNING), line, relay, attached: false, sent: 0, taken }
     }
 
     fn does(&mut self, step: Step, other: &mut Self, name: usize) {
@@ -187,7 +187,7 @@ fn flow(from: &mut Pieces, to: &mut Pieces) {
 }
 
 fn joined() -> [Pieces; 2] {
-    let mut both = [Pieces::new(), Pieces::new()];
+    let mut both = [Pieces::new(Share::BEGINNING), Pieces::new(Share::BEGINNING)];
     both.iter_mut().for_each(Pieces::begin);
     let [one, other] = &mut both;
     flow(one, other);
@@ -236,15 +236,16 @@ fn a_peer_that_lies_is_not_believed() {
 /// The line takes the first bytes and no more; a word after them all the same, if nothing is before it.
 #[test]
 fn the_line_takes_the_beginning() {
-    let mut near = Pieces::new();
+    let mut near = Pieces::new(Share::ALL_OF_LITTLE);
     let mut said = 0;
     while near.room_on_the_line() > 0 {
+        assert_eq!(near.is_half_said(), said >= Share::ALL_OF_LITTLE.bytes / 2);
         near.send(bytes(near.room_on_the_line()));
         let Some(Saying::Piece { number, has: 0, piece: Piece::Bytes(piece) }) = near.say() else { panic!() };
-        assert_eq!(number, said / OF_A_WORD as u64);
-        said += piece.len() as u64;
+        assert_eq!(number, (said / MOST_OF_A_PARCEL) as u64);
+        said += piece.len();
     }
-    assert_eq!(said, ON_THE_LINE.0 as u64);
+    assert_eq!(said, Share::ALL_OF_LITTLE.bytes);
     near.send(Piece::Word("moved".into()));
     assert!(matches!(near.say(), Some(Saying::Piece { piece: Piece::Word(_), .. })));
     assert!(near.is_said() && near.is_unheard());
@@ -277,7 +278,7 @@ fn what_came_is_told() {
 fn what_went_with_the_call_is_the_first_piece_and_is_not_said_again() {
     for arrived in [true, false] {
         let hello = Bytes::from_static(b"hello");
-        let (mut near, mut far) = (Pieces::greeted(hello.clone()), Pieces::new());
+        let (mut near, mut far) = (Pieces::greeted(hello.clone(), Share::BEGINNING), Pieces::new(Share::BEGINNING));
         assert!(near.say().is_none() && near.is_said() && near.is_unheard());
         if arrived {
             far.heard(Saying::Piece { number: 0, has: 0, piece: Piece::Bytes(hello.clone()) }).unwrap();

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::tests::{Counting, id, key, ticket};
 use super::*;
-use crate::message::{Offered, Refusal, SessionText, Word};
+use crate::message::{Offered, Parcel, Refusal, SessionText, Word};
 
 const NAMES: [&str; 4] = ["a", "b", "c", "leader"];
 const JOBS: [&str; 2] = ["one", "two"];
@@ -18,6 +18,7 @@ enum Step {
     Leave { line: usize },
     Call { line: usize, peer: usize, within: u32 },
     Tell { line: usize, session: usize },
+    Carry { line: usize, session: usize },
     HangUp { line: usize, session: usize },
     Report { line: usize, to: Option<usize> },
     Pass { millis: u64 },
@@ -30,6 +31,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => line().prop_map(|line| Step::Leave { line }),
         4 => (line(), 0..4_usize, 0..8000_u32).prop_map(|(line, peer, within)| Step::Call { line, peer, within }),
         4 => (line(), 0..12_usize).prop_map(|(line, session)| Step::Tell { line, session }),
+        3 => (line(), 0..12_usize).prop_map(|(line, session)| Step::Carry { line, session }),
         1 => (line(), 0..12_usize).prop_map(|(line, session)| Step::HangUp { line, session }),
         1 => (line(), prop::option::of(0..4_usize)).prop_map(|(line, to)| Step::Report { line, to }),
         2 => (0..5000_u64).prop_map(|millis| Step::Pass { millis }),
@@ -89,6 +91,11 @@ impl World {
             Step::HangUp { line, session } => {
                 self.with_session(line, session, |world, line, session| world.say(line, Said::HangUp { session }));
             }
+            Step::Carry { line, session } => self.with_session(line, session, |world, line, session| {
+                let parcel = Parcel { session, piece: line, has: 0, bytes: Bytes::from_static(b"bytes") };
+                let actions = world.desk.carry(line, session, parcel.write());
+                world.look(actions);
+            }),
             Step::Report { line, to } => self.with_line(line, |world, line| {
                 world.say(line, Said::Report { to: to.map(|to| id(NAMES[to])), report: Report::Ready });
             }),
@@ -158,6 +165,7 @@ impl World {
         for action in actions {
             match action {
                 Action::Close(line, _) => self.gone(line),
+                Action::Carry(line, frame) => self.carried(line, &frame),
                 Action::Tell(line, told) => {
                     assert!(self.lines.contains(&line), "told to nobody: {told:?}");
                     self.told(line, told);
@@ -197,6 +205,15 @@ impl World {
         if !self.sessions.contains(&granted.session) {
             self.sessions.push(granted.session);
         }
+    }
+
+    /// By the other one of the session: a piece's number is its sender's line.
+    fn carried(&self, line: LineNo, frame: &Bytes) {
+        let parcel = Parcel::read(frame).unwrap();
+        let (from, to) = (self.who[&parcel.piece], self.who[&line]);
+        assert!(self.lines.contains(&line) && from != to, "carried to nobody, or back");
+        let members = &self.members[&parcel.session.0];
+        assert!(members.contains(&from) && members.contains(&to), "only the two of a session hear of it");
     }
 
     fn word(&mut self, who: (usize, usize), session: SessionText, word: &Word) {

@@ -14,9 +14,10 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use nearpath_types::SpiffeId;
 
-use crate::message::{Bye, Report, Said, Told};
+use crate::message::{Bye, Report, Said, SessionText, Told};
 use crate::ticket::{Job, Key};
 
 use state::{Meeting, Name, Office, Timer, Waiting, Worker};
@@ -87,10 +88,11 @@ impl Default for Limits {
 
 /// What is to be done.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(clippy::large_enum_variant, reason = "a list lives for one call, and most of it is what is told")]
 pub enum Action {
     /// Tell a line this.
     Tell(LineNo, Told),
+    /// Pass a [`crate::message::Parcel`] on to a line, or drop it.
+    Carry(LineNo, Bytes),
     /// Tell a line that it ends, and end it. It leaves no more.
     Close(LineNo, Bye),
 }
@@ -118,6 +120,8 @@ pub struct Counts {
     pub refused: u64,
     /// Words passed on.
     pub words: u64,
+    /// Parcels passed on.
+    pub parcels: u64,
     /// Reports passed on.
     pub reports: u64,
     /// Reports for nobody who is here.
@@ -174,6 +178,14 @@ impl<C: Chance> Desk<C> {
                 Said::HangUp { session } => self.hang_up(&name, session),
                 Said::Report { to, report } => self.report(line, &name, to, report),
             }
+        }
+        self.take()
+    }
+
+    /// A worker sends a [`crate::message::Parcel`] of this session.
+    pub fn carry(&mut self, line: LineNo, session: SessionText, frame: Bytes) -> Vec<Action> {
+        if let Some(name) = self.lines.get(&line).cloned() {
+            self.pass_parcel(line, &name, session, frame);
         }
         self.take()
     }

@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use super::state::{Meeting, Name, Timer, Waiting};
 use super::{Action, Chance, Desk, LineNo, Moment};
 use crate::message::{Granted, Hex, HungUp, Refusal, SessionText, Told, Word};
@@ -85,6 +87,19 @@ impl<C: Chance> Desk<C> {
             meeting.kept.push_back((1 - side, word));
         } else {
             self.end(session.0, HungUp::Absent, None);
+        }
+    }
+
+    /// Passes a parcel on. For a side that has no line none is kept: what is not acknowledged goes over the relay.
+    pub(super) fn pass_parcel(&mut self, line: LineNo, name: &Name, session: SessionText, frame: Bytes) {
+        let known = self.sessions.get(&session.0).and_then(|meeting| Some(&meeting.sides[1 - meeting.side(name)?]));
+        let Some(other) = known else {
+            self.actions.push(Action::Tell(line, Told::HungUp { session, why: HungUp::NoSuch }));
+            return;
+        };
+        if let Some(there) = self.line_of(other) {
+            self.counts.parcels += 1;
+            self.actions.push(Action::Carry(there, frame));
         }
     }
 

@@ -1,8 +1,7 @@
 //! Where the two ends of a session find each other.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::sync::{Arc, Mutex};
 
 use futures_util::StreamExt;
 use nearpath_daemon::drain::Watch;
@@ -11,11 +10,12 @@ use tokio::sync::oneshot;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
-use super::pump::{self, Meter};
-use crate::server::bucket::Bucket;
+use super::pump;
 use crate::server::hall::Hall;
+use crate::server::jobs::lock;
 use crate::server::ledger::Ledger;
-use crate::ticket::{Crossing, Job};
+use crate::server::meter::Meter;
+use crate::ticket::Crossing;
 use crate::web::Web;
 
 /// See the module.
@@ -29,8 +29,6 @@ struct Inner {
     waiting: HashMap<[u8; 16], Half>,
     /// What ends the relays that are joined.
     joined: HashMap<[u8; 16], (u64, oneshot::Sender<()>)>,
-    /// The buckets of jobs that have relays, or have had them and are not paid for yet: who joins anew has no second burst.
-    jobs: HashMap<Job, Arc<Mutex<Bucket>>>,
     last: u64,
 }
 
@@ -121,7 +119,7 @@ impl Exchange {
     async fn join(&self, web: Web, other: Web, first: Option<Message>, crossing: &Crossing, number: u64) {
         let _held = self.hall.ledger.hold(|ledger| &ledger.joined);
         Ledger::count(&self.hall.ledger.relays);
-        let meter = Meter::new(self.hall.clone(), self.bucket_of(&crossing.job), Instant::now());
+        let meter = Meter::new(self.hall.clone(), &crossing.job);
         let (displace, displaced) = oneshot::channel();
         self.with(|inner| inner.joined.insert(crossing.session.0, (number, displace)));
         let parting = pump::join(web, other, first, &meter, displaced).await;
@@ -131,14 +129,6 @@ impl Exchange {
             }
         });
         parting.part().await;
-        drop(meter);
-        let now = Instant::now();
-        let needed = |bucket: &Arc<Mutex<Bucket>>| Arc::strong_count(bucket) > 1 || !lock(bucket).is_full(now);
-        self.with(|inner| inner.jobs.retain(|_, bucket| needed(bucket)));
-    }
-
-    fn bucket_of(&self, job: &Job) -> Arc<Mutex<Bucket>> {
-        self.with(|inner| inner.jobs.entry(job.clone()).or_default().clone())
     }
 
     fn forget(&self, crossing: &Crossing, number: u64) {
@@ -152,8 +142,4 @@ impl Exchange {
     fn with<T>(&self, f: impl FnOnce(&mut Inner) -> T) -> T {
         f(&mut lock(&self.inner))
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,9 +1,7 @@
 //! Bytes from one end to the other, and the end of it.
 
 use std::borrow::Cow;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt, StreamExt};
@@ -12,9 +10,7 @@ use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
-use crate::server::bucket::Bucket;
-use crate::server::hall::Hall;
-use crate::server::ledger::Ledger;
+use crate::server::meter::Meter;
 use crate::web::Web;
 
 /// How long a close may take.
@@ -22,16 +18,6 @@ const CLOSING: Duration = Duration::from_secs(5);
 
 type Ear = SplitStream<Web>;
 type Mouth = SplitSink<Web, Message>;
-
-/// Measures what passes over one relay.
-pub(super) struct Meter {
-    hall: Arc<Hall>,
-    own: Mutex<Bucket>,
-    job: Arc<Mutex<Bucket>>,
-    begun: Instant,
-    /// Milliseconds from then to the last frame of either direction.
-    last: AtomicU64,
-}
 
 /// Why a relay ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,32 +34,6 @@ enum Why {
     Displaced,
     /// Nothing has gone over the relay for too long.
     Idle,
-}
-
-impl Meter {
-    pub(super) fn new(hall: Arc<Hall>, job: Arc<Mutex<Bucket>>, begun: Instant) -> Self {
-        Self { hall, own: Mutex::default(), job, begun, last: AtomicU64::new(0) }
-    }
-
-    /// So many bytes pass. How long to wait before more are read.
-    fn pass(&self, bytes: usize) -> Duration {
-        let (bytes, now) = (bytes as u64, Instant::now());
-        self.hall.ledger.relayed.fetch_add(bytes, Ordering::Relaxed);
-        let millis = u64::try_from(now.duration_since(self.begun).as_millis()).unwrap_or(u64::MAX);
-        self.last.store(millis, Ordering::Relaxed);
-        let limits = &self.hall.limits;
-        let spend = |bucket: &Mutex<Bucket>, rate| {
-            bucket.lock().unwrap_or_else(PoisonError::into_inner).spend(bytes, rate, now)
-        };
-        let own = limits.relay_rate.map(|rate| spend(&self.own, rate));
-        let job = limits.job_rate.map(|rate| spend(&self.job, rate));
-        own.max(job).unwrap_or_default()
-    }
-
-    fn is_idle(&self) -> bool {
-        let last = self.begun + Duration::from_millis(self.last.load(Ordering::Relaxed));
-        last.elapsed() >= self.hall.limits.relay_idle
-    }
 }
 
 /// Passes frames on, both ways, until one end closes or breaks, or has come anew. `first` came from `a` before `b` was here.
@@ -156,7 +116,7 @@ async fn pump(from: &mut Ear, to: &mut Mouth, first: Option<Message>, meter: &Me
     {
         return why;
     }
-    let look = meter.hall.limits.relay_idle / 4;
+    let look = meter.idle() / 4;
     loop {
         match tokio::time::timeout(look, from.next()).await {
             Err(_) if meter.is_idle() => return Why::Idle,
@@ -180,14 +140,13 @@ async fn pass(to: &mut Mouth, message: Message, meter: &Meter) -> Result<(), Why
     let wait = meter.pass(message.len());
     write(to, message, meter).await?;
     if !wait.is_zero() {
-        Ledger::count(&meter.hall.ledger.throttled);
         tokio::time::sleep(wait).await;
     }
     Ok(())
 }
 
 async fn write(to: &mut Mouth, message: Message, meter: &Meter) -> Result<(), Why> {
-    match tokio::time::timeout(meter.hall.limits.relay_idle, to.send(message)).await {
+    match tokio::time::timeout(meter.idle(), to.send(message)).await {
         Ok(Ok(())) => Ok(()),
         Ok(Err(_)) => Err(Why::Lost),
         Err(_) => Err(Why::Deaf),
