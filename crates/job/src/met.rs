@@ -31,9 +31,10 @@ const LOOKS: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs
 /// The search has this part of the time for a peer, alone, before the relay is opened: a third of a second of half a minute.
 const HEAD_START: f64 = 90.0;
 const MINUTE: Duration = Duration::from_secs(60);
-/// Who waits half a minute for a peer has edges that are over within this part of it, five seconds, or are no short ones; and peers that
-/// are busy for as long.
+/// An edge that lasts this part of the time for a peer, ten seconds of a minute, is no short one. A peer may be busy for as long.
 const SHORT: f64 = 6.0;
+/// A short edge has this part of the time for a peer to itself, a tenth of a second of a minute.
+const SOON_OVER: f64 = 600.0;
 /// First probes of a pair; after the first dozen they go once a second.
 const TRIES: u32 = 24;
 /// Leave to look for a direct way is given back after so long, however it goes: who waits for who waits is not waited for.
@@ -112,13 +113,25 @@ impl Met {
             let meeting = self.shared.called(peer, self.attempt).await?;
             let pair = self.identity.pair(meeting.granted.peer.clone());
             tokio::select! {
-                made = self.link(meeting, pair) => match made {
+                made = self.answered(meeting, pair) => match made {
                     Ok(link) => return Ok(link),
                     Err(error) => *why = Some(error),
                 },
                 again = self.shared.rings(peer, self.attempt) => again?,
             }
         }
+    }
+
+    /// The next call is answered when this edge is over, or has had time to be.
+    async fn answered(&self, meeting: Meeting, pair: Arc<Pair>) -> io::Result<Link> {
+        let leave = Arc::clone(&self.shared.answers).acquire_owned().await;
+        let link = self.link(meeting, pair).await?;
+        let (known, over) = (link.known().clone(), self.patience.div_f64(SOON_OVER));
+        tokio::spawn(async move {
+            let _ = timeout(over, until_not_short(known)).await;
+            drop(leave);
+        });
+        Ok(link)
     }
 
     fn id(&self, peer: &str) -> io::Result<SpiffeId> {
@@ -206,6 +219,16 @@ async fn ports(
         drop(leave);
     });
     Ports::bind(&transports)
+}
+
+/// Until it is over, or carries more than the line takes.
+async fn until_not_short(mut known: Known) {
+    let looks = known.verdict.wait_for(|verdict| *verdict != Verdict::Unneeded);
+    let is_over = async { while known.places.changed().await.is_ok() {} };
+    tokio::select! {
+        _ = looks => (),
+        () = is_over => (),
+    }
 }
 
 /// Until the sockets of the search are closed: with the last byte that goes over the relay, or when there is no direct way.

@@ -77,11 +77,11 @@ pub struct ServeArgs {
     #[arg(long, default_value = "10000", value_name = "N", help_heading = "Limits")]
     pub relays: usize,
 
-    /// Bytes a second over one relay, both directions together; 0: no limit
+    /// Bytes a second over one relay, both directions together, and of one line; 0: no limit
     #[arg(long, default_value = "0", value_name = "BYTES", help_heading = "Limits")]
     pub relay_rate: u64,
 
-    /// Bytes a second over all relays of a job; 0: no limit
+    /// Bytes a second over all relays and lines of a job; 0: no limit
     #[arg(long, default_value = "0", value_name = "BYTES", help_heading = "Limits")]
     pub job_rate: u64,
 

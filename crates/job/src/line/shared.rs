@@ -1,7 +1,7 @@
 //! What the line's thread shares with those who use it.
 
 use std::io;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use nearpath_meet::client::{self, Meeting};
@@ -20,11 +20,16 @@ use crate::outbox::{Outbox, Turn};
 /// Of the descriptors that a process may have, one search for a direct way at once for so many: it has up to a dozen sockets.
 const OF_DESCRIPTORS: u64 = 32;
 
+/// So many calls are answered at once: those of short edges are through with one after the other then, and not all at the end.
+const ANSWERS: usize = 8;
+
 pub(crate) struct Shared {
     pub(crate) job: Job,
     pub(super) bell: Bell,
     /// Leave to look for a direct way.
-    pub(crate) searches: std::sync::Arc<Semaphore>,
+    pub(crate) searches: Arc<Semaphore>,
+    /// Leave to answer a call.
+    pub(crate) answers: Arc<Semaphore>,
     line: Mutex<Option<client::Line>>,
     state: Mutex<State>,
     /// The presence changed.
@@ -76,7 +81,8 @@ impl Shared {
         Ok(Self {
             job,
             bell: Bell::new()?,
-            searches: std::sync::Arc::new(Semaphore::new(searches())),
+            searches: Arc::new(Semaphore::new(searches())),
+            answers: Arc::new(Semaphore::new(ANSWERS)),
             line: Mutex::new(Some(line)),
             state: Mutex::new(State { presence, inbox, outbox, calls }),
             changed: Condvar::new(),

@@ -6,7 +6,6 @@ children included. Who makes another folder removes those that nobody holds any 
 
 import contextlib
 import fcntl
-import glob
 import os
 import shutil
 import tempfile
@@ -38,7 +37,9 @@ def remove_all() -> None:
 
 def sweep(kind: str) -> None:
     """Removes what processes of this user that were killed have left."""
-    for path in glob.glob(os.path.join(glob.escape(tempfile.gettempdir()), f"{kind}*")):
+    with os.scandir(tempfile.gettempdir()) as entries:
+        paths = [entry.path for entry in entries if entry.name.startswith(kind)]
+    for path in paths:
         with contextlib.suppress(OSError):  # it has gone, or is somebody else's
             _sweep(path)
 

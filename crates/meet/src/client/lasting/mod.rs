@@ -8,6 +8,7 @@
 
 mod bytes_io;
 mod dial;
+mod search;
 mod timers;
 mod words;
 
@@ -25,6 +26,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use super::backoff::Backoff;
 use super::pieces::{Pieces, Share, Wrong};
 pub(super) use dial::{Cut, Dial, Dialling};
+pub(super) use search::{Prospect, Search};
 use timers::{Timer, Timers};
 pub(super) use words::{Spoken, Words};
 
@@ -32,25 +34,6 @@ pub(super) use words::{Spoken, Words};
 const TELL: Duration = Duration::from_millis(100);
 /// A connection that was there for so long was a good one.
 const GOOD: Duration = Duration::from_secs(10);
-
-/// The search for a direct way.
-pub(super) struct Search {
-    /// What becomes of it.
-    pub(super) prospects: BoxStream<'static, Prospect>,
-    /// It is begun once the link turns out not to be short, and after so long; none: it has begun.
-    pub(super) begin: Option<(Arc<Notify>, Duration)>,
-}
-
-/// What is known of the direct way.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Prospect {
-    /// It is being looked for.
-    Looking,
-    /// It is there: both sides are about to move.
-    Direct,
-    /// There is none.
-    Hopeless,
-}
 
 /// How long things may take.
 #[derive(Debug, Clone, Copy)]
@@ -140,41 +123,6 @@ impl<D: Dial> Lasting<D> {
             if !self.wait(cx) {
                 return;
             }
-        }
-    }
-
-    /// What has become of the direct way.
-    fn look(&mut self, cx: &mut Context<'_>) {
-        while let Some(prospects) = &mut self.prospects
-            && let Poll::Ready(prospect) = prospects.poll_next_unpin(cx)
-        {
-            match prospect {
-                Some(Prospect::Looking) => self.searched(),
-                // The two say on the line that they move.
-                Some(Prospect::Direct) if self.timers.is_set(Timer::HeadStart) => {
-                    self.timers.set(Timer::HeadStart, Instant::now() + self.times.heard);
-                }
-                Some(Prospect::Direct) => (),
-                Some(Prospect::Hopeless) => self.need(),
-                None => self.prospects = None,
-            }
-        }
-    }
-
-    /// A direct way is looked for: the peer began, or this side.
-    fn searched(&mut self) {
-        self.timers.clear(Timer::Short);
-        if matches!(self.relay, State::Unneeded) && !self.closing {
-            let head_start = self.times.head_start;
-            self.timers.set_once(Timer::HeadStart, || Instant::now() + head_start);
-        }
-    }
-
-    /// The link is not short: a direct way is worth looking for.
-    fn search(&mut self) {
-        self.timers.clear(Timer::Short);
-        if let Some(begin) = self.begin.take() {
-            begin.notify_one();
         }
     }
 
