@@ -46,8 +46,9 @@ class Coordinator:
         self.began = time.monotonic()
         with folder(self.settings.folder) as self.folder, stopped_by_signals() as self.stopped:
             job = claim(self.folder, json.dumps(self.parts, sort_keys=True))
-            self.results, self.crew = Results(self.folder), self.gather(self.stages)
-            self.report.place, self.told = self.crew.place, Told(self.crew.repeat)
+            self.crew = self.gather(self.stages)
+            self.results, self.told = Results(self.folder, self.crew.is_here), Told(self.crew.repeat)
+            self.report.place = self.crew.place
             try:
                 self.place = self.store_of(job)
                 with Checkpoints(store(self.place) if self.place else None, self.results) as self.checkpoints:

@@ -7,7 +7,7 @@ from ._report import Report
 
 
 class JobFailed(Exception):
-    """A job that cannot go on. `worker` and `trace` say where, when a worker's code raised."""
+    """A job that cannot go on. `worker` says whose doing it is, where it is one's, and `trace` where its code raised."""
 
     def __init__(self, why: str, worker: str | None = None, trace: str | None = None) -> None:
         super().__init__(why if trace is None else f"{why}\n\n{trace}")
