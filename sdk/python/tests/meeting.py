@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import random
 import signal
 import subprocess
 import tempfile
@@ -109,3 +110,14 @@ class Elsewhere(OwnTemp):
         self.assertEqual(dict(job.results), jobs.sums(count, keys))
         self.assertEqual(len(job.results), keys)
         return job
+
+    def seeded_deaths(self, every, **how):
+        """Whoever dies, twice in a job: stage, items and seconds between checkpoints (one of `every`) are drawn."""
+        for seed in range(4):
+            with self.subTest(seed=seed):
+                draw = random.Random(seed)
+                stage = draw.choice(["source", "map", "reduce"])
+                hits = [[draw.randrange(3000), signal.SIGKILL] for _ in range(2)]
+                self.folder = self.new_folder()
+                job = self.summing(3000, 10, hits=hits, stage=stage, every=draw.choice(every), **how)
+                self.assertGreaterEqual(len(job.report.restarts), 1)
