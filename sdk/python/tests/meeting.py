@@ -10,7 +10,7 @@ import tempfile
 
 import jobs_elsewhere as jobs
 from cases import OwnTemp
-from surroundings import DEADLINE, skip
+from surroundings import DEADLINE, free_port, skip
 
 from nearpath import dataflow as flow
 
@@ -23,11 +23,11 @@ def program(name):
 
 
 class Rendezvous:
-    """`nearpath rendezvous` on a port of its own, with its key in that folder."""
+    """`nearpath rendezvous` on ports of its own, with its key in that folder."""
 
     def __init__(self, folder):
-        self.key, self.listen, self.observe = str(folder / "rendezvous.key"), "127.0.0.1:0", "127.0.0.1:0"
-        self.process = None
+        self.key, self.process = str(folder / "rendezvous.key"), None
+        self.listen, self.observe = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port(2)}"
         self.start()
 
     def start(self):
@@ -35,9 +35,7 @@ class Rendezvous:
         command = [program("nearpath"), "rendezvous", "--listen", self.listen, "--observe", self.observe]
         command += ["--admin-listen", "127.0.0.1:0", "--key", self.key, "--json"]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-        told = json.loads(self.process.stdout.readline())
-        self.url = told["rendezvous"]
-        self.listen, self.observe = self.url.removeprefix("ws://"), told["observers"][0]["addr"]
+        self.url = json.loads(self.process.stdout.readline())["rendezvous"]
 
     def kill(self):
         self.process.kill()
