@@ -64,11 +64,11 @@ class EndedFromOutside(OwnTemp):
         return job
 
     def ended_by(self, number, program, *words):
-        """How a job ends that is sent this signal while two of its workers work, once these have ended, too."""
+        """How a job ends that is sent this signal while its five workers work, once all of these have ended, too."""
         pids = self.folder / "pids"
         pids.mkdir()
         job = self.begin(program, pids, *words)
-        while len(files := list(pids.iterdir())) < 2:
+        while len(files := list(pids.iterdir())) < 5:
             self.assertIsNone(job.poll())
             time.sleep(0.01)
         workers = [os.pidfd_open(int(file.name.removeprefix("pid-"))) for file in files]

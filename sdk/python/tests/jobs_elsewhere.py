@@ -152,10 +152,23 @@ def different(path):
     return flow.source(numbers(10, 0.0), workers=workers) >> flow.collect()
 
 
+class Counted(flow.Worker):
+    """Writes down its number before anything comes."""
+
+    def __init__(self, folder):
+        self.pids = folder
+
+    def start(self):
+        pathlib.Path(self.pids, f"pid-{os.getpid()}").touch()
+
+
 def forever(folder):
+    """Five workers, all of them counted."""
+
     def make(number, of):
         pathlib.Path(folder, f"pid-{os.getpid()}").touch()
         while True:
             yield time.sleep(0.01)
 
-    return flow.source(make, workers=2) >> flow.map(str, workers=2) >> flow.sink(len)
+    change = flow.stage(lambda: Counted(folder), workers=2, name="map")
+    return flow.source(make, workers=2) >> change >> flow.stage(lambda: Counted(folder), name="sink").on("here")

@@ -41,3 +41,18 @@ def verbose():
         raise ValueError("so it is: " + "x" * (3 << 20))
 
     return flow.source(lambda number, of: [1]) >> flow.map(change) >> flow.collect()
+
+
+class Names(flow.Worker):
+    """Says of a file that it has made it: of the one that `name` gives for its folder."""
+
+    def __init__(self, name, place):
+        self._name, self._place = name, place
+
+    def result(self):
+        return self._name(self.folder), self._place
+
+
+def naming(name, place):
+    source = flow.source(lambda number, of: range(10))
+    return [source >> flow.stage(lambda: Names(lambda folder: name, place), name="names"), source >> flow.collect()]

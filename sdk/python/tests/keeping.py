@@ -1,10 +1,14 @@
 """Tests of jobs whose checkpoints are in an object store."""
 
+import os
+import tempfile
 import time
+import unittest.mock
 
 import jobs_elsewhere as jobs
 from cases import OwnTemp
-from s3_server import BesideAnObjectStore
+from lambdas import OnLambda, need
+from s3_server import BesideAnObjectStore, Server
 from surroundings import DEADLINE
 
 from nearpath import dataflow as flow
@@ -36,3 +40,18 @@ class Here(Kept, OwnTemp):
         self.assertEqual(dict(done.results), jobs.sums(count, 10))
         self.assertEqual(self.objects(), [], "a job that is through leaves nothing")
         return done
+
+
+class KeptOnLambda(OnLambda):
+    """Workers are on Lambda, whose role may write to the store."""
+
+    @classmethod
+    def setUpClass(cls):
+        need()
+        cls.store = Server(cls.enterClassContext(tempfile.TemporaryDirectory()))
+        cls.addClassCleanup(cls.store.close)
+        cls.enterClassContext(unittest.mock.patch.dict(os.environ, cls.store.keys))
+        super().setUpClass()
+
+    def kept(self, name):
+        return f"s3://nearpath/{name}?endpoint={self.store.endpoint}&region=us-east-1"

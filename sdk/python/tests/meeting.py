@@ -3,13 +3,14 @@
 import json
 import os
 import pathlib
+import random
 import signal
 import subprocess
 import tempfile
 
 import jobs_elsewhere as jobs
 from cases import OwnTemp
-from surroundings import DEADLINE, skip
+from surroundings import DEADLINE, free_port, skip
 
 from nearpath import dataflow as flow
 
@@ -22,11 +23,11 @@ def program(name):
 
 
 class Rendezvous:
-    """`nearpath rendezvous` on a port of its own, with its key in that folder."""
+    """`nearpath rendezvous` on ports of its own, with its key in that folder."""
 
     def __init__(self, folder):
-        self.key, self.listen, self.observe = str(folder / "rendezvous.key"), "127.0.0.1:0", "127.0.0.1:0"
-        self.process = None
+        self.key, self.process = str(folder / "rendezvous.key"), None
+        self.listen, self.observe = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port(2)}"
         self.start()
 
     def start(self):
@@ -34,9 +35,7 @@ class Rendezvous:
         command = [program("nearpath"), "rendezvous", "--listen", self.listen, "--observe", self.observe]
         command += ["--admin-listen", "127.0.0.1:0", "--key", self.key, "--json"]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-        told = json.loads(self.process.stdout.readline())
-        self.url = told["rendezvous"]
-        self.listen, self.observe = self.url.removeprefix("ws://"), told["observers"][0]["addr"]
+        self.url = json.loads(self.process.stdout.readline())["rendezvous"]
 
     def kill(self):
         self.process.kill()
@@ -109,3 +108,14 @@ class Elsewhere(OwnTemp):
         self.assertEqual(dict(job.results), jobs.sums(count, keys))
         self.assertEqual(len(job.results), keys)
         return job
+
+    def seeded_deaths(self, every, **how):
+        """Whoever dies, twice in a job: stage, items and seconds between checkpoints (one of `every`) are drawn."""
+        for seed in range(4):
+            with self.subTest(seed=seed):
+                draw = random.Random(seed)
+                stage = draw.choice(["source", "map", "reduce"])
+                hits = [[draw.randrange(3000), signal.SIGKILL] for _ in range(2)]
+                self.folder = self.new_folder()
+                job = self.summing(3000, 10, hits=hits, stage=stage, every=draw.choice(every), **how)
+                self.assertGreaterEqual(len(job.report.restarts), 1)

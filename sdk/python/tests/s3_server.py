@@ -14,7 +14,7 @@ import unittest
 import unittest.mock
 import urllib.parse
 
-from surroundings import DEADLINE, skip
+from surroundings import DEADLINE, free_port, skip
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 UNAVAILABLE = 69
@@ -23,8 +23,8 @@ UNAVAILABLE = 69
 class Server:
     """versitygw, whose objects are files. It ends with this process."""
 
-    def __init__(self, folder, address="127.0.0.1"):
-        words = [ROOT / "tools" / "s3", "serve", folder, address]
+    def __init__(self, folder, address=None):
+        words = [ROOT / "tools" / "s3", "serve", folder, address or f"127.0.0.1:{free_port()}"]
         self.folder, self.process = pathlib.Path(folder), subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )

@@ -21,14 +21,7 @@ class Deaths(Elsewhere):
         self.assertEqual(job.report.checkpoints, 0)
 
     def test_whoever_dies_in_several_seeds(self):
-        for seed in range(4):
-            with self.subTest(seed=seed):
-                draw = random.Random(seed)
-                stage = draw.choice(["source", "map", "reduce"])
-                hits = [[draw.randrange(3000), signal.SIGKILL] for _ in range(2)]
-                self.folder = self.new_folder()
-                job = self.summing(3000, 10, hits=hits, stage=stage, every=draw.choice([0.1, 0.3, 1000.0]))
-                self.assertGreaterEqual(len(job.report.restarts), 1)
+        self.seeded_deaths([0.1, 0.3, 1000.0])
 
     def test_the_sums_are_wrong_where_a_worker_forgets(self):
         """That these tests can fail."""

@@ -4,13 +4,11 @@ test-jobs` runs these."""
 import os
 import signal
 import sys
-import tempfile
 import threading
 import unittest
-from unittest import mock
 
-from lambdas import Door, need, until
-from s3_server import Server
+from keeping import KeptOnLambda
+from lambdas import Door, until
 from surroundings import DEADLINE
 from test_dataflow_lambda_jobs import Jobs, sums
 
@@ -43,22 +41,11 @@ class Whole(Jobs):
             self.run_job("forgotten", "forgotten")
 
 
-class Long(Jobs):
-    """With checkpoints in an object store, where Lambda's role may write."""
-
-    @classmethod
-    def setUpClass(cls):
-        need()
-        cls.store = Server(cls.enterClassContext(tempfile.TemporaryDirectory()))
-        cls.addClassCleanup(cls.store.close)
-        cls.enterClassContext(mock.patch.dict(os.environ, cls.store.keys))
-        super().setUpClass()
-
+class Long(KeptOnLambda, Jobs):
     def test_a_job_goes_on_when_the_time_of_its_functions_is_up(self):
         signal.alarm(5 * DEADLINE)
         self.lambdas.create("long", self.zip, timeout=24)
-        place = f"s3://nearpath/long?endpoint={self.store.endpoint}&region=us-east-1"
-        job = self.run_job("long", "held", "long", arguments={"count": 5000}, checkpoints=place, every=1.0, retries=20)
+        job = self.run_job("long", "held", "long", arguments={"count": 5000}, checkpoints=self.kept("long"), every=1.0, retries=20)
         self.assertEqual(dict(job.results), sums(5000))
         self.assertGreaterEqual(len(job.report.turn_overs), 1)
         until(lambda: not self.busy("long"))

@@ -90,15 +90,8 @@ class There(keeping.Kept, Elsewhere):
     """Workers are processes of their own, which have only the store in common."""
 
     def test_whoever_dies_in_several_seeds(self):
-        for seed in range(4):
-            with self.subTest(seed=seed):
-                draw = random.Random(seed)
-                stage = draw.choice(["source", "map", "reduce"])
-                hits = [[draw.randrange(3000), signal.SIGKILL] for _ in range(2)]
-                self.folder = self.new_folder()
-                job = self.summing(3000, 10, hits=hits, stage=stage, every=draw.choice([0.1, 0.3]), checkpoints=self.url())
-                self.assertGreaterEqual(len(job.report.restarts), 1)
-                self.assertEqual(self.objects(), [])
+        self.seeded_deaths([0.1, 0.3], checkpoints=self.url())
+        self.assertEqual(self.objects(), [], "jobs that are through leave nothing")
 
     def test_random_ones_killed_from_outside(self):
         draw, stop = random.Random(5), threading.Event()

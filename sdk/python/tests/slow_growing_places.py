@@ -9,11 +9,9 @@ import sys
 import tempfile
 import threading
 import unittest
-from unittest import mock
 
-from lambdas import OnLambda, need
+from keeping import KeptOnLambda
 from meeting import Rendezvous
-from s3_server import Server
 from surroundings import DEADLINE
 from up import Up
 
@@ -89,13 +87,9 @@ class OnFunctions(Killed):
         self.check(self.run_job(place, self.rendezvous, str(self.folder / "checkpoints")))
 
 
-class OnLambdas(OnLambda, Killed):
+class OnLambdas(KeptOnLambda, Killed):
     @classmethod
     def setUpClass(cls):
-        need()
-        cls.store = Server(cls.enterClassContext(tempfile.TemporaryDirectory()))
-        cls.addClassCleanup(cls.store.close)
-        cls.enterClassContext(mock.patch.dict(os.environ, cls.store.keys))
         super().setUpClass()
         cls.rendezvous = Rendezvous(cls.folder)
         cls.addClassCleanup(cls.rendezvous.stop)
@@ -113,8 +107,7 @@ class OnLambdas(OnLambda, Killed):
         signal.alarm(3 * DEADLINE)
         zipped = _package.make(self.folder / "grows.zip", [pathlib.Path(grows.__file__)], _package.Target()).path
         self.lambdas.create("grows", zipped, timeout=60)
-        place = f"s3://nearpath/grows?endpoint={self.store.endpoint}&region=us-east-1"
-        self.check(self.run_job(self.place("grows"), self.rendezvous, place))
+        self.check(self.run_job(self.place("grows"), self.rendezvous, self.kept("grows")))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """What tests stand in: a domain without a node, functions as processes, a gateway that is a fake."""
 
+import contextlib
 import http.server
+import itertools
 import os
 import pathlib
 import signal
@@ -13,12 +15,25 @@ import unittest
 
 HERE = pathlib.Path(__file__).parent
 DEADLINE = 60
+# Below those that Linux gives to outgoing connections (`ip_local_port_range`): one of these could be anybody's by the time it is used,
+# or used again.
+PORTS = range(16_384, 32_768)
+_numbers = itertools.count(os.getpid() * 61)  # processes of tests side by side begin far from each other
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+def free_port(count=1):
+    """The first of so many in a row that are free on loopback, for TCP and UDP, and that no other call of this process gives."""
+    while True:
+        ports = [PORTS[next(_numbers) % len(PORTS)] for _ in range(count)]
+        if ports[-1] - ports[0] == count - 1 and all(map(_is_free, ports)):
+            return ports[0]
+
+
+def _is_free(port):
+    with contextlib.suppress(OSError), socket.socket() as tcp, socket.socket(type=socket.SOCK_DGRAM) as udp:
+        tcp.bind(("127.0.0.1", port)), udp.bind(("127.0.0.1", port))
+        return True
+    return False
 
 
 def domain_program():

@@ -21,12 +21,13 @@ from . import _code, _native
 from ._code import Made
 from ._forked import Forks
 from ._graph import Graph, How, Stage, Topology, collect, filter, flat_map, lines, map, reduce_by_key, sink, source, stage
-from ._job import Coordinator, Job, JobFailed, Settings
+from ._job import Coordinator
 from ._native import decode, encode, share
 from ._places import Place, Started
 from ._processes import Processes
 from ._remote import Remotes, Rendezvous
 from ._report import Report, StageReport
+from ._terms import Job, JobFailed, Settings
 from ._workers import Item, Port, Worker
 
 if TYPE_CHECKING:

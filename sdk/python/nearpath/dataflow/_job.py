@@ -4,7 +4,6 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from ._checkpoints import Checkpoints
@@ -18,49 +17,13 @@ from ._report import Report, StageReport
 from ._results import Results
 from ._screen import Screen
 from ._store import below, store
+from ._terms import Job, JobFailed, Settings
 from ._told import TICK, Told
 from ._watch import Watch
 
 # Workers that are through end so soon, or are ended.
 FAREWELL = 5.0
 _VAIN = "let its source leave out what it has made before (`source(make, resumes=True)`), or take a place with a longer limit"
-
-
-class JobFailed(Exception):
-    """A job that cannot go on. `worker` and `trace` say where, when a worker's code raised."""
-
-    def __init__(self, why: str, worker: str | None = None, trace: str | None = None) -> None:
-        super().__init__(why if trace is None else f"{why}\n\n{trace}")
-        self.worker, self.trace = worker, trace
-
-
-@dataclass
-class Job:
-    """A job that is through."""
-
-    results: list[Any]
-    report: Report
-
-
-@dataclass
-class Settings:
-    """What `run` was asked for; its documentation says what each means."""
-
-    folder: str | None
-    every: float
-    retries: int | None
-    window: int
-    spill: int
-    patience: float
-    fan_in: int | None
-    progress: bool | None
-    checkpoints: str | None = None
-    silence: float = 10.0
-    stragglers: bool = True
-
-    def bound(self, workers: int) -> int:
-        """How many deaths a job of so many workers may have: some, and one in ten."""
-        return 3 + workers // 10 if self.retries is None else self.retries
 
 
 class Coordinator:
@@ -83,8 +46,9 @@ class Coordinator:
         self.began = time.monotonic()
         with folder(self.settings.folder) as self.folder, stopped_by_signals() as self.stopped:
             job = claim(self.folder, json.dumps(self.parts, sort_keys=True))
-            self.results, self.crew = Results(self.folder), self.gather(self.stages)
-            self.report.place, self.told = self.crew.place, Told(self.crew.repeat)
+            self.crew = self.gather(self.stages)
+            self.results, self.told = Results(self.folder, self.crew.is_here), Told(self.crew.repeat)
+            self.report.place = self.crew.place
             try:
                 self.place = self.store_of(job)
                 with Checkpoints(store(self.place) if self.place else None, self.results) as self.checkpoints:

@@ -4,18 +4,19 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from . import _native
 from ._decide import Attempt
+from ._terms import JobFailed
 
 
 class Results:
     """What workers that are through have made, by name: a file of the job's, and where it belongs."""
 
-    def __init__(self, folder: str) -> None:
-        self._folder, self._list = folder, os.path.join(folder, "results")
+    def __init__(self, folder: str, is_here: Callable[[str], bool]) -> None:
+        self._folder, self._list, self._is_here = folder, os.path.join(folder, "results"), is_here
         self._made: dict[str, list[str]] = {}
 
     def note(self, attempt: Attempt) -> None:
@@ -41,10 +42,22 @@ class Results:
     def take(self, workers: Iterable[str]) -> list[Any]:
         """Gives files their names; the items of those that have none, in the workers' order."""
         items: list[Any] = []
-        for made, place in (self._made[name] for name in workers if name in self._made):
+        for made, place in [self._own(name) for name in workers if name in self._made]:  # all are looked at before one is moved
             shutil.move(made, f"{place}.new")  # to another disk, perhaps
             os.replace(f"{place}.new", place)
             if os.path.dirname(place) == self._folder:
                 with open(place, "rb") as file:
                     items += _native.decode(file.read())
         return items
+
+    def _own(self, worker: str) -> tuple[str, str]:
+        """What that worker names is moved: a file of the job's, or it could have anybody's moved anywhere. The folder is where the job
+        is run, so who runs elsewhere has made nothing in it, and does not say where on this machine anything belongs."""
+        made, place = self._made[worker]
+        told = f"{worker} names {made!r:.200} as what it has made"
+        if not self._is_here(worker):
+            raise JobFailed(f"{told}, and runs elsewhere: have its stage run where the job is run, `.on(\"here\")`", worker)
+        file, folder = os.path.realpath(made), os.path.realpath(self._folder)
+        if not file.startswith(os.path.join(folder, "")) or not os.path.isfile(file):
+            raise JobFailed(f"{told}, which is no file in {folder}: have it make its file in `self.folder`", worker)
+        return file, place

@@ -83,7 +83,7 @@ class Worker:
         """Goes on from there; from the beginning, where it is None. Always called, once, before anything comes."""
 
     def result(self) -> tuple[str, str] | None:
-        """A file that it made, and where it belongs once the whole job is through."""
+        """A file that it made in `folder`, and where it belongs once the whole job is through. Only of workers that run "here"."""
         return None
 
     def _ask(self, count: int, stage: str | None) -> int:
