@@ -33,7 +33,8 @@ const HEAD_START: f64 = 90.0;
 const MINUTE: Duration = Duration::from_secs(60);
 /// An edge that lasts this part of the time for a peer, ten seconds of a minute, is no short one. A peer may be busy for as long.
 const SHORT: f64 = 6.0;
-/// A short edge has this part of the time for a peer to itself, a tenth of a second of a minute.
+/// To shake hands an edge has this part of the time for a peer to itself, a second of a minute; and then, if it is short, a tenth of one.
+const SOON_THERE: f64 = 60.0;
 const SOON_OVER: f64 = 600.0;
 /// First probes of a pair; after the first dozen they go once a second.
 const TRIES: u32 = 24;
@@ -125,12 +126,16 @@ impl Met {
     /// The next call is answered when this edge is over, or has had time to be.
     async fn answered(&self, meeting: Meeting, pair: Arc<Pair>) -> io::Result<Link> {
         let leave = Arc::clone(&self.shared.answers).acquire_owned().await;
-        let link = self.link(meeting, pair).await?;
-        let (known, over) = (link.known().clone(), self.patience.div_f64(SOON_OVER));
+        let [there, over] = [SOON_THERE, SOON_OVER].map(|part| self.patience.div_f64(part));
+        let (known, is_known) = oneshot::channel();
         tokio::spawn(async move {
-            let _ = timeout(over, until_not_short(known)).await;
+            if let Ok(Ok(known)) = timeout(there, is_known).await {
+                let _ = timeout(over, until_not_short(known)).await;
+            }
             drop(leave);
         });
+        let link = self.link(meeting, pair).await?;
+        let _ = known.send(link.known().clone()); // it has taken too long
         Ok(link)
     }
 

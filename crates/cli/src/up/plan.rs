@@ -98,7 +98,7 @@ impl Plan {
             return Err(UpError::ForwardNeedsRoot);
         }
         Ok(Self {
-            data_dir: args.data_dir.unwrap_or_else(crate::default_data_dir),
+            data_dir: data_dir(args.data_dir)?,
             take_over: args.take_over,
             listen: args.listen,
             tls,
@@ -117,6 +117,11 @@ impl Plan {
             log_format: if args.log_json { Format::Json } else { Format::Text },
         })
     }
+}
+
+/// As seen from anywhere: instances have another working directory.
+fn data_dir(given: Option<PathBuf>) -> Result<PathBuf, UpError> {
+    std::path::absolute(given.unwrap_or_else(crate::default_data_dir)).map_err(UpError::part("--data-dir"))
 }
 
 fn gateway(callers: &CallerArgs, drain_timeout: Duration) -> Settings {
@@ -157,6 +162,13 @@ fn isolation(no_sandbox: bool) -> Result<Isolation, UpError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_data_directory_is_the_same_from_everywhere() {
+        let here = std::env::current_dir().unwrap();
+        assert_eq!(data_dir(Some("state/here".into())).unwrap(), here.join("state/here"));
+        assert_eq!(data_dir(Some("/var/lib/nearpath".into())).unwrap(), PathBuf::from("/var/lib/nearpath"));
+    }
 
     #[test]
     fn the_gateway_gets_the_limits_that_were_typed() {

@@ -4,12 +4,13 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures_util::{SinkExt, StreamExt};
+use futures_util::StreamExt;
 use tokio::sync::{mpsc, watch};
 use tokio_tungstenite::tungstenite::Message;
 
 use super::backoff::Backoff;
 use super::dial::{Reached, dial};
+use super::duplex::{Duplex, Event};
 use super::lasting::Spoken;
 use super::{Call, CallError, Heard, Here, Meeting, Order, Over, Settings};
 use crate::message::{Granted, Parcel, Said, SessionText, Told, Welcome, Word};
@@ -122,28 +123,39 @@ impl Keeper {
         if self.tell.send(Heard::Here(welcome)).await.is_err() {
             return End::Unwanted;
         }
-        match self.catch_up(&mut web).await {
-            Ok(()) => self.talk(&mut web).await,
-            Err(end) => end,
-        }
+        let mut web = Duplex::new(web);
+        self.catch_up(&mut web);
+        self.talk(&mut web).await
     }
 
-    async fn talk(&mut self, web: &mut Web) -> End {
+    async fn talk(&mut self, web: &mut Duplex) -> End {
         let mut heard = Instant::now();
         loop {
+            let since = web.since();
+            let silent = since.map_or(heard, |since| since.min(heard)) + SILENCE;
             let done = tokio::select! {
-                order = self.orders.recv() => match order {
-                    Some(order) => self.obey(order, web).await,
+                order = self.orders.recv(), if since.is_none() => match order {
+                    Some(order) => {
+                        self.obey(order, web);
+                        Ok(())
+                    }
                     None => {
-                        let _ = tokio::time::timeout(GRACE, web.close(None)).await; // it is over either way
+                        let _ = tokio::time::timeout(GRACE, web.close()).await; // it is over either way
                         return End::Unwanted;
                     }
                 },
-                message = web.next() => {
-                    heard = Instant::now();
-                    self.hear(message).await
-                }
-                () = tokio::time::sleep_until((heard + SILENCE).into()) => Err(End::Broken("the rendezvous is silent".into())),
+                event = web.next() => match event {
+                    Ok(Event::Sent) => Ok(()),
+                    Ok(Event::Heard(message)) => {
+                        heard = Instant::now();
+                        self.hear(message).await
+                    }
+                    Err(error) => Err(End::Broken(error.to_string())),
+                },
+                () = tokio::time::sleep_until(silent.into()) => Err(End::Broken(match since {
+                    Some(_) => "the rendezvous does not read".into(),
+                    None => "the rendezvous is silent".into(),
+                })),
             };
             self.give_up_late_calls();
             if let Err(end) = done {
@@ -152,19 +164,19 @@ impl Keeper {
         }
     }
 
-    async fn obey(&mut self, order: Order, web: &mut Web) -> Result<(), End> {
+    fn obey(&mut self, order: Order, web: &mut Duplex) {
         match order {
             Order::Say(said) => {
                 if let Said::HangUp { session } = &said {
                     self.sessions.remove(session);
                 }
-                say(web, &said).await
+                web.send(text(&said));
             }
             Order::Call(call) => {
                 let said = self.note(call);
-                say(web, &said).await
+                web.send(text(&said));
             }
-            Order::Carry(parcel) => send(web, Message::Binary(parcel.write())).await,
+            Order::Carry(parcel) => web.send(Message::Binary(parcel.write())),
         }
     }
 
@@ -178,22 +190,17 @@ impl Keeper {
 
     /// What waited for a line. A call may have been granted while the last one broke; then there are two sessions, and the
     /// peer's older one comes to its end unused.
-    async fn catch_up(&mut self, web: &mut Web) -> Result<(), End> {
+    fn catch_up(&mut self, web: &mut Duplex) {
         self.give_up_late_calls();
-        let calls: Vec<Said> = self.calls.iter().map(|(number, call)| call.said(*number)).collect();
-        for said in calls {
-            say(web, &said).await?;
-        }
+        self.calls.iter().for_each(|(number, call)| web.send(text(&call.said(*number))));
         self.sessions.retain(|_, ear| !ear.words.is_closed());
-        let sessions: Vec<_> = self.sessions.keys().copied().collect();
-        for session in sessions {
+        for session in self.sessions.keys().copied() {
             // It says nothing new to the peer; a rendezvous that has started anew says that there is no such session.
-            say(web, &Said::Tell { session, word: Word::Has { pieces: 0 } }).await?;
+            web.send(text(&Said::Tell { session, word: Word::Has { pieces: 0 } }));
         }
         while let Some(order) = self.unsaid.pop_front() {
-            self.obey(order, web).await?;
+            self.obey(order, web);
         }
-        Ok(())
     }
 
     fn give_up_late_calls(&mut self) {
@@ -204,22 +211,21 @@ impl Keeper {
         }
     }
 
-    async fn hear(&mut self, message: Option<Result<Message, impl std::fmt::Display>>) -> Result<(), End> {
+    async fn hear(&mut self, message: Option<Message>) -> Result<(), End> {
         let broken = |why: &str| Err(End::Broken(why.to_owned()));
         match message {
-            Some(Ok(Message::Text(text))) => match serde_json::from_str(&text) {
+            Some(Message::Text(text)) => match serde_json::from_str(&text) {
                 Ok(told) => self.told(told).await,
                 Err(_) => Ok(()), // a newer rendezvous may know more words
             },
-            Some(Ok(Message::Binary(frame))) => {
+            Some(Message::Binary(frame)) => {
                 if let Some(parcel) = Parcel::read(&frame) {
                     self.spoken(parcel.session, Spoken::Parcel(parcel));
                 }
                 Ok(())
             }
-            Some(Ok(Message::Close(_))) | None => broken("the rendezvous closed the line"),
-            Some(Ok(_)) => Ok(()),
-            Some(Err(error)) => broken(&error.to_string()),
+            Some(Message::Close(_)) | None => broken("the rendezvous closed the line"),
+            Some(_) => Ok(()),
         }
     }
 
@@ -329,15 +335,6 @@ async fn welcome(web: &mut Web) -> Result<Welcome, End> {
     }
 }
 
-async fn say(web: &mut Web, said: &Said) -> Result<(), End> {
-    let text = serde_json::to_string(said).expect("messages have text keys only");
-    send(web, Message::text(text)).await
-}
-
-async fn send(web: &mut Web, message: Message) -> Result<(), End> {
-    match tokio::time::timeout(SILENCE, web.send(message)).await {
-        Ok(Ok(())) => Ok(()),
-        Ok(Err(error)) => Err(End::Broken(error.to_string())),
-        Err(_) => Err(End::Broken("the rendezvous does not read".into())),
-    }
+fn text(said: &Said) -> Message {
+    Message::text(serde_json::to_string(said).expect("messages have text keys only"))
 }

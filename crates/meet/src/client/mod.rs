@@ -5,6 +5,7 @@
 
 mod backoff;
 mod dial;
+mod duplex;
 mod keeper;
 mod lasting;
 mod link;

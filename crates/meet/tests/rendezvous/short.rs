@@ -127,3 +127,31 @@ async fn a_jobs_lines_share_its_rate() {
     echo(&mut a, &mut b, 100_000).await;
     assert!(house.metric("nearpath_rendezvous_throttled_total") > 0);
 }
+
+/// Each sends the other megabytes over lines before it reads any of its links: what stands between never waits for both.
+#[tokio::test]
+async fn two_that_write_much_at_once_both_hear() {
+    const LINKS: usize = 250;
+    let said = Rate { per_second: 10_000, burst: 100_000 };
+    let house = House::start(Limits { said, ..Limits::default() });
+    let (job, a, mut b) = (Job::new(), house.worker("sort", "a").await, house.worker("sort", "b").await);
+    let mut links = Vec::new();
+    for _ in 0..LINKS {
+        let own = within(a.line.call(id("b"), "", SOON)).await.unwrap();
+        let others = b.called().await;
+        let first = job.connect(&a, "a", own, when_worth(LASTS), Relaying::default());
+        let second = job.connect(&b, "b", others, when_worth(LASTS), Relaying::default());
+        links.extend(<[Link; 2]>::from(within(async { tokio::try_join!(first, second) }).await.unwrap()));
+    }
+    for link in &mut links {
+        link.write_all(&[7; 60_000]).await.unwrap();
+        link.flush().await.unwrap();
+    }
+    within(async {
+        for link in &mut links {
+            link.read_exact(&mut [0; 60_000]).await.unwrap();
+        }
+    })
+    .await;
+    assert_eq!(house.metric("nearpath_rendezvous_slow_total"), 0);
+}

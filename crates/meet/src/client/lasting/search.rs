@@ -39,11 +39,7 @@ impl<D: Dial> Lasting<D> {
         {
             match prospect {
                 Some(Prospect::Looking) => self.searched(),
-                // The two say on the line that they move.
-                Some(Prospect::Direct) if self.timers.is_set(Timer::HeadStart) => {
-                    self.timers.set(Timer::HeadStart, Instant::now() + self.times.heard);
-                }
-                Some(Prospect::Direct) => (),
+                Some(Prospect::Direct) => self.found(),
                 Some(Prospect::Hopeless) => self.need(),
                 None => self.prospects = None,
             }
@@ -53,10 +49,22 @@ impl<D: Dial> Lasting<D> {
     /// A direct way is looked for: the peer began, or this side.
     fn searched(&mut self) {
         self.timers.clear(Timer::Short);
-        if matches!(self.relay, State::Unneeded) && !self.closing {
+        if self.may_need() {
             let head_start = self.times.head_start;
             self.timers.set_once(Timer::HeadStart, || Instant::now() + head_start);
         }
+    }
+
+    /// The two say on the line that they move; or what it has lost goes over the relay.
+    fn found(&mut self) {
+        self.timers.clear(Timer::Short);
+        if self.may_need() {
+            self.timers.set(Timer::HeadStart, Instant::now() + self.times.heard);
+        }
+    }
+
+    fn may_need(&self) -> bool {
+        matches!(self.relay, State::Unneeded) && !self.closing
     }
 
     /// The link is not short: a direct way is worth looking for.

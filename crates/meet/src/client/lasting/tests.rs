@@ -324,6 +324,19 @@ async fn a_link_that_carries_more_looks_for_a_direct_way() {
     assert_eq!(ends.exchange.dialled(), [1, 1]);
 }
 
+/// Who looks at it late does not see that a direct way was looked for, only that it is there.
+#[tokio::test(start_paused = true)]
+async fn a_link_that_hears_late_of_its_direct_way_takes_the_relay_for_what_the_line_lost() {
+    let mut ends = ends_that_look(Hears::First(2), patient(), Some(LASTS));
+    let [near, far] = &mut ends.ways;
+    say(near, far, &text(40_000)).await;
+    ends.direct();
+    let [near, far] = &mut ends.ways;
+    say(near, far, &text(200_000)).await;
+    say(far, near, &text(200_000)).await;
+    assert_eq!(ends.exchange.dialled(), [1, 1]);
+}
+
 /// However little it carries.
 #[tokio::test(start_paused = true)]
 async fn a_link_that_lasts_looks_for_a_direct_way() {

@@ -36,8 +36,13 @@ pub(super) enum Wrong {
 const MOST: usize = 4 << 20;
 /// What a piece costs beside its bytes.
 const EACH: usize = 256;
-/// The peer is told what has come each time that so much has.
+/// The peer is told what has come each time that so much has; on the line, so much.
 const OFTEN: usize = MOST / 16;
+const OFTEN_ON_THE_LINE: usize = ON_ITS_WAY / 2;
+/// So much may be on its way on the line: what lies at the rendezvous for a worker that a thousand peers write to is bounded.
+const ON_ITS_WAY: usize = 64 << 10;
+/// A piece has so many bytes at least there, if there are as many: otherwise each acknowledgement makes room for a small one.
+const WORTH_A_PIECE: usize = 4 << 10;
 
 /// The last piece of a side: it says nothing more.
 const OVER: &str = r#"{"over":{}}"#;
@@ -130,7 +135,8 @@ impl Pieces {
     /// How many bytes the next piece may have to go over the line.
     pub(super) fn room_on_the_line(&self) -> usize {
         let is_next = self.line.next == self.out.end() && self.line.next < self.line.share.pieces;
-        if is_next { self.line.left.min(MOST_OF_A_PARCEL) } else { 0 }
+        let room = ON_ITS_WAY.saturating_sub(self.out.cost());
+        if is_next && room >= WORTH_A_PIECE { self.line.left.min(room).min(MOST_OF_A_PARCEL) } else { 0 }
     }
 
     /// Whether what the line takes is half used up.
@@ -157,7 +163,8 @@ impl Pieces {
     pub(super) fn take(&mut self) -> Option<Piece> {
         let piece = self.inward.give()?;
         // A word decides something, and there may be nothing after it that would tell that it came.
-        self.due |= matches!(piece, Piece::Word(_)) || self.inward.untold() >= OFTEN;
+        let often = if self.relay.is_some() { OFTEN } else { OFTEN_ON_THE_LINE };
+        self.due |= matches!(piece, Piece::Word(_)) || self.inward.untold() >= often;
         if self.inward.is_over() { None } else { Some(piece) }
     }
 

@@ -237,13 +237,18 @@ fn a_peer_that_lies_is_not_believed() {
 #[test]
 fn the_line_takes_the_beginning() {
     let mut near = Pieces::new(Share::ALL_OF_LITTLE);
-    let mut said = 0;
-    while near.room_on_the_line() > 0 {
-        assert_eq!(near.is_half_said(), said >= Share::ALL_OF_LITTLE.bytes / 2);
-        near.send(bytes(near.room_on_the_line()));
-        let Some(Saying::Piece { number, has: 0, piece: Piece::Bytes(piece) }) = near.say() else { panic!() };
-        assert_eq!(number, (said / MOST_OF_A_PARCEL) as u64);
-        said += piece.len();
+    let (mut said, mut number) = (0, 0);
+    while said < Share::ALL_OF_LITTLE.bytes {
+        while near.room_on_the_line() > 0 {
+            assert_eq!(near.is_half_said(), said >= Share::ALL_OF_LITTLE.bytes / 2);
+            near.send(bytes(near.room_on_the_line()));
+            let Some(Saying::Piece { number: of, has: 0, piece: Piece::Bytes(piece) }) = near.say() else { panic!() };
+            let is_the_last = said + piece.len() == Share::ALL_OF_LITTLE.bytes;
+            assert_eq!((of, piece.len() >= WORTH_A_PIECE || is_the_last), (number, true));
+            (said, number) = (said + piece.len(), number + 1);
+        }
+        assert!(near.out.cost() <= ON_ITS_WAY + EACH, "the rest waits for the peer");
+        near.heard(Saying::Has(number)).unwrap();
     }
     assert_eq!(said, Share::ALL_OF_LITTLE.bytes);
     near.send(Piece::Word("moved".into()));
