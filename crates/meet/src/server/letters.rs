@@ -18,7 +18,7 @@ const BOX: usize = 4096;
 pub(super) enum Letter {
     /// Boxed: a letter box takes the room of 32 letters from its beginning.
     Tell(Box<Told>),
-    Carry(Lying),
+    Carry(Box<Lying>),
     End(Bye),
 }
 
@@ -49,7 +49,7 @@ impl LetterBox {
     /// A parcel for which there is no room, here or in all boxes together, is dropped. `room`: for both, in bytes.
     pub(super) fn carry(&self, frame: Bytes, room: (usize, u64), ledger: &Arc<Ledger>) {
         let (here, all) = (self.lying.load(Ordering::Relaxed), ledger.lying.load(Ordering::Relaxed));
-        let lying = || Letter::Carry(Lying::new(frame, self.lying.clone(), ledger.clone()));
+        let lying = || Letter::Carry(Box::new(Lying::new(frame, self.lying.clone(), ledger.clone())));
         if here >= room.0 || all >= room.1 || self.put(lying()).is_err() {
             Ledger::count(&ledger.spilled);
         }
