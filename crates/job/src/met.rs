@@ -33,8 +33,8 @@ const HEAD_START: f64 = 90.0;
 const MINUTE: Duration = Duration::from_secs(60);
 /// An edge that lasts this part of the time for a peer, ten seconds of a minute, is no short one. A peer may be busy for as long.
 const SHORT: f64 = 6.0;
-/// To shake hands an edge has this part of the time for a peer to itself, a second of a minute; and then, if it is short, a tenth of one.
-const SOON_THERE: f64 = 60.0;
+/// To shake hands an edge has this part of the time for a peer to itself, a fifth of a second of a minute; then, if it is short, a tenth.
+const SOON_THERE: f64 = 300.0;
 const SOON_OVER: f64 = 600.0;
 /// First probes of a pair; after the first dozen they go once a second.
 const TRIES: u32 = 24;

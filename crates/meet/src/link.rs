@@ -74,14 +74,17 @@ impl Begun {
     /// # Errors
     /// When the relay breaks, when there is none and no direct way either, and when the peer is not who was meant.
     pub async fn over(self, mut side: Side, relay: Option<Box<dyn Relay>>) -> io::Result<Link> {
-        let Searching { arrivals, verdict, .. } = self.searching;
+        let Searching { arrivals, verdict, begin } = self.searching;
         let way = match relay {
             Some(relay) => {
                 let mut way = Way::on_relay(self.leads, relay, arrivals);
                 side.begin(&mut way);
                 way
             }
-            None => Way::without_relay(arrivals),
+            None => {
+                begin.into_iter().for_each(|(begin, _)| begin.notify_one()); // nothing else carries a byte
+                Way::without_relay(arrivals)
+            }
         };
         let known = Known { verdict, places: way.places(), relayed: way.relayed() };
         let stream = tokio::time::timeout(self.patience, secure(way, side, &self.pair)).await??;

@@ -49,6 +49,11 @@ pub(crate) fn for_lines() -> WebSocketConfig {
     bounded(message::LONGEST_PARCEL, 1024)
 }
 
+/// For a worker's end of its line.
+pub(crate) fn for_own_line() -> WebSocketConfig {
+    bounded(message::LONGEST_PARCEL, message::LONGEST_PARCEL)
+}
+
 /// For a relay: there are few, and each moves much.
 pub(crate) fn for_relays() -> WebSocketConfig {
     bounded(LONGEST_PIECE, LONGEST_PIECE)

@@ -62,6 +62,7 @@ impl Duplex {
             ready!(self.web.poll_ready_unpin(cx))?;
             if let Some(message) = self.out.pop_front() {
                 self.web.start_send_unpin(message)?;
+                self.since = Some(Instant::now()); // it takes something
             }
         }
         ready!(self.web.poll_flush_unpin(cx))?;

@@ -13,7 +13,7 @@ use super::dial::{Reached, dial};
 use super::duplex::{Duplex, Event};
 use super::lasting::Spoken;
 use super::{Call, CallError, Heard, Here, Meeting, Order, Over, Settings};
-use crate::message::{Granted, Parcel, Said, SessionText, Told, Welcome, Word};
+use crate::message::{self, Granted, Parcel, Said, SessionText, Told, Welcome, Word};
 use crate::web::{self, Web};
 
 /// The rendezvous asks whether one is there three times as often; when nothing comes for so long, the line is dead.
@@ -134,7 +134,7 @@ impl Keeper {
             let since = web.since();
             let silent = since.map_or(heard, |since| since.min(heard)) + SILENCE;
             let done = tokio::select! {
-                order = self.orders.recv(), if since.is_none() => match order {
+                order = next(&mut self.unsaid, &mut self.orders), if since.is_none() => match order {
                     Some(order) => {
                         self.obey(order, web);
                         Ok(())
@@ -188,7 +188,7 @@ impl Keeper {
         said
     }
 
-    /// What waited for a line. A call may have been granted while the last one broke; then there are two sessions, and the
+    /// Calls that wait are made again; what was not said is next. A call may have been granted while the last one broke; then there are two sessions, and the
     /// peer's older one comes to its end unused.
     fn catch_up(&mut self, web: &mut Duplex) {
         self.give_up_late_calls();
@@ -197,9 +197,6 @@ impl Keeper {
         for session in self.sessions.keys().copied() {
             // It says nothing new to the peer; a rendezvous that has started anew says that there is no such session.
             web.send(text(&Said::Tell { session, word: Word::Has { pieces: 0 } }));
-        }
-        while let Some(order) = self.unsaid.pop_front() {
-            self.obey(order, web);
         }
     }
 
@@ -219,7 +216,7 @@ impl Keeper {
                 Err(_) => Ok(()), // a newer rendezvous may know more words
             },
             Some(Message::Binary(frame)) => {
-                if let Some(parcel) = Parcel::read(&frame) {
+                if let Some(parcel) = Parcel::read(&message::alone(frame)) {
                     self.spoken(parcel.session, Spoken::Parcel(parcel));
                 }
                 Ok(())
@@ -306,6 +303,14 @@ impl Keeper {
     }
 }
 
+/// What waited for a line comes first. It is taken when the line has room for it: one that breaks loses no more than it was given.
+async fn next(unsaid: &mut VecDeque<Order>, orders: &mut mpsc::UnboundedReceiver<Order>) -> Option<Order> {
+    match unsaid.pop_front() {
+        Some(order) => Some(order),
+        None => orders.recv().await,
+    }
+}
+
 impl Call {
     fn said(&self, call: u32) -> Said {
         let left = self.until.saturating_duration_since(Instant::now()).as_millis();
@@ -316,7 +321,7 @@ impl Call {
 }
 
 async fn open(settings: &Settings) -> Result<(Web, Reached), End> {
-    let dialled = dial(settings, web::LINE, &settings.ticket.0, web::for_lines()).await;
+    let dialled = dial(settings, web::LINE, &settings.ticket.0, web::for_own_line()).await;
     dialled.map_err(|error| {
         let text = error.to_string();
         if error.is_final() { End::Over(Over::Ticket(text)) } else { End::Broken(text) }

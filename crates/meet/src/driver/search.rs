@@ -87,10 +87,17 @@ async fn later(
         () = begin.notified() => None,
         Some(message) = introduction.line.told.recv() => Some(message),
     };
+    if first == Some(Message::Relay) {
+        outlet.verdict.send_replace(Verdict::Relayed(Why::PeerGaveUp));
+        return;
+    }
     outlet.verdict.send_replace(Verdict::Looking);
+    let ports = tokio::select! {
+        () = outlet.arrivals.closed() => return,
+        ports = ports => ports,
+    };
     let (tell, verdict) = (introduction.line.tell.clone(), outlet.verdict.clone());
-    let driver = ports.await.and_then(|ports| Driver::with(outlet, ports, introduction, settings));
-    match (driver, first) {
+    match (ports.and_then(|ports| Driver::with(outlet, ports, introduction, settings)), first) {
         (Ok(driver), Some(said)) => driver.go_on(said).await,
         (Ok(driver), None) => driver.run().await,
         (Err(error), _) => {

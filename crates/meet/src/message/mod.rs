@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 pub use bytes::{Base64, Hex, Pass};
 pub use offer::{NotOfTheMachine, Offered, Word};
+pub(crate) use parcel::alone;
 pub use parcel::{LONGEST_PARCEL, MOST_OF_A_PARCEL, Parcel};
 pub use report::{MOST_OF_A_REPORT, Report};
 
@@ -78,7 +79,8 @@ pub enum Said {
 impl Said {
     /// Reads what came on a line; `None`: it is too long, or no such message.
     pub fn read(text: &str) -> Option<Self> {
-        let said: Self = serde_json::from_str(text).ok().filter(|_| text.len() <= LONGEST)?;
+        let said: Self =
+            Some(text).filter(|text| text.len() <= LONGEST).and_then(|text| serde_json::from_str(text).ok())?;
         match &said {
             Self::Report { report, .. } if text.len() > MOST_OF_A_REPORT => report.fits().then_some(said),
             _ => Some(said),

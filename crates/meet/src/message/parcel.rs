@@ -52,6 +52,14 @@ impl Parcel {
     }
 }
 
+/// Smaller ones are copied.
+const WORTH_ITS_BUFFER: usize = 8 << 10;
+
+/// A frame that keeps no more memory than it needs, or some times as much: what is read together is one buffer until all of it is gone.
+pub(crate) fn alone(frame: Bytes) -> Bytes {
+    if frame.len() < WORTH_ITS_BUFFER { Bytes::copy_from_slice(&frame) } else { frame }
+}
+
 impl std::fmt::Debug for Parcel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "piece {} with {} bytes, has {}", self.piece, self.bytes.len(), self.has)
@@ -61,6 +69,15 @@ impl std::fmt::Debug for Parcel {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_small_frame_does_not_keep_what_was_read_with_it() {
+        let read = Bytes::from(vec![7; 100_000]);
+        let [small, large] = [1000, 30_000].map(|len| read.slice(..len));
+        assert_eq!((&alone(small.clone()), &alone(large.clone())), (&small, &large));
+        assert_ne!(alone(small.clone()).as_ptr(), small.as_ptr());
+        assert_eq!(alone(large.clone()).as_ptr(), large.as_ptr());
+    }
 
     #[test]
     fn a_parcel_is_read_as_it_was_written_and_nothing_else_is() {

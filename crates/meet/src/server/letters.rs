@@ -7,7 +7,7 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 
 use super::ledger::Ledger;
-use crate::message::{Bye, Told};
+use crate::message::{Bye, Told, alone};
 
 /// So many messages may lie in a letter box: all grants of a worker for whom many have waited, and some more. Memory is
 /// taken for those that are there.
@@ -46,11 +46,13 @@ impl LetterBox {
         }
     }
 
-    /// A parcel for which there is no room, here or in all boxes together, is dropped. `room`: for both, in bytes.
+    /// A parcel for which there is no room, here or in all boxes together, is dropped: words have half of a box's places for themselves.
+    /// `room`: for both, in bytes.
     pub(super) fn carry(&self, frame: Bytes, room: (usize, u64), ledger: &Arc<Ledger>) {
         let (here, all) = (self.lying.load(Ordering::Relaxed), ledger.lying.load(Ordering::Relaxed));
-        let lying = || Letter::Carry(Box::new(Lying::new(frame, self.lying.clone(), ledger.clone())));
-        if here >= room.0 || all >= room.1 || self.put(lying()).is_err() {
+        let lying = || Letter::Carry(Box::new(Lying::new(alone(frame), self.lying.clone(), ledger.clone())));
+        let is_crowded = self.letters.capacity() <= BOX / 2;
+        if is_crowded || here >= room.0 || all >= room.1 || self.put(lying()).is_err() {
             Ledger::count(&ledger.spilled);
         }
     }
@@ -86,6 +88,16 @@ impl Drop for Lying {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn small_parcels_leave_room_for_words() {
+        let ledger = Arc::<Ledger>::default();
+        let (one, _letters) = LetterBox::new();
+        (0..2 * BOX).for_each(|_| one.carry(Bytes::from_static(b"x"), (1 << 20, 1 << 20), &ledger));
+        assert_eq!(ledger.spilled.load(Ordering::Relaxed), (BOX + BOX / 2) as u64);
+        assert!((0..BOX / 2).all(|_| one.put(Letter::End(Bye::Slow)).is_ok()), "words find room");
+        assert!(one.put(Letter::End(Bye::Slow)).is_err());
+    }
 
     #[test]
     fn parcels_beyond_the_room_are_dropped_and_taken_ones_make_room() {

@@ -42,7 +42,7 @@ pub struct Place {
 pub struct Limits {
     /// Those of the desk.
     pub desk: desk::Limits,
-    /// Messages of one line. Above it is read more slowly.
+    /// Messages of one line, parcels included. Above it is read more slowly.
     pub said: Rate,
     /// Bytes of parcels that may lie in one line's letter box, and in all of them. What finds no room is dropped.
     pub lying: (usize, u64),
@@ -75,7 +75,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             desk: desk::Limits::default(),
-            said: Rate { per_second: 200, burst: 2000 },
+            said: Rate { per_second: 1000, burst: 10_000 },
             lying: (16 << 20, 512 << 20),
             arrivals: Rate { per_second: 200, burst: 2000 },
             questions: Rate { per_second: 500, burst: 5000 },

@@ -3,14 +3,16 @@
 use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
+use nearpath_meet::client::{Heard, Line, Settings};
 use nearpath_meet::driver::{Ports, Relaying, Search, Verdict};
 use nearpath_meet::link::Link;
-use nearpath_meet::message::{LONGEST_PARCEL, Parcel, Told};
+use nearpath_meet::message::{LONGEST_PARCEL, Parcel, Report, Told};
 use nearpath_meet::server::{Limits, Rate};
 use nearpath_meetkit::house::{House, SOON, id};
 use nearpath_punch::Transport;
 use nearpath_testkit::{eventually, within};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 use tokio_tungstenite::tungstenite::Message;
 
 use super::links::{Job, echo, moved};
@@ -132,8 +134,7 @@ async fn a_jobs_lines_share_its_rate() {
 #[tokio::test]
 async fn two_that_write_much_at_once_both_hear() {
     const LINKS: usize = 250;
-    let said = Rate { per_second: 10_000, burst: 100_000 };
-    let house = House::start(Limits { said, ..Limits::default() });
+    let house = House::start(Limits::default());
     let (job, a, mut b) = (Job::new(), house.worker("sort", "a").await, house.worker("sort", "b").await);
     let mut links = Vec::new();
     for _ in 0..LINKS {
@@ -154,4 +155,66 @@ async fn two_that_write_much_at_once_both_hear() {
     })
     .await;
     assert_eq!(house.metric("nearpath_rendezvous_slow_total"), 0);
+}
+
+/// Who is busy for a while has acknowledged nothing, and so its peer needs the relay; both come to it, or to something better.
+#[tokio::test]
+async fn a_peer_that_was_busy_is_met_again() {
+    let house = House::start(Limits::default());
+    let workers = [house.worker("sort", "a").await, house.worker("sort", "b").await];
+    let relaying = Relaying { heard: Duration::from_millis(300), patience: Duration::from_secs(4), head_start: None };
+    let searches = [(); 2].map(|()| when_worth(LASTS));
+    let [mut a, mut b] = Job::new().between(workers, searches, relaying, || ()).await.unwrap();
+    a.write_all(&[7; 1000]).await.unwrap();
+    a.flush().await.unwrap();
+    eventually_opened(&house, &mut a).await;
+    within(b.read_exact(&mut [0; 1000])).await.unwrap();
+    moved(&mut a, &mut b).await;
+}
+
+/// Until this end of a relay is there, with nobody at the other one.
+async fn eventually_opened(house: &House, link: &mut Link) {
+    let mut nothing = [0];
+    tokio::select! {
+        read = link.read(&mut nothing) => panic!("{read:?}"),
+        () = eventually("it is opened", async || house.metric("nearpath_relay_opened_total") == 1) => (),
+    }
+}
+
+/// What waits while the line is away is still there when the next line breaks before it has taken all.
+#[tokio::test]
+async fn what_was_not_said_outlives_a_line() {
+    const REPORTS: usize = 500;
+    let house = House::start(Limits::default());
+    let mut to = house.worker("sort", "b").await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let place = format!("ws://{}", listener.local_addr().unwrap()).parse().unwrap();
+    let (line, mut heard) = Line::open(Settings { place, ..house.settings(house.ticket("sort", "a")) });
+    for _ in 0..REPORTS {
+        line.report(Some(id("b")), Report::Other { body: "x".repeat(3000).into() });
+    }
+    tokio::spawn(async move { while heard.recv().await.is_some() {} });
+    let rendezvous = house.rendezvous.addr;
+    tokio::spawn(async move {
+        // The first line is there for as long as it takes to say 200 kB; the next one stays.
+        for most in [200_000, u64::MAX] {
+            let (near, far) = (listener.accept().await.unwrap().0, TcpStream::connect(rendezvous).await.unwrap());
+            let ((from, mut back), (mut answers, mut to)) = (near.into_split(), far.into_split());
+            let mut said = from.take(most);
+            tokio::select! {
+                _ = tokio::io::copy(&mut said, &mut to) => (),
+                _ = tokio::io::copy(&mut answers, &mut back) => (),
+            }
+        }
+    });
+    let mut came = 0;
+    within(async {
+        // What the kernel had taken of the first line is gone.
+        while came < REPORTS / 3 {
+            came += usize::from(matches!(to.next().await, Heard::Report { .. }));
+        }
+    })
+    .await;
+    let last = line.welcome().await;
+    assert!(last.is_some(), "the line is there");
 }

@@ -2,7 +2,8 @@
 //!
 //! [`Pieces`] says what goes where. At first there is the line, which takes the first few bytes: enough to shake hands, and to move to a
 //! direct way that comes soon; or all that a short link carries, for which no direct way is looked for. The relay is opened once the
-//! direct way has had its head start, or is not to be had, or when the line does not carry what it was given. When its connection breaks it is opened anew, for a while, and both sides go on where they were.
+//! direct way has had its head start, or is not to be had, or when the line does not carry what it was given. When its connection breaks
+//! it is opened anew, for a while, and both sides go on where they were.
 //!
 //! There is no task: whoever reads, writes or waits drives it, as with a way.
 
@@ -91,7 +92,8 @@ impl<D: Dial> Lasting<D> {
         let (now, mut timers) = (Instant::now(), Timers::default());
         let (share, first, after) = match &search.begin {
             None => (Share::BEGINNING, Timer::HeadStart, times.head_start),
-            Some((_, lasts)) => (Share::ALL_OF_LITTLE, Timer::Short, *lasts),
+            // Before a peer that needs the relay, and whose search was not heard of, gives up.
+            Some((_, lasts)) => (Share::ALL_OF_LITTLE, Timer::Short, (*lasts).min(times.patience / 2)),
         };
         timers.set(first, now + after);
         Self {
@@ -132,7 +134,12 @@ impl<D: Dial> Lasting<D> {
             && let Poll::Ready(saying) = line.told.poll_recv(cx)
         {
             match saying {
-                Some(saying) => self.heard(|pieces| pieces.heard(saying)),
+                Some(saying) => {
+                    let gap = self.heard(|pieces| pieces.heard(saying));
+                    if gap {
+                        self.need(); // what is missing comes over the relay
+                    }
+                }
                 None => {
                     self.line = None;
                     self.need();
@@ -158,12 +165,13 @@ impl<D: Dial> Lasting<D> {
         taken
     }
 
-    /// The relay is needed, unless everything was said.
+    /// The relay is needed, unless everything was said. The search tells the peer, who may need nothing: it opens its end, or both move.
     fn need(&mut self) {
         self.timers.clear(Timer::HeadStart);
         if matches!(self.relay, State::Unneeded) && !self.is_done() {
             self.relay = State::Wanted;
             self.timers.set(Timer::Away, Instant::now() + self.times.patience);
+            self.search();
         }
     }
 

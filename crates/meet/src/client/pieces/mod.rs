@@ -232,16 +232,16 @@ impl Pieces {
         self.line.next > self.out.first()
     }
 
-    /// What the peer says there. What would leave a gap is no use: it comes again.
-    pub(super) fn heard(&mut self, saying: Saying) -> Result<(), Wrong> {
+    /// What the peer says there. Whether it would leave a gap: then it is no use, and comes again.
+    pub(super) fn heard(&mut self, saying: Saying) -> Result<bool, Wrong> {
         let (Saying::Piece { has, .. } | Saying::Has(has)) = saying;
         self.out.acknowledge(has)?;
-        if let Saying::Piece { number, piece, .. } = saying
-            && number == self.inward.end()
-        {
+        let Saying::Piece { number, piece, .. } = saying else { return Ok(false) };
+        if number == self.inward.end() {
             self.inward.come(piece);
+            return Ok(false);
         }
-        Ok(())
+        Ok(number > self.inward.end())
     }
 
     fn has(&mut self) -> u64 {

@@ -85,7 +85,7 @@ impl Side {
             Step::Say => other.line.extend(self.pieces.say()),
             Step::Hear => {
                 let said = self.line.pop_front();
-                said.into_iter().for_each(|saying| self.pieces.heard(saying).unwrap());
+                said.into_iter().for_each(|saying| _ = self.pieces.heard(saying).unwrap());
             }
             Step::Lose => drop(self.line.pop_front()),
             Step::Begin if !self.attached => {
@@ -230,7 +230,7 @@ fn a_peer_that_lies_is_not_believed() {
     assert_eq!(near.came(bytes(1)), Err(Wrong::Unmarked));
     assert_eq!(near.came(Mark::On { from: 1, has: 0 }.frame()), Err(Wrong::Gap { from: 1, has: 0 }));
     let far = Saying::Piece { number: u64::MAX, has: 0, piece: bytes(1) };
-    assert_eq!((near.heard(far), near.take()), (Ok(()), None), "on the line, it comes again");
+    assert_eq!((near.heard(far), near.take()), (Ok(true), None), "on the line, it comes again");
 }
 
 /// The line takes the first bytes and no more; a word after them all the same, if nothing is before it.

@@ -120,7 +120,7 @@ pub struct Counts {
     pub refused: u64,
     /// Words passed on.
     pub words: u64,
-    /// Parcels passed on.
+    /// Parcels for somebody who has a line.
     pub parcels: u64,
     /// Reports passed on.
     pub reports: u64,
