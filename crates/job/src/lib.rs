@@ -10,6 +10,7 @@
 pub mod calls;
 pub mod identity;
 pub mod inbox;
+mod leave;
 pub mod letter;
 pub mod line;
 pub mod met;

@@ -10,16 +10,17 @@ use std::time::{Duration, Instant};
 use nearpath_dataflow::worker::{Connector, End, Orders, Route, Travelled};
 use nearpath_meet::Transport;
 use nearpath_meet::client::{CallError, Meeting};
-use nearpath_meet::driver::{self, Ports, Search, Verdict};
+use nearpath_meet::driver::{self, Search};
 use nearpath_meet::link::{Known, Link};
-use nearpath_meet::way::{Place, Places};
+use nearpath_meet::way::Place;
 use nearpath_types::SpiffeId;
 use nearpath_wire::pair::Pair;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use crate::calls::about;
 use crate::identity::Identity;
+use crate::leave;
 use crate::line::{Line, Shared};
 use crate::name::{self, BadName};
 
@@ -38,8 +39,6 @@ const SOON_THERE: f64 = 300.0;
 const SOON_OVER: f64 = 600.0;
 /// First probes of a pair; after the first dozen they go once a second.
 const TRIES: u32 = 24;
-/// Leave to look for a direct way is given back after so long, however it goes: who waits for who waits is not waited for.
-const SEARCH: Duration = Duration::from_secs(1);
 /// What opens an edge has fewer bytes, and goes over the relay more often than not.
 const OPENING: u64 = 2048;
 /// Before another call, and what it grows to.
@@ -125,15 +124,9 @@ impl Met {
 
     /// The next call is answered when this edge is over, or has had time to be.
     async fn answered(&self, meeting: Meeting, pair: Arc<Pair>) -> io::Result<Link> {
-        let leave = Arc::clone(&self.shared.answers).acquire_owned().await;
         let [there, over] = [SOON_THERE, SOON_OVER].map(|part| self.patience.div_f64(part));
         let (known, is_known) = oneshot::channel();
-        tokio::spawn(async move {
-            if let Ok(Ok(known)) = timeout(there, is_known).await {
-                let _ = timeout(over, until_not_short(known)).await;
-            }
-            drop(leave);
-        });
+        leave::answer(Arc::clone(&self.shared.answers), is_known, there, over).await;
         let link = self.link(meeting, pair).await?;
         let _ = known.send(link.known().clone()); // it has taken too long
         Ok(link)
@@ -145,7 +138,7 @@ impl Met {
 
     async fn link(&self, meeting: Meeting, pair: Arc<Pair>) -> io::Result<Link> {
         let (known, is_known) = oneshot::channel();
-        let ports = Box::pin(ports(Arc::clone(&self.shared.searches), self.transports.clone(), is_known));
+        let ports = Box::pin(leave::ports(Arc::clone(&self.shared.searches), self.transports.clone(), is_known));
         let search = Search::WhenWorth { ports, lasts: self.patience.div_f64(SHORT) };
         let link = self.shared.line()?.connect(meeting, pair, search, self.settings()).await.map_err(explained)?;
         let _ = known.send(link.known().clone()); // a search may have been given up
@@ -210,41 +203,6 @@ fn late(end: End, patience: Duration, why: Option<io::Error>) -> io::Error {
     let why = why.map_or_else(String::new, |why| format!("; the last try: {why}"));
     let what = if end == End::Producer { "it did not answer" } else { "it did not call" };
     io::Error::new(io::ErrorKind::TimedOut, format!("{what} within {:.1} s{why}", patience.as_secs_f64()))
-}
-
-/// For a search, once there is leave to begin it. That is given back when the search is settled, or after a while.
-async fn ports(
-    searches: Arc<Semaphore>,
-    transports: Vec<Transport>,
-    known: oneshot::Receiver<Known>,
-) -> io::Result<Ports> {
-    let leave = searches.acquire_owned().await;
-    tokio::spawn(async move {
-        let _ = timeout(SEARCH, until_settled(known)).await;
-        drop(leave);
-    });
-    Ports::bind(&transports)
-}
-
-/// Until it is over, or carries more than the line takes.
-async fn until_not_short(mut known: Known) {
-    let looks = known.verdict.wait_for(|verdict| *verdict != Verdict::Unneeded);
-    let is_over = async { while known.places.changed().await.is_ok() {} };
-    tokio::select! {
-        _ = looks => (),
-        () = is_over => (),
-    }
-}
-
-/// Until the sockets of the search are closed: with the last byte that goes over the relay, or when there is no direct way.
-async fn until_settled(known: oneshot::Receiver<Known>) {
-    let Ok(mut known) = known.await else { return };
-    let verdict = known.verdict.wait_for(|verdict| *verdict != Verdict::Looking).await.map(|known| *known);
-    tracing::debug!(?verdict, "the search for a direct way is over");
-    if let Ok(Verdict::Direct { .. }) = verdict {
-        let direct = Places { out: Place::Direct, inward: Place::Direct };
-        let _ = known.places.wait_for(|places| *places == direct).await; // the way may have ended before
-    }
 }
 
 fn relayed(known: &Known, end: End) -> u64 {

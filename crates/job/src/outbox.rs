@@ -10,7 +10,7 @@ use nearpath_meet::message::Report;
 
 use crate::letter::{TooLong, cut};
 
-/// Reports a second, and how many at once: three quarters of what a rendezvous reads by default; calls go over the same line.
+/// Reports a second, and how many at once: a seventh of what a rendezvous reads by default; what edges say goes over the same line.
 const PACE: Duration = Duration::from_micros(6667);
 const AT_ONCE: u32 = 1500;
 

@@ -14,12 +14,14 @@ mod ports;
 mod rim;
 mod run;
 mod search;
+mod settings;
 mod streams;
 mod verdict;
 
 pub use observe::{Ask, Observers};
 pub use ports::Ports;
-pub use run::{Driver, Introduction, Line, Relaying, Settings};
+pub use run::{Driver, Introduction, Line};
 pub use search::Search;
 pub(crate) use search::Searching;
+pub use settings::{Relaying, Settings};
 pub use verdict::{Verdict, Why};

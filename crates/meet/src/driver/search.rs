@@ -10,7 +10,8 @@ use nearpath_punch::agent::Message;
 use tokio::sync::{Notify, watch};
 
 use super::ports::Ports;
-use super::run::{Driver, Introduction, Outlet, Settings};
+use super::run::{Driver, Introduction, Outlet};
+use super::settings::Settings;
 use super::verdict::{Verdict, Why};
 use crate::way::Arrivals;
 
