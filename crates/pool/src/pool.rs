@@ -50,7 +50,8 @@ pub struct Admission {
     pub secrets: BTreeMap<String, Vec<u8>>,
 }
 
-/// An instance that may go out, until this is dropped: then its connections end.
+/// An instance that may go out, until this is dropped: then its connections end. Dropping waits until all is here that it wrote to destinations with
+/// `writes=async`: a millisecond; seconds, where one of them does not take it.
 #[derive(Debug)]
 pub struct Admitted {
     pool: Pool,
@@ -213,7 +214,9 @@ impl Pool {
     }
 
     fn leave(&self, admitted: &Admitted) {
-        let _ = self.order(Order::Leave(admitted.instance, admitted.eip)); // a thread that has ended has no connections
+        let (done, wait) = std::sync::mpsc::sync_channel(1);
+        let left = self.order(Order::Leave(admitted.instance, admitted.eip, done)); // a thread that has ended has no connections
+        let _ = left.map(|()| wait.recv()); // nor has one that ends meanwhile
         let mut desk = self.desk();
         for Held { address, port, key } in &admitted.held {
             desk.keys.give_back(key);

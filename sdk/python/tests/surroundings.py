@@ -13,6 +13,9 @@ import tempfile
 import threading
 import unittest
 
+# Who runs tests in the background of a script ignores Ctrl-C, and what is ignored is inherited by every process; a handler is not.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 HERE = pathlib.Path(__file__).parent
 DEADLINE = 60
 # Below those that Linux gives to outgoing connections (`ip_local_port_range`): one of these could be anybody's by the time it is used,

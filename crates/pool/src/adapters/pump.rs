@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::sync::watch;
 
 /// Read at a time.
 const CHUNK: usize = 16 * 1024;
@@ -48,6 +49,14 @@ pub fn poll_drain<S: AsyncWrite + Unpin>(
 pub async fn sleep(until: Option<Instant>) {
     match until {
         Some(until) => tokio::time::sleep_until(until.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Until what another holds for as long as something lasts is dropped; never, if there is nothing.
+pub async fn over(lasts: Option<&mut watch::Receiver<()>>) {
+    match lasts {
+        Some(lasts) => while lasts.changed().await.is_ok() {},
         None => std::future::pending().await,
     }
 }

@@ -19,7 +19,7 @@ mod tests;
 
 use super::carry::reset_at_close;
 use super::guests::Pass;
-use crate::adapters::pump::sleep;
+use crate::adapters::pump::{over, sleep};
 use crate::adapters::socket::{Socket, Stream};
 use crate::keeper::NoConnection;
 use crate::ledger::Ledger;
@@ -36,6 +36,8 @@ pub(super) struct Carrier<'a> {
     client: &'a TcpStream,
     ledger: &'a Ledger,
     here: watch::Receiver<()>,
+    /// Fails when nothing more can come; dropped when nothing more is to come.
+    way: Option<watch::Receiver<()>>,
     flush: Duration,
     /// Taken from the client, and not written yet.
     held: BytesMut,
@@ -43,7 +45,7 @@ pub(super) struct Carrier<'a> {
     taken: bool,
     /// The client writes no more.
     ended: bool,
-    /// Nor does it read.
+    /// It does not read any more.
     gone: bool,
     /// When delivering is given up, once the client writes no more.
     until: Option<Instant>,
@@ -73,6 +75,7 @@ impl<'a> Carrier<'a> {
             client,
             ledger,
             here: pass.here.clone(),
+            way: pass.way.take(),
             flush,
             held: BytesMut::new(),
             taken: false,
@@ -115,15 +118,16 @@ impl<'a> Carrier<'a> {
     async fn connected(&mut self, mut connect: Connect<'_>) -> Result<Socket, String> {
         loop {
             let (until, room) = (self.until, self.has_room());
-            let mut here = self.here.clone();
+            let (mut here, mut way) = (self.here.clone(), self.way.clone());
             tokio::select! {
                 biased;
                 found = &mut connect => return found.map_err(|error| format!("no connection to {error}")),
                 _ = here.changed(), if !self.gone => self.leave(),
+                () = over(way.as_mut()) => self.cut(),
                 () = sleep(until) => return Err(LATE.to_owned()),
                 _ = self.client.readable(), if room => self.take(),
             }
-            if self.gone && !self.taken {
+            if self.gone && self.ended && !self.taken {
                 return Err("the function left before it wrote anything".to_owned());
             }
         }
@@ -147,10 +151,11 @@ impl<'a> Carrier<'a> {
             };
             let (reads, tells) = (!heard_all && back.len() < PIECE, !back.is_empty());
             back.reserve(PIECE);
-            let mut here = self.here.clone();
+            let (mut here, mut way) = (self.here.clone(), self.way.clone());
             tokio::select! {
                 biased;
                 _ = here.changed(), if !self.gone => self.leave(),
+                () = over(way.as_mut()) => self.cut(),
                 () = sleep(until) => match said_all && has_all(tcp)? {
                     true => confirmed = true,
                     false => return Err(io::Error::other(LATE)),
@@ -187,8 +192,8 @@ impl<'a> Carrier<'a> {
                     Ledger::count(&self.ledger.early, 1);
                 }
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock && !self.gone => {}
-            Err(_) => self.leave(),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && self.way.is_some() => {}
+            Err(_) => self.cut(),
         }
     }
 
@@ -200,12 +205,18 @@ impl<'a> Carrier<'a> {
     }
 
     fn end(&mut self) {
-        self.ended = true;
+        (self.ended, self.way) = (true, None);
         self.until.get_or_insert(Instant::now() + self.flush);
     }
 
-    /// The client is gone; what it wrote, as far as it has arrived, is still taken.
+    /// The client is gone; what it wrote is still taken, as it comes.
     fn leave(&mut self) {
+        self.gone = true;
+        self.until.get_or_insert(Instant::now() + self.flush);
+    }
+
+    /// Nothing comes any more; what the client wrote, as far as it has arrived, is still taken.
+    fn cut(&mut self) {
         while self.has_room() {
             let before = self.held.len();
             if !self.read().is_ok_and(|read| read > 0) {
@@ -213,8 +224,8 @@ impl<'a> Carrier<'a> {
             }
             self.taken |= self.held.len() > before;
         }
-        self.gone = true;
-        self.until.get_or_insert(Instant::now() + self.flush);
+        self.way = None;
+        self.leave();
     }
 
     fn wrote(&mut self, written: usize) {
@@ -238,7 +249,7 @@ impl<'a> Carrier<'a> {
         match self.client.try_write(back) {
             Ok(written) => back.advance(written),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(_) => self.leave(),
+            Err(_) => self.cut(),
         }
     }
 }

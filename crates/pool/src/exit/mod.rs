@@ -2,7 +2,7 @@
 //!
 //! Everything here is on one thread, `pool`: the node sends [`Order`]s, connections are tasks. Who calls is known by the address that a connection comes
 //! from, where it wants to go by the one that it was made to, both as the kernel has them. What was not declared is reset, what was is carried, by an
-//! adapter or as it is ([`carry`]). Whatever an instance had open ends with it.
+//! adapter or as it is ([`carry`]). Whatever an instance had open ends with it, but for writes that were taken or are about to be.
 
 mod below;
 mod carry;
@@ -38,6 +38,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime;
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, LocalSet, spawn_local};
+use tokio::time::{sleep, timeout};
 
 use crate::destination::{Caller, Destination};
 use crate::keeper::Keeper;
@@ -48,6 +49,10 @@ use carry::reset_at_close;
 use guests::{Guests, Refusal};
 use notices::Notices;
 
+/// What an instance connected before it ended is let in first, by a thread that looks who has come at least so often.
+const LAST_ARRIVALS: Duration = Duration::from_millis(1);
+/// How long what an ended instance wrote may take to get here. It is all on this machine: only a connection that holds as much as it may takes long.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 /// How long nobody is let in when there is no descriptor left.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -59,8 +64,8 @@ pub(crate) enum Order {
     Supervise(Eip, OwnedFd),
     /// The node has sockets inside it; they come from here.
     Attend(Eip, Vec<Hatch>, OwnedFd),
-    /// It has ended.
-    Leave(InstanceId, Eip),
+    /// It has ended. Answered when nothing more is taken of what it wrote: its address may be another's then.
+    Leave(InstanceId, Eip, Done),
     /// Somebody declared a destination at this port.
     Listen(u16, std::net::TcpListener),
     /// Nobody does any more.
@@ -162,7 +167,13 @@ impl Exit {
                 }
                 Order::Supervise(eip, listener) => self.supervise(eip, listener),
                 Order::Attend(eip, hatches, socket) => self.attend(eip, hatches, socket),
-                Order::Leave(instance, eip) => self.leave(instance, eip),
+                Order::Leave(instance, eip, done) => {
+                    let exit = Rc::clone(&self);
+                    spawn_local(async move {
+                        exit.leave(instance, eip).await;
+                        let _ = done.send(()); // who asked may have given up
+                    });
+                }
                 Order::Rest => self.keeper.rest(),
                 Order::Report(to) => drop(to.send(self.keeper.report(Instant::now()))), // who asked may have gone
                 Order::Settle(done) => {
@@ -181,10 +192,14 @@ impl Exit {
         }
     }
 
-    fn leave(&self, instance: InstanceId, eip: Eip) {
+    /// An instance has ended. What it wrote to destinations with `writes=async` may still lie in its own sockets, which the kernel keeps until all of it
+    /// is sent: that is waited for.
+    async fn leave(&self, instance: InstanceId, eip: Eip) {
+        sleep(LAST_ARRIVALS).await;
         let left = self.guests.borrow_mut().leave(instance, eip);
         let Some(left) = left else { return };
         left.had.iter().for_each(|to| self.keeper.expect_no_more(to));
+        let _ = timeout(LAST_WORDS, left.way.closed()).await; // what has not come by then does not
         left.stood.iter().for_each(|address| self.doorway.hold_back(eip, *address));
     }
 
@@ -253,7 +268,7 @@ async fn accept(listener: TcpListener, meet: impl Fn(TcpStream, SocketAddr)) {
                 if !std::mem::replace(&mut failed, true) {
                     tracing::warn!(%error, "the way out cannot take a connection; it goes on when it can");
                 }
-                tokio::time::sleep(PAUSE).await;
+                sleep(PAUSE).await;
             }
         }
     }

@@ -115,7 +115,10 @@ impl Exit {
         let to = Rc::clone(&pass.to);
         let (_stay, _delivery) = (self.keeper.stay(&to), self.unwritten.begin());
         let served = match to.egress.protocol {
-            Protocol::Redis => redis::serve(client, self.visit_of(&pass)).await,
+            Protocol::Redis => {
+                drop(pass.way.take()); // what has no answer yet was not taken
+                redis::serve(client, self.visit_of(&pass)).await
+            }
             _ => self.deliver(&client, pass).await,
         };
         if let Err(error) = served {

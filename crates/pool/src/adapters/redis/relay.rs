@@ -9,7 +9,6 @@ use std::time::Instant;
 use bytes::BytesMut;
 use nearpath_types::egress::Writes;
 use tokio::net::TcpStream;
-use tokio::sync::watch;
 
 use super::House;
 use super::ahead::Notes;
@@ -22,7 +21,7 @@ use super::input::{Input, Next};
 use super::session::{Changed, Session, Verdict};
 use crate::adapters::Visit;
 use crate::adapters::bench::Kept;
-use crate::adapters::pump::{poll_drain, poll_fill, sleep};
+use crate::adapters::pump::{over, poll_drain, poll_fill, sleep};
 use crate::ledger::Ledger;
 
 /// As much may wait to be written before no more is read.
@@ -101,7 +100,7 @@ impl Relay {
             tokio::select! {
                 biased;
                 turn = poll_fn(|cx| self.poll_turn(cx)) => turn?,
-                () = ends(here.as_mut()), if !self.gone => self.hang_up(),
+                () = over(here.as_mut()), if !self.gone => self.hang_up(),
                 () = sleep(until) => return Ok(()),
             }
         }
@@ -336,14 +335,6 @@ impl Relay {
         let reply = std::mem::take(&mut self.learnt);
         let Changed { of, change, agreed } = changed;
         self.house.known.borrow_mut().learn(of, change, &reply, *agreed, Instant::now());
-    }
-}
-
-/// When the client's instance has ended.
-async fn ends(here: Option<&mut watch::Receiver<()>>) {
-    match here {
-        Some(here) => while here.changed().await.is_ok() {},
-        None => std::future::pending().await,
     }
 }
 

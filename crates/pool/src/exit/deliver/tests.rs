@@ -107,6 +107,33 @@ async fn an_instance_that_ends_leaves_what_it_wrote_and_the_server_need_not_clos
     .await;
 }
 
+/// A killed function's last bytes may still be in its own socket when the node hears of its death: the kernel sends them as long as there is a way.
+#[tokio::test]
+async fn what_an_instance_wrote_is_taken_for_as_long_as_its_way_is_there() {
+    within(async {
+        let (mut guests, pass) = guests("");
+        let ((mut function, node), (out, mut server)) = (pair().await, pair().await);
+        let (let_in, connect) = later(out);
+        let left = guests.leave(InstanceId(1), EIP).unwrap();
+        let ledger = Ledger::default();
+        let carrier = Carrier::new(&node, &pass, &ledger).run(connect);
+        let dying = async {
+            let_in.send(()).unwrap();
+            tokio::time::sleep(LOOK).await; // the carrier knows that it has ended
+            function.write_all(&[7; 300_000]).await.unwrap();
+            drop(function);
+            left.way.closed().await;
+            let mut got = Vec::new();
+            server.read_to_end(&mut got).await.unwrap();
+            got
+        };
+        let (carried, got) = tokio::join!(carrier, dying);
+        assert!(carried.is_ok(), "{carried:?}");
+        assert_eq!(got, [7; 300_000]);
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_conversation_goes_both_ways_and_a_half_close_waits_for_its_answer() {
     within(async {
