@@ -285,6 +285,7 @@ impl Process for KernelProcess {
     }
 
     fn release(&self) {
-        drop(self.remains().take());
+        let remains = self.remains().take(); // no guard: letting go may take seconds, and others look at what there is
+        drop(remains);
     }
 }

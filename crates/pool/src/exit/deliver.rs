@@ -37,7 +37,9 @@ pub(super) struct Carrier<'a> {
     ledger: &'a Ledger,
     here: watch::Receiver<()>,
     /// Fails when nothing more can come; dropped when nothing more is to come.
-    way: Option<watch::Receiver<()>>,
+    tail: Option<watch::Receiver<()>>,
+    /// The client wrote more than could come.
+    short: bool,
     flush: Duration,
     /// Taken from the client, and not written yet.
     held: BytesMut,
@@ -75,7 +77,8 @@ impl<'a> Carrier<'a> {
             client,
             ledger,
             here: pass.here.clone(),
-            way: pass.way.take(),
+            tail: pass.tail.take(),
+            short: false,
             flush,
             held: BytesMut::new(),
             taken: false,
@@ -98,7 +101,8 @@ impl<'a> Carrier<'a> {
             Ok(tcp) => self.carry(stream, &tcp).await.inspect_err(|_| reset_at_close(&tcp)),
             Err(error) => Err(error),
         };
-        carried.map_err(|error| self.lost(error.to_string()))
+        carried.map_err(|error| self.lost(error.to_string()))?;
+        if self.short { Err(self.lost(SHORT.to_owned())) } else { Ok(()) }
     }
 
     /// Whether the client has gone is looked at in what it sent last, as far as that is here: only one that still listens sees its connection break.
@@ -118,12 +122,12 @@ impl<'a> Carrier<'a> {
     async fn connected(&mut self, mut connect: Connect<'_>) -> Result<Socket, String> {
         loop {
             let (until, room) = (self.until, self.has_room());
-            let (mut here, mut way) = (self.here.clone(), self.way.clone());
+            let (mut here, mut tail) = (self.here.clone(), self.tail.clone());
             tokio::select! {
                 biased;
                 found = &mut connect => return found.map_err(|error| format!("no connection to {error}")),
                 _ = here.changed(), if !self.gone => self.leave(),
-                () = over(way.as_mut()) => self.cut(),
+                () = over(tail.as_mut()) => self.cut(),
                 () = sleep(until) => return Err(LATE.to_owned()),
                 _ = self.client.readable(), if room => self.take(),
             }
@@ -151,11 +155,11 @@ impl<'a> Carrier<'a> {
             };
             let (reads, tells) = (!heard_all && back.len() < PIECE, !back.is_empty());
             back.reserve(PIECE);
-            let (mut here, mut way) = (self.here.clone(), self.way.clone());
+            let (mut here, mut tail) = (self.here.clone(), self.tail.clone());
             tokio::select! {
                 biased;
                 _ = here.changed(), if !self.gone => self.leave(),
-                () = over(way.as_mut()) => self.cut(),
+                () = over(tail.as_mut()) => self.cut(),
                 () = sleep(until) => match said_all && has_all(tcp)? {
                     true => confirmed = true,
                     false => return Err(io::Error::other(LATE)),
@@ -192,8 +196,12 @@ impl<'a> Carrier<'a> {
                     Ledger::count(&self.ledger.early, 1);
                 }
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock && self.way.is_some() => {}
-            Err(_) => self.cut(),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && self.tail.is_some() => {}
+            Err(error) => {
+                self.short |= error.kind() == io::ErrorKind::WouldBlock;
+                self.end();
+                self.leave();
+            }
         }
     }
 
@@ -205,7 +213,7 @@ impl<'a> Carrier<'a> {
     }
 
     fn end(&mut self) {
-        (self.ended, self.way) = (true, None);
+        (self.ended, self.tail) = (true, None);
         self.until.get_or_insert(Instant::now() + self.flush);
     }
 
@@ -217,15 +225,11 @@ impl<'a> Carrier<'a> {
 
     /// Nothing comes any more; what the client wrote, as far as it has arrived, is still taken.
     fn cut(&mut self) {
-        while self.has_room() {
-            let before = self.held.len();
-            if !self.read().is_ok_and(|read| read > 0) {
-                self.ended = true;
-            }
-            self.taken |= self.held.len() > before;
-        }
-        self.way = None;
+        self.tail = None;
         self.leave();
+        while self.has_room() {
+            self.take();
+        }
     }
 
     fn wrote(&mut self, written: usize) {
@@ -249,7 +253,7 @@ impl<'a> Carrier<'a> {
         match self.client.try_write(back) {
             Ok(written) => back.advance(written),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(_) => self.cut(),
+            Err(_) => self.leave(), // what it wrote before it broke off is read like all else
         }
     }
 }
@@ -274,6 +278,8 @@ async fn say(to: &mut WriteHalf<Stream>, what: Option<Next>, held: &[u8]) -> io:
 }
 
 const LATE: &str = "it did not take all of it within `flush`";
+const SHORT: &str =
+    "it did not take all of it in time: the function had ended, and what was left in its own socket is gone";
 
 /// A destination that is closed knows already that nothing more comes.
 fn known(shut: io::Result<()>) -> io::Result<()> {

@@ -38,8 +38,8 @@ struct Guest {
     learnt: HashMap<SocketAddr, Rc<Destination>>,
     /// Nothing is sent; dropped with the instance.
     here: watch::Sender<()>,
-    /// Nothing is sent; dropped when its packets come no more. Who still takes what it wrote has the other end.
-    way: watch::Sender<()>,
+    /// Nothing is sent; dropped when nothing that it wrote comes any more. Who still takes that has the other end.
+    tail: watch::Sender<()>,
 }
 
 /// What the instances of one function have.
@@ -57,7 +57,7 @@ pub(crate) struct Left {
     /// Addresses that stood for names below a declared one.
     pub(crate) stood: Vec<Ipv4Addr>,
     /// Closed once all is taken that it wrote to destinations with `writes=async`. Dropped, it says that nothing more comes.
-    pub(crate) way: watch::Sender<()>,
+    pub(crate) tail: watch::Sender<()>,
 }
 
 /// Leave to go out, for one connection.
@@ -68,9 +68,9 @@ pub(crate) struct Pass {
     pub(crate) backends: Rc<dyn Backends>,
     /// Fails when the instance has ended.
     pub(crate) here: watch::Receiver<()>,
-    /// Fails when nothing that the instance wrote can come any more; only where the connection goes on without it. The instance's address and its way
-    /// to the node stay for as long as somebody has this, a bounded time.
-    pub(crate) way: Cell<Option<watch::Receiver<()>>>,
+    /// Fails when nothing that the instance wrote can come any more; only where the connection goes on without it. The instance keeps its address and
+    /// its routes for as long as somebody has this, a bounded time.
+    pub(crate) tail: Cell<Option<watch::Receiver<()>>>,
     pub(crate) waiting: Counted,
     _open: Counted,
 }
@@ -120,8 +120,8 @@ impl Guests {
         let tally = Rc::clone(self.tallies.entry(function.clone()).or_default());
         let destinations = to.into_iter().map(Rc::new).collect();
         let caller = Rc::new(Caller { instance, function, chain, eip, destinations });
-        let (below, learnt, [here, way]) = (Below::default(), HashMap::new(), [(); 2].map(watch::Sender::new));
-        let guest = Guest { caller: Rc::clone(&caller), tally, backends, below, learnt, here, way };
+        let (below, learnt, [here, tail]) = (Below::default(), HashMap::new(), [(); 2].map(watch::Sender::new));
+        let guest = Guest { caller: Rc::clone(&caller), tally, backends, below, learnt, here, tail };
         self.by_address.insert(eip.0, guest);
         caller
     }
@@ -132,7 +132,7 @@ impl Guests {
         let guest = same.then(|| self.by_address.remove(&eip.0)).flatten()?;
         let known = guest.caller.destinations.iter().filter(|to| !to.is_below()).cloned();
         let had = known.chain(guest.learnt.into_values()).collect();
-        Some(Left { had, stood: guest.below.addresses().collect(), way: guest.way })
+        Some(Left { had, stood: guest.below.addresses().collect(), tail: guest.tail })
     }
 
     /// Who has an address, and what fails when it has ended.
@@ -198,9 +198,9 @@ impl Guests {
         let [open, waiting] = [(|tally| &tally.open) as fn(&Tally) -> &Cell<u32>, |tally| &tally.waiting];
         let count = |of| Counted::one(&guest.tally, of);
         let (here, waiting) = (guest.here.subscribe(), count(waiting));
-        let way = Cell::new(is_async(&destination).then(|| guest.way.subscribe()));
+        let tail = Cell::new(is_async(&destination).then(|| guest.tail.subscribe()));
         let backends = Rc::clone(&guest.backends);
-        Ok(Pass { caller, to: destination, backends, here, way, waiting, _open: count(open) })
+        Ok(Pass { caller, to: destination, backends, here, tail, waiting, _open: count(open) })
     }
 }
 

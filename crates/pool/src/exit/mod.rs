@@ -49,8 +49,6 @@ use carry::reset_at_close;
 use guests::{Guests, Refusal};
 use notices::Notices;
 
-/// What an instance connected before it ended is let in first, by a thread that looks who has come at least so often.
-const LAST_ARRIVALS: Duration = Duration::from_millis(1);
 /// How long what an ended instance wrote may take to get here. It is all on this machine: only a connection that holds as much as it may takes long.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 /// How long nobody is let in when there is no descriptor left.
@@ -91,7 +89,7 @@ pub(crate) struct Wires {
 /// What the thread has.
 pub(crate) struct Exit {
     guests: RefCell<Guests>,
-    listeners: RefCell<HashMap<u16, AbortHandle>>,
+    listeners: RefCell<HashMap<u16, Listening>>,
     notices: RefCell<Notices>,
     tell: Tell,
     keeper: Rc<Keeper>,
@@ -101,6 +99,18 @@ pub(crate) struct Exit {
     called: RefCell<HashMap<FunctionId, Instant>>,
     /// What was given away; `None` until something is, or where the kernel does not tell.
     given: RefCell<Option<Rc<Given>>>,
+}
+
+/// One port of the switch; dropped, nobody listens there any more.
+struct Listening {
+    listener: std::net::TcpListener,
+    accepting: AbortHandle,
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
 }
 
 /// Starts the thread; it ends with its orders. Whether its connections may be given away is known then, or why not: not without a fence that keeps them
@@ -185,8 +195,7 @@ impl Exit {
                 }
                 Order::Listen(port, listener) => self.listen(port, listener),
                 Order::Close(port) => {
-                    let listener = self.listeners.borrow_mut().remove(&port);
-                    listener.inspect(AbortHandle::abort);
+                    self.listeners.borrow_mut().remove(&port);
                 }
             }
         }
@@ -194,24 +203,38 @@ impl Exit {
 
     /// An instance has ended. What it wrote to destinations with `writes=async` may still lie in its own sockets, which the kernel keeps until all of it
     /// is sent: that is waited for.
-    async fn leave(&self, instance: InstanceId, eip: Eip) {
-        sleep(LAST_ARRIVALS).await;
+    async fn leave(self: &Rc<Self>, instance: InstanceId, eip: Eip) {
+        self.let_in();
         let left = self.guests.borrow_mut().leave(instance, eip);
         let Some(left) = left else { return };
         left.had.iter().for_each(|to| self.keeper.expect_no_more(to));
-        let _ = timeout(LAST_WORDS, left.way.closed()).await; // what has not come by then does not
+        let _ = timeout(LAST_WORDS, left.tail.closed()).await; // what has not come by then does not
         left.stood.iter().for_each(|address| self.doorway.hold_back(eip, *address));
     }
 
     fn listen(self: &Rc<Self>, port: u16, listener: std::net::TcpListener) {
-        match TcpListener::from_std(listener) {
-            Ok(listener) => {
+        let both = listener.try_clone().and_then(|same| Ok((TcpListener::from_std(listener)?, same)));
+        match both {
+            Ok((listener, same)) => {
                 let exit = Rc::clone(self);
                 let meet = move |client, from| exit.meet(client, from);
                 let accepting = spawn_local(accept(listener, meet)).abort_handle();
-                self.listeners.borrow_mut().insert(port, accepting);
+                self.listeners.borrow_mut().insert(port, Listening { listener: same, accepting });
             }
             Err(error) => tracing::error!(port, %error, "no way out at this port"),
+        }
+    }
+
+    /// Lets in all who have connected by now, whether the thread has heard of it or not.
+    fn let_in(self: &Rc<Self>) {
+        for Listening { listener, .. } in self.listeners.borrow().values() {
+            while let Ok((client, from)) = listener.accept() {
+                let client = client.set_nonblocking(true).and_then(|()| TcpStream::from_std(client));
+                match client {
+                    Ok(client) => self.meet(client, from),
+                    Err(error) => tracing::warn!(%error, "the way out cannot take a connection"),
+                }
+            }
         }
     }
 

@@ -116,7 +116,7 @@ impl Exit {
         let (_stay, _delivery) = (self.keeper.stay(&to), self.unwritten.begin());
         let served = match to.egress.protocol {
             Protocol::Redis => {
-                drop(pass.way.take()); // what has no answer yet was not taken
+                drop(pass.tail.take()); // what has no answer yet was not taken
                 redis::serve(client, self.visit_of(&pass)).await
             }
             _ => self.deliver(&client, pass).await,

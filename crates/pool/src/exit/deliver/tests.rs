@@ -90,6 +90,7 @@ async fn an_instance_that_ends_leaves_what_it_wrote_and_the_server_need_not_clos
         let ((mut function, node), (out, mut server)) = (pair().await, pair().await);
         let (let_in, connect) = later(out);
         function.write_all(b"the last words").await.unwrap();
+        drop(function);
         guests.leave(InstanceId(1), EIP);
         let ledger = Ledger::default();
         let carrier = Carrier::new(&node, &pass, &ledger).run(connect);
@@ -102,14 +103,13 @@ async fn an_instance_that_ends_leaves_what_it_wrote_and_the_server_need_not_clos
         let (carried, got) = tokio::join!(carrier, reading);
         assert!(carried.is_ok(), "{carried:?}");
         assert_eq!(got, "the last words");
-        drop(function);
     })
     .await;
 }
 
 /// A killed function's last bytes may still be in its own socket when the node hears of its death: the kernel sends them as long as there is a way.
 #[tokio::test]
-async fn what_an_instance_wrote_is_taken_for_as_long_as_its_way_is_there() {
+async fn what_an_instance_wrote_is_taken_for_as_long_as_it_comes() {
     within(async {
         let (mut guests, pass) = guests("");
         let ((mut function, node), (out, mut server)) = (pair().await, pair().await);
@@ -122,7 +122,7 @@ async fn what_an_instance_wrote_is_taken_for_as_long_as_its_way_is_there() {
             tokio::time::sleep(LOOK).await; // the carrier knows that it has ended
             function.write_all(&[7; 300_000]).await.unwrap();
             drop(function);
-            left.way.closed().await;
+            left.tail.closed().await;
             let mut got = Vec::new();
             server.read_to_end(&mut got).await.unwrap();
             got
@@ -130,6 +130,72 @@ async fn what_an_instance_wrote_is_taken_for_as_long_as_its_way_is_there() {
         let (carried, got) = tokio::join!(carrier, dying);
         assert!(carried.is_ok(), "{carried:?}");
         assert_eq!(got, [7; 300_000]);
+    })
+    .await;
+}
+
+/// Its connection is still open when its time is up: something may have been left behind.
+#[tokio::test]
+async fn what_comes_no_more_is_told() {
+    within(async {
+        let (mut guests, pass) = guests("flush=600s");
+        let ((mut function, node), (out, mut server)) = (pair().await, pair().await);
+        let (let_in, connect) = later(out);
+        let_in.send(()).unwrap();
+        function.write_all(b"half a").await.unwrap();
+        let (ledger, mut got) = (Ledger::default(), [0; 6]);
+        let carrier = Carrier::new(&node, &pass, &ledger).run(connect);
+        let ends = async {
+            server.read_exact(&mut got).await.unwrap();
+            drop(guests.leave(InstanceId(1), EIP));
+            assert_eq!(server.read(&mut [0]).await.unwrap(), 0, "as far as it goes, it ends in good order");
+        };
+        let (carried, ()) = tokio::join!(carrier, ends);
+        let lost = carried.unwrap_err();
+        assert!(lost.taken && lost.gone && lost.why == SHORT, "{lost:?}");
+        assert_eq!(&got, b"half a");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn who_wrote_nothing_leaves_nothing_to_wait_for() {
+    within(async {
+        let (mut guests, pass) = guests("flush=600s");
+        let ((_function, node), (out, _server)) = (pair().await, pair().await);
+        let (_never, connect) = later(out);
+        drop(guests.leave(InstanceId(1), EIP));
+        let lost = Carrier::new(&node, &pass, &Ledger::default()).run(connect).await.unwrap_err();
+        assert!(!lost.taken && lost.gone, "{lost:?}");
+    })
+    .await;
+}
+
+/// A function writes and is killed with an answer unread, which resets its connection; the thread hears that first when it has one answer more for it.
+#[tokio::test]
+async fn an_answer_that_nobody_takes_costs_nothing_that_was_written() {
+    within(async {
+        let (_guests, pass) = guests("");
+        let ((function, node), (out, mut server)) = (pair().await, pair().await);
+        let ledger = Ledger::default();
+        let mut carrier = Carrier::new(&node, &pass, &ledger);
+        node.writable().await.unwrap();
+        carrier.take(); // nothing is there, and that is known
+        carrier.tell(&mut BytesMut::from("unread"));
+        function.writable().await.unwrap();
+        assert_eq!(function.try_write(&[7; 1000]).unwrap(), 1000);
+        drop(function);
+        carrier.tell(&mut BytesMut::from("nobody takes this"));
+        assert!(carrier.gone);
+        let (let_in, connect) = later(out);
+        let_in.send(()).unwrap();
+        let reading = async {
+            let mut got = Vec::new();
+            server.read_to_end(&mut got).await.unwrap();
+            got.len()
+        };
+        let (_, got) = tokio::join!(carrier.run(connect), reading);
+        assert_eq!(got, 1000);
     })
     .await;
 }
