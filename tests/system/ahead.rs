@@ -119,6 +119,8 @@ async fn a_call_has_its_reads_issued_before_its_code_asks() {
     eventually("what nobody asked for is dropped", async || told(&house, "goes", rates.port, "prefetchUnused") == 1)
         .await;
     house.scale("goes", 0).await;
+    // While the old instance goes, what is asked ahead may be asked by its connections, and end with them.
+    eventually("it sleeps", async || house.instance_pids("goes").await.is_empty()).await;
     assert_eq!(run(&house, "goes", &code).await, "answer 5", "asked ahead for one that slept, too: {}", house.log());
     assert_eq!((rates.asked(), told(&house, "goes", rates.port, "prefetchUsed")), (5, 3));
 }
