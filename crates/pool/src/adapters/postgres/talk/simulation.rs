@@ -162,8 +162,8 @@ impl Session {
                 words::message(out, b'1', |_| ());
             }
             b'B' => {
+                // A portal takes the place of the one before when it is made, after all that can be wrong (`exec_bind_message`).
                 let name = text(&body[1..]).unwrap().0;
-                self.portal = None;
                 let sql = self.statements.get(name).cloned().ok_or("no statement")?;
                 self.is_fit_for(&sql)?;
                 self.portal = Some(sql);
