@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use nearpath_punch::Transport;
 use rustix::net::sockopt::{
-    set_ipv6_v6only, set_socket_keepalive, set_socket_reuseaddr, set_socket_reuseport, set_tcp_keepcnt,
-    set_tcp_keepidle, set_tcp_keepintvl, set_tcp_nodelay,
+    set_ipv6_v6only, set_socket_keepalive, set_socket_linger, set_socket_reuseaddr, set_socket_reuseport,
+    set_tcp_keepcnt, set_tcp_keepidle, set_tcp_keepintvl, set_tcp_nodelay,
 };
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with};
 
@@ -86,9 +86,12 @@ fn share(socket: &OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Another TCP socket on the port.
+/// Another TCP socket on the port. What comes of it and is not kept leaves nothing behind: else the kernel would end also what
+/// is half-way a connection in order (`FIN-WAIT-1`), and while that takes, no other dial could be between the two addresses.
 pub(super) fn another(base: SocketAddr) -> io::Result<TcpStream> {
-    open(base, SocketType::STREAM).map(|(socket, _)| socket.into())
+    let (socket, _) = open(base, SocketType::STREAM)?;
+    set_socket_linger(&socket, Some(Duration::ZERO))?; // accepted connections inherit it
+    Ok(socket.into())
 }
 
 /// What a connection gets before it carries anything: small pieces go at once, and a peer that is gone is noticed.
@@ -99,4 +102,9 @@ pub(super) fn prepare(stream: &tokio::net::TcpStream) -> io::Result<()> {
     set_tcp_keepintvl(stream, ASKS.0)?;
     set_tcp_keepcnt(stream, ASKS.1)?;
     Ok(())
+}
+
+/// A connection that is the one: its end comes after all that was written.
+pub(super) fn keep(stream: &tokio::net::TcpStream) -> io::Result<()> {
+    Ok(set_socket_linger(stream, None)?)
 }

@@ -164,6 +164,7 @@ impl Streams {
             ));
         };
         tokio::time::timeout(LAST_WRITE, stream.write_all(&out)).await??;
+        ports::keep(&stream)?;
         Ok(stream)
     }
 }
@@ -187,5 +188,40 @@ impl Connection {
         }
         self.filled = 0;
         Poll::Ready(Ok(self.piece.to_vec()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    fn side() -> (Streams, SocketAddr) {
+        let bound = ports::Ports::bind(&[Transport::Tcp]).unwrap().tcp;
+        let base = bound.iter().map(|(base, _)| *base).find(SocketAddr::is_ipv4).unwrap();
+        (Streams::new(bound), base)
+    }
+
+    async fn next(side: &mut Streams) -> Event {
+        std::future::poll_fn(|cx| side.poll(cx)).await
+    }
+
+    /// Whichever side does not keep it; the other one has not looked yet.
+    #[tokio::test]
+    async fn a_connection_that_is_not_kept_leaves_its_addresses_free() {
+        for dialled in [true, false] {
+            let ((mut near, base), (mut far, port)) = (side(), side());
+            near.listen(base).unwrap();
+            far.listen(port).unwrap();
+            let key = Key { transport: Transport::Tcp, base, remote: (Ipv4Addr::LOCALHOST, port.port()).into() };
+            near.dial(key, Duration::from_secs(5));
+            assert_eq!(next(&mut near).await, Event::Connected(key));
+            let Event::Connected(theirs) = next(&mut far).await else { panic!("nothing was accepted") };
+            let (side, key) = if dialled { (&mut near, key) } else { (&mut far, theirs) };
+            side.close(key);
+            side.dial(key, Duration::from_secs(5));
+            let came = next(side).await;
+            assert!(matches!(came, Event::Connected(_)), "dialled by this side: {dialled}; {came:?}");
+        }
     }
 }

@@ -8,7 +8,7 @@ use super::pairs::{Pair, Stream};
 use super::{Action, Agent, Phase};
 
 /// Intervals between the tries of a pair grow no further.
-const LONGEST: Duration = Duration::from_secs(1);
+pub(super) const LONGEST: Duration = Duration::from_secs(1);
 /// A dial may take so much longer than the interval after a probe.
 const DIAL: u32 = 16;
 /// A dial may take no longer: the kernel would only send its SYN again, later than a new dial does.

@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 
 use crate::candidate::Key;
 
+use super::checks::{LONGEST, interval};
 use super::pairs::{Progress, Stream};
 use super::{Action, Agent, Phase, Reason};
 
 /// A connection over which nothing authentic has come for so long is a stranger's.
-const INTRODUCTION: Duration = Duration::from_secs(3);
+const INTRODUCTION: Duration = Duration::from_secs(2);
 
 impl Agent {
     pub(super) fn connected(&mut self, key: Key, now: Instant) {
@@ -60,10 +61,13 @@ impl Agent {
         self.pairs.iter().filter(silent).map(|pair| (pair.key, pair.next))
     }
 
-    /// The next dial waits its turn; a connection that worked and ended does not come back.
+    /// The next dial waits its turn; a connection that worked and ended does not come back. One that ended before may have been
+    /// whole on this side alone, where the last packet of its handshake was lost: it is dialled again.
     pub(super) fn stream_ended(&mut self, key: Key, now: Instant) {
+        let first = self.settings.interval;
         let Some(pair) = self.pairs.get_mut(&key) else { return };
         pair.stream = Stream::None;
+        pair.next = pair.next.min(now + interval(first, pair.tries, LONGEST));
         if pair.progress == Progress::Valid {
             pair.progress = Progress::Failed;
         }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use nearpath_types::SpiffeId;
 
 use super::{Action, Agent, Event, Message, Settings, State};
-use crate::candidate::{Key, Kind, Transport};
+use crate::candidate::{Candidate, Key, Kind, Transport};
 use crate::probe::Probe;
 use crate::session::{Grant, Role, Session};
 
@@ -113,4 +113,23 @@ fn each_ask_is_answered_by_one_probe_with_where_it_came_from() {
         assert_eq!((back.len(), back[0].seen), (1, Some(key(port).remote)));
     }
     assert!(leader.say(17, None, None).0.is_empty(), "so many addresses are none of one peer's");
+}
+
+/// Its handshake was through on this side alone, and the peer has begun anew.
+#[test]
+fn a_connection_that_ends_before_it_worked_is_dialled_again_at_once() {
+    let mut follower = Leader::new().follower;
+    let key = Key { transport: Transport::Tcp, ..key(40_001) };
+    let mut now = follower.deadline - Settings::default().patience;
+    let mut dials = |event, now| {
+        let actions = follower.take(event, now);
+        actions.iter().filter(|action| matches!(action, Action::Dial { .. })).count()
+    };
+    dials(Event::Local { kind: Kind::Host, transport: Transport::Tcp, addr: BASE, base: BASE }, now);
+    let offered = Candidate::new(Kind::Reflexive, Transport::Tcp, key.remote, 1);
+    assert_eq!(dials(Event::Told(Message::Offer(vec![offered])), now), 1);
+    dials(Event::Connected(key), now);
+    now += Duration::from_millis(300);
+    dials(Event::Ended(key), now);
+    assert_eq!(dials(Event::Tick, now + Duration::from_millis(100)), 1);
 }

@@ -11,7 +11,7 @@ use crate::session::{Grant, Role, Session};
 
 use super::kinds::{apart, named};
 use super::network::PUBLIC;
-use super::tcp::Segment;
+use super::tcp::{Segment, What};
 use super::world::{Packet, Payload, World, grant, identity};
 
 const END: Duration = Duration::from_secs(14);
@@ -158,8 +158,9 @@ fn a_peer_that_names_a_victim_gets_a_few_paced_packets_sent_there() {
     });
     world.give(0, Event::Told(Message::Offer(candidates.collect())));
     world.run(Duration::from_secs(60));
-    let syn_or_probe =
-        |packet: &Packet| matches!(&packet.payload, Payload::Segment(Segment::Syn) | Payload::Datagram(_));
+    let syn_or_probe = |packet: &Packet| {
+        matches!(&packet.payload, Payload::Segment(Segment { what: What::Syn, .. }) | Payload::Datagram(_))
+    };
     let to_victim: Vec<_> = world.sent.iter().filter(|(_, packet)| packet.to.ip() == VICTIM.ip()).collect();
     assert!(to_victim.iter().all(|(_, packet)| syn_or_probe(packet)));
     assert!(to_victim.len() == settings.tries_per_ip as usize, "{}", to_victim.len());
@@ -174,18 +175,26 @@ fn a_stranger_who_connects_is_turned_away() {
         let (mut world, stranger) = world(5);
         (world.weather.loss, world.weather.twice) = (0.0, 0.0);
         let to = world.base(side);
-        let segment = |segment| Packet { from: VICTIM, to, payload: Payload::Segment(segment) };
-        world.emit(stranger, segment(Segment::Syn), None);
+        let segment = |what, acknowledges| {
+            let payload = Payload::Segment(Segment { what, number: 1, acknowledges });
+            Packet { from: VICTIM, to, payload }
+        };
+        world.emit(stranger, segment(What::Syn, None), None);
         world.run(Duration::from_millis(100));
-        world.emit(stranger, segment(Segment::Ack), None);
+        let answer = world.strays.iter().find_map(|(_, packet)| match &packet.payload {
+            Payload::Segment(Segment { what: What::SynAck, number, .. }) => Some(*number),
+            _ => None,
+        });
+        world.emit(stranger, segment(What::Ack, answer), None);
         world.run(Duration::from_millis(200));
-        world.emit(stranger, segment(Segment::Data(vec![0; 100])), None);
+        world.emit(stranger, segment(What::Data(vec![0; 100]), answer), None);
         world.run(END);
         assert!(world.is_direct());
-        let said =
-            world.strays.iter().filter(|(_, packet)| matches!(packet.payload, Payload::Segment(Segment::Data(_))));
-        assert!(said.count() <= 1 - side, "a leader says one probe, a follower nothing");
-        let ended = |(_, packet): &(usize, Packet)| packet.payload == Payload::Segment(Segment::Fin);
-        assert!(world.strays.iter().any(ended), "side {side}");
+        let came = |what: fn(&What) -> bool| {
+            let came = |packet: &Packet| matches!(&packet.payload, Payload::Segment(segment) if what(&segment.what));
+            world.strays.iter().filter(|(_, packet)| came(packet)).count()
+        };
+        assert!(came(|what| matches!(what, What::Data(_))) <= 1 - side, "a leader says one probe, a follower nothing");
+        assert!(came(|what| *what == What::Rst) > 0, "side {side}");
     }
 }

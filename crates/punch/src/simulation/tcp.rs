@@ -3,15 +3,30 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
-/// A segment. Data comes whole and in order once a connection is there.
+/// A segment, as far as it tells two connections between the same addresses apart: each side has a number, for its sequence numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Segment {
+pub(super) struct Segment {
+    pub(super) what: What,
+    pub(super) number: u64,
+    /// The peer's, where it is known.
+    pub(super) acknowledges: Option<u64>,
+}
+
+/// What a segment says. Data comes whole and in order once a connection is there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum What {
     Syn,
     SynAck,
     Ack,
     Data(Vec<u8>),
     Rst,
-    Fin,
+}
+
+impl Segment {
+    /// Of who has no such connection.
+    pub(super) fn refused(&self) -> Self {
+        Self { what: What::Rst, number: self.acknowledges.unwrap_or(0), acknowledges: Some(self.number) }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,6 +34,19 @@ pub(super) enum Phase {
     SynSent,
     SynReceived,
     Established,
+}
+
+#[derive(Debug)]
+struct Connection {
+    phase: Phase,
+    number: u64,
+    peers: Option<u64>,
+}
+
+impl Connection {
+    fn says(&self, what: What) -> Segment {
+        Segment { what, number: self.number, acknowledges: self.peers }
+    }
 }
 
 /// What the owner of the sockets learns.
@@ -35,73 +63,97 @@ pub(super) type Tuple = (SocketAddr, SocketAddr);
 #[derive(Debug, Default)]
 pub(super) struct Stack {
     pub(super) listening: bool,
-    open: HashMap<Tuple, (Phase, u64)>,
-    dials: u64,
+    open: HashMap<Tuple, Connection>,
+    numbers: u64,
 }
 
 impl Stack {
     pub(super) fn phase(&self, tuple: &Tuple) -> Option<Phase> {
-        self.open.get(tuple).map(|(phase, _)| *phase)
+        self.open.get(tuple).map(|connection| connection.phase)
     }
 
-    /// Sends a SYN; `None`: the tuple is taken. The number tells this dial from a later one.
+    /// What the connection says, if there is one.
+    pub(super) fn says(&self, tuple: &Tuple, what: What) -> Option<Segment> {
+        self.open.get(tuple).map(|connection| connection.says(what))
+    }
+
+    /// A dial; `None`: the tuple is taken. The number tells it from a later one.
     pub(super) fn dial(&mut self, tuple: Tuple) -> Option<u64> {
-        if self.open.contains_key(&tuple) {
-            return None;
-        }
-        self.dials += 1;
-        self.open.insert(tuple, (Phase::SynSent, self.dials));
-        Some(self.dials)
+        let taken = self.open.contains_key(&tuple);
+        (!taken).then(|| self.enter(tuple, Phase::SynSent, None).number)
     }
 
-    /// The dial took too long. `true`: it had not come to anything.
-    pub(super) fn abandon(&mut self, tuple: &Tuple, dial: u64) -> bool {
-        let waits = self.open.get(tuple).is_some_and(|&(phase, of)| of == dial && phase != Phase::Established);
-        if waits {
-            self.open.remove(tuple);
-        }
-        waits
+    /// The dial took too long, and has not come to anything: it is [closed](Self::close).
+    pub(super) fn abandon(&mut self, tuple: &Tuple, dial: u64) -> Option<Option<Segment>> {
+        let waits = self.open.get(tuple).is_some_and(|open| open.number == dial && open.phase != Phase::Established);
+        waits.then(|| self.close(tuple))
     }
 
-    /// `true`: there was a connection, which the peer must be told.
-    pub(super) fn close(&mut self, tuple: &Tuple) -> bool {
-        self.open.remove(tuple).is_some_and(|(phase, _)| phase == Phase::Established)
+    /// Leaves nothing behind. The peer, who may know of it, is told.
+    pub(super) fn close(&mut self, tuple: &Tuple) -> Option<Segment> {
+        let gone = self.open.remove(tuple).filter(|gone| gone.phase != Phase::SynSent)?;
+        Some(gone.says(What::Rst))
     }
 
     /// A segment came: the answer, and what the owner hears.
     pub(super) fn segment(&mut self, tuple: Tuple, segment: Segment) -> (Option<Segment>, Vec<Heard>) {
-        let phase = self.phase(&tuple);
-        match (segment, phase) {
-            (Segment::Syn, None) if !self.listening => (Some(Segment::Rst), vec![]),
-            (Segment::Syn, None | Some(Phase::SynSent | Phase::SynReceived)) => {
-                self.enter(tuple, Phase::SynReceived);
-                (Some(Segment::SynAck), vec![])
-            }
-            (Segment::SynAck, Some(Phase::SynSent | Phase::SynReceived)) => {
-                self.enter(tuple, Phase::Established);
-                (Some(Segment::Ack), vec![Heard::Connected])
-            }
-            (Segment::SynAck | Segment::Syn, Some(Phase::Established)) => (Some(Segment::Ack), vec![]),
-            (Segment::Ack, Some(Phase::SynReceived)) => {
-                self.enter(tuple, Phase::Established);
-                (None, vec![Heard::Connected])
-            }
-            (Segment::Data(bytes), Some(Phase::SynReceived)) => {
-                self.enter(tuple, Phase::Established); // its ACK was lost, or comes later
-                (None, vec![Heard::Connected, Heard::Read(bytes)])
-            }
-            (Segment::Data(bytes), Some(Phase::Established)) => (None, vec![Heard::Read(bytes)]),
-            (Segment::Rst | Segment::Fin, Some(_)) => {
+        let Some(open) = self.open.get_mut(&tuple) else { return (self.unknown(tuple, &segment), vec![]) };
+        let from_it = open.peers == Some(segment.number);
+        let answers = segment.acknowledges == Some(open.number);
+        match segment.what {
+            What::Rst if from_it || (open.phase == Phase::SynSent && answers) => {
                 self.open.remove(&tuple);
                 (None, vec![Heard::Ended])
             }
-            (Segment::Ack, Some(Phase::Established)) | (Segment::Rst | Segment::Fin, None) => (None, vec![]),
-            // Of a connection that is none here; the number of a challenge is wrong for who has just sent a SYN.
-            (Segment::SynAck | Segment::Ack | Segment::Data(_), _) => (Some(Segment::Rst), vec![]),
+            What::Rst => (None, vec![]),
+            _ if open.phase == Phase::SynSent => open.begins(&segment, answers),
+            // Of one that was or comes: a challenge (RFC 5961 sections 4 and 5).
+            _ if !from_it => (Some(open.says(What::Ack)), vec![]),
+            What::Syn if open.phase == Phase::SynReceived => (Some(open.says(What::SynAck)), vec![]),
+            What::Syn => (Some(open.says(What::Ack)), vec![]),
+            what if answers => open.goes_on(what),
+            _ => (None, vec![]),
         }
     }
 
-    fn enter(&mut self, tuple: Tuple, phase: Phase) {
-        self.open.entry(tuple).or_insert((phase, 0)).0 = phase;
+    /// Of a connection that is none here.
+    fn unknown(&mut self, tuple: Tuple, segment: &Segment) -> Option<Segment> {
+        match segment.what {
+            What::Rst => None,
+            What::Syn if self.listening => {
+                Some(self.enter(tuple, Phase::SynReceived, Some(segment.number)).says(What::SynAck))
+            }
+            What::Syn | What::SynAck | What::Ack | What::Data(_) => Some(segment.refused()),
+        }
+    }
+
+    fn enter(&mut self, tuple: Tuple, phase: Phase, peers: Option<u64>) -> &Connection {
+        self.numbers += 1;
+        let connection = Connection { phase, number: self.numbers, peers };
+        self.open.entry(tuple).insert_entry(connection).into_mut()
+    }
+}
+
+impl Connection {
+    /// The first that comes after a SYN.
+    fn begins(&mut self, segment: &Segment, answers: bool) -> (Option<Segment>, Vec<Heard>) {
+        let (phase, answer, heard) = match segment.what {
+            What::Syn => (Phase::SynReceived, What::SynAck, vec![]),
+            What::SynAck if answers => (Phase::Established, What::Ack, vec![Heard::Connected]),
+            _ => return (Some(segment.refused()), vec![]), // a challenge has the number of one that was
+        };
+        (self.phase, self.peers) = (phase, Some(segment.number));
+        (Some(self.says(answer)), heard)
+    }
+
+    /// The peer acknowledges this side's number: the connection is there, if it was not before.
+    fn goes_on(&mut self, what: What) -> (Option<Segment>, Vec<Heard>) {
+        let new = std::mem::replace(&mut self.phase, Phase::Established) == Phase::SynReceived;
+        let answer = (what == What::SynAck).then(|| self.says(What::Ack));
+        let read = match what {
+            What::Data(bytes) => Some(Heard::Read(bytes)),
+            _ => None,
+        };
+        (answer, new.then_some(Heard::Connected).into_iter().chain(read).collect())
     }
 }

@@ -12,7 +12,7 @@ use crate::candidate::{Key, Kind, Transport};
 use crate::session::{Grant, Session};
 
 use super::network::{End, Network, PUBLIC};
-use super::tcp::{Heard, Phase, Segment, Stack};
+use super::tcp::{Heard, Phase, Segment, Stack, What};
 
 pub(super) const PORT: u16 = 40_000;
 
@@ -192,7 +192,8 @@ impl World {
             Due::Wake { side, at } if self.sides[side].wake == Some(at) => self.give(side, Event::Tick),
             Due::Wake { .. } => (),
             Due::Patience { side, key, dial } => {
-                if self.sides[side].stack.abandon(&(key.base, key.remote), dial) {
+                if let Some(last) = self.sides[side].stack.abandon(&(key.base, key.remote), dial) {
+                    self.say(side, key, last);
                     self.give(side, Event::Ended(key));
                 }
             }
@@ -223,13 +224,15 @@ impl World {
                 self.later(self.now + delay, Due::Told { side: 1 - side, message });
             }
             Action::Send { key, bytes } => self.send(side, key, Payload::Datagram(bytes.to_vec())),
-            Action::Write { key, bytes } => self.send(side, key, Payload::Segment(Segment::Data(bytes.to_vec()))),
+            Action::Write { key, bytes } => {
+                let data = self.sides[side].stack.says(&(key.base, key.remote), What::Data(bytes.to_vec()));
+                self.say(side, key, data);
+            }
             Action::Listen { .. } => self.sides[side].stack.listening = true,
             Action::Dial { key, patience } => self.dial(side, key, patience),
             Action::Close(key) => {
-                if self.sides[side].stack.close(&(key.base, key.remote)) {
-                    self.send(side, key, Payload::Segment(Segment::Fin));
-                }
+                let last = self.sides[side].stack.close(&(key.base, key.remote));
+                self.say(side, key, last);
             }
             Action::UseRelay => self.sides[side].used.push(None),
             Action::Use(key) => self.sides[side].used.push(Some(key)),
@@ -248,7 +251,14 @@ impl World {
         if patience > Duration::from_secs(1) {
             self.later(self.now + Duration::from_secs(1), Due::Again { side, key, left: 1 });
         }
-        self.send(side, key, Payload::Segment(Segment::Syn));
+        let syn = self.sides[side].stack.says(&(key.base, key.remote), What::Syn);
+        self.say(side, key, syn);
+    }
+
+    fn say(&mut self, side: usize, key: Key, segment: Option<Segment>) {
+        if let Some(segment) = segment {
+            self.send(side, key, Payload::Segment(segment));
+        }
     }
 
     pub(super) fn send(&mut self, side: usize, key: Key, payload: Payload) {
@@ -262,7 +272,7 @@ impl World {
         let times = if self.random.f64() < self.weather.twice { 2 } else { 1 };
         for _ in 0..times {
             let end = self.network.send(host, packet.payload.transport(), packet.from, packet.to);
-            let in_order = matches!(packet.payload, Payload::Segment(Segment::Data(_) | Segment::Fin));
+            let in_order = matches!(packet.payload, Payload::Segment(Segment { what: What::Data(_), .. }));
             let lost = self.random.f64() < self.weather.loss;
             match end {
                 _ if lost && !in_order => (),
@@ -271,7 +281,7 @@ impl World {
                     let packet = Packet { from, to, payload: packet.payload.clone() };
                     self.later(at, Due::Arrive { host, packet });
                 }
-                End::Refused { realm, from, to } => self.refuse(realm, from, to),
+                End::Refused { realm, from, to } => self.refuse(realm, from, to, &packet.payload),
                 End::Lost => (),
             }
             if in_order {
@@ -291,9 +301,10 @@ impl World {
         *last
     }
 
-    fn refuse(&mut self, realm: usize, from: SocketAddr, to: SocketAddr) {
+    fn refuse(&mut self, realm: usize, from: SocketAddr, to: SocketAddr, refused: &Payload) {
+        let Payload::Segment(refused) = refused else { return };
         if let End::Host { host, from, to } = self.network.route(realm, Transport::Tcp, to, from) {
-            let packet = Packet { from, to, payload: Payload::Segment(Segment::Rst) };
+            let packet = Packet { from, to, payload: Payload::Segment(refused.refused()) };
             let at = self.arrival(false, None);
             self.later(at, Due::Arrive { host, packet });
         }
@@ -317,12 +328,10 @@ impl World {
     fn segment(&mut self, side: usize, base: SocketAddr, remote: SocketAddr, segment: Segment) {
         let key = Key { transport: Transport::Tcp, base, remote };
         let (answer, heard) = self.sides[side].stack.segment((base, remote), segment);
-        if let Some(answer) = answer {
-            if answer == Segment::SynAck {
-                self.later(self.now + Duration::from_secs(1), Due::Again { side, key, left: 3 });
-            }
-            self.send(side, key, Payload::Segment(answer));
+        if answer.as_ref().is_some_and(|answer| answer.what == What::SynAck) {
+            self.later(self.now + Duration::from_secs(1), Due::Again { side, key, left: 3 });
         }
+        self.say(side, key, answer);
         for heard in heard {
             let taken = matches!(heard, Heard::Read(_)) && self.sides[side].used.last() == Some(&Some(key));
             assert!(!taken, "a probe comes on a connection of which the rest belongs to TLS");
@@ -338,17 +347,17 @@ impl World {
     /// The kernel says its SYN once more after a second, its SYN-ACK three times.
     fn again(&mut self, side: usize, key: Key, left: u8) {
         let tuple = (key.base, key.remote);
-        match self.sides[side].stack.phase(&tuple) {
-            Some(Phase::SynSent) => return self.send(side, key, Payload::Segment(Segment::Syn)),
-            Some(Phase::SynReceived) => (),
+        let stack = &mut self.sides[side].stack;
+        let (segment, left) = match stack.phase(&tuple) {
+            Some(Phase::SynSent) => (stack.says(&tuple, What::Syn), None),
+            Some(Phase::SynReceived) if left == 0 => (stack.close(&tuple), None),
+            Some(Phase::SynReceived) => (stack.says(&tuple, What::SynAck), Some(left - 1)),
             Some(Phase::Established) | None => return,
+        };
+        self.say(side, key, segment);
+        if let Some(left) = left {
+            self.later(self.now + Duration::from_secs(1), Due::Again { side, key, left });
         }
-        if left == 0 {
-            self.sides[side].stack.close(&tuple);
-            return;
-        }
-        self.send(side, key, Payload::Segment(Segment::SynAck));
-        self.later(self.now + Duration::from_secs(1), Due::Again { side, key, left: left - 1 });
     }
 
     /// Whether both are on one pair, which carries packets both ways; a panic when they disagree.
