@@ -47,7 +47,7 @@ test: setup ## every test that is fast; fails when more are skipped than tests/s
 test-jobs: setup ## whole jobs of Python's that take their time: whoever dies, here, elsewhere, on Lambda's stand-in, with an object store
 	@rm -f $(SKIPS)-jobs
 	$(CARGO) build --locked --workspace # as `make test` does: after it nothing is built
-	NEARPATH_SKIP_LOG=$(SKIPS)-jobs tools/sdk-test jobs $(abspath $(TARGET_DIR))/debug
+	NEARPATH_SKIP_LOG=$(SKIPS)-jobs tools/sdk-test jobs $(TARGET_DIR)/debug
 	@tools/skips $(SKIPS)-jobs -jobs
 
 test-nat: setup ## two workers behind NATs, every kind against every kind, and a hundred times where packets are lost; root
@@ -70,13 +70,12 @@ asan: setup ## ten million forged descriptors and messages under the address san
 test-rendezvous: setup ## ten thousand workers at one rendezvous: memory of a line, and that all meet
 	$(CARGO) test --locked --release -p nearpath-meet --test rendezvous -- --ignored --exact scale::ten_thousand_workers_meet --nocapture
 
-test-go: ## the Go SDK; without Go it says so
-	@if command -v go >/dev/null; then cd sdk/go && go vet ./... && CGO_ENABLED=0 go test ./... && cd ../.. && tools/sdk-shape go $(TARGET_DIR)/sdk/shape; \
-	else echo "the Go SDK is not tested: go is missing; install Go 1.26 or newer from https://go.dev/dl"; fi
+test-go: ## the Go SDK, and the examples of it where nothing else is
+	tools/sdk-test go $(TARGET_DIR)/debug
 
 test-sdk: ## the SDKs for Python and Node, against what `make test` has built; whole jobs that take long: test-jobs
-	tools/sdk-test python $(abspath $(TARGET_DIR))/debug
-	tools/sdk-test node $(abspath $(TARGET_DIR))/debug
+	tools/sdk-test python $(TARGET_DIR)/debug
+	tools/sdk-test node $(TARGET_DIR)/debug
 
 test-shape: ## whether the wheel, the npm package and the Go module work where nothing else is; needs their registries
 	@$(CARGO) build --locked -p nearpath-node-sdk

@@ -78,6 +78,13 @@ class There(Named):
         told = "names.0 names '.*/collect.0.part' as what it has made, and runs elsewhere: "
         self.refused(jobs.naming, told, arguments=arguments, folder=str(self.folder), **how)
 
+    def test_what_collect_and_lines_keep(self):
+        """It is said before anything runs."""
+        for kept in (flow.collect(), flow.lines("lines")):
+            self.assertEqual(kept.on("here").where, "here")
+            with self.assertRaisesRegex(ValueError, "keeps what it gets where the job is run"):
+                kept.on("there")
+
 
 def made(folder, text):
     path = pathlib.Path(folder, "own")

@@ -27,6 +27,7 @@ class Stage:
         self.most = most
         self.before: list[tuple[Stage, How, bool]] = []
         self.where: Where = "there"
+        self._is_kept = False  # in files, which belong to where the job is run
 
     def __rshift__(self, other: "Stage") -> "Stage":
         return other.after(self)
@@ -38,8 +39,15 @@ class Stage:
 
     def on(self, where: Where) -> Self:
         """Has its workers run "here", where the job is run, or "there", at the place that `run` is given. Usual: here for stages that
-        make files or results, there for all others."""
+        make files or results, there for all others. ValueError: `collect` and `lines` keep what they get here."""
+        if self._is_kept and where == "there":
+            told = f'{self.name or getattr(self.worker, "stage_name", "stage")} keeps what it gets where the job is run: leave out `.on("there")`'
+            raise ValueError(told)
         self.where = where
+        return self
+
+    def _kept(self) -> Self:
+        self._is_kept, self.where = True, "here"
         return self
 
     def _usual(self, other: "Stage") -> How:
@@ -172,14 +180,14 @@ def stage(
 
 def collect(workers: int = 1, name: str | None = None) -> Stage:
     """Keeps all items for `Job.results`."""
-    return Stage(_made("collect", Collect), workers, name).on("here")
+    return Stage(_made("collect", Collect), workers, name)._kept()
 
 
 def lines(path: str, workers: int = 1, name: str | None = None) -> Stage:
     """Writes a line an item. With several workers `{number}` in the path is the worker's."""
     if workers > 1 and "{number}" not in path:
         raise ValueError(f"{workers} workers cannot write one file: put {{number}} in {path!r}")
-    return Stage(_made("lines", lambda: Lines(path)), workers, name).on("here")
+    return Stage(_made("lines", lambda: Lines(path)), workers, name)._kept()
 
 
 def sink(call: Callable[[Item], object], workers: int = 1, name: str | None = None) -> Stage:
