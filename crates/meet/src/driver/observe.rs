@@ -130,6 +130,7 @@ async fn over_tcp(base: SocketAddr, to: SocketAddr, ask: &dyn Ask) -> io::Result
         let n = stream.read(&mut bytes[filled..]).await?;
         filled += n;
         if let Some(at) = ask.answer(&bytes[..filled]) {
+            ports::keep(&stream)?;
             return Ok((Seen { transport: Transport::Tcp, base, at }, stream));
         }
         if n == 0 {

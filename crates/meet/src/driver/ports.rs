@@ -104,7 +104,7 @@ pub(super) fn prepare(stream: &tokio::net::TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// A connection that is the one: its end comes after all that was written.
+/// A connection that is kept: its end comes in order, after all that was written.
 pub(super) fn keep(stream: &tokio::net::TcpStream) -> io::Result<()> {
     Ok(set_socket_linger(stream, None)?)
 }

@@ -99,8 +99,10 @@ pub(crate) async fn mariadb(more: &'static [&'static str]) -> Option<Server> {
             assert!(copied.success());
         }
         let mut command = Command::new("mariadbd");
+        // A server that starts removes all temporary tables that it finds, those of its neighbours, too.
         command
             .args(MARIADB)
+            .arg(format!("--tmpdir={}", home.display()))
             .arg(format!("--datadir={}", data.display()))
             .arg(format!("--socket={}/socket", home.display()));
         command.arg(format!("--port={}", at.port())).args(more);
@@ -137,6 +139,7 @@ async fn furnished() -> Option<std::path::PathBuf> {
     ]);
     install
         .arg(format!("--datadir={}", home.display()))
+        .env("TMPDIR", env!("CARGO_TARGET_TMPDIR"))
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null());
@@ -146,6 +149,7 @@ async fn furnished() -> Option<std::path::PathBuf> {
     let sql = "CREATE DATABASE shop;\nCREATE DATABASE other;\nFLUSH PRIVILEGES;\nCREATE USER fn IDENTIFIED BY 'pw';\nGRANT ALL ON *.* TO fn;\nCREATE TABLE shop.visits (id INT AUTO_INCREMENT PRIMARY KEY, who TEXT);\n";
     let mut boot = Command::new("mariadbd");
     boot.args(MARIADB).arg("--bootstrap").arg(format!("--datadir={}", home.display()));
+    boot.arg(concat!("--tmpdir=", env!("CARGO_TARGET_TMPDIR")));
     crate::clients::run(&mut boot, sql).await;
     Some(home)
 }
