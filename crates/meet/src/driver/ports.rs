@@ -86,8 +86,8 @@ fn share(socket: &OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Another TCP socket on the port. What comes of it and is not kept leaves nothing behind: else the kernel would end also what
-/// is half-way a connection in order (`FIN-WAIT-1`), and while that takes, no other dial could be between the two addresses.
+/// Another TCP socket on the port. What comes of it and is not kept leaves nothing behind: else the kernel ends in order
+/// (`FIN-WAIT-1`) even a handshake that is half through, and until that is over no other dial can be between the two addresses.
 pub(super) fn another(base: SocketAddr) -> io::Result<TcpStream> {
     let (socket, _) = open(base, SocketType::STREAM)?;
     set_socket_linger(&socket, Some(Duration::ZERO))?; // accepted connections inherit it

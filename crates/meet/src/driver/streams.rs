@@ -95,8 +95,15 @@ impl Streams {
 
     fn opened(&mut self, key: Key, stream: TcpStream) -> io::Result<Event> {
         ports::prepare(&stream)?;
+        let was = self.open.len();
+        self.open.retain(|connection| connection.key != key); // the peer has ended it and begun anew, before it was looked at here
+        let ended = self.open.len() < was;
         self.open.push_back(Connection { key, stream, piece: [0; SIZE], filled: 0, out: Vec::new() });
-        Ok(Event::Connected(key))
+        if !ended {
+            return Ok(Event::Connected(key));
+        }
+        self.events.push_back(Event::Connected(key));
+        Ok(Event::Ended(key))
     }
 
     fn poll_open(&mut self, cx: &mut Context<'_>) -> Poll<Event> {
@@ -206,22 +213,30 @@ mod tests {
         std::future::poll_fn(|cx| side.poll(cx)).await
     }
 
-    /// Whichever side does not keep it; the other one has not looked yet.
+    /// Two that listen, and a connection of theirs as each of them calls it.
+    async fn connected() -> [(Streams, Key); 2] {
+        let ((mut near, base), (mut far, port)) = (side(), side());
+        near.listen(base).unwrap();
+        far.listen(port).unwrap();
+        let key = Key { transport: Transport::Tcp, base, remote: (Ipv4Addr::LOCALHOST, port.port()).into() };
+        near.dial(key, Duration::from_secs(5));
+        assert_eq!(next(&mut near).await, Event::Connected(key));
+        let Event::Connected(theirs) = next(&mut far).await else { panic!("nothing was accepted") };
+        [(near, key), (far, theirs)]
+    }
+
+    /// Whichever side does not keep it, and dials again; the other one has not looked yet.
     #[tokio::test]
     async fn a_connection_that_is_not_kept_leaves_its_addresses_free() {
-        for dialled in [true, false] {
-            let ((mut near, base), (mut far, port)) = (side(), side());
-            near.listen(base).unwrap();
-            far.listen(port).unwrap();
-            let key = Key { transport: Transport::Tcp, base, remote: (Ipv4Addr::LOCALHOST, port.port()).into() };
-            near.dial(key, Duration::from_secs(5));
-            assert_eq!(next(&mut near).await, Event::Connected(key));
-            let Event::Connected(theirs) = next(&mut far).await else { panic!("nothing was accepted") };
-            let (side, key) = if dialled { (&mut near, key) } else { (&mut far, theirs) };
-            side.close(key);
-            side.dial(key, Duration::from_secs(5));
-            let came = next(side).await;
-            assert!(matches!(came, Event::Connected(_)), "dialled by this side: {dialled}; {came:?}");
+        for again in [0, 1] {
+            let mut sides = connected().await;
+            let (side, key) = &mut sides[again];
+            side.close(*key);
+            side.dial(*key, Duration::from_secs(5));
+            assert_eq!(next(side).await, Event::Connected(*key), "side {again}");
+            let (other, theirs) = &mut sides[1 - again];
+            assert_eq!(next(other).await, Event::Ended(*theirs), "side {again}");
+            assert_eq!(next(other).await, Event::Connected(*theirs), "side {again}");
         }
     }
 }

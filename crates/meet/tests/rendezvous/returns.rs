@@ -95,8 +95,9 @@ async fn one_end_that_is_cut_breaks_no_link() {
     let workers = [proxy.worker(&house, "a").await, house.worker("sort", "b").await];
     let links = Job::new().between(workers, at_once(&[]), Relaying::default(), || ()).await.unwrap();
     let exchanged = exchange(links, 20);
-    for at in [5, 10, 15] {
-        under_way(&house, at).await;
+    for turn in 1..=3 {
+        under_way(&house, 5 * turn).await; // perhaps before the last cut: that both are there again is another thing
+        eventually("both are there", async || house.metric("nearpath_relay_opened_total") == 2 * turn as u64).await;
         assert_eq!(proxy.cut(What::Relays), 1);
     }
     through(exchanged).await;

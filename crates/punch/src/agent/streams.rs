@@ -36,10 +36,11 @@ impl Agent {
         if self.pairs.get(&key).is_none_or(|pair| pair.stream != Stream::Open) {
             return;
         }
-        match self.authentic(bytes) {
-            Some(probe) => self.probed(key, &probe, now),
-            None => self.turn_away(key, now),
+        let Some(probe) = self.authentic(bytes) else { return self.turn_away(key, now) };
+        if let Some(pair) = self.pairs.get_mut(&key) {
+            pair.next = now + INTRODUCTION;
         }
+        self.probed(key, &probe, now);
     }
 
     fn turn_away(&mut self, key: Key, now: Instant) {
@@ -61,8 +62,8 @@ impl Agent {
         self.pairs.iter().filter(silent).map(|pair| (pair.key, pair.next))
     }
 
-    /// The next dial waits its turn; a connection that worked and ended does not come back. One that ended before may have been
-    /// whole on this side alone, where the last packet of its handshake was lost: it is dialled again.
+    /// The next dial waits its turn, not until a stranger would have been turned away: the connection may have been whole on this
+    /// side alone, where the last packet of its handshake was lost. One that worked and ended does not come back.
     pub(super) fn stream_ended(&mut self, key: Key, now: Instant) {
         let first = self.settings.interval;
         let Some(pair) = self.pairs.get_mut(&key) else { return };

@@ -54,6 +54,11 @@ impl Leader {
         (back.collect(), used)
     }
 
+    /// What the follower does when that happens to it.
+    fn happens(&mut self, event: Event) -> Vec<Action> {
+        self.follower.take(event, self.now)
+    }
+
     /// Makes a pair work for the follower.
     fn prove(&mut self, port: u16) {
         let (back, _) = self.say(port, None, None);
@@ -115,21 +120,49 @@ fn each_ask_is_answered_by_one_probe_with_where_it_came_from() {
     assert!(leader.say(17, None, None).0.is_empty(), "so many addresses are none of one peer's");
 }
 
+/// A follower that has dialled the one address that it was offered.
+fn dialled() -> (Leader, Key) {
+    let mut leader = Leader::new();
+    let key = Key { transport: Transport::Tcp, ..key(40_001) };
+    leader.happens(Event::Local { kind: Kind::Host, transport: Transport::Tcp, addr: BASE, base: BASE });
+    let offered = Candidate::new(Kind::Reflexive, Transport::Tcp, key.remote, 1);
+    assert!(is_dialled(&leader.happens(Event::Told(Message::Offer(vec![offered])))));
+    (leader, key)
+}
+
+fn is_dialled(actions: &[Action]) -> bool {
+    actions.iter().any(|action| matches!(action, Action::Dial { .. }))
+}
+
+#[test]
+fn a_dial_that_took_longer_than_its_interval_is_followed_by_the_next() {
+    let (mut leader, key) = dialled();
+    leader.now += Duration::from_millis(320);
+    assert!(is_dialled(&leader.happens(Event::Ended(key))));
+}
+
 /// Its handshake was through on this side alone, and the peer has begun anew.
 #[test]
-fn a_connection_that_ends_before_it_worked_is_dialled_again_at_once() {
-    let mut follower = Leader::new().follower;
-    let key = Key { transport: Transport::Tcp, ..key(40_001) };
-    let mut now = follower.deadline - Settings::default().patience;
-    let mut dials = |event, now| {
-        let actions = follower.take(event, now);
-        actions.iter().filter(|action| matches!(action, Action::Dial { .. })).count()
-    };
-    dials(Event::Local { kind: Kind::Host, transport: Transport::Tcp, addr: BASE, base: BASE }, now);
-    let offered = Candidate::new(Kind::Reflexive, Transport::Tcp, key.remote, 1);
-    assert_eq!(dials(Event::Told(Message::Offer(vec![offered])), now), 1);
-    dials(Event::Connected(key), now);
-    now += Duration::from_millis(300);
-    dials(Event::Ended(key), now);
-    assert_eq!(dials(Event::Tick, now + Duration::from_millis(100)), 1);
+fn a_connection_that_ends_before_it_worked_is_dialled_again_after_an_interval() {
+    let (mut leader, key) = dialled();
+    leader.happens(Event::Connected(key));
+    leader.now += Duration::from_millis(300);
+    assert!(!is_dialled(&leader.happens(Event::Ended(key))));
+    leader.now += Duration::from_millis(100);
+    assert!(is_dialled(&leader.happens(Event::Tick)));
+}
+
+#[test]
+fn a_connection_is_closed_once_nothing_has_come_for_two_seconds() {
+    let (mut leader, key) = dialled();
+    leader.happens(Event::Connected(key));
+    leader.now += Duration::from_millis(1_900);
+    let probe = Probe { from: Role::Leader, nonce: 1, ask: Some(1), answer: None, nominates: None, seen: None };
+    let bytes = probe.encode(&leader.session).to_vec();
+    leader.happens(Event::Read { key, bytes });
+    let closed = [1_900, 200].map(|later| {
+        leader.now += Duration::from_millis(later);
+        leader.happens(Event::Tick).contains(&Action::Close(key))
+    });
+    assert_eq!(closed, [false, true]);
 }

@@ -72,6 +72,16 @@ impl Stack {
         self.open.get(tuple).map(|connection| connection.phase)
     }
 
+    /// That connection, not one before or after it between the same addresses.
+    pub(super) fn phase_of(&self, tuple: &Tuple, number: u64) -> Option<Phase> {
+        self.open.get(tuple).filter(|connection| connection.number == number).map(|connection| connection.phase)
+    }
+
+    /// Without a word.
+    pub(super) fn forget(&mut self, tuple: &Tuple) {
+        self.open.remove(tuple);
+    }
+
     /// What the connection says, if there is one.
     pub(super) fn says(&self, tuple: &Tuple, what: What) -> Option<Segment> {
         self.open.get(tuple).map(|connection| connection.says(what))
@@ -140,7 +150,8 @@ impl Connection {
         let (phase, answer, heard) = match segment.what {
             What::Syn => (Phase::SynReceived, What::SynAck, vec![]),
             What::SynAck if answers => (Phase::Established, What::Ack, vec![Heard::Connected]),
-            _ => return (Some(segment.refused()), vec![]), // a challenge has the number of one that was
+            _ if answers => return (None, vec![]), // a challenge that came before the SYN-ACK
+            _ => return (Some(segment.refused()), vec![]),
         };
         (self.phase, self.peers) = (phase, Some(segment.number));
         (Some(self.says(answer)), heard)

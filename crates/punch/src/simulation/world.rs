@@ -74,6 +74,7 @@ enum Due {
     Again {
         side: usize,
         key: Key,
+        number: u64,
         left: u8,
     },
 }
@@ -197,7 +198,7 @@ impl World {
                     self.give(side, Event::Ended(key));
                 }
             }
-            Due::Again { side, key, left } => self.again(side, key, left),
+            Due::Again { side, key, number, left } => self.again(side, key, number, left),
         }
         true
     }
@@ -249,7 +250,7 @@ impl World {
         let Some(dial) = self.sides[side].stack.dial((key.base, key.remote)) else { return };
         self.later(self.now + patience, Due::Patience { side, key, dial });
         if patience > Duration::from_secs(1) {
-            self.later(self.now + Duration::from_secs(1), Due::Again { side, key, left: 1 });
+            self.later(self.now + Duration::from_secs(1), Due::Again { side, key, number: dial, left: 1 });
         }
         let syn = self.sides[side].stack.says(&(key.base, key.remote), What::Syn);
         self.say(side, key, syn);
@@ -328,8 +329,8 @@ impl World {
     fn segment(&mut self, side: usize, base: SocketAddr, remote: SocketAddr, segment: Segment) {
         let key = Key { transport: Transport::Tcp, base, remote };
         let (answer, heard) = self.sides[side].stack.segment((base, remote), segment);
-        if answer.as_ref().is_some_and(|answer| answer.what == What::SynAck) {
-            self.later(self.now + Duration::from_secs(1), Due::Again { side, key, left: 3 });
+        if let Some(Segment { what: What::SynAck, number, .. }) = answer {
+            self.later(self.now + Duration::from_secs(1), Due::Again { side, key, number, left: 3 });
         }
         self.say(side, key, answer);
         for heard in heard {
@@ -345,18 +346,21 @@ impl World {
     }
 
     /// The kernel says its SYN once more after a second, its SYN-ACK three times.
-    fn again(&mut self, side: usize, key: Key, left: u8) {
+    fn again(&mut self, side: usize, key: Key, number: u64, left: u8) {
         let tuple = (key.base, key.remote);
         let stack = &mut self.sides[side].stack;
-        let (segment, left) = match stack.phase(&tuple) {
-            Some(Phase::SynSent) => (stack.says(&tuple, What::Syn), None),
-            Some(Phase::SynReceived) if left == 0 => (stack.close(&tuple), None),
-            Some(Phase::SynReceived) => (stack.says(&tuple, What::SynAck), Some(left - 1)),
+        let what = match stack.phase_of(&tuple, number) {
+            Some(Phase::SynSent) => What::Syn,
+            Some(Phase::SynReceived) => What::SynAck,
             Some(Phase::Established) | None => return,
         };
+        if what == What::SynAck && left == 0 {
+            return stack.forget(&tuple);
+        }
+        let segment = stack.says(&tuple, what);
         self.say(side, key, segment);
-        if let Some(left) = left {
-            self.later(self.now + Duration::from_secs(1), Due::Again { side, key, left });
+        if left > 0 {
+            self.later(self.now + Duration::from_secs(1), Due::Again { side, key, number, left: left - 1 });
         }
     }
 
