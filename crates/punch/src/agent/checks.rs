@@ -9,10 +9,9 @@ use super::{Action, Agent, Phase};
 
 /// Intervals between the tries of a pair grow no further.
 pub(super) const LONGEST: Duration = Duration::from_secs(1);
-/// A dial may take so much longer than the interval after a probe.
-const DIAL: u32 = 16;
-/// A dial may take no longer: the kernel would only send its SYN again, later than a new dial does.
-const LONGEST_DIAL: Duration = Duration::from_secs(2);
+/// A dial takes so long at most. Meanwhile the kernel says its SYN once more, with the same number. A new dial has another one, which
+/// a NAT that follows connections takes for a forgery once it has seen the SYNs of both sides (Linux: `SYN_SENT2`).
+const DIAL: Duration = Duration::from_secs(2);
 
 impl Agent {
     /// The next first probe or dial, if one is due.
@@ -42,7 +41,6 @@ impl Agent {
     fn try_pair(&mut self, key: Key, now: Instant) {
         let Some(pair) = self.pairs.get_mut(&key) else { return };
         let wait = interval(self.settings.interval, pair.tries, LONGEST);
-        let patience = interval(self.settings.interval * DIAL, pair.tries, LONGEST_DIAL);
         pair.tries += 1;
         pair.tried.get_or_insert(now);
         pair.next = now + wait;
@@ -54,7 +52,7 @@ impl Agent {
             }
             Transport::Tcp => {
                 pair.stream = Stream::Dialling;
-                self.actions.push(Action::Dial { key, patience });
+                self.actions.push(Action::Dial { key, patience: DIAL });
             }
         }
     }

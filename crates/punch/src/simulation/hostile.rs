@@ -163,9 +163,16 @@ fn a_peer_that_names_a_victim_gets_a_few_paced_packets_sent_there() {
     };
     let to_victim: Vec<_> = world.sent.iter().filter(|(_, packet)| packet.to.ip() == VICTIM.ip()).collect();
     assert!(to_victim.iter().all(|(_, packet)| syn_or_probe(packet)));
-    assert!(to_victim.len() == settings.tries_per_ip as usize, "{}", to_victim.len());
+    let mut tries: Vec<&Packet> = Vec::new();
+    for (_, packet) in &to_victim {
+        if !tries.contains(&packet) {
+            tries.push(packet);
+        }
+    }
+    assert_eq!(tries.len(), settings.tries_per_ip as usize);
+    assert!(to_victim.len() <= tries.len() * 3, "a SYN is said once more, or twice: {}", to_victim.len());
     let mut ports: BTreeMap<u16, u32> = BTreeMap::new();
-    to_victim.iter().for_each(|(_, packet)| *ports.entry(packet.to.port()).or_default() += 1);
+    tries.iter().for_each(|packet| *ports.entry(packet.to.port()).or_default() += 1);
     assert!(ports.len() <= crate::candidate::MOST && ports.values().all(|&count| count <= settings.tries));
 }
 
