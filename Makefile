@@ -1,17 +1,20 @@
-# The front door, for people and for CI. `make help` lists the doors.
+# The commands for people and for CI. `make help` lists them.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 
 CARGO ?= cargo
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
+# Three builds: `debug` is what tests use, `release` is quick to build and fast enough to use, `dist` is what is shipped and measured.
+DEBUG := $(TARGET_DIR)/debug
 RELEASE := $(TARGET_DIR)/release
+DIST := $(TARGET_DIR)/dist
 SKIPS := $(abspath $(TARGET_DIR))/skips.log
 FUZZ_SECONDS ?= 60
 # Examples with tests of their own.
 EXAMPLES ?= boutique retail certinfo resizer
 FUZZ_TARGETS = $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 
-.PHONY: help build demo up test test-nat test-jobs test-python test-rendezvous test-go test-sdk test-shape sdk sdk-c sdk-python sdk-node loom asan lint fmt fuzz bench audit dist clean setup setup-cargo-tools
+.PHONY: help build build-dist demo demo-debug up test test-rust test-nat test-jobs test-python test-rendezvous test-go test-sdk test-shape sdk sdk-c sdk-python sdk-node loom asan generate lint fmt fuzz fuzz-corpora bench build-bench bench-check bench-report audit dist clean nightly setup setup-cargo-tools setup-nextest
 
 help: ## list what can be made
 	@sed -n 's/^\([a-zA-Z%-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -21,39 +24,48 @@ setup:
 	@tools/need cc=gcc clang=clang python3=python3 ip=iproute2 nft=nftables bwrap=bubblewrap mosquitto_pub=mosquitto-clients coap-client-notls=libcoap3-bin pg_createcluster=postgresql redis-server=redis-server mariadbd=mariadb-server mariadb=mariadb-client nginx=nginx curl=curl /usr/include/hiredis/hiredis.h=libhiredis-dev /usr/share/java/postgresql.jar=libpostgresql-jdbc-java || echo "going on with what is there"
 	@! command -v python3 >/dev/null || python3 -c 'import ensurepip, pip' 2>/dev/null || tools/need pip-and-venv=python3-pip pip-and-venv=python3-venv || echo "going on without packages of Python's"
 
-build: setup ## nearpath and its static watchdog, optimised
-	$(CARGO) build --release --locked -p nearpath-cli -p nearpath-bench -p boutique-currency -p boutique-native -p sensing
+build: setup ## nearpath and its watchdog, quickly: without link-time optimisation; `make dist` is for installing
+	$(CARGO) build --release --locked -p nearpath-cli -p nearpath-watchdog -p boutique-currency -p sensing
+	@tools/place-examples $(RELEASE)
+
+build-dist: setup ## nearpath and its static watchdog, optimised: for `make dist` and every measurement
+	$(CARGO) build --profile dist --locked -p nearpath-cli -p boutique-currency -p sensing
 	@tools/need musl-gcc=musl-tools || echo "going on without musl's compiler"
 	target=$$(tools/static-target) && \
 	CC_x86_64_unknown_linux_musl=musl-gcc CC_aarch64_unknown_linux_musl=musl-gcc RUSTFLAGS="-C target-feature=+crt-static" $(CARGO) build --profile watchdog --locked --target $$target -p nearpath-watchdog && \
-	cp $(TARGET_DIR)/$$target/watchdog/nearpath-watchdog $(RELEASE)/nearpath-watchdog
-	@mkdir -p examples/boutique/services/bin && cp $(RELEASE)/boutique-currency examples/boutique/services/bin/currency
-	@for example in motion parking; do mkdir -p examples/$$example/functions && cp $(RELEASE)/sensing examples/$$example/functions/sensing; done
-	@mkdir -p examples/boutique/native/bin && cp $(RELEASE)/boutique-native examples/boutique/native/bin/
+	cp $(TARGET_DIR)/$$target/watchdog/nearpath-watchdog $(DIST)/nearpath-watchdog
+	@tools/place-examples $(DIST)
 
 demo: build ## a ten-service shop on this machine, under load for some seconds
 	@PATH="$(abspath $(RELEASE)):$$PATH" examples/demo.sh
 
+demo-debug: ## the same with the programs that `make test` has built
+	@tools/place-examples $(DEBUG)
+	@PATH="$(abspath $(DEBUG)):$$PATH" examples/demo.sh
+
 up: build ## controller, node and gateway in one process, until Ctrl-C
 	$(RELEASE)/nearpath up
 
-test: setup ## every test that is fast; fails when more are skipped than tests/skips.allowed lists
+test: setup setup-nextest ## every test that is fast; fails when more are skipped than tests/skips.allowed lists
 	@rm -f $(SKIPS)
-	$(CARGO) build --locked --workspace
-	NEARPATH_SKIP_LOG=$(SKIPS) $(CARGO) test --locked --workspace
-	NEARPATH_SKIP_LOG=$(SKIPS) $(MAKE) --no-print-directory test-python test-go test-sdk
+	NEARPATH_SKIP_LOG=$(SKIPS) $(MAKE) --no-print-directory test-rust test-python test-go test-sdk
 	@tools/skips $(SKIPS)
+
+test-rust: setup-nextest ## the Rust tests of the workspace; those of a crate: `cargo nextest run -p nearpath-gateway`
+	# One build of everything: what tests start (programs, libraries of the SDKs, examples) has the features that tests have.
+	$(CARGO) build --locked --workspace --all-targets
+	$(CARGO) nextest run --locked --workspace --all-targets
 
 test-jobs: setup ## whole jobs of Python's that take their time: whoever dies, here, elsewhere, on Lambda's stand-in, with an object store
 	@rm -f $(SKIPS)-jobs
-	$(CARGO) build --locked --workspace # as `make test` does: after it nothing is built
+	$(CARGO) build --locked --workspace --all-targets # as `make test` does: after it nothing is built
 	NEARPATH_SKIP_LOG=$(SKIPS)-jobs tools/sdk-test jobs $(TARGET_DIR)/debug
 	@tools/skips $(SKIPS)-jobs -jobs
 
 test-nat: setup ## two workers behind NATs, every kind against every kind, and a hundred times where packets are lost; root
-	$(CARGO) test --locked -p nearpath-meet --test nat_matrix -- --include-ignored
-	$(CARGO) build --locked -p nearpath-job --examples # its workers
-	$(CARGO) test --locked -p nearpath-job --test edges -- --include-ignored
+	$(CARGO) test --locked -p nearpath-p2p --test it nat_matrix:: -- --include-ignored
+	$(CARGO) build --locked -p nearpath-dataflow --examples # its workers
+	$(CARGO) test --locked -p nearpath-dataflow --test it -- --include-ignored
 
 test-python: ## the tests of the examples; those of one: EXAMPLES=retail
 	@tools/need pip3=python3-pip || echo "going on without pip: examples that need a package will be skipped"
@@ -65,10 +77,10 @@ loom: setup ## every order of the steps on shared memory, by a model checker (cr
 asan: setup ## ten million forged descriptors and messages under the address sanitizer (crates/shm)
 	# No search for leaks: where a test plays a party that dies, it forgets what that party held.
 	CARGO_TARGET_DIR=$(TARGET_DIR)/asan RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=address" ASAN_OPTIONS=detect_leaks=0 NEARPATH_SHM_RANDOM=10000000 \
-	$(CARGO) test --locked --release --target "$$(rustc -vV | sed -n 's/^host: //p')" -p nearpath-shm --test random --test channel --test strict
+	$(CARGO) test --locked --release --target "$$(rustc -vV | sed -n 's/^host: //p')" -p nearpath-shm --test it random_input:: channel:: strict::
 
 test-rendezvous: setup ## ten thousand workers at one rendezvous: memory of a line, and that all meet
-	$(CARGO) test --locked --release -p nearpath-meet --test rendezvous -- --ignored --exact scale::ten_thousand_workers_meet --nocapture
+	$(CARGO) test --locked --release -p nearpath-rendezvous --test it -- --ignored --exact scale::ten_thousand_workers_meet --nocapture
 
 test-go: ## the Go SDK, and the examples of it where nothing else is
 	tools/sdk-test go $(TARGET_DIR)/debug
@@ -84,74 +96,109 @@ test-shape: ## whether the wheel, the npm package and the Go module work where n
 sdk: sdk-c sdk-python sdk-node ## what the SDKs are shipped as, in target/sdk; Rust and Go are used from source
 
 sdk-c: setup ## header, libraries and pkg-config file
-	$(CARGO) build --release --locked -p nearpath-c
-	tools/sdk-c $(RELEASE) $(TARGET_DIR)/sdk/c
+	$(CARGO) build --profile dist --locked -p nearpath-c
+	tools/sdk-c $(DIST) $(TARGET_DIR)/sdk/c
 
 sdk-python: setup ## a wheel for every CPython from 3.11 on
 	CARGO_TARGET_DIR=$(abspath $(TARGET_DIR)) python3 -m pip wheel --quiet --no-deps -w $(TARGET_DIR)/sdk/python sdk/python
 
 sdk-node: setup ## a package that `npm install` takes
-	$(CARGO) build --release --locked -p nearpath-node-sdk
+	$(CARGO) build --profile dist --locked -p nearpath-node-sdk
 	@mkdir -p $(TARGET_DIR)/sdk/node
-	cp $(RELEASE)/libnearpath_node_sdk.so sdk/node/nearpath.node
+	cp $(DIST)/libnearpath_node_sdk.so sdk/node/nearpath.node
 	cd sdk/node && npm pack --silent --pack-destination $(abspath $(TARGET_DIR))/sdk/node
 
-lint: setup setup-cargo-tools ## format, clippy, dependencies, layers, and one minute of every fuzz target
+generate: ## the lists of paths and reasons in every language, from contract/*.toml
+	$(CARGO) run -q --locked -p nearpath-xtask -- generate
+
+lint: setup setup-cargo-tools ## format, clippy, dependencies, layers, names, generated files
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	$(CARGO) run -q --locked -p nearpath-xtask -- layers
+	$(CARGO) run -q --locked -p nearpath-xtask -- generate --check
+	$(CARGO) run -q --locked -p nearpath-xtask -- arrows >/dev/null
+	$(CARGO) run -q --locked -p nearpath-xtask -- names
 	$(CARGO) deny --log-level error check bans licenses sources
-	$(MAKE) --no-print-directory fuzz
+
+setup-nextest:
+	@tools/cargo-tool cargo-nextest 0.9.151 --no-default-features --features default-no-update
 
 setup-cargo-tools:
-	@command -v cargo-deny >/dev/null || $(CARGO) install --locked --quiet cargo-deny
-	@command -v cargo-fuzz >/dev/null || $(CARGO) install --locked --quiet cargo-fuzz
+	@tools/cargo-tool cargo-deny
 
-fuzz: setup-cargo-tools ## every fuzz target for FUZZ_SECONDS (60)
+fuzz-corpora: ## the kept inputs of every fuzz target, once each
 	@tools/need g++=g++ || true
+	@tools/fuzz-corpora
+
+fuzz: ## every fuzz target for FUZZ_SECONDS (60)
+	@tools/need g++=g++ || true
+	@tools/cargo-tool cargo-fuzz
 	@for target in $(FUZZ_TARGETS); do tools/fuzz $$target $(FUZZ_SECONDS) || exit 1; done
 
 fmt: ## format everything
 	$(CARGO) fmt --all
 
+# The comparisons are a workspace of their own, which shares the target folder. `nearpath-bench` starts its peers by name.
+BENCH_CARGO := --manifest-path bench/Cargo.toml --target-dir $(TARGET_DIR) --locked
+BENCH_PATH := PATH="$(abspath $(DIST)):/usr/sbin:$$PATH"
+
 bench: bench-edge bench-start bench-ring bench-shm bench-boutique ## every comparison
 
-bench-%: build ## one comparison: bench-edge, bench-start, bench-ring; writes bench/results/NAME.json
-	@tools/need nginx=nginx || echo "going on without nginx: the comparison will say what it lacks"
-	PATH="$(abspath $(RELEASE)):$$PATH" $(RELEASE)/nearpath-bench $*
+build-bench: build-dist ## nearpath-bench and the native shop, optimised as the product is
+	$(CARGO) build --profile dist $(BENCH_CARGO) --workspace
+	@mkdir -p examples/boutique/native/bin && cp $(DIST)/boutique-native examples/boutique/native/bin/
 
-bench-quic: build ## calls to another machine, by the transports; root
+bench-check: setup setup-cargo-tools ## format, clippy, licences and tests of the comparisons and of the native shop
+	$(CARGO) fmt --manifest-path bench/Cargo.toml -p nearpath-bench -p boutique-native --check
+	$(CARGO) clippy $(BENCH_CARGO) --workspace --all-targets -- -D warnings
+	$(CARGO) deny --manifest-path bench/Cargo.toml --log-level error check --config deny.toml bans licenses sources
+	$(CARGO) build --locked --workspace # nearpath and its watchdog, which the tests start
+	$(CARGO) build $(BENCH_CARGO) --workspace
+	$(CARGO) test $(BENCH_CARGO) --workspace
+	python3 -m unittest discover -s examples/boutique/native/tests
+
+bench-report: build-bench ## docs/reference/results.md from bench/results, the last run of each comparison
+	$(DIST)/nearpath-bench report
+
+bench-%: build-bench ## one comparison: bench-edge, bench-start, bench-ring; writes bench/results/NAME.json
+	@tools/need nginx=nginx || echo "going on without nginx: the comparison will say what it lacks"
+	$(BENCH_PATH) nearpath-bench $*
+
+bench-quic: build-bench ## calls to another machine, by the transports; root
 	@tools/need python3=python3 pip3=python3-pip || echo "going on without pip: the comparison will say what it lacks"
 	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || tools/need initdb=postgresql || echo "going on without PostgreSQL: the comparison will say so"
-	PATH="$(abspath $(RELEASE)):$$PATH" $(RELEASE)/nearpath-bench quic
+	$(BENCH_PATH) nearpath-bench quic
 
-bench-pool: build ## connections of functions to servers elsewhere, warm and new; root
+bench-pool: build-bench ## connections of functions to servers elsewhere, idle and new; root
 	@tools/need python3=python3 pip3=python3-pip pgbouncer=pgbouncer || echo "going on without: the comparison will say what it lacks"
 	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || tools/need initdb=postgresql || echo "going on without PostgreSQL: the comparison will say so"
-	PATH="$(abspath $(RELEASE)):/usr/sbin:$$PATH" $(RELEASE)/nearpath-bench pool
+	$(BENCH_PATH) nearpath-bench pool
 
-bench-punch: build ## workers behind NATs: how fast, how soon, which of them meet; root
+bench-punch: build-bench ## workers behind NATs: throughput, time to the first byte, matrix of NATs; root
 	@tools/need nft=nftables tc=iproute2 nsenter=util-linux || echo "going on without: the comparison will say what it lacks"
-	$(CARGO) build --release --locked -p nearpath-python
-	@mkdir -p $(RELEASE)/sdk/bench && rm -rf $(RELEASE)/sdk/bench/nearpath && cp -r sdk/python/nearpath $(RELEASE)/sdk/bench/ && cp $(RELEASE)/lib_nearpath.so $(RELEASE)/sdk/bench/nearpath/_nearpath.abi3.so
-	PATH="$(abspath $(RELEASE)):/usr/sbin:$$PATH" PYTHONPATH="$(abspath $(RELEASE))/sdk/bench" $(RELEASE)/nearpath-bench punch
+	$(CARGO) build --profile dist --locked -p nearpath-python
+	@mkdir -p $(DIST)/sdk/bench && rm -rf $(DIST)/sdk/bench/nearpath && cp -r sdk/python/nearpath $(DIST)/sdk/bench/ && cp $(DIST)/lib_nearpath.so $(DIST)/sdk/bench/nearpath/_nearpath.abi3.so
+	$(BENCH_PATH) PYTHONPATH="$(abspath $(DIST))/sdk/bench" nearpath-bench punch
 
 REDUCE := $(TARGET_DIR)/bench
-bench-reduce: build ## reduce-by-key with 104 workers behind NATs: nearpath.dataflow, an object store, Redis; root
+bench-reduce: build-bench ## reduce-by-key with 104 workers behind NATs: nearpath.dataflow, an object store, Redis; root
 	@tools/need python3=python3 pip3=python3-pip redis-server=redis-server nft=nftables || echo "going on with what is there"
-	$(CARGO) build --release --locked -p nearpath-python
-	@mkdir -p $(REDUCE)/sdk && rm -rf $(REDUCE)/sdk/nearpath && cp -r sdk/python/nearpath $(REDUCE)/sdk/ && cp $(RELEASE)/lib_nearpath.so $(REDUCE)/sdk/nearpath/_nearpath.abi3.so
+	$(CARGO) build --profile dist --locked -p nearpath-python
+	@mkdir -p $(REDUCE)/sdk && rm -rf $(REDUCE)/sdk/nearpath && cp -r sdk/python/nearpath $(REDUCE)/sdk/ && cp $(DIST)/lib_nearpath.so $(REDUCE)/sdk/nearpath/_nearpath.abi3.so
 	@test -x $(REDUCE)/venv/bin/python || python3 -m venv $(REDUCE)/venv
 	@$(REDUCE)/venv/bin/pip install -q --disable-pip-version-check -r bench/reduce/requirements.txt
 	PYTHONPATH="$(abspath $(REDUCE)/sdk)" $(REDUCE)/venv/bin/python -m unittest discover -s bench/reduce/tests
-	PATH="$(abspath $(RELEASE)):$$PATH" PYTHONPATH="$(abspath $(REDUCE)/sdk)" $(RELEASE)/nearpath-bench reduce --python $(abspath $(REDUCE))/venv/bin/python
+	$(BENCH_PATH) PYTHONPATH="$(abspath $(REDUCE)/sdk)" nearpath-bench reduce --python $(abspath $(REDUCE))/venv/bin/python
 
-audit: build ## count by tracing what a request makes the kernel do; writes docs/reference/audit.md; root
+audit: build-bench ## count by tracing what a request makes the kernel do; writes docs/reference/audit.md; root
 	@tools/need bpftrace=bpftrace nginx=nginx perf=linux-perf strace=strace || echo "going on with what is there"
-	PATH="$(abspath $(RELEASE)):$$PATH" $(RELEASE)/nearpath-bench audit
+	$(BENCH_PATH) nearpath-bench audit
 
-dist: build ## a tarball for this architecture and C library
-	@tools/dist $(RELEASE)
+dist: build-dist ## a tarball for this architecture and C library
+	@tools/dist $(DIST)
+
+nightly: test lint fuzz-corpora ## everything: what CI runs, and the slow matrices, fuzzing, sanitizers and shapes
+	$(MAKE) --no-print-directory test-jobs test-nat test-rendezvous test-shape bench-check loom asan fuzz demo
 
 clean: ## remove what was built
 	$(CARGO) clean

@@ -1,47 +1,49 @@
-/* A connection that has sent nothing yet begins with the window that the node has learned for its path.
+/* Sets the initial congestion window of a connection to what the node learned from earlier ones to the same destination.
  *
- * The node asks with setsockopt() and an option that no kernel has, for a socket of its own group; nobody else's question is
- * answered. What comes first leaves at the pace that the node names, never at the speed of the line. After the first
- * acknowledgement all is the kernel's again.
+ * The node calls setsockopt() with an option that no kernel has, on a socket of its own cgroup; calls of other tasks are
+ * ignored. The first flight leaves at the pacing rate that the node names, not at the speed of the link. After the first
+ * acknowledgement the kernel is in control again.
  *
- * A kernel with net.ipv4.tcp_slow_start_after_idle takes a window back when something is sent after a pause, and it counts the
- * pause from the handshake. So where the algorithm lets it, the window is opened a second time, when the first segment is about
- * to leave: that is after the kernel has taken it, and before it counts how many more may go.
+ * With net.ipv4.tcp_slow_start_after_idle the kernel resets the window when a connection sends after a pause, counted
+ * from the handshake. Where the congestion control allows it, the window is therefore set a second time when the first
+ * segment leaves: that is after the reset, and before the kernel computes how many more segments may follow.
  */
 #include "lib/helpers.h"
-#include "lib/home.h"
+#include "lib/owner_cgroup.h"
 
+/* Values of <asm-generic/socket.h>, <linux/socket.h> and <linux/tcp.h>, which do not compile for this target. */
 #define SOL_SOCKET 1
 #define SOL_TCP 6
 #define SO_MAX_PACING_RATE 47
 #define TCP_CONGESTION 13
-/* The option, and what it takes. */
-#define OPEN_WINDOW 0x4e50
-struct wish {
+/* TCP_BPF_SOCK_OPS_CB_FLAGS: not in headers before Linux 6.13. */
+#define SOCK_OPS_CB_FLAGS 1008
+/* The option number, and its value. crates/kernel/src/sockets/initial_window.rs has the same. */
+#define SET_INITIAL_WINDOW 0x4e50
+struct window_request {
 	__u32 segments;
-	/* Octets a second. */
-	__u32 pace;
+	/* Bytes per second. */
+	__u32 pacing_rate;
 };
-/* Octets of a call that the kernel copies for these programs. */
-#define COPIED 4096
-/* Not in headers before Linux 6.13. */
-#define CALLBACK_FLAGS 1008
+/* Bytes of an option value that the kernel copies for these programs: one page. */
+#define MAX_COPIED_BYTES 4096
 
-/* Segments of those whose first one has not left. */
+/* Window of connections whose first segment has not left yet, in segments. */
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, int);
 	__type(value, __u32);
-} wishes SEC(".maps");
+} pending_windows SEC(".maps");
 
-static __attribute__((always_inline)) void set(void *sk, int level, int name, __u32 value)
+static __attribute__((always_inline)) void set_option(void *sk, int level, int name, __u32 value)
 {
 	bpf_setsockopt(sk, level, name, &value, sizeof(value));
 }
 
-/* BBR computes the pace of its first flight when it begins: let it begin again, with this window. */
-static __attribute__((always_inline)) int begins_again(void *sk)
+/* Restarts BBR, which computes the pacing of its first flight at its start, so that it uses the new window. Returns
+ * whether the connection uses BBR. */
+static __attribute__((always_inline)) int restart_bbr(void *sk)
 {
 	char name[16] = {}, reno[] = "reno";
 
@@ -49,58 +51,65 @@ static __attribute__((always_inline)) int begins_again(void *sk)
 		return 0;
 	if (name[0] != 'b' || name[1] != 'b' || name[2] != 'r')
 		return 0;
+	/* Setting the algorithm that is already set does nothing, so another one comes between. */
 	if (!bpf_setsockopt(sk, SOL_TCP, TCP_CONGESTION, reno, sizeof(reno)))
 		bpf_setsockopt(sk, SOL_TCP, TCP_CONGESTION, name, sizeof(name));
 	return 1;
 }
 
-SEC("cgroup/setsockopt") int open_window(struct bpf_sockopt *call)
+SEC("cgroup/setsockopt") int set_window(struct bpf_sockopt *call)
 {
-	struct wish *wish = call->optval;
+	struct window_request *request = call->optval;
 	struct bpf_sock *sk = call->sk;
-	__u32 segments, pace, *kept;
+	__u32 segments, pacing_rate, *pending;
 
-	if (call->level != SOL_TCP || call->optname != OPEN_WINDOW || !at_home()) {
-		if (call->optlen > COPIED)
-			call->optlen = 0; /* as the caller has it */
+	if (call->level != SOL_TCP || call->optname != SET_INITIAL_WINDOW || !in_owner_cgroup()) {
+		/* 0 makes the kernel use the caller's buffer; a longer value would fail with EFAULT. */
+		if (call->optlen > MAX_COPIED_BYTES)
+			call->optlen = 0;
 		return 1;
 	}
-	if (!sk || (void *)(wish + 1) > call->optval_end)
+	if (!sk || (void *)(request + 1) > call->optval_end)
 		return 0;
-	segments = wish->segments;
-	pace = wish->pace;
+	segments = request->segments;
+	pacing_rate = request->pacing_rate;
+	/* Fails once data was sent: then the call fails with EPERM. */
 	if (bpf_setsockopt(sk, SOL_TCP, TCP_BPF_IW, &segments, sizeof(segments)))
 		return 0;
-	if (!begins_again(sk)) {
-		kept = bpf_sk_storage_get(&wishes, sk, &segments, BPF_SK_STORAGE_GET_F_CREATE);
-		if (kept)
-			set(sk, SOL_TCP, CALLBACK_FLAGS, BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG);
+	/* BBR keeps its own window after idle, so the second setting is for all others. */
+	if (!restart_bbr(sk)) {
+		pending = bpf_sk_storage_get(&pending_windows, sk, &segments, BPF_SK_STORAGE_GET_F_CREATE);
+		if (pending)
+			set_option(sk, SOL_TCP, SOCK_OPS_CB_FLAGS, BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG);
 	}
-	/* The second lifts the limit, and leaves the pace until the first acknowledgement. */
-	set(sk, SOL_SOCKET, SO_MAX_PACING_RATE, pace);
-	set(sk, SOL_SOCKET, SO_MAX_PACING_RATE, ~0U);
-	call->optlen = -1; /* done: the kernel knows no such option */
+	/* The first sets the pacing of the first flight. The second lifts the limit, and leaves that pacing in force until
+	 * the first acknowledgement. */
+	set_option(sk, SOL_SOCKET, SO_MAX_PACING_RATE, pacing_rate);
+	set_option(sk, SOL_SOCKET, SO_MAX_PACING_RATE, ~0U);
+	/* -1 ends the call here with success: the kernel does not know the option. */
+	call->optlen = -1;
 	return 1;
 }
 
-SEC("sockops") int first_segment(struct bpf_sock_ops *ops)
+SEC("sockops") int apply_window(struct bpf_sock_ops *ops)
 {
 	struct bpf_sock *sk = ops->sk;
-	__u32 *segments;
+	__u32 *pending;
 
-	/* Without data it is an estimate of how long headers are, or an acknowledgement. */
+	/* Calls without data are estimates of the header length, or for an acknowledgement. */
 	if (ops->op != BPF_SOCK_OPS_HDR_OPT_LEN_CB || !ops->skb_len || !sk)
 		return 1;
-	segments = bpf_sk_storage_get(&wishes, sk, 0, 0);
-	if (segments) {
-		__u32 window = *segments;
+	pending = bpf_sk_storage_get(&pending_windows, sk, 0, 0);
+	if (pending) {
+		__u32 window = *pending;
 
 		bpf_setsockopt(ops, SOL_TCP, TCP_BPF_IW, &window, sizeof(window));
-		bpf_sk_storage_delete(&wishes, sk);
+		bpf_sk_storage_delete(&pending_windows, sk);
 	}
+	/* Every later segment would cost a call for nothing. */
 	bpf_sock_ops_cb_flags_set(ops, 0);
 	return 1;
 }
 
-/* No helper here asks for the GPL. */
+/* The programs of this directory call only helpers that do not require a GPL licence. */
 char LICENSE[] SEC("license") = "Apache-2.0";

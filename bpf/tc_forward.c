@@ -1,101 +1,106 @@
-/* Packets from station to station: runs for what a station sends, at the switch's end of the station's veth pair.
+/* Forwards packets between the namespaces attached to a hub. Runs for packets that a namespace sends, at the hub's end of
+ * its veth pair.
  *
- * One row says everything: that this device may send with this source to that destination, and where that is. So a forged
- * source and an edge that nobody declared look alike, and cost one look; only then is it asked which of the two it was.
- * A row between two instances is for the datagrams of their watchdogs alone. What has no row goes nowhere: the switch's own stack sees no packet of a station at all, not even ARP, which is answered
- * here. The packet enters the receiver's namespace at once (bpf_redirect_peer): no route, no neighbour, no second backlog.
+ * One map lookup decides: a route exists only if this device may send with this source to that destination. A forged
+ * source and an undeclared edge therefore cost the same lookup; only afterwards are they told apart for the counters. A
+ * route between two instances allows only the datagrams of their watchdogs. Packets without a route are dropped: the
+ * hub's own network stack receives none, not even ARP, which is answered here. bpf_redirect_peer() puts the packet into
+ * the receiver's namespace at once: no routing, no neighbour lookup and no second backlog queue.
  */
 #include "lib/helpers.h"
-#include "lib/datagram.h"
+#include "lib/udp.h"
 #include "lib/packet.h"
-#include "lib/segment.h"
-#include "lib/stations.h"
+#include "lib/tcp_segment.h"
+#include "lib/devices.h"
 
-static __attribute__((always_inline)) int drop(__u32 why)
+static __attribute__((always_inline)) int drop(__u32 reason)
 {
-	count(why);
+	count(reason);
 	return TC_ACT_SHOT;
 }
 
-/* Who has an address? The switch's end, whatever the address: nobody else is on this link. */
-static __attribute__((always_inline)) int answer(struct __sk_buff *skb, struct station *station)
+/* Answers an ARP request for any address with the hub's end: nothing else is on this link. */
+static __attribute__((always_inline)) int answer_arp(struct __sk_buff *skb, struct device *device)
 {
-	struct arp_frame *frame = whole(skb, sizeof(*frame));
+	struct arp_frame *frame = pull_bytes(skb, sizeof(*frame));
 	__be32 wanted;
 
-	if (!frame || !is_request(&frame->arp))
-		return drop(FOREIGN);
+	if (!frame || !is_arp_request(&frame->arp))
+		return drop(UNSUPPORTED);
 	wanted = frame->arp.target_ip;
-	/* A station that looks for a second one with its own address has to find none. */
-	if (frame->arp.sender_ip != station->eip || wanted == station->eip)
-		return drop(FORGED);
-	address_frame(&frame->eth, station->far, station->near);
+	/* A namespace that probes for a duplicate of its own address (RFC 5227) must get no answer. */
+	if (frame->arp.sender_ip != device->eip || wanted == device->eip)
+		return drop(FORGED_SOURCE);
+	set_macs(&frame->eth, device->device_mac, device->hub_mac);
 	frame->arp.operation = bpf_htons(ARP_REPLY);
-	copy_mac(frame->arp.sender_mac, station->near);
+	copy_mac(frame->arp.sender_mac, device->hub_mac);
 	frame->arp.sender_ip = wanted;
-	copy_mac(frame->arp.target_mac, station->far);
-	frame->arp.target_ip = station->eip;
-	count(ANSWERED);
+	copy_mac(frame->arp.target_mac, device->device_mac);
+	frame->arp.target_ip = device->eip;
+	count(ARP_REPLIED);
 	return bpf_redirect(skb->ifindex, 0);
 }
 
-/* To somebody who is not there, or not for this station. Who asks for a connection is told, so that a gateway that still knows
- * of a dead instance tries another one at once; all else is dropped. */
-static __attribute__((always_inline)) int deny(struct __sk_buff *skb, struct station *station)
+/* Refuses a packet whose destination is absent or not allowed. A connection request is answered with a reset, so that a
+ * gateway that still knows a dead instance tries another one at once. Everything else is dropped. */
+static __attribute__((always_inline)) int deny(struct __sk_buff *skb, struct device *device)
 {
-	struct segment *segment;
+	struct tcp_segment *segment;
 
-	if (!asks_to_connect(skb) || bpf_skb_change_tail(skb, sizeof(*segment), 0))
+	/* A reset has no options: what follows the header is cut off. */
+	if (!is_connection_request(skb) || bpf_skb_change_tail(skb, sizeof(*segment), 0))
 		return drop(DENIED);
-	segment = whole(skb, sizeof(*segment));
+	/* Changing the length invalidates all packet pointers. */
+	segment = pull_bytes(skb, sizeof(*segment));
 	if (!segment)
 		return drop(DENIED);
-	address_frame(&segment->eth, station->far, station->near);
-	reset(segment);
+	set_macs(&segment->eth, device->device_mac, device->hub_mac);
+	make_reset(segment);
 	count(DENIED);
 	return bpf_redirect(skb->ifindex, 0);
 }
 
-static __attribute__((always_inline)) int forward(struct __sk_buff *skb, struct station *station)
+static __attribute__((always_inline)) int forward_ipv4(struct __sk_buff *skb, struct device *device)
 {
-	struct ethhdr *eth = whole(skb, sizeof(*eth) + sizeof(struct iphdr));
+	struct ethhdr *eth = pull_bytes(skb, sizeof(*eth) + sizeof(struct iphdr));
 	struct iphdr *ip = (void *)(eth + 1);
-	struct way way = { .device = skb->ifindex };
-	struct row *row;
+	struct flow_key key = { .device = skb->ifindex };
+	struct flow_route *route;
 
 	if (!eth || ip->version != 4 || ip->ihl < 5)
-		return drop(FOREIGN);
-	way.from = ip->saddr;
-	way.to = ip->daddr;
-	row = bpf_map_lookup_elem(&rows, &way);
-	if (!row)
-		return way.from == station->eip ? deny(skb, station) : drop(FORGED);
-	if (row->port && !is_between(skb, ip, row->port))
-		return deny(skb, station);
+		return drop(UNSUPPORTED);
+	key.source = ip->saddr;
+	key.destination = ip->daddr;
+	route = bpf_map_lookup_elem(&routes, &key);
+	if (!route)
+		return key.source == device->eip ? deny(skb, device) : drop(FORGED_SOURCE);
+	if (route->udp_port && !is_udp_port_pair(skb, ip, route->udp_port))
+		return deny(skb, device);
 	if (ip->ttl <= 1)
-		return drop(EXPIRED);
+		return drop(TTL_EXPIRED);
 	decrease_ttl(ip);
-	address_frame(eth, row->far, row->near);
-	__sync_fetch_and_add(&row->packets, 1);
-	__sync_fetch_and_add(&row->bytes, skb->len);
+	set_macs(eth, route->device_mac, route->hub_mac);
+	/* Atomic, because a device may receive on several processors. */
+	__sync_fetch_and_add(&route->packets, 1);
+	__sync_fetch_and_add(&route->bytes, skb->len);
 	count(FORWARDED);
-	return bpf_redirect_peer(row->device, 0);
+	return bpf_redirect_peer(route->device, 0);
 }
 
 SEC("classifier")
-int packets(struct __sk_buff *skb)
+int forward_packet(struct __sk_buff *skb)
 {
-	__u32 device = skb->ifindex;
-	struct station *station = bpf_map_lookup_elem(&stations, &device);
+	__u32 index = skb->ifindex;
+	struct device *device = bpf_map_lookup_elem(&devices, &index);
 
-	if (!station)
-		return drop(FORGED);
+	if (!device)
+		return drop(FORGED_SOURCE);
 	if (skb->protocol == bpf_htons(ETH_P_IP))
-		return forward(skb, station);
+		return forward_ipv4(skb, device);
 	if (skb->protocol == bpf_htons(ETH_P_ARP))
-		return answer(skb, station);
-	return drop(FOREIGN);
+		return answer_arp(skb, device);
+	return drop(UNSUPPORTED);
 }
 
-/* No helper here asks for the GPL. */
+/* The programs of this directory call only helpers that do not require a GPL licence. */
 char LICENSE[] SEC("license") = "Apache-2.0";

@@ -1,6 +1,6 @@
 #!/bin/sh
 # The shop of examples/boutique on this machine, under load for some seconds. `make demo` builds what it needs and calls it.
-# Needs `nearpath` and `nearpath-bench` in PATH. Everything happens on loopback and in a temporary folder, and is gone
+# Needs `nearpath` and `nearpath-watchdog` in PATH. Everything happens on loopback and in a temporary folder, and is gone
 # afterwards. DEMO_SECONDS: how long the load lasts (8). DEMO_KEEP=1: the shop stays up until Ctrl-C.
 set -eu
 cd "$(dirname "$0")/.."
@@ -63,7 +63,7 @@ nearpath deploy -f "$stack" || fail "not every function got ready"
 seconds=${DEMO_SECONDS:-8}
 echo
 echo "== the shop's customers, for $seconds seconds"
-nearpath-bench customers --url "$OPENFAAS_URL/function/frontend" \
+examples/boutique/load.py --url "$OPENFAAS_URL/function/frontend" \
   --users 8 --wait-min 0.05 --wait-max 0.25 --duration "$seconds" || fail "requests failed" "frontend checkout"
 
 echo

@@ -4,20 +4,20 @@
 //! processes under test spent. [`compare`] is the one way to set variants against each other: interleaved, in rounds,
 //! medians. [`peer`] starts what is measured, [`command`] holds one file a subcommand. Everything runs on loopback.
 
-mod apart;
 mod apps;
 mod audit;
+mod boutique;
 mod census;
-mod circle;
 mod command;
 mod compare;
 mod cpu;
 mod load;
-mod peer;
-mod punched;
-mod shop;
+mod p2p;
+mod peers;
+mod pool;
+mod remote;
+mod shm_ring;
 mod tally;
-mod warm;
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-/* The kernel's helper functions that programs here call, by their numbers in <linux/bpf.h>: no other header is needed. */
+/* Kernel helper functions that the programs call, by their numbers in <linux/bpf.h>. libbpf headers are not needed. */
 #pragma once
 
 #include <linux/bpf.h>

@@ -1,4 +1,4 @@
-/* Frames as they are on the wire: Ethernet with IPv4 (RFC 791) or ARP (RFC 826) in it. */
+/* Ethernet frames with IPv4 (RFC 791) or ARP (RFC 826), in wire format. */
 #pragma once
 
 #include "helpers.h"
@@ -13,6 +13,7 @@
 #define bpf_htons(number) (number)
 #endif
 
+/* Numbers of RFC 826 and the IANA registry. */
 enum { ARP_ETHERNET = 1, ARP_REQUEST = 1, ARP_REPLY = 2 };
 
 struct arp {
@@ -32,17 +33,18 @@ struct arp_frame {
 	struct arp arp;
 } __attribute__((packed));
 
-/* The first bytes of a packet in one piece, or nothing when there are fewer. */
-static __attribute__((always_inline)) void *whole(struct __sk_buff *skb, __u32 bytes)
+/* Returns the first bytes of a packet in contiguous memory, or nothing if the packet is shorter. */
+static __attribute__((always_inline)) void *pull_bytes(struct __sk_buff *skb, __u32 bytes)
 {
 	if ((void *)(long)skb->data + bytes > (void *)(long)skb->data_end && bpf_skb_pull_data(skb, bytes))
 		return 0;
+	/* Pulling may fail to extend, and moves the data: the verifier needs the check again. */
 	if ((void *)(long)skb->data + bytes > (void *)(long)skb->data_end)
 		return 0;
 	return (void *)(long)skb->data;
 }
 
-static __attribute__((always_inline)) int is_request(struct arp *arp)
+static __attribute__((always_inline)) int is_arp_request(struct arp *arp)
 {
 	return arp->hardware == bpf_htons(ARP_ETHERNET) && arp->protocol == bpf_htons(ETH_P_IP) &&
 	       arp->hardware_length == ETH_ALEN && arp->protocol_length == 4 &&
@@ -54,17 +56,19 @@ static __attribute__((always_inline)) void copy_mac(__u8 *to, const __u8 *from)
 	__builtin_memcpy(to, from, ETH_ALEN);
 }
 
-static __attribute__((always_inline)) void address_frame(struct ethhdr *eth, const __u8 *to, const __u8 *from)
+static __attribute__((always_inline)) void set_macs(struct ethhdr *eth, const __u8 *to, const __u8 *from)
 {
 	copy_mac(eth->h_dest, to);
 	copy_mac(eth->h_source, from);
 }
 
-/* As every router does (RFC 1812, 5.3.1); the checksum follows by RFC 1624 without adding everything up again. */
+/* Decreases the time to live, as every router must (RFC 1812, section 5.3.1), and updates the checksum incrementally
+ * (RFC 1624). */
 static __attribute__((always_inline)) void decrease_ttl(struct iphdr *ip)
 {
 	__u32 sum = ip->check;
 
+	/* The time to live is the high octet of its word, so the sum of the others grows by 0x0100. */
 	sum += bpf_htons(0x0100);
 	ip->check = (__sum16)(sum + (sum >= 0xffff));
 	ip->ttl -= 1;

@@ -1,4 +1,4 @@
-/* What parties send: contract/memory.md, "Record". Little endian, as everything there. */
+/* The format of what endpoints send: contract/memory.md, "Record". Little endian, like everything there. */
 #pragma once
 
 #include <linux/types.h>
@@ -6,6 +6,7 @@
 struct record {
 	__u8 descriptor[16];
 	__u32 channel;
-	__u32 from; /* written here, whatever the sender wrote */
+	/* Overwritten by the program, so that a sender cannot claim to be another. */
+	__u32 sender;
 	__u64 zero;
 };

@@ -1,9 +1,11 @@
-//! Compiles the programs of `bpf/` with clang. Without clang the build goes on: what needs them says so when it is chosen.
+//! Compiles the programs of `bpf/` with clang.
+//!
+//! Without clang the build succeeds; features that need BPF then report its absence.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const SOURCES: [&str; 4] = ["sk_msg", "sock_fence", "sock_window", "tc_forward"];
+const SOURCES: [&str; 4] = ["sk_msg", "sock_guard", "sock_window", "tc_forward"];
 
 fn main() {
     println!("cargo::rustc-check-cfg=cfg(nearpath_bpf)");
@@ -13,7 +15,9 @@ fn main() {
     let compiled: Result<Vec<()>, String> = SOURCES.into_iter().map(|name| compile(name, &out)).collect();
     match compiled {
         Ok(_) => println!("cargo::rustc-cfg=nearpath_bpf"),
-        Err(why) => println!("cargo::warning=built without BPF programs, so without `sockmap` and forwarding: {why}"),
+        Err(error) => {
+            println!("cargo::warning=BPF programs are missing, so `sockmap` and forwarding are unavailable: {error}")
+        }
     }
 }
 
@@ -22,10 +26,11 @@ fn compile(name: &str, out: &Path) -> Result<(), String> {
     let arch = std::env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets the target's architecture");
     let mut command = Command::new(&clang);
     command.args(["-target", "bpf", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-mcpu=v3"]);
-    // Debian keeps <asm/types.h> where a compiler for another target does not look.
+    // Debian's <asm/types.h> is in a directory of the host's architecture, which clang skips for
+    // another target.
     command.arg(format!("-I/usr/include/{arch}-linux-gnu"));
     command.arg("-c").arg(format!("../../bpf/{name}.c")).arg("-o").arg(out.join(format!("{name}.o")));
     let output = command.output().map_err(|error| format!("{clang}: {error}; install clang"))?;
-    let said = || String::from_utf8_lossy(&output.stderr).replace('\n', " ");
-    if output.status.success() { Ok(()) } else { Err(format!("{clang} refused bpf/{name}.c: {}", said())) }
+    let message = || String::from_utf8_lossy(&output.stderr).replace('\n', " ");
+    if output.status.success() { Ok(()) } else { Err(format!("{clang} failed to compile bpf/{name}.c: {}", message())) }
 }

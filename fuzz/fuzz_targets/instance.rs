@@ -3,14 +3,14 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use nearpath_node::instance::notes::{Note, parse};
+use nearpath_node::instance::notes::{InstanceNote, parse_line};
 use nearpath_watchdog::fuzz::{Config, command, failure};
 
 /// A reason, as it goes through the notes pipe.
 fn reaches_the_node(why: &str) {
     let line = failure(why);
     assert_eq!(line.find('\n'), Some(line.len() - 1), "{line:?}");
-    let Some(Note::Failed(told)) = parse(&line) else { panic!("{line:?} is not understood") };
+    let Some(InstanceNote::Failed(told)) = parse_line(&line) else { panic!("{line:?} is not understood") };
     assert!(!told.contains(char::is_control), "{told:?}");
 }
 

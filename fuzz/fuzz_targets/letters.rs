@@ -2,12 +2,12 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use nearpath_domain::protocol::{FromNode, FromParty};
+use nearpath_domain::protocol::{NodeMessage, EndpointMessage};
 use nearpath_types::topic;
 
 fuzz_target!(|data: &[u8]| {
-    let _ = FromNode::read(data);
-    let _ = FromParty::read(data);
+    let _ = NodeMessage::parse_packet(data);
+    let _ = EndpointMessage::parse_packet(data);
     let Ok(text) = std::str::from_utf8(data) else { return };
     let (filter, name) = text.split_once('\n').unwrap_or((text, text));
     let matched = topic::matches(filter, name);

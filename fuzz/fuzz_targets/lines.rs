@@ -4,25 +4,25 @@
 
 use bytes::BytesMut;
 use libfuzzer_sys::fuzz_target;
-use nearpath_node::instance::notes::{Note, parse};
-use nearpath_node::logs::lines::Lines;
+use nearpath_node::instance::notes::{InstanceNote, parse_line};
+use nearpath_node::logs::line_splitter::LineSplitter;
 use nearpath_watchdog::fuzz::line;
 
 fn as_notes(text: &str) {
-    for note in text.lines().filter_map(parse) {
+    for note in text.lines().filter_map(parse_line) {
         match note {
-            Note::Failed(why) => assert!(!why.contains(char::is_control), "{why:?}"),
-            Note::Phase(phase) => assert!(phase.name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_')),
-            Note::Ready => {}
+            InstanceNote::Failed(why) => assert!(!why.contains(char::is_control), "{why:?}"),
+            InstanceNote::Phase(phase) => assert!(phase.name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_')),
+            InstanceNote::Ready => {}
         }
     }
 }
 
 /// The node's cutter.
 fn as_logs<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Vec<String> {
-    let (mut lines, mut all) = (Lines::default(), Vec::new());
-    pieces.for_each(|piece| lines.push(piece, |line| all.push(line)));
-    all.extend(lines.finish());
+    let (mut lines, mut all) = (LineSplitter::default(), Vec::new());
+    pieces.for_each(|piece| lines.push_bytes(piece, |line| all.push(line)));
+    all.extend(lines.finish_line());
     all
 }
 

@@ -3,9 +3,9 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use nearpath_pool::adapters::mysql::handshake::{Answer, Greeting};
-use nearpath_pool::adapters::mysql::packet::Packets;
-use nearpath_pool::adapters::mysql::session::Session;
+use nearpath_dbproxy::mysql::startup::{Answer, Greeting};
+use nearpath_dbproxy::mysql::frame::Packets;
+use nearpath_dbproxy::mysql::session::Session;
 
 /// Lengths and first bytes of all payloads.
 fn all(bytes: &[u8], size: usize) -> Vec<(u64, Vec<u8>)> {

@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use nearpath_pool::adapters::postgres::fuzz::{converse, first_packet, pin};
+use nearpath_dbproxy::postgres::fuzz::{converse, first_packet, pin};
 use nearpath_types::egress::Mode;
 
 fuzz_target!(|input: (bool, u8, &[u8], &[u8])| {

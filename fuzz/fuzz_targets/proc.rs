@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use libfuzzer_sys::fuzz_target;
-use nearpath_kernel::cgroup::{field, mount_points, own_v2_group};
+use nearpath_kernel::cgroup::{parse_field, mount_points, own_v2_group};
 use nearpath_node::machine::alive_session;
 
 /// A name as `mountinfo` writes it (`seq_path` in the kernel's `fs/seq_file.c`).
@@ -23,7 +23,7 @@ fn is_found_where_it_is_mounted(name: &str) {
 }
 
 fuzz_target!(|text: &str| {
-    let _ = (mount_points(text), own_v2_group(text), field(text, "usage_usec"), alive_session(text));
+    let _ = (mount_points(text), own_v2_group(text), parse_field(text, "usage_usec"), alive_session(text));
     assert_eq!(alive_session(&format!("12 ({text}) S 1 12 7 0 -1")), Some(7));
     assert_eq!(alive_session(&format!("12 ({text}) Z 1 12 7 0 -1")), None);
     if !text.contains(['\0', '\n']) {

@@ -2,9 +2,9 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use nearpath_pool::adapters::redis::command::Words;
-use nearpath_pool::adapters::redis::frame::Frames;
-use nearpath_pool::adapters::redis::session::{Session, Verdict};
+use nearpath_dbproxy::redis::session_effect::Words;
+use nearpath_dbproxy::redis::frame::Frames;
+use nearpath_dbproxy::redis::session::{Session, Verdict};
 
 /// Where values end, up to the first byte that is no RESP.
 fn ends(bytes: &[u8], size: usize) -> (Vec<usize>, bool) {

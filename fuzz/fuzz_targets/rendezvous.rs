@@ -5,10 +5,10 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
-use nearpath_meet::message::{Parcel, Said, Told};
-use nearpath_meet::observe::{Judge, Verdict};
-use nearpath_meet::server::desk::{Chance, Desk, Limits, Moment};
-use nearpath_meet::ticket::{Crossing, Key, Ticket};
+use nearpath_p2p::message::{Parcel, Said, Told};
+use nearpath_p2p::reflexive_address::{Judge, Verdict};
+use nearpath_rendezvous::state::{Chance, Desk, Limits, Moment};
+use nearpath_p2p::ticket::{Crossing, Key, Ticket};
 
 struct Counting(u64);
 
@@ -44,7 +44,7 @@ fn desk(text: &str, key: Key) {
     }
     for (at, said) in text.lines().filter_map(Said::read).enumerate() {
         for action in desk.say(at as u64 % 3, said, now) {
-            if let nearpath_meet::server::desk::Action::Tell(_, told) = action {
+            if let nearpath_rendezvous::state::Action::Tell(_, told) = action {
                 let text = serde_json::to_string(&told).expect("messages are JSON");
                 assert_eq!(serde_json::from_str::<Told>(&text).expect("as it was written"), told);
             }

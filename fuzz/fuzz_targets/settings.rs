@@ -5,7 +5,7 @@
 use libfuzzer_sys::fuzz_target;
 use nearpath_controller::api;
 use nearpath_controller::model::{SecretId, SecretName};
-use nearpath_node::ids;
+use nearpath_node::allocators;
 use nearpath_types::{FunctionId, FunctionSpec, Policy, duration, quantity, status::rfc3339};
 
 /// A secret's name is the name of a file in one folder, and nothing else.
@@ -43,7 +43,7 @@ fuzz_target!(|data: &[u8]| {
     if api::is_loopback(data) {
         names_this_machine(text);
     }
-    if let Some(next) = ids::parse(text) {
+    if let Some(next) = allocators::parse_reserved(text) {
         assert!(next > 0 && next < u64::MAX / 2 + 1, "{next}");
     }
     let _ = (quantity::memory(text), quantity::cpu(text), rfc3339::parse(text));

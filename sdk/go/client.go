@@ -10,6 +10,7 @@ import (
 
 	"nearpath.io/nearpath/internal/memory"
 	"nearpath.io/nearpath/internal/party"
+	"nearpath.io/nearpath/internal/reason"
 )
 
 // DefaultMaxBody is the most bytes of a body, unless told otherwise.
@@ -236,7 +237,7 @@ func response(answer *party.Answer) (*Response, error) {
 	}
 	if answer.Has(memory.FlagPlatform) {
 		defer r.Release()
-		return nil, &PlatformError{r.Status, reasonName(answer.Reason), string(answer.BodyBytes)}
+		return nil, &PlatformError{r.Status, reason.Name(answer.Reason), string(answer.BodyBytes)}
 	}
 	header, err := readHead(answer.HeadBytes, nil)
 	if err != nil {

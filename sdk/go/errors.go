@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"slices"
 	"strings"
 
 	"nearpath.io/nearpath/internal/party"
+	"nearpath.io/nearpath/internal/reason"
 )
 
 // Why a call has no answer: what an *Error wraps. errors.Is finds them.
@@ -143,33 +143,4 @@ func (e *PlatformError) Error() string {
 }
 
 // RetryIsSafe says whether the reason tells that the call did not run.
-func (e *PlatformError) RetryIsSafe() bool { return slices.Contains(harmless, e.Reason) }
-
-// harmless are the reasons of contract/reasons.toml after which a call may be made again; a test compares.
-var harmless = []string{"slow_request", "overload", "queue_timeout", "cold_timeout", "draining", "connect_failed", "storage_full", "read_only", "too_early"}
-
-// reasons are those of contract/reasons.toml by number; a test compares.
-var reasons = [...]string{
-	1: "bad_request", 2: "no_function", 3: "not_allowed", 4: "method_not_allowed", 5: "body_too_large", 6: "headers_too_large",
-	7: "slow_request", 8: "overload", 9: "queue_timeout", 10: "cold_timeout", 11: "draining", 12: "connect_failed",
-	13: "instance_died", 14: "first_byte_timeout", 15: "idle_timeout", 16: "total_timeout", 17: "response_cut", 18: "caller_gone",
-	19: "function_failed", 20: "exec_timeout", 21: "internal", 22: "unauthorized", 23: "not_found", 24: "conflict",
-	25: "not_implemented", 26: "storage_full", 27: "read_only",
-	28: "answer_too_large",
-	29: "too_early",
-}
-
-// reasonName is the name of a number of contract/reasons.toml, or empty.
-func reasonName(number uint16) string {
-	if int(number) < len(reasons) && number > 0 {
-		return reasons[number]
-	}
-	return ""
-}
-
-// The reasons that this package gives itself.
-const (
-	reasonBadRequest     = 1
-	reasonBodyTooLarge   = 5
-	reasonFunctionFailed = 19
-)
+func (e *PlatformError) RetryIsSafe() bool { return reason.RetryIsSafe(e.Reason) }

@@ -91,20 +91,20 @@ func handed(r *http.Request) (context.Context, context.CancelFunc) {
 func told(header http.Header, p *party.Party, name string) (Path, string) {
 	said, rest, _ := strings.Cut(header.Get(pathField), ";")
 	header.Del(pathField)
-	switch path := Path(strings.TrimSpace(said)); path {
-	case PathShm, PathDirect, PathQUIC, PathPunch, PathRelay, PathTLS, PathHTTP:
-		_, why, _ := strings.Cut(rest, "not_nearer=")
-		return path, strings.TrimSpace(why)
+	path := Path(strings.TrimSpace(said))
+	if !path.isKnown() {
+		return PathHTTP, obstacle(p, name)
 	}
-	return PathHTTP, obstacle(p, name)
+	_, why, _ := strings.Cut(rest, "not_nearer=")
+	return path, strings.TrimSpace(why)
 }
 
 func obstacle(p *party.Party, name string) string {
 	switch {
 	case p == nil:
-		return "caller_no_party"
+		return obstacleCallerNoParty
 	case !p.Reaches(name):
-		return "no_party"
+		return obstacleNoParty
 	}
-	return "no_room"
+	return obstacleNoRoom
 }

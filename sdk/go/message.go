@@ -54,20 +54,6 @@ func (r *Response) Release() {
 	}
 }
 
-// Path is a way that a call can take.
-type Path string
-
-// The ways.
-const (
-	PathShm    Path = "shm"    // shared memory of one machine
-	PathDirect Path = "direct" // straight to the callee's instance on another machine
-	PathQUIC   Path = "quic"   // QUIC to another machine
-	PathPunch  Path = "punch"  // through a hole in a NAT
-	PathRelay  Path = "relay"  // by a relay
-	PathTLS    Path = "tls"    // HTTP over TLS, with certificates on both sides, to another machine
-	PathHTTP   Path = "http"   // HTTP through the gateway
-)
-
 var errHead = errors.New("nearpath: the header has a field that cannot be sent, or more than 256 fields or 65536 bytes")
 
 // plainHead is that of the plainest request: POST to "/".

@@ -17,6 +17,7 @@ import (
 
 	"nearpath.io/nearpath/internal/memory"
 	"nearpath.io/nearpath/internal/party"
+	"nearpath.io/nearpath/internal/reason"
 )
 
 // Handler answers a call. Its error becomes status 500 with the error's text; a nil Response is an empty 200. The context ends
@@ -181,12 +182,12 @@ func (s *Server) take(in *party.Incoming) {
 func (s *Server) request(in *party.Incoming, req *Request, reply *party.Reply) bool {
 	req.Caller, req.Event = in.Caller(), in.Kind == memory.KindEvent
 	if in.TooBig() {
-		*reply = party.Reply{Status: http.StatusRequestEntityTooLarge, Reason: reasonBodyTooLarge, Platform: true}
+		*reply = party.Reply{Status: http.StatusRequestEntityTooLarge, Reason: reason.BodyTooLarge, Platform: true}
 		return false
 	}
 	var err error
 	if req.Header, err = readHead(in.HeadBytes(), req); err != nil {
-		*reply = party.Reply{Status: http.StatusBadRequest, Reason: reasonBadRequest, Platform: true, BodyBytes: []byte(err.Error())}
+		*reply = party.Reply{Status: http.StatusBadRequest, Reason: reason.BadRequest, Platform: true, BodyBytes: []byte(err.Error())}
 		return false
 	}
 	if !req.Event {
@@ -228,7 +229,7 @@ func (s *Server) answer(in *party.Incoming, reply *party.Reply) {
 
 func failure(text string) party.Reply {
 	return party.Reply{
-		Status: http.StatusInternalServerError, Reason: reasonFunctionFailed, Platform: true, BodyBytes: []byte(text),
+		Status: http.StatusInternalServerError, Reason: reason.FunctionFailed, Platform: true, BodyBytes: []byte(text),
 	}
 }
 
@@ -243,7 +244,7 @@ func (s *Server) takeHTTP(in *party.Incoming) error {
 	body, length := s.bodyOf(in, a)
 	out, err := httpRequest(in, &req, body, length)
 	if err != nil {
-		return in.Answer(&party.Reply{Status: http.StatusBadRequest, Reason: reasonBadRequest, Platform: true, BodyBytes: []byte(err.Error())})
+		return in.Answer(&party.Reply{Status: http.StatusBadRequest, Reason: reason.BadRequest, Platform: true, BodyBytes: []byte(err.Error())})
 	}
 	whole := s.runHTTP(a, out)
 	a.WriteHeader(http.StatusOK)

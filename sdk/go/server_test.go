@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"nearpath.io/nearpath"
+	"nearpath.io/nearpath/internal/reason"
 )
 
 func serveHTTP(t testing.TB, handler http.Handler) string {
@@ -76,13 +77,13 @@ func TestReasonsAreThoseOfTheContract(t *testing.T) {
 	if len(found) == 0 {
 		t.Fatal("no reasons in the contract")
 	}
-	for _, reason := range found {
-		number, _ := strconv.Atoi(reason[2])
-		if got := nearpath.ReasonName(uint16(number)); got != reason[1] {
-			t.Errorf("%d is %q, not %q", number, got, reason[1])
+	for _, row := range found {
+		number, _ := strconv.Atoi(row[2])
+		if got := reason.Name(uint16(number)); got != row[1] {
+			t.Errorf("%d is %q, not %q", number, got, row[1])
 		}
-		if fault := (&nearpath.PlatformError{Reason: reason[1]}); fault.RetryIsSafe() != (reason[3] == "true") {
-			t.Errorf("whether a retry is safe after %s: not %s", reason[1], reason[3])
+		if fault := (&nearpath.PlatformError{Reason: row[1]}); fault.RetryIsSafe() != (row[3] == "true") {
+			t.Errorf("whether a retry is safe after %s: not %s", row[1], row[3])
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"nearpath.io/nearpath/internal/memory"
 	"nearpath.io/nearpath/internal/party"
+	"nearpath.io/nearpath/internal/reason"
 )
 
 // Stream is an answer whose body is read as it comes. Its writer waits while it is not read. Close it: that tells a callee that has
@@ -123,7 +124,7 @@ func streamOf(name string, x *party.Exchange, answer *party.Answer, rest *party.
 	if answer.Has(memory.FlagPlatform) {
 		text, _ := io.ReadAll(io.LimitReader(body, longestText))
 		x.Close()
-		return nil, &PlatformError{int(answer.Status), reasonName(answer.Reason), string(text)}
+		return nil, &PlatformError{int(answer.Status), reason.Name(answer.Reason), string(text)}
 	}
 	header, err := readHead(answer.HeadBytes, nil)
 	if err != nil {

@@ -263,3 +263,22 @@ func TestWhereTheGatewayIs(t *testing.T) {
 		})
 	}
 }
+
+// A later release may report names that this one does not know: a path counts as HTTP, an obstacle is handed on.
+func TestPathsThatAnAnswerReports(t *testing.T) {
+	for _, c := range []struct {
+		field string
+		path  nearpath.Path
+		why   string
+	}{
+		{"shm", nearpath.PathShm, ""},
+		{"quic; not_nearer=no_domain", nearpath.PathQUIC, "no_domain"},
+		{"direct;not_nearer=fog", nearpath.PathDirect, "fog"},
+		{"pigeon; not_nearer=fog", nearpath.PathHTTP, "caller_no_party"},
+		{"", nearpath.PathHTTP, "caller_no_party"},
+	} {
+		if path, why := nearpath.ReportedPath(c.field); path != c.path || why != c.why {
+			t.Errorf("%q is %q, %q", c.field, path, why)
+		}
+	}
+}

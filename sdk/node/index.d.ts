@@ -1,10 +1,12 @@
 /** Functions that take calls and make them, over the nearest path there is: shared memory on one machine, HTTP elsewhere. */
 
+import type { Path } from './lib/paths';
+export type { Path } from './lib/paths';
+
 export type Payload = string | ArrayBuffer | ArrayBufferView | null | undefined;
 /** Sent as it yields. */
 export type Pieces = AsyncIterable<Payload> | Iterator<Payload>;
 export type Headers = Record<string, string | string[]>;
-export type Path = 'shm' | 'direct' | 'quic' | 'punch' | 'relay' | 'tls' | 'http';
 
 export interface Request {
   readonly method: string;

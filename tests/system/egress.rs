@@ -157,7 +157,7 @@ const SOCKETS: &[(&str, &str)] = &[
 #[tokio::test]
 async fn a_warm_socket_takes_the_place_of_its_own() {
     need_root!();
-    if let Err(why) = nearpath_kernel::probe::shortcut_possible() {
+    if let Err(why) = nearpath_kernel::probe::check_interception_support() {
         skip!("no shortcut here: {why}");
     }
     on_a_machine();
@@ -167,7 +167,7 @@ async fn a_warm_socket_takes_the_place_of_its_own() {
 #[tokio::test]
 async fn a_warm_socket_takes_the_place_of_its_own_beside_a_forwarder_too() {
     need_forwarding!();
-    if let Err(why) = nearpath_kernel::probe::shortcut_possible() {
+    if let Err(why) = nearpath_kernel::probe::check_interception_support() {
         skip!("no shortcut here: {why}");
     }
     on_a_machine();
@@ -210,7 +210,7 @@ async fn warm_sockets_take_the_place(options: &[&str]) {
 #[tokio::test]
 async fn options_of_a_socket_are_what_the_function_has_set() {
     need_root!();
-    if let Err(why) = nearpath_kernel::probe::shortcut_possible() {
+    if let Err(why) = nearpath_kernel::probe::check_interception_support() {
         skip!("no shortcut here: {why}");
     }
     on_a_machine();

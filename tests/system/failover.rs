@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use nearpath_kernel::devices::Devices;
+use nearpath_kernel::devices::NetworkDevices;
 use nearpath_testkit::{eventually, need_root, program, skip};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -151,9 +151,9 @@ impl Names {
 
 /// Two servers on two machines.
 async fn two(port: u16) -> Option<(Database, Database)> {
-    let mut devices = Devices::open().unwrap();
-    let loopback = devices.index("lo").unwrap();
-    devices.address(loopback, (OTHER.into(), 32)).unwrap();
+    let mut devices = NetworkDevices::open().unwrap();
+    let loopback = devices.device_index("lo").unwrap();
+    devices.add_address(loopback, (OTHER.into(), 32)).unwrap();
     let (mut first, mut second) =
         (Database::make("first", MACHINE, port).await?, Database::make("second", OTHER, port).await?);
     first.start().await;

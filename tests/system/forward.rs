@@ -7,7 +7,7 @@ use std::process::Command;
 
 use aya::programs::loaded_links;
 use http::StatusCode;
-use nearpath_kernel::namespace::within;
+use nearpath_kernel::namespace::run_in_netns;
 use nearpath_testkit::{eventually, skip};
 use rustix::process::Signal;
 use serde_json::json;
@@ -95,13 +95,13 @@ async fn a_forged_source_is_dropped_and_counted() {
     let inside = File::open(format!("/proc/{}/ns/net", house.instance_pids("liar").await[0])).unwrap();
     // An instance may not do this; root does it in its place.
     let add = || Command::new("ip").args(["addr", "add", &format!("{honest}/32"), "dev", "lo"]).status();
-    match within(&inside, add) {
+    match run_in_netns(&inside, add) {
         Ok(status) => assert!(status.success()),
         Err(why) => skip!("ip(8): {why}"),
     }
     assert_eq!(metric(&house, "nearpath_packets_forged_total", "").await, 0);
     let forwarded = metric(&house, "nearpath_packets_forwarded_total", "").await;
-    let liar = within(&inside, || UdpSocket::bind((honest, 0))).unwrap();
+    let liar = run_in_netns(&inside, || UdpSocket::bind((honest, 0))).unwrap();
     liar.send_to(b"I am honest", (Ipv4Addr::new(10, 62, 0, 1), 9)).unwrap();
     eventually("the forger is found out", async || metric(&house, "nearpath_packets_forged_total", "").await > 0).await;
     assert_eq!(metric(&house, "nearpath_packets_forwarded_total", "").await, forwarded, "it went nowhere");
@@ -134,7 +134,7 @@ fn gateway_namespace(house: &House) -> File {
 
 /// Its pair is there as long as the switch at the other end is.
 fn has_pair(namespace: &File) -> bool {
-    within(namespace, || fs::read_to_string("/proc/thread-self/net/dev")).unwrap().contains("eth0:")
+    run_in_netns(namespace, || fs::read_to_string("/proc/thread-self/net/dev")).unwrap().contains("eth0:")
 }
 
 #[tokio::test]

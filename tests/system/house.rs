@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 macro_rules! need_forwarding {
     () => {
         nearpath_testkit::need_root!();
-        match nearpath_kernel::bpf::forwarding_possible() {
+        match nearpath_kernel::bpf::check_forwarding_support() {
             Err(why)
                 if matches!(why.kind(), std::io::ErrorKind::Unsupported | std::io::ErrorKind::PermissionDenied) =>
             {

@@ -4,7 +4,6 @@
 
 mod ahead;
 mod badinput;
-mod boutique;
 mod canaries;
 mod coap;
 mod cpu;

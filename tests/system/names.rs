@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr, UdpSocket};
 use std::thread;
 
-use nearpath_kernel::devices::Devices;
+use nearpath_kernel::devices::NetworkDevices;
 use nearpath_testkit::{eventually, need_root, skip};
 use simple_dns::rdata::{A, AAAA, RData};
 use simple_dns::{CLASS, Packet, QTYPE, RCODE, ResourceRecord, TYPE};
@@ -19,14 +19,14 @@ pub(crate) const MACHINE_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0,
 /// As [`on_a_machine`], with an IPv6 address, and a name server where the machine's resolver looks for one.
 pub(crate) fn on_a_machine_with(names: &[(&str, &[IpAddr])]) {
     on_a_machine();
-    let mut devices = Devices::open().unwrap();
-    let loopback = devices.index("lo").unwrap();
-    devices.address(loopback, (MACHINE_V6.into(), 128)).unwrap();
+    let mut devices = NetworkDevices::open().unwrap();
+    let loopback = devices.device_index("lo").unwrap();
+    devices.add_address(loopback, (MACHINE_V6.into(), 128)).unwrap();
     let settings = std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
     let server = settings.lines().find_map(|line| line.strip_prefix("nameserver")?.trim().parse().ok());
     let server: IpAddr = server.unwrap_or([127, 0, 0, 1].into());
     if !server.is_loopback() {
-        devices.address(loopback, (server, if server.is_ipv4() { 32 } else { 128 })).unwrap();
+        devices.add_address(loopback, (server, if server.is_ipv4() { 32 } else { 128 })).unwrap();
     }
     let socket = UdpSocket::bind((server, 53)).unwrap();
     let names: BTreeMap<String, Vec<IpAddr>> =
@@ -102,7 +102,7 @@ async fn reaches_ipv6(options: &[&str]) {
 #[tokio::test]
 async fn a_warm_socket_to_an_ipv6_address_takes_the_place_of_its_own() {
     need_root!();
-    if let Err(why) = nearpath_kernel::probe::shortcut_possible() {
+    if let Err(why) = nearpath_kernel::probe::check_interception_support() {
         skip!("no shortcut here: {why}");
     }
     on_a_machine_with(&[]);

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use nearpath_kernel::devices::{Devices, quiet_namespace};
+use nearpath_kernel::devices::{NetworkDevices, create_quiet_namespace};
 use nearpath_kernel::namespace;
 use nearpath_testkit::eventually;
 
@@ -79,11 +79,11 @@ fn serve(mut client: &TcpStream) -> std::io::Result<()> {
 
 /// The calling thread, and what it starts from now on, are on a machine of their own.
 pub(crate) fn on_a_machine() {
-    let machine = quiet_namespace().unwrap();
-    namespace::enter(&machine).unwrap();
-    let mut devices = Devices::open().unwrap();
-    let loopback = devices.index("lo").unwrap();
-    devices.address(loopback, (MACHINE.into(), 32)).unwrap();
+    let machine = create_quiet_namespace().unwrap();
+    namespace::enter_netns(&machine).unwrap();
+    let mut devices = NetworkDevices::open().unwrap();
+    let loopback = devices.device_index("lo").unwrap();
+    devices.add_address(loopback, (MACHINE.into(), 32)).unwrap();
 }
 
 /// Answers every request over HTTP/1.0 with these words. Each connection has a thread: one that is kept warm says nothing for long.

@@ -195,7 +195,7 @@ fn certificate_of_another() -> String {
 #[tokio::test]
 async fn tls_of_the_functions_own_goes_by_both_ways_out_untouched() {
     need_root!();
-    if let Err(why) = nearpath_kernel::probe::shortcut_possible() {
+    if let Err(why) = nearpath_kernel::probe::check_interception_support() {
         skip!("no shortcut here: {why}");
     }
     on_a_machine();

@@ -228,7 +228,7 @@ async fn a_restart_calls_the_same_functions_under_new_names() {
 /// From now on nothing leaves this namespace over UDP.
 fn block_udp(namespace: &File) -> Result<(), String> {
     let block = || Command::new("ip").args(["rule", "add", "ipproto", "udp", "blackhole"]).status();
-    let blocked = namespace::within(namespace, block).map_err(|error| format!("ip(8): {error}"))?;
+    let blocked = namespace::run_in_netns(namespace, block).map_err(|error| format!("ip(8): {error}"))?;
     blocked.success().then_some(()).ok_or_else(|| "ip(8) knows no rules for a protocol".to_owned())
 }
 

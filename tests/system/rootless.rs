@@ -252,7 +252,7 @@ async fn a_limit_that_is_not_kept_is_said_in_the_log() {
     house.deploy_ready(&spec).await;
     let logs = house.ask(Method::GET, "/system/logs?name=echo&follow=false", "").await;
     let said = String::from_utf8_lossy(logs.body()).into_owned();
-    assert!(said.contains("limits.memory is not kept"), "{said}");
+    assert!(said.contains("limits.memory is not enforced"), "{said}");
 }
 
 #[tokio::test]
@@ -294,7 +294,7 @@ async fn doctor_tells_an_ordinary_user_what_is_lost() {
     assert_eq!(check("isolation")["verdict"], "warn");
     assert!(check("isolation")["lost"].as_str().unwrap().contains("under your user"), "{found}");
     assert!(check("memory limits")["lost"].as_str().unwrap().contains("limits.memory"), "{found}");
-    assert!(check("egress")["found"].as_str().unwrap().contains("the exit alone"), "{found}");
+    assert!(check("egress")["found"].as_str().unwrap().contains("egress proxy alone"), "{found}");
     assert_eq!(check("opened congestion windows")["verdict"], "warn", "{found}");
 }
 

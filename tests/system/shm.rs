@@ -10,18 +10,18 @@ use serde_json::{Value, json};
 
 use crate::house::{Answer, House, send};
 
-/// The load generator's handler is a function that knows both ways, HTTP and memory.
+/// A function that takes calls over HTTP and through shared memory, and calls `next`, if any, before it replies.
 pub(crate) fn function(house: &House, name: &str, next: Option<&str>, calls: &str) -> Value {
     let folder = house.data_dir.join("chain");
     if !folder.exists() {
         std::fs::create_dir(&folder).unwrap();
-        nearpath_testkit::copy_program(program("nearpath-bench"), folder.join("function"));
+        nearpath_testkit::copy_program(program("test-chain-function"), folder.join("function"));
     }
-    let next = next.map(|next| format!(" --next-function {next}")).unwrap_or_default();
+    let next = next.map(|next| format!(" {next}")).unwrap_or_default();
     json!({
         "service": name,
         "image": format!("file://{}", folder.display()),
-        "envProcess": format!("./function handler --listen 127.0.0.1:5000{next}"),
+        "envProcess": format!("./function{next}"),
         "envVars": { "mode": "http", "upstream_url": "http://127.0.0.1:5000" },
         "annotations": { "nearpath.io/chain": "shop", "nearpath.io/calls": calls },
     })
@@ -52,9 +52,9 @@ pub(crate) async fn until_in_memory(house: &House, name: &str) {
     .await;
 }
 
-/// Whether the load generator's handler was asked over HTTP.
+/// Returns whether the function got the call over HTTP.
 fn is_over_http(answer: &Answer) -> bool {
-    answer.body().ends_with(b"to its caller each time\"}\n")
+    String::from_utf8_lossy(answer.body()).contains("came over HTTP")
 }
 
 #[tokio::test]

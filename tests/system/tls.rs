@@ -63,7 +63,7 @@ async fn in_clear(house: &House, name: &str, target: &str) -> String {
         let mut answer = String::new();
         stream.read_to_string(&mut answer).map(|_| answer)
     };
-    tokio::task::spawn_blocking(move || namespace::within(&namespace, exchange)).await.unwrap().unwrap()
+    tokio::task::spawn_blocking(move || namespace::run_in_netns(&namespace, exchange)).await.unwrap().unwrap()
 }
 
 #[tokio::test]

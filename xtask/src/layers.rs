@@ -1,9 +1,12 @@
 //! Holds the dependency graph against `layers.toml`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::process::Command;
 
 use serde::Deserialize;
+
+use crate::purity::{self, PureFolders};
 
 type Arrows = BTreeMap<String, BTreeSet<String>>;
 
@@ -12,6 +15,7 @@ type Arrows = BTreeMap<String, BTreeSet<String>>;
 struct Rule {
     may_use: Arrows,
     must_not_use: Arrows,
+    pure: PureFolders,
 }
 
 /// What `cargo metadata` tells, as far as it matters here.
@@ -26,6 +30,13 @@ struct Package {
     id: String,
     name: String,
     dependencies: Vec<Dependency>,
+    targets: Vec<Target>,
+}
+
+#[derive(Deserialize)]
+struct Target {
+    kind: Vec<String>,
+    src_path: PathBuf,
 }
 
 #[derive(Deserialize)]
@@ -44,7 +55,19 @@ pub(crate) fn check() -> Result<String, Vec<String>> {
     let ours: BTreeSet<&str> = members(&metadata).map(|package| package.name.as_str()).collect();
     let mut faults = arrows_up(&rule.may_use, &graph, &ours);
     faults.extend(forbidden(&rule.must_not_use, &graph));
+    faults.extend(purity::check(&rule.pure));
     if faults.is_empty() { Ok(format!("layers: {} crates keep to layers.toml", ours.len())) } else { Err(faults) }
+}
+
+/// The root files of the libraries and programs of each of our crates, relative to the top folder.
+pub(crate) fn crate_roots() -> Result<BTreeMap<String, Vec<PathBuf>>, String> {
+    let (metadata, top) = (metadata()?, std::env::current_dir().map_err(|error| error.to_string())?);
+    let is_code = |target: &&Target| target.kind.iter().any(|kind| kind == "bin" || kind.ends_with("lib"));
+    let roots = |package: &Package| {
+        let files = package.targets.iter().filter(is_code).map(|target| &target.src_path);
+        files.map(|file| file.strip_prefix(&top).unwrap_or(file).to_owned()).collect()
+    };
+    Ok(members(&metadata).map(|package| (package.name.clone(), roots(package))).collect())
 }
 
 fn rule() -> Result<Rule, String> {

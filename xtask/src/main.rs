@@ -1,18 +1,30 @@
-//! Checks of the house that no compiler makes: `cargo run -p nearpath-xtask -- layers`.
+//! Checks and lists that no compiler makes: `cargo xtask layers`, `arrows`, `names`, `generate`.
 #![forbid(unsafe_code)]
 
+use std::path::Path;
 use std::process::ExitCode;
 
+mod arrows;
+mod generate;
 mod layers;
+mod names;
+mod purity;
 
 fn main() -> ExitCode {
-    let outcome = match std::env::args().nth(1).as_deref() {
-        Some("layers") => layers::check(),
-        _ => Err(vec!["usage: xtask layers".to_owned()]),
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let outcome = match words[..] {
+        ["arrows"] => arrows::check(),
+        ["layers"] => layers::check(),
+        ["names"] => names::check(),
+        ["names", krate] => names::list(krate),
+        ["generate"] => generate::run(Path::new("."), false),
+        ["generate", "--check"] => generate::run(Path::new("."), true),
+        _ => Err(vec!["usage: xtask layers | arrows | names [CRATE] | generate [--check]".to_owned()]),
     };
     match outcome {
-        Ok(said) => {
-            println!("{said}");
+        Ok(summary) => {
+            println!("{summary}");
             ExitCode::SUCCESS
         }
         Err(faults) => {

@@ -5,9 +5,9 @@ use tempfile::TempDir;
 
 use super::need::{Python, examples};
 use super::{App, Aside, Calls, Case, Function};
-use crate::apart::Error;
-use crate::apart::call::Call;
-use crate::apart::worker::{Machine, Process, started};
+use crate::remote::Error;
+use crate::remote::call::Call;
+use crate::remote::worker::{Machine, Process, started};
 
 /// The server, whose keys are in the folder.
 struct Server {

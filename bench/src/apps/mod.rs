@@ -12,9 +12,9 @@ use std::path::PathBuf;
 
 use nearpath_testkit::lab::Node;
 
-use crate::apart::Error;
-use crate::apart::call::Call;
-use crate::apart::worker::{Code, Machine};
+use crate::remote::Error;
+use crate::remote::call::Call;
+use crate::remote::worker::{Code, Machine};
 use need::Python;
 
 /// Which application.

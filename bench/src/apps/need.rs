@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::apart::Error;
+use crate::remote::Error;
 
 /// Puts an example's packages into a folder of the build, as its tests do, and says where; see examples/testing/need.py.
 const PACKAGES: &str = "import sys\nsys.path.insert(0, '.')\nfrom testing import need\nprint(sys.executable)\nprint(need.packages(sys.argv[1]))";

@@ -2,9 +2,9 @@
 
 use super::need::{Python, examples};
 use super::{App, Calls, Case, Function};
-use crate::apart::Error;
-use crate::apart::call::Call;
-use crate::apart::worker::Machine;
+use crate::remote::Error;
+use crate::remote::call::Call;
+use crate::remote::worker::Machine;
 
 /// How every JPEG file with a header of that kind goes on (JFIF 1.02, page 5).
 const JPEG: &str = "JFIF";

@@ -12,8 +12,8 @@ use tempfile::TempDir;
 
 use super::need::{Missing, Python, examples};
 use super::{App, Aside, Calls, Case, Function};
-use crate::apart::Error;
-use crate::apart::call::Call;
+use crate::remote::Error;
+use crate::remote::call::Call;
 
 /// Those that call nobody, and whether they ask the database.
 const CALLEES: [(&str, bool); 11] = [

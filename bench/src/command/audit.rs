@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use super::Outcome;
 use crate::audit::{Audit, Check, Count, Tracer, by_perf, by_strace, render};
 use crate::load::{Template, counted};
-use crate::peer::chain::Chain;
+use crate::peers::chain::Chain;
 use crate::{census, cpu};
 
 /// Requests before anything is counted: connections and rings are there afterwards.
@@ -85,7 +85,7 @@ fn stamp(args: &Args) -> io::Result<String> {
         let output = std::process::Command::new(program).arg(option).output()?;
         Ok::<_, io::Error>(String::from_utf8_lossy(&output.stdout).trim().to_owned())
     };
-    let (kernel, date, cores) = (line("uname", "-sr")?, line("date", "+%F")?, crate::peer::cores());
+    let (kernel, date, cores) = (line("uname", "-sr")?, line("date", "+%F")?, crate::peers::cores());
     let kernel = kernel.split('-').next().unwrap_or_default(); // what a distribution appends says little
     let requests = args.requests;
     Ok(format!("{kernel}, {cores} cores, {date}; {requests} requests in each case. {}", build()?))

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use super::measure::{Measure, measured};
 use super::{Outcome, seconds};
+use crate::boutique::rush;
 use crate::compare::{Better, Comparison, Goal, Measured, Row};
-use crate::peer::shop::{Chain, Shop};
-use crate::shop::rush;
+use crate::peers::boutique::{Chain, Shop};
 
 /// The ways: a name, and how it is built.
 const WAYS: [(&str, Way); 7] = [
@@ -84,7 +84,7 @@ pub(crate) async fn run(args: Args) -> Outcome {
     goals(&mut comparison);
     let met = comparison.finish()?;
     if names.contains(&POLL) {
-        let cores = crate::peer::cores();
+        let cores = crate::peers::cores();
         println!("{POLL}: nobody sleeps; its processes take all {cores} cores from each other, called or not.");
     }
     Ok(if met { ExitCode::SUCCESS } else { ExitCode::FAILURE })

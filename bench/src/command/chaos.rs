@@ -22,7 +22,7 @@ use crate::load::Template;
 use crate::load::closed::Reuse;
 use crate::load::open::{self, Done};
 use crate::load::schedule::Schedule;
-use crate::peer::house::{self, House};
+use crate::peers::nearpath::{self, NearpathServer};
 use crate::tally::{Failure, Tally};
 
 const FUNCTION: &str = "chaos";
@@ -60,8 +60,8 @@ impl Cost {
 /// Exit code 1 when a request failed that should not have.
 pub(crate) async fn run(args: Args) -> Outcome {
     let folder = tempfile::tempdir()?;
-    let mut house = House::start(folder.path()).await?;
-    house.deploy(&house::python(FUNCTION)?).await?;
+    let mut house = NearpathServer::start(folder.path()).await?;
+    house.deploy(&nearpath::python(FUNCTION)?).await?;
     house.until_available(FUNCTION, 1).await?;
     let mut comparison = Comparison::new("chaos", 1);
     for act in ["scale", "kill", "restart"] {
@@ -74,7 +74,7 @@ pub(crate) async fn run(args: Args) -> Outcome {
 }
 
 /// One act: the load and the trouble, side by side.
-async fn play(act: &str, house: &mut House, args: &Args) -> io::Result<(Vec<Done>, Cost, Duration)> {
+async fn play(act: &str, house: &mut NearpathServer, args: &Args) -> io::Result<(Vec<Done>, Cost, Duration)> {
     let start = Instant::now();
     let template =
         Template { method: Method::POST, ..Template::get(house.addr(), "/function/chaos").map_err(io::Error::other)? };
@@ -92,7 +92,7 @@ async fn play(act: &str, house: &mut House, args: &Args) -> io::Result<(Vec<Done
     Ok((done?, cost?, before.until(&Moment::now(&[house.pid()]))))
 }
 
-async fn scale(house: &House, start: Instant, length: Duration) -> io::Result<Cost> {
+async fn scale(house: &NearpathServer, start: Instant, length: Duration) -> io::Result<Cost> {
     for (step, replicas) in (1..).zip([5, 1, 0, 1]) {
         sleep_until(start + length * step / 5).await;
         house.scale(FUNCTION, replicas).await?;
@@ -101,7 +101,7 @@ async fn scale(house: &House, start: Instant, length: Duration) -> io::Result<Co
     Ok(Cost::During(Vec::new()))
 }
 
-async fn kill(house: &House, start: Instant, length: Duration) -> io::Result<Cost> {
+async fn kill(house: &NearpathServer, start: Instant, length: Duration) -> io::Result<Cost> {
     house.scale(FUNCTION, 3).await?;
     house.until_available(FUNCTION, 3).await?;
     while start.elapsed() + Duration::from_secs(2) < length {
@@ -122,7 +122,7 @@ fn ready_pid(described: &Value) -> Option<Pid> {
     Pid::from_raw(i32::try_from(ready["pid"].as_i64()?).ok()?)
 }
 
-async fn restart(house: &mut House, start: Instant, length: Duration) -> io::Result<Cost> {
+async fn restart(house: &mut NearpathServer, start: Instant, length: Duration) -> io::Result<Cost> {
     sleep_until(start + length / 3).await;
     let from = start.elapsed();
     house.restart().await?;

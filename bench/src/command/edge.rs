@@ -10,9 +10,9 @@ use super::Outcome;
 use super::measure::{Measure, measured};
 use crate::compare::{Better, Comparison, Goal, Measured};
 use crate::load::closed::Reuse;
-use crate::load::{Template, tight};
-use crate::peer::nginx::Nginx;
-use crate::peer::{Peer, cores, own};
+use crate::load::{Template, lean};
+use crate::peers::nginx::Nginx;
+use crate::peers::{Peer, cores, own};
 
 const VARIANTS: [&str; 2] = ["nearpath", "nginx"];
 
@@ -49,7 +49,7 @@ pub(crate) async fn run(args: Args) -> Outcome {
 async fn sample(peer: &Peer, callers: usize, reuse: Reuse, args: &Args) -> io::Result<Measured> {
     let template = Template::get(peer.addr, "/function/echo").map_err(io::Error::other)?;
     let window = args.measure.window();
-    let (loaded, cpu) = measured(tight::run(&template, callers, reuse, window), window, &[peer.pid()]).await;
+    let (loaded, cpu) = measured(lean::run(&template, callers, reuse, window), window, &[peer.pid()]).await;
     Ok(Measured::of(&loaded?, window, cpu))
 }
 

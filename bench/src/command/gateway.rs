@@ -29,7 +29,7 @@ pub(crate) struct Args {
 
 /// Serves until SIGTERM, then drains.
 pub(crate) fn run(args: &Args) -> Outcome {
-    let threads = args.threads.unwrap_or_else(crate::peer::cores);
+    let threads = args.threads.unwrap_or_else(crate::peers::cores);
     let endpoints = args.fixed.iter().map(|text| fixed::parse(text)).collect::<Result<Vec<_>, _>>()?;
     let gateway = Gateway::new(Settings::default(), Arc::new(NoControl), &Registry::default());
     gateway.publish(&fixed::snapshot(&endpoints, &Policy::default()));

@@ -54,7 +54,7 @@ pub(crate) async fn run(args: Args) -> Outcome {
 }
 
 async fn serve(args: Args) -> Outcome {
-    tokio::task::spawn_local(super::member::attend(
+    tokio::task::spawn_local(super::shm_handler::serve(
         args.next_function,
         Duration::from_micros(args.work),
         RESPONSE_IN_MEMORY,

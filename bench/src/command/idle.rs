@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::{Outcome, seconds};
 use crate::census::{Census, Line};
 use crate::compare::{Better, Comparison, ROUNDS, Ratio, Sample, median};
-use crate::peer::many::Many;
+use crate::peers::many::Many;
 
 const VARIANTS: [&str; 2] = ["ring", "sidecars"];
 /// Promised: CPU time of ten warm chains of five functions, in percent of one core.

@@ -14,13 +14,13 @@ use std::time::Duration;
 use tokio::task::LocalSet;
 
 use super::{Outcome, seconds};
-use crate::apart::caller::{Ask, Callee, Caller};
-use crate::apart::drive::{self, Plan};
-use crate::apart::sink::Sink;
-use crate::apart::site::{Identity, Site, mint};
-use crate::apart::{Error, Way};
 use crate::compare::{Better, Comparison, Goal, ROUNDS, Ratio};
 use crate::cpu;
+use crate::remote::caller::{Ask, Callee, Caller};
+use crate::remote::drive::{self, Plan};
+use crate::remote::sink::Sink;
+use crate::remote::site::{Identity, Site, mint};
+use crate::remote::{Error, Way};
 
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 /// What the issuer's thread adds to its niceness.

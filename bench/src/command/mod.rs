@@ -3,26 +3,24 @@
 mod audit;
 mod boutique;
 mod chaos;
-mod customers;
-mod echo;
 mod edge;
-mod eproxy;
 mod gateway;
 mod handler;
 mod idle;
 mod load;
+mod load_boutique;
 mod measure;
-mod member;
 mod mint;
 mod motion;
 mod parking;
-mod placement;
 mod pool;
 mod punch;
 mod quic;
 mod reduce;
+mod report;
 mod ring;
 mod shm;
+mod shm_handler;
 mod start;
 
 use std::error::Error;
@@ -40,14 +38,13 @@ pub(crate) type Outcome = Result<ExitCode, Box<dyn Error + Send + Sync>>;
 pub(crate) enum Command {
     /// Requests to one URL, in a closed loop or at a constant rate
     Load(load::Args),
-    /// The users of examples/boutique
-    Customers(customers::Args),
+    /// Users of examples/boutique
+    #[command(alias = "customers")]
+    LoadBoutique(load_boutique::Args),
     /// The shop of ten services, by the ways to connect them; needs `nearpath` and `boutique-native` in PATH
     Boutique(boutique::Args),
     /// Compare nearpath's gateway with nginx as a reverse proxy
     Edge(edge::Args),
-    /// From gateway to instance and back, by the ways to put a network between them; needs root
-    Eproxy(eproxy::Args),
     /// How long instances take to start, and where the time goes; needs `nearpath` in PATH
     Start(start::Args),
     /// Constant load while instances are scaled and killed and nearpath restarts; needs `nearpath` in PATH
@@ -56,8 +53,6 @@ pub(crate) enum Command {
     Ring(ring::Args),
     /// A chain of two functions, by the ways to build it
     Shm(shm::Args),
-    /// A chain of two functions, by where they run: all on one core or wherever; needs `nearpath` in PATH
-    Placement(placement::Args),
     /// Warm chains that nobody calls: CPU, wake-ups, memory; needs `nearpath` in PATH
     Idle(idle::Args),
     /// The motion example: the warm chain beside scale to zero; needs `nearpath` in PATH
@@ -76,20 +71,20 @@ pub(crate) enum Command {
     Punch(punch::Args),
     /// Reduce-by-key behind NATs: nearpath.dataflow, an object store, Redis; needs root, `nearpath` in PATH and Python's packages
     Reduce(reduce::Args),
+    /// Write the page with the results of all comparisons, docs/reference/results.md
+    Report(report::Args),
     #[command(hide = true)]
-    PoolServer(crate::warm::server::Args),
+    PoolServer(crate::pool::server::Args),
     #[command(hide = true)]
     PoolDial,
     #[command(hide = true)]
-    QuicSink(crate::apart::sink::Args),
+    QuicSink(crate::remote::sink::Args),
     #[command(hide = true)]
-    QuicFront(crate::apart::front::Args),
+    QuicFront(crate::remote::front::Args),
     #[command(hide = true)]
-    QuicHandler(crate::apart::handler::Args),
+    QuicHandler(crate::remote::handler::Args),
     #[command(hide = true)]
-    Echo(echo::Args),
-    #[command(hide = true)]
-    RingParty(crate::circle::Args),
+    RingParty(crate::shm_ring::Args),
     /// A plain HTTP handler with a small fixed response
     Handler(handler::Args),
     /// nearpath's gateway alone, in front of endpoints that never change
@@ -101,16 +96,13 @@ pub(crate) enum Command {
 pub(crate) fn run(command: Command) -> Outcome {
     match command {
         Command::Load(args) => load::run(&args),
-        Command::Customers(args) => on_one_thread(customers::run(args)),
+        Command::LoadBoutique(args) => on_one_thread(load_boutique::run(args)),
         Command::Boutique(args) => on_one_thread(boutique::run(args)),
         Command::Edge(args) => on_one_thread(edge::run(args)),
-        Command::Eproxy(args) => eproxy::run(&args),
-        Command::Echo(args) => Ok(echo::serve(&args).map(|()| ExitCode::SUCCESS)?),
         Command::Start(args) => on_one_thread(start::run(args)),
         Command::Chaos(args) => on_one_thread(chaos::run(args)),
         Command::Ring(args) => on_one_thread(ring::run(args)),
         Command::Shm(args) => on_one_thread(shm::run(args)),
-        Command::Placement(args) => on_one_thread(placement::run(args)),
         Command::Idle(args) => on_one_thread(idle::run(args)),
         Command::Motion(args) => on_one_thread(motion::run(args)),
         Command::Parking(args) => on_one_thread(parking::run(args)),
@@ -119,13 +111,14 @@ pub(crate) fn run(command: Command) -> Outcome {
         Command::Pool(args) => pool::run(&args),
         Command::Punch(args) => punch::run(args),
         Command::Reduce(args) => reduce::run(&args),
-        Command::PoolServer(args) => Ok(crate::warm::server::run(&args).map(|()| ExitCode::SUCCESS)?),
-        Command::PoolDial => Ok(crate::warm::dial::run().map(|()| ExitCode::SUCCESS)?),
+        Command::Report(args) => report::run(&args),
+        Command::PoolServer(args) => Ok(crate::pool::server::run(&args).map(|()| ExitCode::SUCCESS)?),
+        Command::PoolDial => Ok(crate::pool::dial::run().map(|()| ExitCode::SUCCESS)?),
         Command::Mint(args) => on_one_thread(mint::run(args)),
-        Command::QuicSink(args) => on_one_thread(crate::apart::sink::run(args)),
-        Command::QuicFront(args) => on_one_thread(crate::apart::front::run(args)),
-        Command::QuicHandler(args) => on_one_thread(crate::apart::handler::run(args)),
-        Command::RingParty(args) => Ok(crate::circle::serve(&args).map(|()| ExitCode::SUCCESS)?),
+        Command::QuicSink(args) => on_one_thread(crate::remote::sink::run(args)),
+        Command::QuicFront(args) => on_one_thread(crate::remote::front::run(args)),
+        Command::QuicHandler(args) => on_one_thread(crate::remote::handler::run(args)),
+        Command::RingParty(args) => Ok(crate::shm_ring::serve(&args).map(|()| ExitCode::SUCCESS)?),
         Command::Handler(args) => on_one_thread(handler::run(args)),
         Command::Gateway(args) => gateway::run(&args),
     }

@@ -23,8 +23,8 @@ use crate::cpu::{self, Moment};
 use crate::load::connection::Connection;
 use crate::load::mqtt::Publisher;
 use crate::load::{Template, trace};
-use crate::peer::house::House;
-use crate::peer::{Peer, free_addr, sensors};
+use crate::peers::nearpath::NearpathServer;
+use crate::peers::{Peer, free_addr, sensors};
 use crate::tally::{Failure, Tally};
 
 const VARIANTS: [&str; 4] = ["ring, mqtt", "ring, http", "direct http", "scale to zero"];
@@ -62,8 +62,8 @@ type Phases = BTreeMap<(&'static str, String), Vec<f64>>;
 
 /// What is measured.
 struct Stage {
-    warm: House,
-    cold: House,
+    warm: NearpathServer,
+    cold: NearpathServer,
     direct: Vec<Peer>,
     mqtt: SocketAddr,
     _folders: [TempDir; 2],
@@ -73,8 +73,8 @@ impl Stage {
     async fn build() -> io::Result<Self> {
         let (folders, mqtt) = ([tempfile::tempdir()?, tempfile::tempdir()?], free_addr()?);
         let options = vec!["--mqtt-listen".to_owned(), mqtt.to_string()];
-        let warm = House::start_with(folders[0].path(), options).await?;
-        let cold = House::start(folders[1].path()).await?;
+        let warm = NearpathServer::start_with(folders[0].path(), options).await?;
+        let cold = NearpathServer::start(folders[1].path()).await?;
         for (house, folder) in [(&warm, &folders[0]), (&cold, &folders[1])] {
             sensors::deploy(house, folder.path(), "motion", &sensors::MOTION).await?;
         }
@@ -177,7 +177,7 @@ fn body(event: &Event) -> Bytes {
 }
 
 /// Scales both functions to zero, after noting how the instances that go had started.
-async fn fall_asleep(house: &House, phases: &RefCell<Phases>) {
+async fn fall_asleep(house: &NearpathServer, phases: &RefCell<Phases>) {
     for (name, _) in sensors::MOTION {
         let Ok((_, described)) = house.describe(name).await else { continue };
         let instances = described["instances"].as_array().into_iter().flatten();

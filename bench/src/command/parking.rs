@@ -23,8 +23,8 @@ use crate::compare::{Better, Comparison, Goal, Ratio, Sample, median};
 use crate::cpu::Moment;
 use crate::load::Template;
 use crate::load::connection::Connection;
-use crate::peer::house::House;
-use crate::peer::{Peer, sensors};
+use crate::peers::nearpath::NearpathServer;
+use crate::peers::{Peer, sensors};
 use crate::tally::{Failure, Tally};
 
 const VARIANTS: [&str; 3] = ["ring", "direct http", "scale to zero, pre-warmed"];
@@ -52,8 +52,8 @@ pub(crate) struct Args {
 
 /// What is measured.
 struct Stage {
-    warm: House,
-    cold: House,
+    warm: NearpathServer,
+    cold: NearpathServer,
     direct: Vec<Peer>,
     _folders: [TempDir; 2],
 }
@@ -61,7 +61,8 @@ struct Stage {
 impl Stage {
     async fn build() -> io::Result<Self> {
         let folders = [tempfile::tempdir()?, tempfile::tempdir()?];
-        let (warm, cold) = (House::start(folders[0].path()).await?, House::start(folders[1].path()).await?);
+        let (warm, cold) =
+            (NearpathServer::start(folders[0].path()).await?, NearpathServer::start(folders[1].path()).await?);
         for (house, folder) in [(&warm, &folders[0]), (&cold, &folders[1])] {
             sensors::deploy(house, folder.path(), "parking", &sensors::PARKING).await?;
         }

@@ -6,7 +6,6 @@
 mod connections;
 mod database;
 mod retail;
-mod windows;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -16,9 +15,9 @@ use tokio::task::LocalSet;
 
 use super::quic::Place;
 use super::{Outcome, seconds};
-use crate::apart::Error;
 use crate::compare::{Comparison, ROUNDS};
-use crate::warm::stage::Ground;
+use crate::pool::stage::Ground;
+use crate::remote::Error;
 
 /// Options of `pool`.
 #[derive(clap::Args)]
@@ -58,15 +57,11 @@ impl Args {
 /// Exit code 1 when a goal is missed.
 pub(crate) fn run(args: &Args) -> Outcome {
     let mut comparison = Comparison::new("pool", args.rounds);
-    let others = !args.case.starts_with("window");
-    for &place in args.delays.iter().filter(|_| others) {
+    for &place in &args.delays {
         connections::measure(args, place, &mut comparison)?;
     }
     for &place in args.delays.iter().filter(|place| **place != Place::Link(Duration::ZERO)) {
         database::measure(args, place, &mut comparison)?;
-    }
-    for &place in &args.delays {
-        windows::measure(args, place, &mut comparison)?;
     }
     Ok(if comparison.finish()? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -1,6 +1,6 @@
 //! `punch`: workers behind NATs, from two that meet to a chain of fifty.
 //!
-//! Sites behind routers that translate addresses, a rendezvous that is the real one, and workers' own code (`nearpath-meet`) on machines behind
+//! Sites behind routers that translate addresses, a rendezvous that is the real one, and workers' own code (`nearpath-p2p`) on machines behind
 //! those routers, all of it network namespaces. In the tables of throughput a "request" is one megabyte (10⁶ octets), so that rps times 8 is Mbit/s and
 //! `cpu µs` is the CPU time of a gigabyte in milliseconds, both sides with all that the kernel does for them. In those of meetings it is one meeting.
 
@@ -18,8 +18,8 @@ use nearpath_testkit::lab::Link;
 use tokio::task::LocalSet;
 
 use super::{Outcome, seconds};
-use crate::apart::Error;
 use crate::compare::{Comparison, ROUNDS};
+use crate::remote::Error;
 
 /// Options of `punch`.
 #[derive(clap::Args)]

@@ -15,9 +15,9 @@ use std::time::Duration;
 use tokio::task::LocalSet;
 
 use super::{Outcome, seconds};
-use crate::apart::drive::Plan;
-use crate::apart::{Error, Way};
 use crate::compare::{Comparison, ROUNDS};
+use crate::remote::drive::Plan;
+use crate::remote::{Error, Way};
 
 /// Options of `quic`.
 #[derive(clap::Args)]

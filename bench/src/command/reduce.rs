@@ -11,7 +11,7 @@ use nearpath_testkit::lab::nat::{Family, Internet, Kind, Plan, Site};
 use serde::Serialize;
 
 use super::{Outcome, seconds};
-use crate::apart::Error;
+use crate::remote::Error;
 
 /// Options of `reduce`.
 #[derive(clap::Args)]

@@ -8,8 +8,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use super::{Outcome, seconds};
-use crate::circle::{self, Plan, Variant};
 use crate::compare::{Better, Comparison, Goal, ROUNDS, Ratio};
+use crate::shm_ring::{self, Plan, Variant};
 
 const VARIANTS: [(&str, Variant); 6] = [
     ("bare", Variant::Bare),
@@ -47,11 +47,11 @@ pub(crate) async fn run(args: Args) -> Outcome {
     let names = VARIANTS.map(|(name, _)| name);
     let mut comparison = Comparison::new("ring", args.rounds);
     for (circle, parties) in CIRCLES {
-        for (place, cores) in PLACES.into_iter().filter(|(_, cores)| *cores <= crate::peer::cores()) {
+        for (place, cores) in PLACES.into_iter().filter(|(_, cores)| *cores <= crate::peers::cores()) {
             for &in_flight in &args.in_flight {
                 let plan = Plan { parties, cores, in_flight, warm_up: args.warm_up, duration: args.duration };
                 let case = format!("{circle}, {place}, {in_flight}");
-                let one = async |variant: usize| circle::measure(plan, VARIANTS[variant].1);
+                let one = async |variant: usize| shm_ring::measure(plan, VARIANTS[variant].1);
                 comparison.case::<io::Error>(&case, &names, one).await?;
                 eprintln!("measured: {case}");
             }

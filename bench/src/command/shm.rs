@@ -13,8 +13,8 @@ use super::measure::{Measure, measured};
 use crate::census::Census;
 use crate::compare::{Better, Comparison, Goal, Measured, Ratio, Row, median};
 use crate::load::closed::Reuse;
-use crate::load::{Template, tight};
-use crate::peer::chain::Chain;
+use crate::load::{Template, lean};
+use crate::peers::chain::Chain;
 
 /// All but the last stand for the whole run. Parties that poll would take every processor from the others: that chain is
 /// there only while it is measured.
@@ -80,7 +80,7 @@ async fn sample(chain: &Chain, callers: usize, reuse: Reuse, args: &Args) -> io:
         sleep_until(window.until).await;
         before.until(&Census::take(&pids)).remove("function").unwrap_or_default().cpu
     };
-    let load = tight::run(&template, callers, reuse, window);
+    let load = lean::run(&template, callers, reuse, window);
     let ((loaded, cpu), functions) = tokio::join!(measured(load, window, &pids), watching);
     let loaded = loaded?;
     let us = functions.as_nanos() as f64 / 1e3 / loaded.tally.answered().max(1) as f64;

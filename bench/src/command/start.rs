@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::Outcome;
 use crate::compare::{Better, Comparison, ROUNDS, Ratio, Sample, median};
 use crate::cpu::Moment;
-use crate::peer::house::{self, House};
+use crate::peers::nearpath::{self, NearpathServer};
 use crate::tally::Tally;
 
 const VARIANTS: [&str; 2] = ["cat", "python"];
@@ -42,7 +42,7 @@ type Phases = BTreeMap<(String, &'static str, String), Vec<f64>>;
 /// Exit code 1 when the goal is missed.
 pub(crate) async fn run(args: Args) -> Outcome {
     let folder = tempfile::tempdir()?;
-    let house = House::start(folder.path()).await?;
+    let house = NearpathServer::start(folder.path()).await?;
     let (mut comparison, phases) = (Comparison::new("start", args.rounds), RefCell::new(Phases::new()));
     for &count in &args.instances {
         let case = format!("{count} at once");
@@ -60,8 +60,8 @@ pub(crate) async fn run(args: Args) -> Outcome {
 }
 
 /// Deploys one instance, then asks for `count` more at once: the folder is on the node by then.
-async fn start(house: &House, variant: &str, count: u64) -> io::Result<(Sample, Value)> {
-    let spec = if variant == "cat" { house::cat("start")? } else { house::python("start")? };
+async fn start(house: &NearpathServer, variant: &str, count: u64) -> io::Result<(Sample, Value)> {
+    let spec = if variant == "cat" { nearpath::cat("start")? } else { nearpath::python("start")? };
     house.deploy(&spec).await?;
     let first = ids(&house.until_available("start", 1).await?);
     let (asked, cpu) = (Instant::now(), Moment::now(&[house.pid()]));

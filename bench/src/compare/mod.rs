@@ -5,13 +5,14 @@
 //! smallest, by the median) is printed beside it: a difference smaller than the spread is none.
 
 mod report;
+pub(crate) mod results_page;
 mod table;
 
 use std::io;
 use std::time::Duration;
 
 use crate::load::Window;
-use crate::load::tight::Loaded;
+use crate::load::lean::Loaded;
 use crate::tally::Tally;
 
 pub(crate) use report::{Better, Ratio, Report, Row};

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::{fs, io};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// One variant of one case.
 #[derive(Debug, Clone, Serialize)]
@@ -21,15 +21,25 @@ pub(crate) struct Row {
 }
 
 /// Which way is up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Better {
     Lower,
     Higher,
 }
 
+impl Better {
+    /// The relation of a value to its goal.
+    pub(crate) fn sign(self) -> &'static str {
+        match self {
+            Self::Lower => "≤",
+            Self::Higher => "≥",
+        }
+    }
+}
+
 /// A number with a goal.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Ratio {
     pub(crate) name: String,
     pub(crate) value: f64,
@@ -66,7 +76,7 @@ impl Report {
 
     /// Writes `bench/results/NAME.json` below the current directory, or into `NEARPATH_BENCH_RESULTS`.
     pub(crate) fn write(&self) -> io::Result<PathBuf> {
-        let folder = std::env::var_os("NEARPATH_BENCH_RESULTS").map_or_else(|| "bench/results".into(), PathBuf::from);
+        let folder = results_folder();
         fs::create_dir_all(&folder)?;
         let path = folder.join(format!("{}.json", self.name));
         let mut text = serde_json::to_string_pretty(self)?;
@@ -74,6 +84,11 @@ impl Report {
         fs::write(&path, text)?;
         Ok(path)
     }
+}
+
+/// `bench/results` below the current directory, or `NEARPATH_BENCH_RESULTS`.
+pub(super) fn results_folder() -> PathBuf {
+    std::env::var_os("NEARPATH_BENCH_RESULTS").map_or_else(|| "bench/results".into(), PathBuf::from)
 }
 
 #[cfg(test)]

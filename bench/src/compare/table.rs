@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::Note;
-use super::report::{Better, Ratio, Report, Row};
+use super::report::{Ratio, Report, Row};
 
 /// The whole report; `notes` has one entry a row. What the load generator cost itself has a column where it is known.
 pub(super) fn render(report: &Report, notes: &[Note]) -> String {
@@ -30,7 +30,7 @@ pub(super) fn render(report: &Report, notes: &[Note]) -> String {
 }
 
 fn line(ratio: &Ratio) -> String {
-    let sign = if ratio.better == Better::Lower { "≤" } else { "≥" };
+    let sign = ratio.better.sign();
     let verdict = if ratio.is_met() { "met" } else { "NOT MET" };
     format!("\n{}: {:.2} (goal {sign} {}: {verdict})", ratio.name, ratio.value, ratio.goal)
 }
@@ -38,6 +38,7 @@ fn line(ratio: &Ratio) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::compare::Better;
 
     #[test]
     fn rows_and_verdicts() {

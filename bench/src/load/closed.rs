@@ -1,7 +1,7 @@
 //! The closed loop: a fixed number of callers, each waiting for its answer before it asks again.
 //!
 //! It shows capacity. It hides stalls: a server that stops for a second delays a handful of requests and not the hundreds
-//! that would have come. Judge behaviour under stress with [`super::open`]. Comparisons use [`super::tight`], which costs less and
+//! that would have come. Judge behaviour under stress with [`super::open`]. Comparisons use [`super::lean`], which costs less and
 //! understands less.
 
 use std::sync::Arc;

@@ -1,14 +1,14 @@
 //! Requests, in a closed loop ([`closed`]: the next one when the last is answered) or an open one ([`open`]: by the clock,
-//! whatever became of the earlier ones), or as a [`trace`] says. [`tight`] is the closed loop of the comparisons.
+//! whatever became of the earlier ones), or as a [`trace`] says. [`lean`] is the closed loop of the comparisons.
 
 pub(crate) mod closed;
 pub(crate) mod connection;
 pub(crate) mod counted;
+pub(crate) mod lean;
 pub(crate) mod mqtt;
 pub(crate) mod open;
 pub(crate) mod pacer;
 pub(crate) mod schedule;
-pub(crate) mod tight;
 pub(crate) mod trace;
 
 use std::net::SocketAddr;

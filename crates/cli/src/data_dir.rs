@@ -1,8 +1,8 @@
-//! Where `nearpath up` keeps its state when nothing else is said; the command line finds the local credentials there.
+//! The default data directory of `nearpath up`; the command line finds the local credentials there.
 
 use std::path::PathBuf;
 
-/// `$NEARPATH_DATA_DIR`, else `/var/lib/nearpath` as root, else `nearpath` below the user's state folder.
+/// `$NEARPATH_DATA_DIR`, else `/var/lib/nearpath` as root, else `nearpath` in the user's state folder.
 pub fn default_data_dir() -> PathBuf {
     if let Some(given) = std::env::var_os("NEARPATH_DATA_DIR").filter(|given| !given.is_empty()) {
         return PathBuf::from(given);

@@ -1,13 +1,13 @@
-//! How the program ends. Scripts rely on these numbers: one is never used for something else.
+//! Exit codes and errors of commands. Scripts rely on the codes: a number never changes its meaning.
 
 use std::fmt;
 use std::process::ExitCode;
 
-/// Exit codes with meaning; `docs/reference/cli.md` holds the same table.
+/// The exit code of a command; `docs/reference/cli.md` has the same table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Exit {
-    /// Done.
+pub enum ExitStatus {
+    /// Success.
     Ok = 0,
     /// The operation failed.
     Failed = 1,
@@ -21,59 +21,59 @@ pub enum Exit {
     Unauthorised = 5,
     /// The stack file is invalid: nothing was sent.
     BadStack = 6,
-    /// It was accepted and did not become ready.
+    /// The change was accepted, but the function did not become ready.
     NotReady = 7,
-    /// The function was called and answered with an error status.
+    /// The called function answered with an error status.
     FunctionError = 8,
 }
 
-impl Exit {
+impl ExitStatus {
     /// Every code with its meaning, for the help text and the documents.
-    pub const TABLE: &'static [(Exit, &'static str)] = &[
-        (Exit::Ok, "done"),
-        (Exit::Failed, "the operation failed"),
-        (Exit::Usage, "the command line is not understood"),
-        (Exit::Unreachable, "no gateway answers at that address"),
-        (Exit::NotFound, "no such function"),
-        (Exit::Unauthorised, "the credentials are missing or wrong"),
-        (Exit::BadStack, "the stack file is invalid; nothing was sent"),
-        (Exit::NotReady, "accepted, but not ready in time or crashed at start"),
-        (Exit::FunctionError, "the called function answered with an error status"),
+    pub const TABLE: &'static [(ExitStatus, &'static str)] = &[
+        (ExitStatus::Ok, "done"),
+        (ExitStatus::Failed, "the operation failed"),
+        (ExitStatus::Usage, "the command line is not understood"),
+        (ExitStatus::Unreachable, "no gateway answers at that address"),
+        (ExitStatus::NotFound, "no such function"),
+        (ExitStatus::Unauthorised, "the credentials are missing or wrong"),
+        (ExitStatus::BadStack, "the stack file is invalid; nothing was sent"),
+        (ExitStatus::NotReady, "accepted, but not ready in time or crashed at start"),
+        (ExitStatus::FunctionError, "the called function answered with an error status"),
     ];
 }
 
-impl From<Exit> for ExitCode {
-    fn from(exit: Exit) -> Self {
+impl From<ExitStatus> for ExitCode {
+    fn from(exit: ExitStatus) -> Self {
         Self::from(exit as u8)
     }
 }
 
-/// An operation that did not work: how the program ends, and what a person reads.
+/// A failed command: its exit code, and a text for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Failure {
-    /// How the program ends.
-    pub exit: Exit,
-    /// What happened, who caused it, what to do. Empty when it has all been said.
+pub struct CommandError {
+    /// The exit code.
+    pub exit: ExitStatus,
+    /// What happened, the cause, and the remedy. Empty if everything has been printed already.
     pub text: String,
 }
 
-impl Failure {
-    /// A failure with a text.
-    pub fn new(exit: Exit, text: impl Into<String>) -> Self {
+impl CommandError {
+    /// Creates an error with a text.
+    pub fn new(exit: ExitStatus, text: impl Into<String>) -> Self {
         Self { exit, text: text.into() }
     }
 
-    /// One about which everything has been said already.
-    pub fn told(exit: Exit) -> Self {
+    /// Creates an error that prints nothing.
+    pub fn silent(exit: ExitStatus) -> Self {
         Self::new(exit, "")
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for CommandError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
 }
 
-/// What every command ends in.
-pub type Outcome = Result<Exit, Failure>;
+/// The result of a command.
+pub type CommandResult = Result<ExitStatus, CommandError>;

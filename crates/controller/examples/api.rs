@@ -12,7 +12,9 @@ use futures_util::future::BoxFuture;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use nearpath_controller::{Auth, Config, Controller, Credentials, Fleet, api};
 use nearpath_types::status::Usage;
-use nearpath_types::{Desired, FunctionId, LogLine, LogQuery, ObservedFunction};
+use nearpath_types::{
+    Desired, FunctionId, LogLine, LogQuery, ObservedFunction, StatusQuery, StatusReport, StatusSource,
+};
 use tokio::sync::mpsc;
 
 struct Nothing;
@@ -33,6 +35,12 @@ impl Fleet for Nothing {
     }
 }
 
+impl StatusSource for Nothing {
+    fn status(&self, query: StatusQuery) -> StatusReport {
+        query.read(serde_json::json!([])).expect("every report may be empty")
+    }
+}
+
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     nearpath_daemon::logs::init(nearpath_daemon::logs::Format::Text);
@@ -41,7 +49,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let listener = tokio::net::TcpListener::bind(arguments.next().ok_or("second argument: ADDRESS:PORT")?).await?;
     let admin = Credentials { user: "admin".to_owned(), password: "admin".to_owned() };
     let config = Config { auth: Auth::Given(admin), ..Config::new(folder) };
-    let router = Controller::open(config, Arc::new(Nothing)).await?.router();
+    let router = Controller::open(config, Arc::new(Nothing), Arc::new(Nothing)).await?.router();
     loop {
         let (stream, _) = listener.accept().await?;
         let router = router.clone();

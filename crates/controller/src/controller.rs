@@ -5,7 +5,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use nearpath_types::FunctionId;
+use nearpath_types::{FunctionId, StatusSource};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
@@ -60,6 +60,7 @@ pub struct Controller {
 
 pub(crate) struct Inner {
     pub(crate) fleet: Arc<dyn Fleet>,
+    pub(crate) status: Arc<dyn StatusSource>,
     pub(crate) credentials: Option<Credentials>,
     pub(crate) version: Version,
     shown: Arc<Shown>,
@@ -79,23 +80,28 @@ impl std::fmt::Debug for Controller {
 }
 
 impl Controller {
-    /// Opens the store, reads everything and applies it to the fleet. Needs a running tokio runtime.
+    /// Opens the store, reads everything and applies it to the fleet; `status` replies to status queries. Needs a running tokio runtime.
     ///
     /// # Errors
     /// When the data directory is in use, damaged, from a newer version or cannot be written, or the credentials cannot
     /// be read. The texts say what to do.
-    pub async fn open(config: Config, fleet: Arc<dyn Fleet>) -> Result<Self, OpenError> {
+    pub async fn open(config: Config, fleet: Arc<dyn Fleet>, status: Arc<dyn StatusSource>) -> Result<Self, OpenError> {
         let claimed = DataDir::claim(&config.data_dir)?;
-        Self::open_in(claimed, config, fleet).await
+        Self::open_in(claimed, config, fleet, status).await
     }
 
     /// Like [`Controller::open`], in a directory that was claimed before; `config.data_dir` is not looked at.
     ///
     /// # Errors
     /// As for [`Controller::open`].
-    pub async fn open_in(folder: DataDir, config: Config, fleet: Arc<dyn Fleet>) -> Result<Self, OpenError> {
+    pub async fn open_in(
+        folder: DataDir,
+        config: Config,
+        fleet: Arc<dyn Fleet>,
+        status: Arc<dyn StatusSource>,
+    ) -> Result<Self, OpenError> {
         let runtime = Handle::current();
-        let opening = tokio::task::spawn_blocking(move || Inner::open(folder, config, fleet, runtime));
+        let opening = tokio::task::spawn_blocking(move || Inner::open(folder, config, (fleet, status), runtime));
         match opening.await {
             Ok(opened) => opened.map(|inner| Self { inner: Arc::new(inner) }),
             Err(died) => std::panic::resume_unwind(died.into_panic()),
@@ -147,7 +153,12 @@ impl Controller {
 }
 
 impl Inner {
-    fn open(folder: DataDir, config: Config, fleet: Arc<dyn Fleet>, runtime: Handle) -> Result<Self, OpenError> {
+    fn open(
+        folder: DataDir,
+        config: Config,
+        (fleet, status): (Arc<dyn Fleet>, Arc<dyn StatusSource>),
+        runtime: Handle,
+    ) -> Result<Self, OpenError> {
         let credentials = match config.auth {
             Auth::Generated => Some(Credentials::load(folder.path(), true)?),
             Auth::Files(folder) => Some(Credentials::load(&folder, false)?),
@@ -164,7 +175,7 @@ impl Inner {
         };
         let thread = std::thread::Builder::new().name("store".to_owned()).spawn(work).map_err(OpenError::Thread)?;
         let work = Mutex::new(Some(Work { orders, thread }));
-        Ok(Self { fleet, credentials, version: config.version, shown, work })
+        Ok(Self { fleet, status, credentials, version: config.version, shown, work })
     }
 
     fn send(&self, command: Command) -> Option<oneshot::Receiver<Result<Outcome, Failure>>> {

@@ -3,8 +3,6 @@
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
-use nearpath_types::chain::{EdgeStatus, MemoryStatus, PathStatus};
-use nearpath_types::pool::PoolStatus;
 use nearpath_types::status::Usage;
 use nearpath_types::{Desired, FunctionId, LogLine, LogQuery, ObservedFunction};
 use tokio::sync::mpsc;
@@ -23,20 +21,4 @@ pub trait Fleet: Send + Sync + 'static {
     fn usage(&self, id: FunctionId) -> BoxFuture<'static, Usage>;
     /// Requests that ended since the gateway started, those of other functions through shared memory too.
     fn invocations(&self, id: &FunctionId) -> u64;
-    /// What the edges of the chains counted in shared memory.
-    fn edges(&self) -> Vec<EdgeStatus> {
-        Vec::new()
-    }
-    /// Who holds how much of the chains' memory.
-    fn memory(&self) -> Vec<MemoryStatus> {
-        Vec::new()
-    }
-    /// Which path a plain call takes along every edge, the gateway's included.
-    fn paths(&self) -> Vec<PathStatus> {
-        Vec::new()
-    }
-    /// How the functions' connections to destinations outside stand.
-    fn pool(&self) -> Vec<PoolStatus> {
-        Vec::new()
-    }
 }

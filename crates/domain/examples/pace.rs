@@ -1,14 +1,14 @@
 //! How fast calls go within a domain: `cargo run --release -p nearpath-domain --features tokio --example pace`.
 //!
-//! One process, one thread a party: a caller that waits for each answer, and a gateway thread with 32 calls in flight.
+//! One process, one thread an endpoint: a caller that waits for each answer, and a gateway thread with 32 calls in flight.
 //! Says what the machinery around the rings costs; `nearpath-bench ring` measures the rings alone, between processes.
 
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use nearpath_domain::hub::{Door, Hub, Settings};
-use nearpath_domain::post::{self, blocking, polled};
-use nearpath_domain::{Answer, Request, To, Unsent, packet};
+use nearpath_domain::endpoint::{self, blocking, polled};
+use nearpath_domain::node_side::{DomainHandle, DomainSettings, EndpointSocket};
+use nearpath_domain::{CallDestination, CallRequest, CallResponse, UnsentReason, packet};
 use nearpath_types::{FunctionId, InstanceId};
 
 const CALLS: u32 = 100_000;
@@ -17,40 +17,42 @@ type Outcome = Result<(), Box<dyn std::error::Error>>;
 
 fn main() -> Outcome {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-    let (hub, _faults) = runtime.block_on(async { Hub::start(Settings::named("pace")) })?;
+    let (hub, _faults) = runtime.block_on(async { DomainHandle::start(DomainSettings::named("pace")) })?;
     let (caller, echo): (FunctionId, FunctionId) = ("caller".parse()?, "echo".parse()?);
-    hub.declare([(caller.clone(), echo.clone())]);
-    let server = party(&hub, 2, &echo)?;
+    hub.declare_edges([(caller.clone(), echo.clone())]);
+    let server = endpoint(&hub, 2, &echo)?;
     std::thread::spawn(move || {
-        let serving = blocking::Post::join(server, post::Settings::default());
-        serving.map(|mut post| post.serve(|_, incoming| Answer::ok(std::mem::take(&mut incoming.body))))
+        let serving = blocking::BlockingEndpoint::join(server, endpoint::EndpointSettings::default());
+        serving.map(|mut endpoint| {
+            endpoint.serve_calls(|_, incoming| CallResponse::ok(std::mem::take(&mut incoming.body)))
+        })
     });
-    one_at_a_time(party(&hub, 1, &caller)?, &echo)?;
+    one_at_a_time(endpoint(&hub, 1, &caller)?, &echo)?;
     many_at_once(hub.gateway_socket()?, &echo)?;
     runtime.block_on(hub.stop());
     Ok(())
 }
 
-fn party(hub: &Hub, instance: u64, function: &FunctionId) -> std::io::Result<std::os::fd::OwnedFd> {
-    let (ours, theirs) = packet::pair()?;
-    hub.admit(InstanceId(instance), function.clone(), Door::Connected(ours));
+fn endpoint(hub: &DomainHandle, instance: u64, function: &FunctionId) -> std::io::Result<std::os::fd::OwnedFd> {
+    let (ours, theirs) = packet::socket_pair()?;
+    hub.admit_instance(InstanceId(instance), function.clone(), EndpointSocket::Connected(ours));
     Ok(theirs)
 }
 
-fn hello() -> Request<'static> {
-    Request { body: Bytes::from_static(&[7; 100]), ..Request::default() }
+fn hello() -> CallRequest<'static> {
+    CallRequest { body: Bytes::from_static(&[7; 100]), ..CallRequest::default() }
 }
 
 fn one_at_a_time(socket: std::os::fd::OwnedFd, echo: &FunctionId) -> Outcome {
-    let settings = post::Settings { serves: false, ..post::Settings::default() };
-    let mut post = blocking::Post::join(socket, settings)?;
-    while !post.functions().contains(echo) {
+    let settings = endpoint::EndpointSettings { serves: false, ..endpoint::EndpointSettings::default() };
+    let mut endpoint = blocking::BlockingEndpoint::join(socket, settings)?;
+    while !endpoint.callable_functions().contains(echo) {
         std::thread::sleep(Duration::from_millis(1));
     }
     let mut took = Vec::with_capacity(CALLS as usize);
     for _ in 0..CALLS {
         let start = Instant::now();
-        post.call(To::Function(echo), &hello())?;
+        endpoint.call(CallDestination::Function(echo), &hello())?;
         took.push(start.elapsed());
     }
     took.sort_unstable();
@@ -61,13 +63,15 @@ fn one_at_a_time(socket: std::os::fd::OwnedFd, echo: &FunctionId) -> Outcome {
 fn many_at_once(socket: std::os::fd::OwnedFd, echo: &FunctionId) -> Outcome {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     tokio::task::LocalSet::new().block_on(&runtime, async {
-        let (post, driver) = polled::Post::join(socket, post::Settings { serves: false, ..Default::default() }).await?;
+        let (endpoint, driver) =
+            polled::AsyncEndpoint::join(socket, endpoint::EndpointSettings { serves: false, ..Default::default() })
+                .await?;
         tokio::task::spawn_local(driver);
-        while !post.knows(echo) {
+        while !endpoint.has_function(echo) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         let start = Instant::now();
-        let workers: Vec<_> = (0..32).map(|_| tokio::task::spawn_local(work(post.clone(), echo.clone()))).collect();
+        let workers: Vec<_> = (0..32).map(|_| tokio::task::spawn_local(work(endpoint.clone(), echo.clone()))).collect();
         for worker in workers {
             worker.await??;
         }
@@ -76,11 +80,11 @@ fn many_at_once(socket: std::os::fd::OwnedFd, echo: &FunctionId) -> Outcome {
     })
 }
 
-async fn work(post: polled::Post, echo: FunctionId) -> Result<(), nearpath_domain::CallError> {
+async fn work(endpoint: polled::AsyncEndpoint, echo: FunctionId) -> Result<(), nearpath_domain::CallError> {
     for _ in 0..CALLS / 32 {
         let call = loop {
-            match post.call(To::Function(&echo), &hello()) {
-                Err(Unsent::NoCredit) => tokio::task::yield_now().await,
+            match endpoint.call(CallDestination::Function(&echo), &hello()) {
+                Err(UnsentReason::NoCredit) => tokio::task::yield_now().await,
                 sent => break sent?,
             }
         };

@@ -1,27 +1,27 @@
-//! Parties of a security domain: joining, peers, calls by name. `contract/dispatch.md` is the protocol, [`nearpath_shm`] the
+//! Endpoints of a security domain: joining, peers, calls by name. `contract/dispatch.md` is the protocol, [`nearpath_shm`] the
 //! memory underneath.
 //!
-//! A process becomes a party with a [`post`]: it says hello on its socket, gets the pool and its desk, learns its peers, and
-//! then calls functions by name and takes calls. The node's side is the [`hub`]: it decides with the pure [`registrar`] who
-//! gets a channel to whom, and gives the slots of the dead back. What one party knows of its peers and open calls is the
-//! pure [`book`]; [`protocol`] and [`packet`] are what travels on the sockets.
+//! A process joins as an [`endpoint`]: it sends a hello on its socket, receives the pool and its wakeup cell, and learns its peers.
+//! Then it calls functions by name and serves calls. On the [`node_side`] the pure [`topology`] decides on channels; the actor also
+//! reclaims the slots of dead endpoints. The pure [`peer_table`] holds the peers and open calls of one endpoint; [`protocol`] and
+//! [`packet`] define the socket messages.
 #![forbid(unsafe_code)]
 #![cfg(target_os = "linux")]
 
-pub mod assembly;
-pub mod book;
+pub mod body_assembly;
 pub mod clock;
+pub mod endpoint;
+pub mod inbound_body;
 #[cfg(feature = "tokio")]
-pub mod hub;
-pub mod inflow;
-pub mod outflow;
+pub mod node_side;
+pub mod outbound_body;
 pub mod packet;
-pub mod post;
+pub mod peer_table;
 pub mod protocol;
-pub mod registrar;
+pub mod topology;
 pub mod trace;
 
+pub use endpoint::{CallDestination, CallError, CallReply, CallRequest, CallResponse, IncomingCall, UnsentReason};
+pub use nearpath_shm::EndpointId;
 #[cfg(feature = "tokio")]
-pub use hub::Hub;
-pub use nearpath_shm::Party;
-pub use post::{Answer, CallError, Incoming, Reply, Request, To, Unsent};
+pub use node_side::DomainHandle;

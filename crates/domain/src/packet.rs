@@ -1,7 +1,6 @@
-//! One packet with its descriptors over a SOCK_SEQPACKET socket.
+//! Packets with file descriptors over a SOCK_SEQPACKET socket.
 //!
-//! Descriptors that came with a packet are owned from the first moment: whoever does not use them closes them by dropping
-//! the packet. Nothing that comes in is passed on to a child process.
+//! Received descriptors are owned at once: dropping the packet closes unused ones. All are close-on-exec.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -13,45 +12,45 @@ use rustix::net::{
 };
 use serde::Serialize;
 
-use crate::protocol::MAX_PACKET;
+use crate::protocol::MAX_PACKET_BYTES;
 
-/// Most descriptors of a packet.
+/// Maximum number of descriptors per packet.
 pub const MAX_DESCRIPTORS: usize = 4;
-/// Room for one more than is allowed, so that too many are seen as such.
-const SPACE: usize = rustix::cmsg_space!(ScmRights(5));
+/// Room for one descriptor more than allowed, so that an excess is detected instead of truncated.
+const CONTROL_BYTES: usize = rustix::cmsg_space!(ScmRights(5));
 
-/// A packet as it came.
+/// A received packet.
 #[derive(Debug)]
-pub struct Packet {
-    /// Its bytes, at most [`MAX_PACKET`].
+pub struct SocketPacket {
+    /// Bytes, at most [`MAX_PACKET_BYTES`].
     pub bytes: Vec<u8>,
-    /// Its descriptors, at most [`MAX_DESCRIPTORS`].
+    /// Descriptors, at most [`MAX_DESCRIPTORS`].
     pub descriptors: Vec<OwnedFd>,
 }
 
-/// Two connected sockets that do not block.
-pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+/// Creates two connected non-blocking sockets.
+pub fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
 }
 
-/// The bytes of a message; an error when they are too many for a packet.
-pub fn encode(message: &impl Serialize) -> io::Result<Vec<u8>> {
+/// Encodes a message; fails when it exceeds a packet.
+pub fn encode_message(message: &impl Serialize) -> io::Result<Vec<u8>> {
     let bytes = serde_json::to_vec(message)?;
-    if bytes.len() > MAX_PACKET {
+    if bytes.len() > MAX_PACKET_BYTES {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "the message is larger than a packet"));
     }
     Ok(bytes)
 }
 
 /// Sends a message with its descriptors.
-pub fn send(socket: impl AsFd, message: &impl Serialize, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
-    send_bytes(socket, &encode(message)?, descriptors)
+pub fn send_message(socket: impl AsFd, message: &impl Serialize, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    send_bytes(socket, &encode_message(message)?, descriptors)
 }
 
-/// Sends bytes with their descriptors: all or nothing.
+/// Sends bytes with their descriptors, all or nothing.
 pub fn send_bytes(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); SPACE];
+    let mut space = [MaybeUninit::uninit(); CONTROL_BYTES];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many descriptors for a packet"));
@@ -60,20 +59,20 @@ pub fn send_bytes(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>
     Ok(())
 }
 
-/// The next packet; nothing at the end of file. `InvalidData` when it has too many bytes or descriptors: the sender is at
-/// fault, and what it sent is closed.
-pub fn receive(socket: impl AsFd) -> io::Result<Option<Packet>> {
+/// Receives the next packet; none at end of file.
+/// Fails with `InvalidData` when the packet exceeds a limit: the sender is faulty, and its descriptors are closed.
+pub fn receive_packet(socket: impl AsFd) -> io::Result<Option<SocketPacket>> {
     let refused = |why: &str| Err(io::Error::new(io::ErrorKind::InvalidData, why));
-    let mut bytes = vec![0; MAX_PACKET];
-    let mut space = [MaybeUninit::uninit(); SPACE];
+    let mut bytes = vec![0; MAX_PACKET_BYTES];
+    let mut space = [MaybeUninit::uninit(); CONTROL_BYTES];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::CMSG_CLOEXEC;
     let got = match recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags) {
-        // Who hung up with something unread left this instead of an end of file.
+        // A peer that closed with unread data causes ECONNRESET instead of end of file.
         Err(rustix::io::Errno::CONNRESET) => return Ok(None),
         got => got?,
     };
-    let descriptors: Vec<OwnedFd> = control.drain().flat_map(rights).collect();
+    let descriptors: Vec<OwnedFd> = control.drain().flat_map(scm_rights).collect();
     if got.bytes == 0 {
         return Ok(None);
     }
@@ -81,10 +80,10 @@ pub fn receive(socket: impl AsFd) -> io::Result<Option<Packet>> {
         return refused("a packet with too many bytes or descriptors");
     }
     bytes.truncate(got.bytes);
-    Ok(Some(Packet { bytes, descriptors }))
+    Ok(Some(SocketPacket { bytes, descriptors }))
 }
 
-fn rights(message: RecvAncillaryMessage<'_>) -> Vec<OwnedFd> {
+fn scm_rights(message: RecvAncillaryMessage<'_>) -> Vec<OwnedFd> {
     match message {
         RecvAncillaryMessage::ScmRights(descriptors) => descriptors.collect(),
         _ => Vec::new(),
@@ -97,27 +96,27 @@ mod tests {
     use rustix::io::{FdFlags, fcntl_getfd};
 
     #[test]
-    fn bytes_and_descriptors() {
-        let (a, b) = pair().unwrap();
+    fn bytes_and_descriptors_arrive_together() {
+        let (a, b) = socket_pair().unwrap();
         let sent = [a.as_fd(), b.as_fd()];
         send_bytes(&a, b"two", &sent).unwrap();
-        let packet = receive(&b).unwrap().unwrap();
+        let packet = receive_packet(&b).unwrap().unwrap();
         assert_eq!((packet.bytes.as_slice(), packet.descriptors.len()), (&b"two"[..], 2));
         assert!(packet.descriptors.iter().all(|fd| fcntl_getfd(fd).unwrap().contains(FdFlags::CLOEXEC)));
-        assert_eq!(receive(&b).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        assert_eq!(receive_packet(&b).unwrap_err().kind(), io::ErrorKind::WouldBlock);
         drop(a);
         drop(packet);
-        assert!(receive(&b).unwrap().is_none(), "end of file");
+        assert!(receive_packet(&b).unwrap().is_none(), "end of file");
     }
 
     #[test]
-    fn too_much_is_refused() {
-        let (a, b) = pair().unwrap();
-        send_bytes(&a, &[b'x'; MAX_PACKET + 1], &[]).unwrap();
-        assert_eq!(receive(&b).unwrap_err().kind(), io::ErrorKind::InvalidData);
+    fn a_packet_over_its_limits_is_refused() {
+        let (a, b) = socket_pair().unwrap();
+        send_bytes(&a, &[b'x'; MAX_PACKET_BYTES + 1], &[]).unwrap();
+        assert_eq!(receive_packet(&b).unwrap_err().kind(), io::ErrorKind::InvalidData);
         send_bytes(&a, b"five", &[a.as_fd(); 5]).unwrap();
-        assert_eq!(receive(&b).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(receive_packet(&b).unwrap_err().kind(), io::ErrorKind::InvalidData);
         send_bytes(&a, b"fine", &[a.as_fd(); 4]).unwrap();
-        assert_eq!(receive(&b).unwrap().unwrap().descriptors.len(), 4);
+        assert_eq!(receive_packet(&b).unwrap().unwrap().descriptors.len(), 4);
     }
 }

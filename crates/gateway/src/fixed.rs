@@ -5,7 +5,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use nearpath_types::policy::Transport;
-use nearpath_types::{FunctionId, FunctionRoute, Instance, InstanceAddr, InstanceId, InstanceState, Policy, Snapshot};
+use nearpath_types::{
+    FunctionId, FunctionRoute, Instance, InstanceAddr, InstanceId, InstanceState, Locality, Policy, Snapshot,
+};
 
 /// Why a text is not a fixed endpoint.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -34,6 +36,7 @@ pub fn snapshot(endpoints: &[(FunctionId, SocketAddr)], policy: &Policy) -> Snap
         let instance = Instance {
             id: InstanceId(number),
             addr: InstanceAddr(*addr),
+            locality: Locality::SameNode, // wherever it is: plain HTTP is all that a fixed endpoint speaks
             state: InstanceState::Ready,
             quic: None,
             transport: Transport::Auto,

@@ -1,7 +1,5 @@
-//! What the fuzz targets reach besides [`crate::route`]: the readers of a request's head.
+//! Entry points of the fuzz targets besides [`crate::route`]: the parsers of a request's head.
 
-pub use crate::adapt::fuzz::{coap, mqtt};
-pub use crate::call::Asked;
 pub use crate::deliver::functions_uri;
-pub use crate::listen::whole::{Seen, Whole, read};
-pub use crate::path::own_timeout;
+pub use crate::fast_path::{Seen, Whole, read};
+pub use crate::request::{Asked, own_timeout};

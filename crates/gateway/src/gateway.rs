@@ -1,120 +1,32 @@
 //! The gateway as the rest of the program holds it.
 
 use std::io;
-use std::net::{TcpListener, UdpSocket};
-use std::os::fd::OwnedFd;
+use std::net::UdpSocket;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
-use futures_util::future::BoxFuture;
-use http::{HeaderValue, Request, Response};
+use http::HeaderValue;
 use nearpath_daemon::drain;
 use nearpath_daemon::metrics::Registry;
-use nearpath_types::chain::NearCalls;
-use nearpath_types::{FunctionId, PlatformError, Reason, Snapshot};
+use nearpath_types::{FunctionId, Snapshot};
 use nearpath_wire::quic::Caller;
-use nearpath_wire::{Body, h3};
-use tokio::sync::Barrier;
-use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::watch;
 
-use crate::adapt::{Adapters, Installed};
-use crate::listen::{self, Port, Thread, http3};
+use crate::Settings;
+use crate::context::Shared;
+use crate::control::Control;
+use crate::function::Table;
+use crate::invoke::{FunctionTable, LocalService};
+use crate::listen::{self, Listener, Port, Thread, http3};
 use crate::record::{AccessLog, Metrics, Totals};
-use crate::route::Table;
-use crate::{COMPONENT, Settings, refusal};
-
-/// What the gateway asks of the rest of the program.
-pub trait Control: Send + Sync + 'static {
-    /// A request waits for a function that has no ready instance. Called from serving threads, about once a second for
-    /// a function; must not block.
-    fn wake(&self, function: &FunctionId);
-    /// A call has arrived, of a function whose egress declares reads (`prefetch`). Called from serving threads, before the call goes on; must not block.
-    fn called(&self, _function: &FunctionId) {}
-    /// Answers the administrator's paths: `/system/…`, `/ui…`, `/`, `/async-function/…`.
-    fn admin(&self, request: Request<Body>) -> BoxFuture<'static, Response<Body>>;
-    /// How often a function was called by others through shared memory, past the gateway: for metrics.
-    fn near_calls(&self, _: &FunctionId) -> NearCalls {
-        NearCalls::default()
-    }
-    /// A serving thread wants to join the node's security domains: a socket for each, those to come as well. `None`: there
-    /// is no node in this process, and every call goes over HTTP.
-    fn domains(&self) -> Option<UnboundedReceiver<OwnedFd>> {
-        None
-    }
-}
-
-/// For a gateway on its own: nothing can be woken and there is no administrator's side.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct NoControl;
-
-impl Control for NoControl {
-    fn wake(&self, _: &FunctionId) {}
-
-    fn admin(&self, request: Request<Body>) -> BoxFuture<'static, Response<Body>> {
-        let error = PlatformError::new(COMPONENT, Reason::NoFunction, "this gateway has no administrator's side");
-        let response = refusal::render(&error, refusal::wants_json(&request));
-        Box::pin(std::future::ready(response))
-    }
-}
-
-/// Who may reach a listener.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Zone {
-    /// Everybody, for functions; the administrator, for the rest.
-    Public,
-    /// Instances, along declared edges.
-    Inner,
-}
-
-/// A port to serve.
-pub struct Listener {
-    /// Who may reach it.
-    pub zone: Zone,
-    /// With TLS, if set.
-    pub tls: Option<Arc<rustls::ServerConfig>>,
-    /// One socket a thread, see `nearpath_wire::bind`, which also sets what their connections inherit. With fewer, threads
-    /// share them; with more, each serves several.
-    pub sockets: Vec<TcpListener>,
-    /// With HTTP/3 on the same port, if set.
-    pub http3: Option<Http3>,
-}
-
-/// HTTP/3 beside a listener with TLS.
-pub struct Http3 {
-    site: h3::Site,
-    pub(crate) sockets: Vec<UdpSocket>,
-    /// Where threads meet when they have no connection left: until then each tells newcomers that they come too late.
-    over: Arc<Barrier>,
-}
-
-impl Http3 {
-    /// With one socket a thread, in the order in which they were bound, and with [`h3::Steering::program`] attached to them; or with one
-    /// alone.
-    pub fn new(site: h3::Site, sockets: Vec<UdpSocket>) -> Self {
-        let over = Arc::new(Barrier::new(sockets.len()));
-        Self { site, sockets, over }
-    }
-}
 
 /// A handle on the gateway; clones are the same gateway.
 #[derive(Clone)]
 pub struct Gateway {
     settings: Arc<Settings>,
     shared: Arc<Shared>,
-    adapters: Option<Arc<Installed>>,
-}
-
-/// What all serving threads share.
-#[derive(Clone)]
-pub(crate) struct Shared {
-    pub table: Arc<Table>,
-    pub control: Arc<dyn Control>,
-    pub totals: Arc<Totals>,
-    pub log: Option<AccessLog>,
-    pub served_by: HeaderValue,
-    pub caller: Option<watch::Receiver<Caller>>,
+    services: Vec<Arc<dyn LocalService>>,
 }
 
 /// The serving threads.
@@ -147,7 +59,7 @@ impl Gateway {
         registry.with(|registry| registry.register_collector(Box::new(metrics)));
         let served_by = HeaderValue::from_str(&settings.name).unwrap_or(HeaderValue::from_static("nearpath"));
         let shared = Arc::new(Shared { table, control, totals, log: None, served_by, caller: None });
-        Self { settings: settings.into(), shared, adapters: None }
+        Self { settings: settings.into(), shared, services: Vec::new() }
     }
 
     /// The same gateway with an access log: one JSON line a request, see [`crate::record::Line`]. To be called before
@@ -169,10 +81,16 @@ impl Gateway {
         Self { shared: shared.into(), ..self }
     }
 
-    /// The same gateway with listeners for other protocols, whose metrics go to `registry`. To be called before
-    /// [`Gateway::serve`].
-    pub fn with_adapters(self, adapters: Adapters, registry: &Registry) -> Self {
-        Self { adapters: Some(Arc::new(Installed::new(adapters, registry))), ..self }
+    /// Adds a service for another protocol, to run on the serving threads. To be called before [`Gateway::serve`].
+    #[must_use]
+    pub fn with_service(mut self, service: Arc<dyn LocalService>) -> Self {
+        self.services.push(service);
+        self
+    }
+
+    /// The functions of the last snapshot.
+    pub fn functions(&self) -> FunctionTable {
+        FunctionTable(self.shared.table.clone())
     }
 
     /// Takes over a snapshot. When this returns, nothing new is sent to an instance that it does not call ready.
@@ -241,24 +159,13 @@ impl Gateway {
         });
         let ports = ports.collect::<io::Result<_>>()?;
         let http3 = all.iter().filter_map(|listener| listener.http3.as_ref().filter(|one| number < one.sockets.len()));
-        let http3 = http3.map(|one| self.http3(one, number, drain)).collect::<io::Result<_>>()?;
-        let adapters = self.adapters.as_ref().map(|adapters| adapters.on(number, threads)).transpose()?;
-        Ok(Thread { number: number as u64, ports, http3, adapters: adapters.unwrap_or_default(), drain: drain.clone() })
-    }
-
-    fn http3(&self, http3: &Http3, number: usize, drain: &drain::Watch) -> io::Result<http3::Port> {
-        let (settings, threads) = (&*self.settings, http3.sockets.len());
-        Ok(http3::Port {
-            site: http3.site.clone(),
-            socket: http3.sockets[number].try_clone()?,
-            thread: number,
-            over: http3.over.clone(),
-            limits: settings.limits,
-            tls_timeout: settings.tls_timeout,
-            header_timeout: settings.header_timeout,
-            write_timeout: settings.write_timeout,
-            connections: settings.max_connections.div_ceil(threads),
-            retry_above: settings.retry_above.div_ceil(threads),
+        let http3 = http3.map(|one| http3::Port::new(one, number, &self.settings, drain)).collect::<io::Result<_>>()?;
+        let tasks = self.services.iter().filter_map(|service| service.task(number, threads).transpose());
+        Ok(Thread {
+            number: number as u64,
+            ports,
+            http3,
+            services: tasks.collect::<io::Result<_>>()?,
             drain: drain.clone(),
         })
     }

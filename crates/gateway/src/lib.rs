@@ -1,30 +1,37 @@
-//! Where requests come in: listen, route, admit, deliver, record.
+//! The gateway: it listens, routes, admits, delivers, and records.
 //!
-//! A request walks through the rooms in this order; [`path`] shows the walk in one function. Each serving thread is a world
-//! of its own ([`lane`]): its connections, those to instances and its timers never cross to another thread. What threads
-//! share is the routing [`route::Table`], swapped as a whole by [`Gateway::publish`], and counters.
+//! A request passes the folders in this order; [`pipeline`] shows its path in one file. Each serving thread has connections, timers
+//! and a [`context`] of its own, which never leave it. Threads share the [`function::Table`], replaced as a whole by
+//! [`Gateway::publish`], and counters. Imports go down the order of folders in `layers.toml` only.
 #![forbid(unsafe_code)]
 
-pub mod adapt;
 mod admit;
 mod call;
+mod context;
+mod control;
 mod deliver;
+mod error_response;
+mod fast_path;
 pub mod fixed;
+mod function;
 #[doc(hidden)]
 pub mod fuzz;
 mod gateway;
-mod lane;
+pub mod invoke;
 mod listen;
-mod path;
+mod pipeline;
 pub mod quota;
 mod record;
-mod refusal;
+mod request;
 pub mod route;
 mod settings;
+mod transport;
 
-pub(crate) use gateway::Shared;
-pub use gateway::{Control, Gateway, Http3, Listener, NoControl, Serving, Zone};
+pub use control::{Control, NoControl};
+pub use gateway::{Gateway, Serving};
+pub use listen::{Http3, Listener};
+pub use request::Zone;
 pub use settings::Settings;
 
-/// How the gateway names itself in errors.
+/// The gateway's name in errors.
 pub const COMPONENT: &str = "gateway";

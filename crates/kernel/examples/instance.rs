@@ -1,7 +1,8 @@
-//! The program that tests start as an instance, and as a whole node that can be killed.
+//! The program that tests run as an instance, and as a whole node to kill.
 //!
-//! `instance instance-init` is the child's side. `instance node PROGRAM ARGUMENT…` starts one instance in a switch of its
-//! own, prints the instance's pid and waits to be killed. `instance user …` does the same in a user namespace.
+//! `instance instance-init` is the child's side. `instance node PROGRAM ARGUMENT…` starts one
+//! instance in a hub of its own, prints its pid and waits to be killed. `instance user …` does the
+//! same in a user namespace.
 
 use std::io::Write;
 use std::net::Ipv4Addr;
@@ -9,22 +10,22 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::{env, io};
 
-use nearpath_kernel::cgroup::{Cgroups, Limits};
-use nearpath_kernel::sandbox::{self, Isolation, Launcher, Network, Spec};
-use nearpath_kernel::switch::Switch;
+use nearpath_kernel::cgroup::{NodeCgroups, ResourceLimits};
+use nearpath_kernel::hub_netns::HubNetns;
+use nearpath_kernel::sandbox::{self, InstanceLauncher, InstanceNetwork, IsolationLevel, SandboxSpec};
 use nearpath_types::{Eip, InstanceId};
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = env::args().skip(1).collect();
-    let done = match arguments.first().map(String::as_str) {
+    let result = match arguments.first().map(String::as_str) {
         Some(sandbox::INIT_ARGUMENT) => return sandbox::instance_init(),
-        Some("node") if arguments.len() > 1 => node(&arguments[1..], Isolation::Root),
+        Some("node") if arguments.len() > 1 => run_node(&arguments[1..], IsolationLevel::Root),
         Some("user") if arguments.len() > 1 => {
-            sandbox::enter_user_namespace().and_then(|()| node(&arguments[1..], Isolation::UserNamespace))
+            sandbox::enter_user_namespace().and_then(|()| run_node(&arguments[1..], IsolationLevel::UserNamespace))
         }
         _ => Err(io::Error::other("see the head of examples/instance.rs")),
     };
-    match done {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error}");
@@ -33,17 +34,18 @@ fn main() -> ExitCode {
     }
 }
 
-fn node(program: &[String], isolation: Isolation) -> io::Result<()> {
+fn run_node(program: &[String], isolation: IsolationLevel) -> io::Result<()> {
     let gateway = Ipv4Addr::new(10, 62, 0, 1);
-    let switch = Arc::new(Switch::create(gateway)?);
-    let launcher = Launcher::start()?;
+    let hub = Arc::new(HubNetns::create(gateway)?);
+    let launcher = InstanceLauncher::start()?;
     let name = env::var("NODE").unwrap_or_else(|_| format!("test-{}", std::process::id()));
-    let cgroup = Cgroups::detect(&name).create(InstanceId(1), &Limits { pids: Some(50), ..Limits::default() })?;
-    let mut spec = Spec::new(InstanceId(1), isolation, program[0].clone().into());
+    let cgroup = NodeCgroups::detect(&name)
+        .create_instance(InstanceId(1), &ResourceLimits { pids: Some(50), ..ResourceLimits::default() })?;
+    let mut spec = SandboxSpec::new(InstanceId(1), isolation, program[0].clone().into());
     spec.arguments = program[1..].to_vec();
-    spec.cgroup = cgroup.join_files();
-    spec.network = Some(Network::new(Eip(Ipv4Addr::new(10, 62, 0, 2)), gateway, Some(switch)));
-    let launched = launcher.launch(&spec)?;
+    spec.cgroup_join_files = cgroup.join_files();
+    spec.network = Some(InstanceNetwork::new(Eip(Ipv4Addr::new(10, 62, 0, 2)), gateway, Some(hub)));
+    let launched = launcher.launch_instance(&spec)?;
     println!("{}", launched.pid);
     io::stdout().flush()?;
     let out = std::thread::spawn(move || io::copy(&mut std::fs::File::from(launched.stdout), &mut io::stdout()));

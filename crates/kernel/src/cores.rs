@@ -1,7 +1,7 @@
-//! Processors: which there are, how busy they are, and keeping the threads of a group on one of them.
+//! Processor usage, and keeping the threads of a cgroup on one processor.
 //!
-//! Threads on one processor are scheduled as batches there (`SCHED_BATCH`, sched(7)): one that is woken does not interrupt
-//! the one that wakes it, so what the waker still had to send goes with the same bell.
+//! Threads that share a processor run as batches (`SCHED_BATCH`, sched(7)): a woken thread does not
+//! preempt its waker. What the waker still has to send therefore arrives with the same wake-up.
 #![expect(unsafe_code, reason = "rustix has no sched_setscheduler")]
 
 use std::fs;
@@ -11,51 +11,56 @@ use std::path::Path;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Rounds of looking for threads that were made while others were moved; those inherit from who was moved.
-const ROUNDS: usize = 3;
+/// Passes over a cgroup's threads. Later passes find threads that were created during earlier ones;
+/// those inherit the affinity of their creator.
+const MAX_MOVE_ROUNDS: usize = 3;
 
-/// What a processor has done since the machine started, in ticks (proc_stat(5)).
+/// Time that a processor has spent since boot, in ticks (proc_stat(5)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ticks {
-    /// Its number.
-    pub number: usize,
-    /// With anything.
-    pub busy: u64,
-    /// With nothing, and waiting for a disk.
-    pub idle: u64,
+pub struct CpuTicks {
+    /// Number of the processor.
+    pub cpu: usize,
+    /// Ticks spent running anything.
+    pub busy_ticks: u64,
+    /// Ticks spent idle or waiting for a disk.
+    pub idle_ticks: u64,
 }
 
-/// The processors that this process may use.
+/// Returns the processors that this process may use.
 ///
 /// # Errors
-/// Never, as long as the machine has fewer than 1024.
-pub fn own() -> io::Result<Vec<usize>> {
+/// Fails on machines with more than 1024 processors.
+pub fn allowed_cpus() -> io::Result<Vec<usize>> {
     let set = sched_getaffinity(None)?;
     Ok((0..CpuSet::MAX_CPU).filter(|&number| set.is_set(number)).collect())
 }
 
-/// What every processor has done.
+/// Reads the usage of every processor.
 ///
 /// # Errors
-/// When `/proc` is not there.
-pub fn ticks() -> io::Result<Vec<Ticks>> {
-    Ok(fs::read_to_string("/proc/stat")?.lines().filter_map(line).collect())
+/// Fails without `/proc`.
+pub fn read_cpu_ticks() -> io::Result<Vec<CpuTicks>> {
+    Ok(fs::read_to_string("/proc/stat")?.lines().filter_map(parse_cpu_line).collect())
 }
 
-/// `cpuN user nice system idle iowait irq softirq steal guest guest_nice`; a guest's time is in the user's already.
-fn line(text: &str) -> Option<Ticks> {
+/// Parses `cpuN user nice system idle iowait irq softirq steal guest guest_nice`. Guest time is
+/// already part of user time.
+fn parse_cpu_line(text: &str) -> Option<CpuTicks> {
     let (name, rest) = text.split_once(' ')?;
     let number = name.strip_prefix("cpu")?.parse().ok()?;
     let all: Vec<u64> = rest.split_ascii_whitespace().take(8).map(|field| field.parse().unwrap_or(0)).collect();
     let idle = all.iter().skip(3).take(2).sum();
-    Some(Ticks { number, busy: all.iter().sum::<u64>() - idle, idle })
+    Some(CpuTicks { cpu: number, busy_ticks: all.iter().sum::<u64>() - idle, idle_ticks: idle })
 }
 
-/// Lets the calling thread interrupt every ordinary one, as the kernel's own interrupts do (`SCHED_FIFO`, sched(7)): for a
-/// thread that stands for a piece of hardware and sleeps most of the time. Threads that it starts are ordinary.
+/// Lets the calling thread preempt every ordinary thread, like a kernel interrupt (`SCHED_FIFO`,
+/// sched(7)).
+///
+/// For threads that emulate hardware and sleep most of the time. Threads that it starts are
+/// ordinary.
 ///
 /// # Errors
-/// Without `CAP_SYS_NICE`, or in a group of processes that may not.
+/// Fails without `CAP_SYS_NICE`, or in a cgroup without real-time budget.
 pub fn prefer_this_thread() -> io::Result<()> {
     let lowest = libc::sched_param { sched_priority: 1 };
     // SAFETY: the call takes numbers, and a pointer that is valid for the kernel's read.
@@ -64,15 +69,17 @@ pub fn prefer_this_thread() -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Moves the threads that a group's file lists, from where they were put to elsewhere; `None` is every one of `all`. A
-/// thread that has chosen its processors by itself stays there. Returns how many were moved.
-pub(crate) fn place(file: &Path, all: &[usize], from: Option<usize>, to: Option<usize>) -> io::Result<usize> {
-    let (old, new) = (set(all, from), set(all, to));
+/// Moves the threads that a cgroup file lists from one processor to another; `None` stands for
+/// `all` of them.
+///
+/// Threads that have set their own affinity stay. Returns the number of moved threads.
+pub(crate) fn move_threads(file: &Path, all: &[usize], from: Option<usize>, to: Option<usize>) -> io::Result<usize> {
+    let (old, new) = (cpu_set(all, from), cpu_set(all, to));
     let mut moved = 0;
-    for _ in 0..ROUNDS {
+    for _ in 0..MAX_MOVE_ROUNDS {
         let list = fs::read_to_string(file)?;
         let threads = list.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?));
-        let round = threads.filter(|&thread| place_one(thread, &old, &new, to.is_some())).count();
+        let round = threads.filter(|&thread| move_thread(thread, &old, &new, to.is_some())).count();
         moved += round;
         if round == 0 {
             break;
@@ -81,31 +88,31 @@ pub(crate) fn place(file: &Path, all: &[usize], from: Option<usize>, to: Option<
     Ok(moved)
 }
 
-/// One that has ended meanwhile need not be moved.
-fn place_one(thread: Pid, old: &CpuSet, new: &CpuSet, together: bool) -> bool {
+/// Moves one thread. A thread that has ended needs no move.
+fn move_thread(thread: Pid, old: &CpuSet, new: &CpuSet, together: bool) -> bool {
     let ours = sched_getaffinity(Some(thread)).is_ok_and(|set| set == *old);
     let moved = ours && sched_setaffinity(Some(thread), new).is_ok();
     if moved {
-        batch(thread, together);
+        set_batch_policy(thread, together);
     }
     moved
 }
 
-/// Only between the two usual policies: a thread that has another one keeps it.
-fn batch(thread: Pid, together: bool) {
+/// Switches between the two ordinary policies; a thread with any other policy keeps it.
+fn set_batch_policy(thread: Pid, together: bool) {
     let thread = thread.as_raw_nonzero().get();
     let (old, new) =
         if together { (libc::SCHED_OTHER, libc::SCHED_BATCH) } else { (libc::SCHED_BATCH, libc::SCHED_OTHER) };
     // SAFETY: both calls take numbers, and a pointer that is valid for the kernel's read. Failing, they change nothing.
     unsafe {
         if libc::sched_getscheduler(thread) == old {
-            let priority = libc::sched_param { sched_priority: 0 }; // the only one that these policies have
+            let priority = libc::sched_param { sched_priority: 0 }; // both policies require 0
             libc::sched_setscheduler(thread, new, &raw const priority);
         }
     }
 }
 
-fn set(all: &[usize], only: Option<usize>) -> CpuSet {
+fn cpu_set(all: &[usize], only: Option<usize>) -> CpuSet {
     let mut set = CpuSet::new();
     all.iter().copied().filter(|&number| only.is_none_or(|only| only == number)).for_each(|number| set.set(number));
     set
@@ -119,16 +126,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ticks_are_read_by_processor() {
+    fn proc_stat_is_parsed_per_cpu() {
         let text = "cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 1 2 3 40 5 6 7 8 9 10\ncpu11 1 0 0 2 0 0 0 0\nintr 5";
-        let all: Vec<_> = text.lines().filter_map(line).collect();
-        assert_eq!(all, [Ticks { number: 0, busy: 27, idle: 45 }, Ticks { number: 11, busy: 1, idle: 2 }]);
-        assert!(!ticks().unwrap().is_empty());
+        let all: Vec<_> = text.lines().filter_map(parse_cpu_line).collect();
+        assert_eq!(
+            all,
+            [CpuTicks { cpu: 0, busy_ticks: 27, idle_ticks: 45 }, CpuTicks { cpu: 11, busy_ticks: 1, idle_ticks: 2 }]
+        );
+        assert!(!read_cpu_ticks().unwrap().is_empty());
     }
 
     #[test]
-    fn threads_go_where_they_are_put_unless_they_chose_by_themselves() {
-        let all = own().unwrap();
+    fn threads_move_unless_they_set_their_own_affinity() {
+        let all = allowed_cpus().unwrap();
         if all.len() < 2 {
             nearpath_testkit::skip!("it takes two processors");
         }
@@ -136,19 +146,20 @@ mod tests {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         writeln!(file, "{}", child.id()).unwrap();
         let thread = Pid::from_child(&child);
-        let place = |from, to| place(file.path(), &all, from, to).unwrap();
+        let place = |from, to| move_threads(file.path(), &all, from, to).unwrap();
         // SAFETY: it takes a number and returns one.
         let policy = || unsafe { libc::sched_getscheduler(thread.as_raw_nonzero().get()) };
         let there = || sched_getaffinity(Some(thread)).unwrap();
 
         assert_eq!(place(None, Some(all[1])), 1);
-        assert_eq!((there(), policy()), (set(&all, Some(all[1])), libc::SCHED_BATCH));
+        assert_eq!((there(), policy()), (cpu_set(&all, Some(all[1])), libc::SCHED_BATCH));
         assert_eq!(place(None, Some(all[0])), 0, "it is not where it would be moved from");
         assert_eq!(place(Some(all[1]), None), 1);
-        assert_eq!((there(), policy()), (set(&all, None), libc::SCHED_OTHER));
-        sched_setaffinity(Some(thread), &set(&all, Some(all[0]))).unwrap(); // as its own code would
+        assert_eq!((there(), policy()), (cpu_set(&all, None), libc::SCHED_OTHER));
+        // as the thread's own code may do
+        sched_setaffinity(Some(thread), &cpu_set(&all, Some(all[0]))).unwrap();
         assert_eq!(place(None, Some(all[1])), 0);
-        assert_eq!(there(), set(&all, Some(all[0])));
+        assert_eq!(there(), cpu_set(&all, Some(all[0])));
         drop(child.stdin.take());
         child.wait().unwrap();
     }

@@ -1,30 +1,38 @@
-//! What the kernel does for an instance: namespaces, a veth pair, a root of its own, cgroups, seccomp.
+//! Kernel facilities for instances: namespaces, veth pairs, root file systems, cgroups, seccomp and
+//! BPF.
 //!
-//! The node makes one [`switch::Switch`] and one [`sandbox::Launcher`]; for each instance it makes a [`cgroup::Cgroup`],
-//! fills in a [`sandbox::Spec`] and launches it. The child's side is [`sandbox::instance_init`]: it builds the sandbox
-//! around itself, drops all power and becomes the watchdog. [`probe`] tells what this machine allows.
-//! [`bpf`] carries descriptors from party to party inside the kernel, for chains that ask for it, and packets from namespace
-//! to namespace, for a gateway that is not in the switch but a [`station`] on it. At a [`doorway`] the node answers for destinations
-//! outside. [`tun`] and [`devices`] are what test labs cable namespaces with. [`reuseport`] leads packets to the thread that waits for
-//! them. [`seccomp::listener`], [`foreign`] and [`sockets`] are what a warm socket is put in the place of a function's own with.
+//! The node creates one [`hub_netns::HubNetns`] and one [`sandbox::InstanceLauncher`]. For each
+//! instance it creates a [`cgroup::InstanceCgroup`], fills in a [`sandbox::SandboxSpec`] and
+//! launches it. [`sandbox::instance_init`] is the child's side: it builds the sandbox around
+//! itself, drops all privileges and becomes the watchdog.
 //!
-//! Everything made here is held by processes and file descriptors alone, so that a killed node leaves nothing but empty
-//! cgroup folders, which [`cgroup::Cgroups::sweep`] removes.
+//! - [`probe`] reports which of these facilities the machine supports.
+//! - [`bpf`] delivers descriptors between endpoints inside the kernel, and forwards packets between
+//!   namespaces.
+//! - [`attached_netns`] is for a gateway outside the hub, [`egress_listener`] for destinations
+//!   outside.
+//! - [`reuseport`] steers packets to the right thread of several.
+//! - [`seccomp::listener`], [`remote_thread`] and [`sockets`] replace a function's socket by a warm
+//!   one.
+//! - [`tun`] and [`devices`] build networks for tests.
+//!
+//! Processes and file descriptors hold everything made here. A killed node leaves only empty cgroup
+//! folders, which [`cgroup::NodeCgroups::sweep_leftovers`] removes.
 #![cfg(target_os = "linux")]
 
+pub mod attached_netns;
 pub mod bpf;
 pub mod cgroup;
 pub mod cores;
 pub mod devices;
-pub mod doorway;
-pub mod foreign;
+pub mod egress_listener;
+pub mod hub_netns;
 pub mod namespace;
 mod netlink;
 pub mod probe;
+pub mod remote_thread;
 pub mod reuseport;
 pub mod sandbox;
 pub mod seccomp;
 pub mod sockets;
-pub mod station;
-pub mod switch;
 pub mod tun;

@@ -1,4 +1,4 @@
-//! Network namespaces without a name, and work inside them.
+//! Unnamed network namespaces, and running code inside them.
 #![expect(unsafe_code, reason = "unshare can break assumptions about shared descriptors")]
 
 use std::fs::File;
@@ -8,42 +8,45 @@ use std::thread;
 
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
-/// The calling thread joins a network namespace for good: sockets that it opens from now on are there, those that it has
-/// stay where they are.
+/// Moves the calling thread into a network namespace permanently. Sockets that it opens afterwards
+/// belong there; open ones stay.
 ///
 /// # Errors
-/// Without `CAP_SYS_ADMIN`.
-pub fn enter(namespace: impl AsFd) -> io::Result<()> {
+/// Fails without `CAP_SYS_ADMIN`.
+pub fn enter_netns(namespace: impl AsFd) -> io::Result<()> {
     Ok(move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?)
 }
 
-/// Does something in a network namespace: on a thread of its own, which is of no use for anything else afterwards. Sockets
-/// that it opens and processes that it starts stay in that namespace.
+/// Runs `work` in a network namespace, on a thread that ends afterwards. Sockets that it opens and
+/// processes that it starts stay there.
 ///
 /// # Errors
-/// Without `CAP_SYS_ADMIN`, and those of `work`.
-pub fn within<T: Send>(namespace: impl AsFd, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+/// Fails without `CAP_SYS_ADMIN`, or when `work` fails.
+pub fn run_in_netns<T: Send>(namespace: impl AsFd, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     let namespace = namespace.as_fd();
-    on_a_thread(|| {
-        enter(namespace)?;
+    run_on_thread(|| {
+        enter_netns(namespace)?;
         work()
     })
 }
 
-/// Makes a namespace, in which `work` is done first. It ends with its last handle, process and socket.
+/// Creates a network namespace and runs `work` in it first. The namespace ends with its last
+/// handle, process and socket.
 ///
 /// # Errors
-/// Without `CAP_SYS_ADMIN`, and those of `work`.
-pub fn create(work: impl FnOnce() -> io::Result<()> + Send) -> io::Result<OwnedFd> {
-    on_a_thread(|| {
+/// Fails without `CAP_SYS_ADMIN`, or when `work` fails.
+pub fn create_netns(work: impl FnOnce() -> io::Result<()> + Send) -> io::Result<OwnedFd> {
+    run_on_thread(|| {
         // SAFETY: unsharing the network namespace of a thread that ends here breaks no assumption about shared files.
         unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }?;
         work()?;
+        // `/proc/self` would name the namespace of the process's first thread.
         Ok(File::open("/proc/thread-self/ns/net")?.into())
     })
 }
 
-fn on_a_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+// A thread cannot be trusted to return to its old namespace: without privileges setns() would fail.
+fn run_on_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     thread::scope(|scope| {
         let worker = thread::Builder::new().name("namespace".into()).spawn_scoped(scope, work)?;
         worker.join().map_err(|_| io::Error::other("the thread in another network namespace panicked"))?

@@ -1,6 +1,8 @@
-//! Links, addresses and routes over rtnetlink (`man 7 rtnetlink`), blocking: a request is sent, its answer awaited.
+//! Links, addresses and routes over rtnetlink (`man 7 rtnetlink`). Requests block until the kernel
+//! answers.
 //!
-//! A netlink socket belongs to the network namespace in which it was opened, whatever namespace its owner joins later.
+//! A netlink socket belongs to the network namespace in which it was opened, even if its owner
+//! moves to another one.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -17,49 +19,50 @@ use netlink_packet_route::route::{
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
-/// The index of the loopback device: the first of every network namespace.
-pub(crate) const LOOPBACK: u32 = 1;
+/// Index of the loopback device, the first one of every network namespace.
+pub(crate) const LOOPBACK_INDEX: u32 = 1;
 
-/// `RT_TABLE_LOCAL` of `<linux/rtnetlink.h>`: addresses that are the namespace's own. It is asked before all others.
+/// `RT_TABLE_LOCAL` of `<linux/rtnetlink.h>`: the namespace's own addresses. The kernel looks here
+/// first.
 const TABLE_LOCAL: u8 = 255;
 
-/// A socket for requests in one network namespace.
-pub(crate) struct Rtnl {
+/// A socket for requests to one network namespace.
+pub(crate) struct RtnlSocket {
     socket: Socket,
     sequence: u32,
 }
 
-/// Where a route leads.
-pub(crate) struct Route {
-    /// Packets to this network: an address and the length of its prefix; `None`: to every address.
-    pub(crate) to: Option<(Ipv4Addr, u8)>,
-    /// The next hop, when the destination is not on the link itself.
-    pub(crate) via: Option<Ipv4Addr>,
-    /// The device.
+/// An IPv4 route.
+pub(crate) struct Ipv4Route {
+    /// Network of the route: an address and the length of its prefix. `None` is the default route.
+    pub(crate) destination: Option<(Ipv4Addr, u8)>,
+    /// Next hop; `None` for destinations on the link.
+    pub(crate) next_hop: Option<Ipv4Addr>,
+    /// Index of the outgoing device.
     pub(crate) device: u32,
-    /// The source address of packets that have none yet.
+    /// Source address of packets that have none yet.
     pub(crate) source: Option<Ipv4Addr>,
 }
 
-/// One veth pair, of which the far end is made in another namespace. Making it there costs nothing, while moving it
-/// later waits for an RCU grace period.
-pub(crate) struct Veth<'a> {
-    /// The near end's name.
+/// A veth pair whose far end is created in another namespace. Moving it there later would wait for
+/// an RCU grace period.
+pub(crate) struct VethPair<'a> {
+    /// Name of the near end.
     pub(crate) near: &'a str,
-    /// The far end's name.
+    /// Name of the far end.
     pub(crate) far: &'a str,
-    /// The far end's index: must be free in its namespace.
+    /// Index of the far end; must be free in its namespace.
     pub(crate) far_index: u32,
-    /// The far end's namespace.
+    /// Namespace of the far end.
     pub(crate) far_namespace: BorrowedFd<'a>,
-    /// The Ethernet addresses of the near and the far end.
-    pub(crate) macs: [Mac; 2],
+    /// Ethernet addresses of the near and the far end.
+    pub(crate) macs: [MacAddress; 2],
 }
 
 /// An Ethernet address.
-pub(crate) type Mac = [u8; 6];
+pub(crate) type MacAddress = [u8; 6];
 
-impl Rtnl {
+impl RtnlSocket {
     /// Opens a socket in the calling thread's network namespace.
     pub(crate) fn open() -> io::Result<Self> {
         let socket = Socket::new(NETLINK_ROUTE)?;
@@ -67,93 +70,99 @@ impl Rtnl {
         Ok(Self { socket, sequence: 0 })
     }
 
-    /// The index of a device by its name.
-    pub(crate) fn index(&self, name: &str) -> io::Result<u32> {
+    /// Returns the index of the device with a name.
+    pub(crate) fn device_index(&self, name: &str) -> io::Result<u32> {
         Ok(rustix::net::netdevice::name_to_index(self.socket.as_fd(), name)?)
     }
 
     /// Sets a device up.
-    pub(crate) fn up(&mut self, device: u32) -> io::Result<()> {
+    pub(crate) fn set_up(&mut self, device: u32) -> io::Result<()> {
         let mut link = LinkMessage::default();
         link.header.index = device;
         link.header.flags = LinkFlags::Up;
         link.header.change_mask = LinkFlags::Up;
-        self.request(RouteNetlinkMessage::SetLink(link), 0)
+        self.send_request(RouteNetlinkMessage::SetLink(link), 0)
     }
 
-    /// Gives a device an address with a prefix of 32 bits.
-    pub(crate) fn address(&mut self, device: u32, address: Ipv4Addr) -> io::Result<()> {
+    /// Adds an address with a prefix of 32 bits to a device.
+    pub(crate) fn add_address(&mut self, device: u32, address: Ipv4Addr) -> io::Result<()> {
         let mut message = AddressMessage::default();
         message.header.family = AddressFamily::Inet;
         message.header.prefix_len = 32;
         message.header.scope = AddressScope::Universe;
         message.header.index = device;
         message.attributes = vec![AddressAttribute::Local(address.into()), AddressAttribute::Address(address.into())];
-        self.request(RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_REPLACE)
+        self.send_request(RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_REPLACE)
     }
 
-    /// Adds a route, or turns an older one to the same destination: the kernel takes a dead instance's device down some
-    /// time after its end, and its address may have been given to a new one by then.
-    pub(crate) fn route(&mut self, route: &Route) -> io::Result<()> {
+    /// Adds or replaces the route to a destination.
+    ///
+    /// The kernel removes a dead instance's device with a delay. By then a new instance may have
+    /// its address, so an older route may exist.
+    pub(crate) fn add_route(&mut self, route: &Ipv4Route) -> io::Result<()> {
         let mut message = RouteMessage::default();
         message.header.address_family = AddressFamily::Inet;
         message.header.table = RouteHeader::RT_TABLE_MAIN;
         message.header.protocol = RouteProtocol::Static;
         message.header.kind = RouteType::Unicast;
-        message.header.scope = if route.via.is_some() { RouteScope::Universe } else { RouteScope::Link };
-        message.header.destination_prefix_length = route.to.map_or(0, |(_, length)| length);
-        let to = route.to.map(|(to, _)| RouteAttribute::Destination(RouteAddress::Inet(to)));
-        let via = route.via.map(|via| RouteAttribute::Gateway(RouteAddress::Inet(via)));
+        message.header.scope = if route.next_hop.is_some() { RouteScope::Universe } else { RouteScope::Link };
+        message.header.destination_prefix_length = route.destination.map_or(0, |(_, length)| length);
+        let to = route.destination.map(|(to, _)| RouteAttribute::Destination(RouteAddress::Inet(to)));
+        let via = route.next_hop.map(|via| RouteAttribute::Gateway(RouteAddress::Inet(via)));
         let source = route.source.map(|source| RouteAttribute::PrefSource(RouteAddress::Inet(source)));
         message.attributes = [to, via, source, Some(RouteAttribute::Oif(route.device))].into_iter().flatten().collect();
-        self.request(RouteNetlinkMessage::NewRoute(message), NLM_F_CREATE | NLM_F_REPLACE)
+        self.send_request(RouteNetlinkMessage::NewRoute(message), NLM_F_CREATE | NLM_F_REPLACE)
     }
 
-    /// Has the namespace take packets to an address for its own, as it does with those of its devices; done already is done.
-    pub(crate) fn answer_for(&mut self, address: Ipv4Addr) -> io::Result<()> {
-        self.answer_for_all(address, 32)
+    /// Makes an address local to the namespace without adding it to a device. Adding it again has
+    /// no effect.
+    pub(crate) fn add_local_address(&mut self, address: Ipv4Addr) -> io::Result<()> {
+        self.add_local_network(address, 32)
     }
 
-    /// The same for all addresses of a network, by the length of its prefix.
-    pub(crate) fn answer_for_all(&mut self, network: Ipv4Addr, length: u8) -> io::Result<()> {
-        self.request(RouteNetlinkMessage::NewRoute(local(network.into(), length)), NLM_F_CREATE | NLM_F_REPLACE)
+    /// Makes all addresses of a network local, given by its prefix length.
+    pub(crate) fn add_local_network(&mut self, network: Ipv4Addr, length: u8) -> io::Result<()> {
+        self.send_request(
+            RouteNetlinkMessage::NewRoute(local_route(network.into(), length)),
+            NLM_F_CREATE | NLM_F_REPLACE,
+        )
     }
 
-    /// As [`answer_for`](Self::answer_for). `lo` must have IPv6.
-    pub(crate) fn answer_for_v6(&mut self, address: Ipv6Addr) -> io::Result<()> {
-        self.request(RouteNetlinkMessage::NewRoute(local(address.into(), 128)), NLM_F_CREATE | NLM_F_REPLACE)
+    /// Does the same for an IPv6 address. `lo` must have IPv6.
+    pub(crate) fn add_local_address_v6(&mut self, address: Ipv6Addr) -> io::Result<()> {
+        self.send_request(RouteNetlinkMessage::NewRoute(local_route(address.into(), 128)), NLM_F_CREATE | NLM_F_REPLACE)
     }
 
-    /// Takes that back.
-    pub(crate) fn answer_no_more(&mut self, address: Ipv4Addr) -> io::Result<()> {
-        self.request(RouteNetlinkMessage::DelRoute(local(address.into(), 32)), 0)
+    /// Removes a local address.
+    pub(crate) fn remove_local_address(&mut self, address: Ipv4Addr) -> io::Result<()> {
+        self.send_request(RouteNetlinkMessage::DelRoute(local_route(address.into(), 32)), 0)
     }
 
-    /// Makes a veth pair; the near end is up.
-    pub(crate) fn veth(&mut self, veth: &Veth<'_>) -> io::Result<()> {
+    /// Creates a veth pair. The near end is up.
+    pub(crate) fn create_veth_pair(&mut self, pair: &VethPair<'_>) -> io::Result<()> {
         let mut far = LinkMessage::default();
-        far.header.index = veth.far_index;
+        far.header.index = pair.far_index;
         far.attributes = vec![
-            LinkAttribute::IfName(veth.far.to_owned()),
-            LinkAttribute::NetNsFd(veth.far_namespace.as_raw_fd()),
-            LinkAttribute::Address(veth.macs[1].to_vec()),
+            LinkAttribute::IfName(pair.far.to_owned()),
+            LinkAttribute::NetNsFd(pair.far_namespace.as_raw_fd()),
+            LinkAttribute::Address(pair.macs[1].to_vec()),
         ];
         let mut near = LinkMessage::default();
         near.header.flags = LinkFlags::Up;
         near.header.change_mask = LinkFlags::Up;
         near.attributes = vec![
-            LinkAttribute::IfName(veth.near.to_owned()),
-            LinkAttribute::Address(veth.macs[0].to_vec()),
+            LinkAttribute::IfName(pair.near.to_owned()),
+            LinkAttribute::Address(pair.macs[0].to_vec()),
             LinkAttribute::LinkInfo(vec![
                 LinkInfo::Kind(InfoKind::Veth),
                 LinkInfo::Data(InfoData::Veth(InfoVeth::Peer(far))),
             ]),
         ];
-        self.request(RouteNetlinkMessage::NewLink(near), NLM_F_CREATE | NLM_F_EXCL)
+        self.send_request(RouteNetlinkMessage::NewLink(near), NLM_F_CREATE | NLM_F_EXCL)
     }
 
-    /// Sends a request and waits until the kernel has done or refused it.
-    pub(crate) fn request(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
+    /// Sends a request and waits until the kernel has executed or rejected it.
+    pub(crate) fn send_request(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
         let mut packet = NetlinkMessage::from(message);
         self.sequence += 1;
         packet.header.sequence_number = self.sequence;
@@ -162,10 +171,10 @@ impl Rtnl {
         let mut buffer = vec![0; packet.buffer_len()];
         packet.serialize(&mut buffer);
         self.socket.send(&buffer, 0)?;
-        self.acknowledged()
+        self.read_ack()
     }
 
-    fn acknowledged(&mut self) -> io::Result<()> {
+    fn read_ack(&mut self) -> io::Result<()> {
         loop {
             let (answer, _) = self.socket.recv_from_full()?;
             let answer = NetlinkMessage::<RouteNetlinkMessage>::deserialize(&answer).map_err(io::Error::other)?;
@@ -173,14 +182,14 @@ impl Rtnl {
                 NetlinkPayload::Error(error) if answer.header.sequence_number == self.sequence => {
                     return if error.code.is_some() { Err(error.to_io()) } else { Ok(()) };
                 }
-                _ => {} // an answer to an earlier request that was given up
+                _ => {} // the answer to an earlier, abandoned request
             }
         }
     }
 }
 
-/// `ip route … local ADDRESS/LENGTH dev lo`: see ip-route(8).
-fn local(address: IpAddr, length: u8) -> RouteMessage {
+/// Builds `ip route … local ADDRESS/LENGTH dev lo`; see ip-route(8).
+fn local_route(address: IpAddr, length: u8) -> RouteMessage {
     let mut message = RouteMessage::default();
     let (family, to) = match address {
         IpAddr::V4(v4) => (AddressFamily::Inet, RouteAddress::Inet(v4)),
@@ -192,6 +201,6 @@ fn local(address: IpAddr, length: u8) -> RouteMessage {
     message.header.kind = RouteType::Local;
     message.header.scope = RouteScope::Host;
     message.header.destination_prefix_length = length;
-    message.attributes = vec![RouteAttribute::Destination(to), RouteAttribute::Oif(LOOPBACK)];
+    message.attributes = vec![RouteAttribute::Destination(to), RouteAttribute::Oif(LOOPBACK_INDEX)];
     message
 }

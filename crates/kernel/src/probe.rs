@@ -1,111 +1,123 @@
-//! What this machine allows, and what is lost where it does not: for `nearpath doctor` and for choosing [`Isolation`].
+//! Detection of kernel facilities: for `nearpath doctor` and for choosing an [`IsolationLevel`].
 
 use std::fmt;
 use std::io;
 use std::path::Path;
 
-use crate::cgroup::Cgroups;
-use crate::sandbox::{Isolation, namespaces_allowed};
-use crate::seccomp::Filters;
+use crate::cgroup::NodeCgroups;
+use crate::sandbox::{IsolationLevel, namespaces_allowed};
+use crate::seccomp::SeccompFilters;
 
-/// One thing that an instance's sandbox is made of.
+/// A facility that instances need or can use.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Finding {
-    /// What it is.
+pub struct CapabilityFinding {
+    /// Name of the facility.
     pub name: &'static str,
-    /// Why it is not there; `None`: it is.
-    pub trouble: Option<String>,
-    /// Nothing needs it that does not ask for it by name.
+    /// Reason why it is unavailable; `None` if it is available.
+    pub problem: Option<String>,
+    /// Set for facilities that are used only on request.
     pub optional: bool,
-    /// What is lost without it.
-    pub lost: &'static str,
-    /// What an operator can do about it.
+    /// Consequence of its absence.
+    pub impact: &'static str,
+    /// Advice to an operator.
     pub remedy: &'static str,
 }
 
-/// Everything that was found. Displays as one line a finding.
+/// Result of all probes. Displays one line per finding.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Capabilities {
-    /// The best isolation that can be had.
-    pub isolation: Isolation,
-    /// One entry a part.
-    pub findings: Vec<Finding>,
+pub struct MachineCapabilities {
+    /// The best available isolation.
+    pub isolation: IsolationLevel,
+    /// Findings, one per facility.
+    pub findings: Vec<CapabilityFinding>,
 }
 
-const ROOT_NAMESPACES: i32 =
+const INSTANCE_NAMESPACES: i32 =
     libc::CLONE_NEWPID | libc::CLONE_NEWNET | libc::CLONE_NEWNS | libc::CLONE_NEWUTS | libc::CLONE_NEWIPC;
 
-/// Tries what instances need, in a child process that changes nothing outside itself.
-pub fn probe() -> Capabilities {
-    let (as_root, as_user) = namespaces();
-    let isolation = best(&as_root, &as_user);
-    let mut findings = vec![root(&as_root), user_namespaces(&as_user)];
-    findings.extend([seccomp(), usr(), sockmap(), forwarding(), listeners(), shortcut(), windows()]);
-    findings.extend(cgroups());
-    Capabilities { isolation, findings }
+/// Tries everything that instances need, in child processes and threads that change nothing outside
+/// themselves.
+pub fn probe_machine() -> MachineCapabilities {
+    let (as_root, as_user) = try_namespaces();
+    let isolation = choose_isolation(&as_root, &as_user);
+    let mut findings = vec![root_finding(&as_root), user_namespace_finding(&as_user)];
+    findings.extend([
+        seccomp_finding(),
+        usr_finding(),
+        sockmap_finding(),
+        forwarding_finding(),
+        listener_finding(),
+        interception_finding(),
+        window_finding(),
+    ]);
+    findings.extend(cgroup_findings());
+    MachineCapabilities { isolation, findings }
 }
 
-/// The best isolation that can be had: [`Capabilities::isolation`] alone, which takes about a millisecond.
-pub fn isolation() -> Isolation {
-    let (as_root, as_user) = namespaces();
-    best(&as_root, &as_user)
+/// Returns [`MachineCapabilities::isolation`] alone, which takes about a millisecond.
+// The remaining probes take longer, and the server needs only this at its start.
+pub fn best_isolation() -> IsolationLevel {
+    let (as_root, as_user) = try_namespaces();
+    choose_isolation(&as_root, &as_user)
 }
 
-/// Whether they may be made as root and in a user namespace.
-fn namespaces() -> (io::Result<()>, io::Result<()>) {
-    let as_user = namespaces_allowed(ROOT_NAMESPACES | libc::CLONE_NEWUSER).and_then(|()| may_map_itself());
-    (namespaces_allowed(ROOT_NAMESPACES), as_user)
+/// Tries to create namespaces as root, and in a user namespace.
+fn try_namespaces() -> (io::Result<()>, io::Result<()>) {
+    let as_user = namespaces_allowed(INSTANCE_NAMESPACES | libc::CLONE_NEWUSER).and_then(|()| check_setfcap());
+    (namespaces_allowed(INSTANCE_NAMESPACES), as_user)
 }
 
-/// Since Linux 5.12 root needs a capability to be somebody in a user namespace (`man 7 user_namespaces`); others do not.
-fn may_map_itself() -> io::Result<()> {
+/// Checks that this process may map its uid. Since Linux 5.12 root needs a capability for that
+/// (`man 7 user_namespaces`).
+fn check_setfcap() -> io::Result<()> {
     use rustix::thread::{CapabilitySet, capabilities};
     let root = rustix::process::geteuid().is_root();
     match root && !capabilities(None)?.effective.contains(CapabilitySet::SETFCAP) {
-        true => Err(io::Error::new(io::ErrorKind::PermissionDenied, "root without CAP_SETFCAP may not be mapped")),
+        true => Err(io::Error::new(io::ErrorKind::PermissionDenied, "root needs CAP_SETFCAP to map its uid")),
         false => Ok(()),
     }
 }
 
-/// Root in a container often may not make namespaces, but a user namespace first and then all others.
-fn best(as_root: &io::Result<()>, as_user: &io::Result<()>) -> Isolation {
+/// Chooses the best isolation. Root in a container often may create a user namespace, and other
+/// namespaces only inside it.
+fn choose_isolation(as_root: &io::Result<()>, as_user: &io::Result<()>) -> IsolationLevel {
     match (as_root, as_user) {
-        (Ok(()), _) if rustix::process::geteuid().is_root() => Isolation::Root,
-        (_, Ok(())) => Isolation::UserNamespace,
-        _ => Isolation::None,
+        (Ok(()), _) if rustix::process::geteuid().is_root() => IsolationLevel::Root,
+        (_, Ok(())) => IsolationLevel::UserNamespace,
+        _ => IsolationLevel::None,
     }
 }
 
-impl Finding {
-    /// Whether it is there.
-    pub fn is_there(&self) -> bool {
-        self.trouble.is_none()
+impl CapabilityFinding {
+    /// Returns whether the facility is available.
+    pub fn is_available(&self) -> bool {
+        self.problem.is_none()
     }
 }
 
-impl fmt::Display for Finding {
+impl fmt::Display for CapabilityFinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.trouble {
+        match &self.problem {
             None => write!(f, "yes  {}", self.name),
-            Some(trouble) => write!(f, "no   {}: {trouble}; lost: {}; remedy: {}", self.name, self.lost, self.remedy),
+            Some(trouble) => write!(f, "no   {}: {trouble}; lost: {}; remedy: {}", self.name, self.impact, self.remedy),
         }
     }
 }
 
-impl fmt::Display for Capabilities {
+impl fmt::Display for MachineCapabilities {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.findings.iter().try_for_each(|finding| writeln!(f, "{finding}"))
     }
 }
 
-fn root(namespaces: &io::Result<()>) -> Finding {
+fn root_finding(namespaces: &io::Result<()>) -> CapabilityFinding {
     let root = rustix::process::geteuid().is_root();
-    let trouble = if root { said(namespaces) } else { Some("not running as root".into()) };
-    Finding {
+    let trouble = if root { error_text(namespaces) } else { Some("not running as root".into()) };
+    CapabilityFinding {
         name: "namespaces as root",
-        trouble,
+        problem: trouble,
         optional: false,
-        lost: "a user of its own for each instance",
+        impact: "a separate user for each instance",
         remedy: if root {
             "give this root CAP_SYS_ADMIN and CAP_NET_ADMIN (a container: --privileged)"
         } else {
@@ -114,155 +126,163 @@ fn root(namespaces: &io::Result<()>) -> Finding {
     }
 }
 
-fn user_namespaces(namespaces: &io::Result<()>) -> Finding {
-    Finding {
+fn user_namespace_finding(namespaces: &io::Result<()>) -> CapabilityFinding {
+    CapabilityFinding {
         name: "user namespaces",
-        trouble: said(namespaces),
+        problem: error_text(namespaces),
         optional: false,
-        lost: "isolation without root",
+        impact: "isolation without root",
         remedy: "set kernel.unprivileged_userns_clone=1, kernel.apparmor_restrict_unprivileged_userns=0 and \
                  user.max_user_namespaces above 0, or run as root",
     }
 }
 
-fn seccomp() -> Finding {
+fn seccomp_finding() -> CapabilityFinding {
     let missing =
-        (!Path::new("/proc/sys/kernel/seccomp").exists()).then(|| "this kernel was built without it".to_owned());
-    Finding {
+        (!Path::new("/proc/sys/kernel/seccomp").exists()).then(|| "this kernel was built without seccomp".to_owned());
+    CapabilityFinding {
         name: "seccomp",
-        trouble: missing.or_else(|| Filters::compile().err().map(|error| error.to_string())),
+        problem: missing.or_else(|| SeccompFilters::compile().err().map(|error| error.to_string())),
         optional: false,
-        lost: "the second wall around instances; they will not start",
+        impact: "the system call filter; instances will not start",
         remedy: "use a kernel with CONFIG_SECCOMP_FILTER on x86_64 or aarch64",
     }
 }
 
-fn sockmap() -> Finding {
-    Finding {
+fn sockmap_finding() -> CapabilityFinding {
+    CapabilityFinding {
         name: "descriptors carried by the kernel",
-        trouble: said(&crate::bpf::possible()),
+        problem: error_text(&crate::bpf::check_sockmap_support()),
         optional: true,
-        lost: "`nearpath.io/delivery: sockmap`; such chains go over HTTP",
-        remedy: "run as root with CAP_BPF, CAP_NET_ADMIN and CAP_SYS_ADMIN, on a nearpath built where clang is",
+        impact: "`nearpath.io/delivery: sockmap`; such chains use HTTP",
+        remedy: "run as root with CAP_BPF, CAP_NET_ADMIN and CAP_SYS_ADMIN, with a nearpath that was built with clang",
     }
 }
 
-fn forwarding() -> Finding {
-    Finding {
+fn forwarding_finding() -> CapabilityFinding {
+    CapabilityFinding {
         name: "packets forwarded by the kernel",
-        trouble: said(&crate::bpf::forwarding_possible()),
+        problem: error_text(&crate::bpf::check_forwarding_support()),
         optional: true,
-        lost: "`nearpath up --forward tc`",
-        remedy: "run as root with CAP_BPF and CAP_NET_ADMIN, on Linux 6.6 or later, on a nearpath built where clang is",
+        impact: "`nearpath up --forward tc`",
+        remedy: "run as root with CAP_BPF and CAP_NET_ADMIN, on Linux 6.6 or later, with a nearpath that was built with clang",
     }
 }
 
-fn shortcut() -> Finding {
-    Finding {
+fn interception_finding() -> CapabilityFinding {
+    CapabilityFinding {
         name: "warm sockets in the place of a function's own",
-        trouble: said(&shortcut_possible()),
+        problem: error_text(&check_interception_support()),
         optional: true,
-        lost: "the shortcut to destinations that `egress` declares in plain TCP: the node carries them, warm, but with a hop more",
-        remedy: "run as root with CAP_BPF, CAP_NET_ADMIN and CAP_SYS_PTRACE, on Linux 6.9 or later with cgroup v2, on a nearpath built where clang is; \
+        impact: "direct warm sockets for plain TCP destinations of `egress`; connections go through the node's proxy",
+        remedy: "run as root with CAP_BPF, CAP_NET_ADMIN and CAP_SYS_PTRACE, on Linux 6.9 or later with cgroup v2, with a nearpath that was built with clang; \
                  in a container, allow seccomp listeners",
     }
 }
 
-fn listeners() -> Finding {
-    Finding {
+fn listener_finding() -> CapabilityFinding {
+    CapabilityFinding {
         name: "seccomp listeners",
-        trouble: said(&listening_possible()),
+        problem: error_text(&try_listener()),
         optional: true,
-        lost: "the shortcut to destinations that `egress` declares in plain TCP",
-        remedy: "use Linux 6.6 or later; in a container, allow the system call seccomp() and no listener around it",
+        impact: "direct warm sockets for plain TCP destinations of `egress`",
+        remedy: "use Linux 6.6 or later; in a container, allow seccomp() and run without another seccomp listener",
     }
 }
 
-fn windows() -> Finding {
-    Finding {
+fn window_finding() -> CapabilityFinding {
+    CapabilityFinding {
         name: "opened congestion windows",
-        trouble: said(&windows_possible()),
+        problem: error_text(&check_window_support()),
         optional: true,
-        lost: "what earlier connections found out about a path: whatever is sent to a destination begins with ten segments",
-        remedy: "run as root with CAP_BPF and CAP_NET_ADMIN, on Linux 5.15 or later with cgroup v2, on a nearpath built where clang is",
+        impact: "initial windows learned from earlier connections; every connection starts with ten segments",
+        remedy: "run as root with CAP_BPF and CAP_NET_ADMIN, on Linux 5.15 or later with cgroup v2, with a nearpath that was built with clang",
     }
 }
 
-/// Whether connections can begin with a window of the node's choice ([`open_window`](crate::sockets::open_window)). Tried, with a connection to itself.
+/// Checks that the node can set initial windows
+/// ([`set_initial_window`](crate::sockets::set_initial_window)), on a connection to itself.
 ///
 /// # Errors
-/// What is missing.
-pub fn windows_possible() -> io::Result<()> {
-    tried(|| {
-        let fence = crate::bpf::Fence::around_this_thread()?;
-        fence.opens_windows()?;
+/// Names the missing facility.
+pub fn check_window_support() -> io::Result<()> {
+    run_on_probe_thread(|| {
+        let guard = crate::bpf::SocketCgroupGuard::enter_current_thread()?;
+        guard.check_window_programs()?;
         let listener = std::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0))?;
         let socket = std::net::TcpStream::connect(listener.local_addr()?)?;
-        let wanted = crate::sockets::Window { segments: 20, octets: 0, pace: u32::MAX - 1 };
-        crate::sockets::open_window(&socket, &wanted)?;
-        match crate::sockets::flow(&socket)?.window {
+        // u32::MAX means no limit, which would skip the pacing that is probed here.
+        let wanted = crate::sockets::InitialWindow { segments: 20, bytes: 0, pacing_rate: u32::MAX - 1 };
+        crate::sockets::set_initial_window(&socket, &wanted)?;
+        match crate::sockets::tcp_flow_info(&socket)?.cwnd_segments {
             20 => Ok(()),
-            other => Err(io::Error::other(format!("the kernel took it, and has {other} segments for 20"))),
+            other => Err(io::Error::other(format!("the kernel accepted a window of 20 segments and set {other}"))),
         }
     })
 }
 
-fn listening_possible() -> io::Result<()> {
-    tried(|| crate::seccomp::listener::install().map(drop).map_err(|error| said_of("a seccomp listener", &error)))
+fn try_listener() -> io::Result<()> {
+    run_on_probe_thread(|| {
+        crate::seccomp::listener::install_listener()
+            .map(drop)
+            .map_err(|error| with_context("a seccomp listener", &error))
+    })
 }
 
-/// On a thread that ends with what it tries.
-fn tried(what: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::Result<()> {
+/// Runs a probe on a thread of its own: filters and cgroups of a thread end with it.
+fn run_on_probe_thread(what: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::Result<()> {
     let thread = std::thread::Builder::new().name("probe".into()).spawn(what)?;
     thread.join().unwrap_or_else(|_| Err(io::Error::other("the probing thread panicked")))
 }
 
-/// Whether a warm socket can take the place of a function's own here: its connects can be asked about, its sockets looked at, and what it is given is kept
-/// where it was connected to ([`Fence`](crate::bpf::Fence)). Tried, by a thread that ends with its filter.
+/// Checks that a warm socket can replace a function's own.
+///
+/// Connects must be reported, sockets inspected, and given sockets confined
+/// ([`SocketCgroupGuard`](crate::bpf::SocketCgroupGuard)).
 ///
 /// # Errors
-/// What is missing.
-pub fn shortcut_possible() -> io::Result<()> {
-    tried(|| crate::bpf::Fence::around_this_thread().map(drop))?;
-    listening_possible()?;
-    crate::foreign::possible()
+/// Names the missing facility.
+pub fn check_interception_support() -> io::Result<()> {
+    run_on_probe_thread(|| crate::bpf::SocketCgroupGuard::enter_current_thread().map(drop))?;
+    try_listener()?;
+    crate::remote_thread::check_inspection_support()
 }
 
-fn said_of(what: &str, error: &io::Error) -> io::Error {
+fn with_context(what: &str, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{what}: {error}"))
 }
 
-fn usr() -> Finding {
+fn usr_finding() -> CapabilityFinding {
     let trouble = std::fs::read_dir("/usr").err().map(|error| format!("/usr: {error}"));
-    Finding {
+    CapabilityFinding {
         name: "a host system to share",
-        trouble,
+        problem: trouble,
         optional: false,
-        lost: "the interpreters and libraries that instances run with",
+        impact: "interpreters and libraries of instances",
         remedy: "let nearpath read /usr",
     }
 }
 
-fn cgroups() -> Vec<Finding> {
-    let cgroups = Cgroups::detect(&format!("probe-{}", std::process::id()));
-    let missing = cgroups.missing();
-    cgroups.leave();
-    let finding = |controller: crate::cgroup::Controller, name, lost| Finding {
+fn cgroup_findings() -> Vec<CapabilityFinding> {
+    let cgroups = NodeCgroups::detect(&format!("probe-{}", std::process::id()));
+    let missing = cgroups.missing_controllers();
+    cgroups.remove_node_folders();
+    let finding = |controller: crate::cgroup::CgroupController, name, lost| CapabilityFinding {
         name,
-        trouble: missing.contains(&controller).then(|| "no hierarchy where this process may make groups".to_owned()),
+        problem: missing.contains(&controller).then(|| "no cgroup hierarchy is writable".to_owned()),
         optional: false,
-        lost,
+        impact: lost,
         remedy: "run as root, or delegate cgroups to this user (systemd: Delegate=yes)",
     };
-    use crate::cgroup::Controller::{Cpu, Memory, Pids};
+    use crate::cgroup::CgroupController::{Cpu, Memory, Pids};
     vec![
-        finding(Memory, "memory limits", "`limits.memory`: one instance can use up the machine's memory"),
-        finding(Cpu, "CPU limits", "`limits.cpu`: one instance can slow the others down"),
-        finding(Pids, "process limits", "a fork bomb in one instance reaches all"),
+        finding(Memory, "memory limits", "`limits.memory`; one instance can exhaust the machine's memory"),
+        finding(Cpu, "CPU limits", "`limits.cpu`; one instance can slow down all others"),
+        finding(Pids, "process limits", "protection against fork bombs"),
     ]
 }
 
-fn said(result: &io::Result<()>) -> Option<String> {
+fn error_text(result: &io::Result<()>) -> Option<String> {
     result.as_ref().err().map(ToString::to_string)
 }
 
@@ -271,14 +291,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_says_what_is_lost() {
-        let found = probe();
+    fn a_missing_capability_states_its_impact() {
+        let found = probe_machine();
         assert!(found.findings.len() >= 7);
-        for finding in found.findings.iter().filter(|finding| !finding.is_there()) {
-            assert!(finding.to_string().contains(finding.lost), "{finding}");
+        for finding in found.findings.iter().filter(|finding| !finding.is_available()) {
+            assert!(finding.to_string().contains(finding.impact), "{finding}");
         }
         if nearpath_testkit::is_root() {
-            assert_eq!(found.isolation, Isolation::Root, "{found}");
+            assert_eq!(found.isolation, IsolationLevel::Root, "{found}");
         }
     }
 }

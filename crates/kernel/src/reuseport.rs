@@ -1,17 +1,19 @@
-//! Which of several sockets on one port a packet goes to.
+//! Selection of a socket among several on one port.
 #![expect(unsafe_code, reason = "rustix has no SO_ATTACH_REUSEPORT_CBPF")]
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
-/// Attaches a classic BPF program to all sockets that share a socket's port (`SO_ATTACH_REUSEPORT_CBPF`, socket(7)): it is given a
-/// datagram's payload, and returns the number of a socket, in the order in which they were bound. For a number that none has, the
-/// kernel chooses by the packet's addresses. An instruction is code, jump if true, jump if false, operand (`struct sock_filter`).
-/// No privilege is needed.
+/// Attaches a classic BPF program to all sockets that share a socket's port
+/// (`SO_ATTACH_REUSEPORT_CBPF`, socket(7)).
+///
+/// The program gets a datagram's payload and returns the index of a socket, in bind order. For an
+/// index without a socket, the kernel hashes the packet's addresses. An instruction is code, jump
+/// if true, jump if false, operand (`struct sock_filter`). No privilege is needed.
 ///
 /// # Errors
-/// When the kernel does not accept the program, or the socket shares no port.
-pub fn steer(socket: impl AsFd, program: &[(u16, u8, u8, u32)]) -> io::Result<()> {
+/// Fails when the kernel rejects the program, or the socket shares no port.
+pub fn attach_steering_program(socket: impl AsFd, program: &[(u16, u8, u8, u32)]) -> io::Result<()> {
     let mut filter: Vec<_> = program.iter().map(|&(code, jt, jf, k)| libc::sock_filter { code, jt, jf, k }).collect();
     let len = u16::try_from(filter.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
     let whole = libc::sock_fprog { len, filter: filter.as_mut_ptr() };
@@ -38,7 +40,7 @@ mod tests {
     use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
     use std::time::Duration;
 
-    fn shared(addr: SocketAddr) -> UdpSocket {
+    fn shared_port_socket(addr: SocketAddr) -> UdpSocket {
         let socket = socket(AddressFamily::INET, SocketType::DGRAM, None).unwrap();
         set_socket_reuseport(&socket, true).unwrap();
         bind(&socket, &addr).unwrap();
@@ -46,15 +48,15 @@ mod tests {
         socket.into()
     }
 
-    /// Returns the payload's first octet.
+    /// A program that returns the payload's first octet.
     const FIRST_OCTET: [(u16, u8, u8, u32); 2] = [(0x30, 0, 0, 0), (0x16, 0, 0, 0)];
 
     #[test]
-    fn packets_go_where_the_program_says_whoever_sends_them() {
-        let first = shared((Ipv4Addr::LOCALHOST, 0).into());
+    fn packets_go_to_the_socket_the_program_selects() {
+        let first = shared_port_socket((Ipv4Addr::LOCALHOST, 0).into());
         let addr = first.local_addr().unwrap();
-        let all = [first, shared(addr), shared(addr)];
-        steer(&all[0], &FIRST_OCTET).unwrap();
+        let all = [first, shared_port_socket(addr), shared_port_socket(addr)];
+        attach_steering_program(&all[0], &FIRST_OCTET).unwrap();
         for _ in 0..8 {
             let sender = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
             for wanted in [2_u8, 0, 1] {
@@ -67,9 +69,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_program_is_refused() {
-        let socket = shared((Ipv4Addr::LOCALHOST, 0).into());
-        assert!(steer(&socket, &[]).is_err());
-        assert!(steer(&socket, &[(0xffff, 0, 0, 0)]).is_err());
+    fn an_invalid_program_is_refused() {
+        let socket = shared_port_socket((Ipv4Addr::LOCALHOST, 0).into());
+        assert!(attach_steering_program(&socket, &[]).is_err());
+        assert!(attach_steering_program(&socket, &[(0xffff, 0, 0, 0)]).is_err());
     }
 }

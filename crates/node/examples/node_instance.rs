@@ -1,4 +1,4 @@
-//! The program that the tests' nodes start as instances: the child's side and nothing else.
+//! The program that tests run as an instance: the child's side only.
 
 use std::process::ExitCode;
 

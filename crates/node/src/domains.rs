@@ -1,7 +1,7 @@
-//! The security domains of this node: one for each chain, with the doors through which its instances come in.
+//! The security domains of this node, one per chain, with the sockets through which instances join.
 //!
-//! Everything within a domain is the matter of its [`Hub`]; here it is decided which functions share one, which edges it
-//! has, and who is told when an instance comes and goes.
+//! A [`DomainHandle`] runs each domain. This module decides which functions share one and which edges it
+//! has, and reports instances that come and go.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
@@ -12,216 +12,234 @@ use std::path::{Path, PathBuf};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use nearpath_domain::hub::{self, Door, Fault, Hub, Settings};
+use nearpath_domain::node_side::{self, DomainHandle, DomainSettings, EndpointSocket, InstanceFault};
 use nearpath_types::policy::{Delivery, Isolation, Pages};
 use nearpath_types::{FunctionId, InstanceId, Policy};
 use tokio::sync::mpsc;
 
-use crate::books::Books;
-use crate::exchanges::Exchanges;
+use crate::domain_stats::DomainStats;
+use crate::sockmap_routers::SockmapRouters;
 use crate::{edges, pages};
 
 /// The node's domains by name.
-pub(crate) struct Domains {
-    /// Where the doors are.
+pub(crate) struct DomainRegistry {
+    /// Folder of the instances' sockets.
     folder: PathBuf,
-    hubs: BTreeMap<String, Made>,
-    /// What the functions of each domain ask for.
-    pages: BTreeMap<String, Pages>,
-    /// Those that functions belong to.
+    entries: BTreeMap<String, DomainEntry>,
+    /// Page sizes that the functions of each domain accept.
+    wanted_pages: BTreeMap<String, Pages>,
+    /// Domains with functions.
     declared: BTreeSet<String>,
-    /// In which domain an instance is.
+    /// Domain of each instance.
     members: HashMap<InstanceId, String>,
-    /// What the domains write down.
-    books: Books,
-    /// The gateway's threads: each gets a socket for each domain.
-    gateways: Vec<mpsc::UnboundedSender<OwnedFd>>,
-    exchanges: Exchanges,
-    /// Chains of which it has been said that they do not agree with themselves.
-    at_odds: BTreeSet<String>,
+    /// Counters of all domains.
+    stats: DomainStats,
+    /// Gateway threads; each gets a socket for every domain.
+    gateway_threads: Vec<mpsc::UnboundedSender<OwnedFd>>,
+    routers: SockmapRouters,
+    /// Chains whose inconsistency was already logged.
+    inconsistent: BTreeSet<String>,
 }
 
-/// A domain, and what its memory was made of.
-struct Made {
-    hub: Hub,
-    asked: Pages,
-    huge: bool,
+/// A domain and its memory settings.
+struct DomainEntry {
+    hub: DomainHandle,
+    asked_pages: Pages,
+    has_huge_pages: bool,
 }
 
-/// What all functions of a domain agree on.
+/// Settings that all functions of a domain share.
 #[derive(Default, Clone, Copy)]
-struct Ways {
+struct DomainModes {
     delivery: Delivery,
     isolation: Isolation,
 }
 
-impl Ways {
+impl DomainModes {
     fn of(policy: &Policy) -> Self {
         Self { delivery: policy.delivery, isolation: policy.isolation }
     }
 }
 
-impl Domains {
-    /// None yet. `folder` is emptied: its doors led into an earlier run.
-    pub(crate) fn new(folder: PathBuf, books: Books, exchanges: Exchanges) -> Self {
+impl DomainRegistry {
+    /// Creates an empty registry. The caller empties `folder`, whose sockets belong to an earlier
+    /// run.
+    pub(crate) fn new(folder: PathBuf, stats: DomainStats, routers: SockmapRouters) -> Self {
         Self {
             folder,
-            hubs: BTreeMap::new(),
-            pages: BTreeMap::new(),
+            entries: BTreeMap::new(),
+            wanted_pages: BTreeMap::new(),
             declared: BTreeSet::new(),
             members: HashMap::new(),
-            books,
-            gateways: Vec::new(),
-            exchanges,
-            at_odds: BTreeSet::new(),
+            stats,
+            gateway_threads: Vec::new(),
+            routers,
+            inconsistent: BTreeSet::new(),
         }
     }
 
-    /// The edges as they are from now on. Domains without functions end.
-    pub(crate) fn declare<'a>(&mut self, functions: impl Iterator<Item = (&'a FunctionId, &'a Policy)>) {
-        let (mut there, mut all) = (BTreeSet::new(), Vec::new());
+    /// Applies the deployed functions and their edges. Domains without functions end.
+    pub(crate) fn apply_functions<'a>(&mut self, functions: impl Iterator<Item = (&'a FunctionId, &'a Policy)>) {
+        let (mut function_ids, mut in_chains) = (BTreeSet::new(), Vec::new());
         for (id, policy) in functions {
-            there.insert(id);
-            all.extend(policy.chain.is_some().then_some((id, policy)));
+            function_ids.insert(id);
+            in_chains.extend(policy.chain.is_some().then_some((id, policy)));
         }
-        self.books.retain(|id| there.contains(id));
-        self.at_odds = at_odds(all.iter().copied(), &self.at_odds);
-        let ways: HashMap<_, _> =
-            all.iter().filter_map(|(id, policy)| Some((policy.domain(id)?, Ways::of(policy)))).collect();
-        let paged: Vec<_> = all.iter().filter_map(|(id, policy)| Some((policy.domain(id)?, policy.pages))).collect();
-        self.pages = pages::by_domain(paged.iter().map(|(domain, pages)| (domain.as_str(), *pages)));
-        let edges = edges::of(all.into_iter());
+        self.stats.retain_functions(|id| function_ids.contains(id));
+        self.inconsistent = inconsistent_chains(in_chains.iter().copied(), &self.inconsistent);
+        let modes: HashMap<_, _> =
+            in_chains.iter().filter_map(|(id, policy)| Some((policy.domain(id)?, DomainModes::of(policy)))).collect();
+        let paged: Vec<_> =
+            in_chains.iter().filter_map(|(id, policy)| Some((policy.domain(id)?, policy.pages))).collect();
+        self.wanted_pages = pages::pages_by_domain(paged.iter().map(|(domain, pages)| (domain.as_str(), *pages)));
+        let edges = edges::edges_by_domain(in_chains.into_iter());
         self.declared = edges.keys().cloned().collect();
         self.end_unused();
         for (domain, edges) in edges {
-            match self.hub(&domain, ways.get(&domain).copied().unwrap_or_default()) {
-                Ok(made) => made.hub.declare_with(edges),
-                Err(error) => tracing::warn!(domain, %error, "no shared memory for this chain; its calls go over HTTP"),
+            match self.entry(&domain, modes.get(&domain).copied().unwrap_or_default()) {
+                Ok(entry) => entry.hub.declare_edges_with(edges),
+                Err(error) => {
+                    tracing::warn!(domain, %error, "shared memory is unavailable for this chain; its calls go over HTTP")
+                }
             }
         }
     }
 
-    /// Ends domains to which no function belongs, and of which no instance is left.
+    /// Ends domains without functions and instances.
     fn end_unused(&mut self) {
         let used: BTreeSet<&String> = self.members.values().chain(&self.declared).collect();
-        self.hubs.retain(|name, _| used.contains(name));
+        self.entries.retain(|name, _| used.contains(name));
     }
 
-    fn hub(&mut self, domain: &str, ways: Ways) -> io::Result<&Made> {
-        let wanted = self.pages.get(domain).copied().unwrap_or_default();
-        if !self.hubs.contains_key(domain) {
-            let delivery = match ways.delivery {
-                Delivery::Ring => hub::Delivery::Ring,
-                Delivery::Poll => hub::Delivery::Poll,
-                Delivery::Sockmap => hub::Delivery::Sockmap(self.exchanges.open()?),
+    fn entry(&mut self, domain: &str, modes: DomainModes) -> io::Result<&DomainEntry> {
+        let wanted = self.wanted_pages.get(domain).copied().unwrap_or_default();
+        if !self.entries.contains_key(domain) {
+            let delivery = match modes.delivery {
+                Delivery::Ring => node_side::DescriptorDelivery::Ring,
+                Delivery::Poll => node_side::DescriptorDelivery::Poll,
+                Delivery::Sockmap => node_side::DescriptorDelivery::Sockmap(self.routers.open_router()?),
             };
-            let settings = match ways.isolation {
-                Isolation::Shared => Settings::named(domain),
-                Isolation::Strict => Settings::named(domain).strict(),
+            let settings = match modes.isolation {
+                Isolation::Shared => DomainSettings::named(domain),
+                Isolation::Strict => DomainSettings::named(domain).into_strict(),
             };
-            let (ledger, settings) = (self.books.of(domain), Settings { delivery, ..settings });
-            let (hub, faults) = Hub::start_with(pages::chosen(settings, wanted), &ledger)?;
-            let huge = pages::are_huge(domain, wanted, &ledger);
-            tokio::spawn(complain(domain.to_owned(), faults));
-            self.gateways.retain(|gateway| hub.gateway_socket().is_ok_and(|socket| gateway.send(socket).is_ok()));
-            self.hubs.insert(domain.to_owned(), Made { hub, asked: wanted, huge });
+            let (ledger, settings) = (self.stats.stats_of(domain), DomainSettings { delivery, ..settings });
+            let (hub, faults) = DomainHandle::start_with(pages::with_pages(settings, wanted), &ledger)?;
+            let huge = pages::has_huge_pages(domain, wanted, &ledger);
+            // The hub does not wait for a reader of its faults.
+            tokio::spawn(log_faults(domain.to_owned(), faults));
+            // A closed channel shows a thread that has ended.
+            self.gateway_threads
+                .retain(|gateway| hub.gateway_socket().is_ok_and(|socket| gateway.send(socket).is_ok()));
+            self.entries.insert(domain.to_owned(), DomainEntry { hub, asked_pages: wanted, has_huge_pages: huge });
         }
-        let made = self.hubs.get_mut(domain).ok_or(io::ErrorKind::NotFound)?;
-        if made.asked != wanted {
-            made.asked = wanted; // told once
-            tracing::warn!(domain, pages = ?wanted, "the chain's memory stays as it is until all its functions have been removed");
+        let entry = self.entries.get_mut(domain).ok_or(io::ErrorKind::NotFound)?;
+        if entry.asked_pages != wanted {
+            entry.asked_pages = wanted; // log it only once
+            tracing::warn!(domain, pages = ?wanted, "page size of the chain's memory changes only after all its functions were removed");
         }
-        Ok(made)
+        Ok(entry)
     }
 
-    /// Makes the door for an instance that is about to start; `None`: its function belongs to no chain.
+    /// Opens the socket for an instance that is about to start; `None` for a function without a
+    /// chain.
     ///
     /// # Errors
-    /// When there can be no door; the instance can do without.
-    pub(crate) fn admit(
+    /// Fails when the socket cannot be created; the instance works without it.
+    pub(crate) fn admit_instance(
         &mut self,
         instance: InstanceId,
         function: &FunctionId,
         policy: &Policy,
     ) -> io::Result<Option<PathBuf>> {
         let Some(domain) = policy.domain(function) else { return Ok(None) };
-        if self.hub(&domain, Ways::of(policy))?.huge && policy.pages == Pages::Small {
-            let why = "the chain's memory has huge pages, to which it did not agree (nearpath.io/pages)";
-            tracing::warn!(%function, domain, "it is called over HTTP: {why}");
+        if self.entry(&domain, DomainModes::of(policy))?.has_huge_pages && policy.pages == Pages::Small {
+            let why = "the chain's memory has huge pages, but this function requires small ones (nearpath.io/pages)";
+            tracing::warn!(%function, domain, "function is called over HTTP: {why}");
             return Ok(None);
         }
         let path = self.folder.join(instance.to_string());
-        let door = door(&self.folder, &path)?;
-        self.hub(&domain, Ways::of(policy))?.hub.admit(instance, function.clone(), door);
+        let listener = bind_listener(&self.folder, &path)?;
+        self.entry(&domain, DomainModes::of(policy))?.hub.admit_instance(instance, function.clone(), listener);
         self.members.insert(instance, domain);
         Ok(Some(path))
     }
 
-    /// An instance gets no new calls through memory. The future ends when those that are open have ended.
-    pub(crate) fn withdraw(&self, instance: InstanceId) -> BoxFuture<'static, ()> {
-        let hub = self.members.get(&instance).and_then(|domain| self.hubs.get(domain)).map(|made| made.hub.clone());
+    /// Stops new calls to an instance through memory. The future ends when its open calls have
+    /// ended.
+    pub(crate) fn withdraw_instance(&self, instance: InstanceId) -> BoxFuture<'static, ()> {
+        let hub =
+            self.members.get(&instance).and_then(|domain| self.entries.get(domain)).map(|entry| entry.hub.clone());
         async move {
             if let Some(hub) = hub {
-                hub.withdraw(instance).await;
+                hub.withdraw_instance(instance).await;
             }
         }
         .boxed()
     }
 
-    /// Nothing is left of an instance.
-    pub(crate) fn gone(&mut self, instance: InstanceId) {
+    /// Removes an instance that is gone.
+    pub(crate) fn remove_instance(&mut self, instance: InstanceId) {
         let Some(domain) = self.members.remove(&instance) else { return };
         let _ = fs::remove_file(self.folder.join(instance.to_string())); // the next start empties the folder
-        if let Some(Made { hub, .. }) = self.hubs.get(&domain) {
-            hub.gone(instance);
+        if let Some(DomainEntry { hub, .. }) = self.entries.get(&domain) {
+            hub.remove_instance(instance);
         }
         self.end_unused();
     }
 
-    /// Lets a thread of the gateway in: a socket for every domain, those to come as well.
-    pub(crate) fn let_gateway_in(&mut self, gateway: mpsc::UnboundedSender<OwnedFd>) {
-        for Made { hub, .. } in self.hubs.values() {
-            let _ = hub.gateway_socket().map(|socket| gateway.send(socket)); // it may have left
+    /// Adds a gateway thread, which gets a socket for every present and future domain.
+    pub(crate) fn add_gateway_thread(&mut self, gateway: mpsc::UnboundedSender<OwnedFd>) {
+        for DomainEntry { hub, .. } in self.entries.values() {
+            let _ = hub.gateway_socket().map(|socket| gateway.send(socket)); // the thread may have ended
         }
-        self.gateways.push(gateway);
+        self.gateway_threads.push(gateway);
     }
 }
 
-/// Chains whose functions do not agree on delivery and isolation, with a word about those that are new. A stack is deployed one function
-/// after another, so this is no reason to refuse one: it passes when the last has come.
-fn at_odds<'a>(
+/// Returns chains whose functions disagree on delivery or isolation, and logs new ones.
+///
+/// A stack is deployed function by function, so this state is normal until the last one has
+/// arrived.
+fn inconsistent_chains<'a>(
     functions: impl Iterator<Item = (&'a FunctionId, &'a Policy)>,
     known: &BTreeSet<String>,
 ) -> BTreeSet<String> {
     let mut chains: BTreeMap<String, BTreeMap<String, Vec<String>>> = BTreeMap::new();
     for (id, policy) in functions {
         let chain = format!("{}.{}", policy.chain.as_deref().unwrap_or_default(), id.namespace);
-        let ways = chains.entry(chain).or_default();
-        ways.entry(format!("{}, {}", policy.delivery, policy.isolation)).or_default().push(id.name.to_string());
+        let modes = chains.entry(chain).or_default();
+        modes.entry(format!("{}, {}", policy.delivery, policy.isolation)).or_default().push(id.name.to_string());
     }
-    chains.retain(|_, ways| ways.len() > 1);
-    for (chain, ways) in chains.iter().filter(|(chain, _)| !known.contains(*chain)) {
-        let who = ways.iter().map(|(way, names)| format!("{way}: {}", names.join(", "))).collect::<Vec<_>>().join("; ");
+    chains.retain(|_, modes| modes.len() > 1);
+    for (chain, modes) in chains.iter().filter(|(chain, _)| !known.contains(*chain)) {
+        let disagreement =
+            modes.iter().map(|(way, names)| format!("{way}: {}", names.join(", "))).collect::<Vec<_>>().join("; ");
         tracing::warn!(
             chain,
-            "functions do not agree on nearpath.io/delivery and nearpath.io/isolation ({who}): between them calls go over HTTP"
+            "functions disagree on nearpath.io/delivery or nearpath.io/isolation ({disagreement}): calls between them go over HTTP"
         );
     }
     chains.into_keys().collect()
 }
 
-/// A door at `path` that every user may knock at: who can see the path is the instance.
-fn door(folder: &Path, path: &Path) -> io::Result<Door> {
+/// Binds a socket that every user may connect to. Only the instance sees its path.
+fn bind_listener(folder: &Path, path: &Path) -> io::Result<EndpointSocket> {
     fs::create_dir_all(folder)?;
-    let door = Door::at(path)?;
+    let listener = EndpointSocket::listen_at(path)?;
+    // Instances run with uids of their own.
     fs::set_permissions(path, fs::Permissions::from_mode(0o666))?;
-    Ok(door)
+    Ok(listener)
 }
 
-/// A party that breaks the protocol has been disconnected; its calls go over HTTP from then on.
-async fn complain(domain: String, mut faults: mpsc::UnboundedReceiver<Fault>) {
-    while let Some(Fault { instance, what }) = faults.recv().await {
-        tracing::warn!(domain, instance = instance.map(tracing::field::display), "shared memory: {what}");
+/// Logs endpoints that broke the protocol. They were disconnected; their calls go over HTTP.
+async fn log_faults(domain: String, mut faults: mpsc::UnboundedReceiver<InstanceFault>) {
+    while let Some(InstanceFault { instance, reason: fault }) = faults.recv().await {
+        tracing::warn!(
+            domain,
+            instance = instance.map(tracing::field::display),
+            "endpoint was disconnected from shared memory: {fault}"
+        );
     }
 }
 
@@ -232,33 +250,34 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_domain_ends_with_its_last_instance_when_no_function_belongs_to_it() {
-        let (folder, books) = (tempfile::tempdir().unwrap(), Books::default());
-        let exchanges = Exchanges::new(&Registry::default());
-        let mut domains = Domains::new(folder.path().to_owned(), books.clone(), exchanges);
+    async fn an_unused_domain_ends_with_its_last_instance() {
+        let (folder, stats) = (tempfile::tempdir().unwrap(), DomainStats::default());
+        let routers = SockmapRouters::new(&Registry::default());
+        let mut domains = DomainRegistry::new(folder.path().to_owned(), stats.clone(), routers);
         let id: FunctionId = "cart".parse().unwrap();
         let policy = Policy { chain: Some("shop".into()), ..Policy::default() };
-        domains.declare([(&id, &policy)].into_iter());
-        domains.admit(InstanceId(1), &id, &policy).unwrap();
-        domains.declare([].into_iter());
-        assert_eq!(books.memory().len(), 1, "its instance may still answer");
-        domains.gone(InstanceId(1));
-        nearpath_testkit::eventually("its memory is let go of", async || books.memory().is_empty()).await;
+        domains.apply_functions([(&id, &policy)].into_iter());
+        domains.admit_instance(InstanceId(1), &id, &policy).unwrap();
+        domains.apply_functions([].into_iter());
+        assert_eq!(stats.memory_status().len(), 1, "an instance may still respond");
+        domains.remove_instance(InstanceId(1));
+        nearpath_testkit::eventually("the domain's memory is released", async || stats.memory_status().is_empty())
+            .await;
     }
 
     #[test]
-    fn chains_that_do_not_agree_are_told_once_and_forgotten_when_they_do() {
+    fn inconsistent_chains_are_reported_until_they_agree() {
         let policy = |delivery| Policy { chain: Some("shop".into()), delivery, ..Policy::default() };
         let (ring, sockmap) = (policy(Delivery::Ring), policy(Delivery::Sockmap));
         let [a, b]: [FunctionId; 2] = ["a", "b"].map(|name| name.parse().unwrap());
         let other: FunctionId = "a.other".parse().unwrap();
         let none = BTreeSet::new();
         let agree = [(&a, &ring), (&b, &ring), (&other, &sockmap)];
-        assert_eq!(at_odds(agree.into_iter(), &none), none, "a chain is a matter of its namespace");
-        let half = at_odds([(&a, &ring), (&b, &sockmap)].into_iter(), &none);
+        assert_eq!(inconsistent_chains(agree.into_iter(), &none), none, "chains of other namespaces are separate");
+        let half = inconsistent_chains([(&a, &ring), (&b, &sockmap)].into_iter(), &none);
         assert_eq!(half, BTreeSet::from(["shop.openfaas-fn".to_owned()]));
-        assert_eq!(at_odds([(&a, &sockmap), (&b, &sockmap)].into_iter(), &half), none);
+        assert_eq!(inconsistent_chains([(&a, &sockmap), (&b, &sockmap)].into_iter(), &half), none);
         let strict = Policy { isolation: Isolation::Strict, ..ring.clone() };
-        assert_eq!(at_odds([(&a, &ring), (&b, &strict)].into_iter(), &none), half);
+        assert_eq!(inconsistent_chains([(&a, &ring), (&b, &strict)].into_iter(), &none), half);
     }
 }

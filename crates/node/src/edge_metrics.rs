@@ -1,7 +1,8 @@
-//! Shows what the ledgers hold as metrics. Everything is read at the scrape; between scrapes nothing runs.
+//! Metrics of edges and shared memory, read at each scrape.
 //!
-//! A function's or a chain's totals are sums of its edges': `sum by (callee)`, `sum by (chain)`. There is a series for each
-//! edge that is, and for an hour for each that was (at most 1024 a chain), never one for what a party makes up.
+//! Totals of a function or chain are sums over edges: `sum by (callee)`, `sum by (chain)`. A series
+//! exists for each present edge, and for an hour for each past one (at most 1024 per chain).
+//! Endpoints cannot create series.
 
 use std::fmt::Error;
 
@@ -12,59 +13,59 @@ use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::exemplar::Exemplar;
 
-use crate::books::Books;
+use crate::domain_stats::DomainStats;
 
 type NoExemplar<'a> = Option<&'a Exemplar<[(&'static str, &'static str); 0], u64>>;
 type Labels<'a> = [(&'static str, &'a str); 4];
 
-/// Reads the books at each scrape.
+/// Reads the counters at each scrape.
 #[derive(Debug)]
-struct DomainMetrics(Books);
+struct DomainCollector(DomainStats);
 
-/// From now on the registry shows the books.
-pub(crate) fn register(books: Books, registry: &Registry) {
-    registry.with(|registry| registry.register_collector(Box::new(DomainMetrics(books))));
+/// Adds the counters to a registry.
+pub(crate) fn register_collector(stats: DomainStats, registry: &Registry) {
+    registry.with(|registry| registry.register_collector(Box::new(DomainCollector(stats))));
 }
 
-impl Collector for DomainMetrics {
+impl Collector for DomainCollector {
     fn encode(&self, mut to: DescriptorEncoder) -> Result<(), Error> {
-        let edges = self.0.edges();
-        counters(&mut to, &edges)?;
-        in_flight(&mut to, &edges)?;
-        durations(&mut to, &edges)?;
-        let memory = self.0.memory();
-        pools(&mut to, &memory)?;
-        holders(&mut to, &memory)
+        let edges = self.0.edge_status();
+        encode_counters(&mut to, &edges)?;
+        encode_in_flight(&mut to, &edges)?;
+        encode_durations(&mut to, &edges)?;
+        let memory = self.0.memory_status();
+        encode_pools(&mut to, &memory)?;
+        encode_holders(&mut to, &memory)
     }
 }
 
-fn labels(edge: &EdgeStatus) -> Labels<'_> {
+fn edge_labels(edge: &EdgeStatus) -> Labels<'_> {
     let EdgeStatus { chain, namespace, caller, callee, .. } = edge;
     [("chain", chain), ("namespace", namespace), ("caller", caller), ("callee", callee)]
 }
 
-fn counters(to: &mut DescriptorEncoder, edges: &[EdgeStatus]) -> Result<(), Error> {
+fn encode_counters(to: &mut DescriptorEncoder, edges: &[EdgeStatus]) -> Result<(), Error> {
     type Value = fn(&EdgeStatus) -> u64;
     let plain: [(&str, &str, Value); 2] = [
-        ("nearpath_edge_requests", "Calls past the gateway that ended", |e| e.requests),
-        ("nearpath_edge_failed", "Of these, answered with 500 or above, or not at all", |e| e.failed),
+        ("nearpath_edge_requests", "Finished calls that bypass the gateway", |e| e.requests),
+        ("nearpath_edge_failed", "Of these, with a response of 500 or above, or none", |e| e.failed),
     ];
     for (name, help, value) in plain {
         let mut metric = to.encode_descriptor(name, help, None, MetricType::Counter)?;
         for edge in edges {
-            metric.encode_family(&labels(edge))?.encode_counter(&value(edge), None as NoExemplar)?;
+            metric.encode_family(&edge_labels(edge))?.encode_counter(&value(edge), None as NoExemplar)?;
         }
     }
     let both: [(&str, &str, [Value; 2]); 2] = [
-        ("nearpath_edge_messages", "Messages sent through shared memory", [|e| e.call_messages, |e| e.answer_messages]),
-        ("nearpath_edge_bytes", "Bytes of these, envelopes included", [|e| e.call_bytes, |e| e.answer_bytes]),
+        ("nearpath_edge_messages", "Messages through shared memory", [|e| e.call_messages, |e| e.answer_messages]),
+        ("nearpath_edge_bytes", "Bytes of these messages, envelopes included", [|e| e.call_bytes, |e| e.answer_bytes]),
     ];
     for (name, help, values) in both {
         let mut metric = to.encode_descriptor(name, help, None, MetricType::Counter)?;
         for (edge, (direction, value)) in
             edges.iter().flat_map(|e| ["call", "answer"].into_iter().zip(values).map(move |v| (e, v)))
         {
-            let [chain, namespace, caller, callee] = labels(edge);
+            let [chain, namespace, caller, callee] = edge_labels(edge);
             let labels = [chain, namespace, caller, callee, ("direction", direction)];
             metric.encode_family(&labels)?.encode_counter(&value(edge), None as NoExemplar)?;
         }
@@ -72,34 +73,35 @@ fn counters(to: &mut DescriptorEncoder, edges: &[EdgeStatus]) -> Result<(), Erro
     Ok(())
 }
 
-fn in_flight(to: &mut DescriptorEncoder, edges: &[EdgeStatus]) -> Result<(), Error> {
-    let help = "Calls past the gateway that have not ended";
+fn encode_in_flight(to: &mut DescriptorEncoder, edges: &[EdgeStatus]) -> Result<(), Error> {
+    let help = "Open calls that bypass the gateway";
     let mut metric = to.encode_descriptor("nearpath_edge_in_flight", help, None, MetricType::Gauge)?;
-    edges.iter().try_for_each(|edge| metric.encode_family(&labels(edge))?.encode_gauge(&edge.in_flight))
+    edges.iter().try_for_each(|edge| metric.encode_family(&edge_labels(edge))?.encode_gauge(&edge.in_flight))
 }
 
-/// The count is the sum of the buckets, so that it fits them whatever a party wrote.
-fn durations(to: &mut DescriptorEncoder, edges: &[EdgeStatus]) -> Result<(), Error> {
-    let help = "Seconds that calls past the gateway took, as the caller saw it";
+/// Encodes latency histograms. The count is the sum of the buckets, so both match whatever an
+/// endpoint wrote.
+fn encode_durations(to: &mut DescriptorEncoder, edges: &[EdgeStatus]) -> Result<(), Error> {
+    let help = "Duration of calls that bypass the gateway in seconds, measured by the caller";
     let mut metric = to.encode_descriptor("nearpath_edge_duration_seconds", help, None, MetricType::Histogram)?;
     for edge in edges {
         let buckets: Vec<_> = edge.latency.iter().map(|b| (b.below.unwrap_or(f64::INFINITY), b.count)).collect();
         let count = buckets.iter().fold(0u64, |sum, (_, count)| sum.saturating_add(*count));
-        let labels = labels(edge);
+        let labels = edge_labels(edge);
         let mut metric = metric.encode_family(&labels)?;
         metric.encode_histogram::<[(&str, &str); 0]>(edge.seconds, count, &buckets, None)?;
     }
     Ok(())
 }
 
-fn pools(to: &mut DescriptorEncoder, all: &[MemoryStatus]) -> Result<(), Error> {
+fn encode_pools(to: &mut DescriptorEncoder, all: &[MemoryStatus]) -> Result<(), Error> {
     type Value = fn(&MemoryStatus) -> u64;
     let gauges: [(&str, &str, Value); 5] = [
         ("nearpath_pool_size_bytes", "Bytes of a chain's slots", |m| m.size_bytes),
-        ("nearpath_pool_used_bytes", "Bytes of slots that are not free", |m| m.used_bytes),
-        ("nearpath_pool_dead_bytes", "Of these, those of parties that have died", |m| m.dead_bytes),
-        ("nearpath_pool_page_bytes", "Bytes of a page of the pool", |m| m.page_bytes),
-        ("nearpath_pool_missed_huge", "1: huge pages were asked for and there were too few", |m| m.missed_huge.into()),
+        ("nearpath_pool_used_bytes", "Bytes of slots in use", |m| m.used_bytes),
+        ("nearpath_pool_dead_bytes", "Of these, bytes of endpoints that have died", |m| m.dead_bytes),
+        ("nearpath_pool_page_bytes", "Page size of the shared memory in bytes", |m| m.page_bytes),
+        ("nearpath_pool_missed_huge", "1 if huge pages were requested but unavailable", |m| m.missed_huge.into()),
     ];
     for (name, help, value) in gauges {
         let mut metric = to.encode_descriptor(name, help, None, MetricType::Gauge)?;
@@ -111,12 +113,12 @@ fn pools(to: &mut DescriptorEncoder, all: &[MemoryStatus]) -> Result<(), Error> 
     Ok(())
 }
 
-fn holders(to: &mut DescriptorEncoder, all: &[MemoryStatus]) -> Result<(), Error> {
+fn encode_holders(to: &mut DescriptorEncoder, all: &[MemoryStatus]) -> Result<(), Error> {
     type Value = fn(&HolderStatus) -> u64;
     let gauges: [(&str, &str, Value); 3] = [
         ("nearpath_pool_bytes", "Bytes of slots that a function holds", |h| h.bytes),
-        ("nearpath_pool_bound_bytes", "Bytes of slots that it may hold", |h| h.bound_bytes),
-        ("nearpath_pool_parties", "Its parties: threads that send and receive", |h| h.parties),
+        ("nearpath_pool_bound_bytes", "Bytes of slots that a function may hold", |h| h.bound_bytes),
+        ("nearpath_pool_parties", "Endpoints of a function: threads that send and receive", |h| h.parties),
     ];
     for (name, help, value) in gauges {
         let mut metric = to.encode_descriptor(name, help, None, MetricType::Gauge)?;
@@ -131,56 +133,57 @@ fn holders(to: &mut DescriptorEncoder, all: &[MemoryStatus]) -> Result<(), Error
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearpath_domain::hub::{Door, Hub, Settings};
-    use nearpath_domain::post::{self, blocking::Post};
-    use nearpath_domain::{Answer, Request, To, packet};
+    use nearpath_domain::endpoint::{self, blocking::BlockingEndpoint};
+    use nearpath_domain::node_side::{DomainHandle, DomainSettings, EndpointSocket};
+    use nearpath_domain::{CallDestination, CallRequest, CallResponse, packet};
     use nearpath_types::{FunctionId, InstanceId};
     use std::os::fd::OwnedFd;
     use std::time::{Duration, Instant};
 
-    fn id(name: &str) -> FunctionId {
+    fn function_id(name: &str) -> FunctionId {
         name.parse().unwrap()
     }
 
-    fn socket(hub: &Hub, instance: u64, name: &str) -> OwnedFd {
-        let (ours, theirs) = packet::pair().unwrap();
-        hub.admit(InstanceId(instance), id(name), Door::Connected(ours));
+    fn admitted_socket(hub: &DomainHandle, instance: u64, name: &str) -> OwnedFd {
+        let (ours, theirs) = packet::socket_pair().unwrap();
+        hub.admit_instance(InstanceId(instance), function_id(name), EndpointSocket::Connected(ours));
         theirs
     }
 
-    /// Calls `times` times, and returns when the answers are there.
-    fn call(hub: &Hub, times: usize) -> Post {
-        hub.declare([(id("front"), id("back"))]);
-        let served = socket(hub, 2, "back");
+    /// Makes `times` calls, and returns after the last response.
+    fn make_calls(hub: &DomainHandle, times: usize) -> BlockingEndpoint {
+        hub.declare_edges([(function_id("front"), function_id("back"))]);
+        let served = admitted_socket(hub, 2, "back");
         std::thread::spawn(move || {
-            let mut post = Post::join(served, post::Settings::default()).unwrap();
-            let _ = post.serve(|_, _| Answer { status: 500, ..Answer::default() }); // until the domain ends
+            let mut post = BlockingEndpoint::join(served, endpoint::EndpointSettings::default()).unwrap();
+            let _ = post.serve_calls(|_, _| CallResponse { status: 500, ..CallResponse::default() }); // ends with the domain
         });
-        let settings = post::Settings { serves: false, ..post::Settings::default() };
-        let mut front = Post::join(socket(hub, 1, "front"), settings).unwrap();
+        let settings = endpoint::EndpointSettings { serves: false, ..endpoint::EndpointSettings::default() };
+        let mut front = BlockingEndpoint::join(admitted_socket(hub, 1, "front"), settings).unwrap();
         let end = Instant::now() + Duration::from_secs(30);
-        while front.functions().is_empty() {
-            assert!(Instant::now() < end, "back never came");
+        while front.callable_functions().is_empty() {
+            assert!(Instant::now() < end, "the callee never joined");
             std::thread::yield_now();
         }
         for _ in 0..times {
-            front.call(To::Function(&id("back")), &Request::default()).unwrap();
+            front.call(CallDestination::Function(&function_id("back")), &CallRequest::default()).unwrap();
         }
         front
     }
 
-    fn series<'a>(text: &'a str, name: &str) -> Vec<&'a str> {
+    fn series_of<'a>(text: &'a str, name: &str) -> Vec<&'a str> {
         text.lines().filter(|line| line.starts_with(&format!("{name}{{"))).collect()
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_scrape_shows_what_was_called_exactly() {
-        let (books, registry) = (Books::default(), Registry::default());
-        register(books.clone(), &registry);
-        assert!(!registry.encode().contains("shop"), "nothing there, nothing shown");
+    async fn a_scrape_shows_every_call() {
+        let (stats, registry) = (DomainStats::default(), Registry::default());
+        register_collector(stats.clone(), &registry);
+        assert!(!registry.encode().contains("shop"), "without edges there are no series");
         let (hub, _faults) =
-            Hub::start_with(Settings::named("shop.openfaas-fn"), &books.of("shop.openfaas-fn")).unwrap();
-        let front = tokio::task::block_in_place(|| call(&hub, 7));
+            DomainHandle::start_with(DomainSettings::named("shop.openfaas-fn"), &stats.stats_of("shop.openfaas-fn"))
+                .unwrap();
+        let front = tokio::task::block_in_place(|| make_calls(&hub, 7));
         let text = registry.encode();
         let edge = r#"chain="shop",namespace="openfaas-fn",caller="front.openfaas-fn",callee="back.openfaas-fn""#;
         for line in [
@@ -196,26 +199,29 @@ mod tests {
         ] {
             assert!(text.lines().any(|shown| shown == line), "{line} is missing in:\n{text}");
         }
-        assert_eq!(series(&text, "nearpath_edge_requests_total").len(), 1, "one series an edge");
-        assert_eq!(series(&text, "nearpath_edge_duration_seconds_bucket").len(), 10);
+        assert_eq!(series_of(&text, "nearpath_edge_requests_total").len(), 1, "one series per edge");
+        assert_eq!(series_of(&text, "nearpath_edge_duration_seconds_bucket").len(), 10);
         hub.stop().await;
         let text = registry.encode();
-        assert!(text.contains(&format!("nearpath_edge_requests_total{{{edge}}} 7")), "it stays for its retention");
-        assert!(series(&text, "nearpath_pool_parties").is_empty(), "the pool is no more");
+        assert!(
+            text.contains(&format!("nearpath_edge_requests_total{{{edge}}} 7")),
+            "the edge stays for its retention time"
+        );
+        assert!(series_of(&text, "nearpath_pool_parties").is_empty(), "the memory is released");
         drop(front);
     }
 
     #[test]
-    fn any_numbers_are_shown_without_harm() {
+    fn the_largest_numbers_are_encoded() {
         use nearpath_types::chain::Bucket;
-        let huge = nearpath_domain::hub::LARGEST;
+        let huge = nearpath_domain::node_side::MAX_COUNTER;
         let bucket = |k: i32| Bucket { below: (k < 9).then_some(f64::from(k + 1)), count: huge };
         let edge = EdgeStatus { requests: huge, latency: (0..10).map(bucket).collect(), ..EdgeStatus::default() };
         #[derive(Debug)]
         struct One(EdgeStatus);
         impl Collector for One {
             fn encode(&self, mut to: DescriptorEncoder) -> Result<(), Error> {
-                durations(&mut to, std::slice::from_ref(&self.0))
+                encode_durations(&mut to, std::slice::from_ref(&self.0))
             }
         }
         let registry = Registry::default();

@@ -5,35 +5,37 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use nearpath_domain::protocol::Terms;
+use nearpath_domain::protocol::EdgeTerms;
 use nearpath_types::{FunctionId, Policy, topic};
 
 /// Caller and callee, and what the edge is good for.
-pub(crate) type Edges = HashMap<(FunctionId, FunctionId), Terms>;
+pub(crate) type ChainEdges = HashMap<(FunctionId, FunctionId), EdgeTerms>;
 
 /// The edges by domain. A domain without edges is there too.
-pub(crate) fn of<'a>(functions: impl Iterator<Item = (&'a FunctionId, &'a Policy)>) -> BTreeMap<String, Edges> {
+pub(crate) fn edges_by_domain<'a>(
+    functions: impl Iterator<Item = (&'a FunctionId, &'a Policy)>,
+) -> BTreeMap<String, ChainEdges> {
     let mut domains: BTreeMap<String, BTreeMap<&FunctionId, &Policy>> = BTreeMap::new();
     for (id, policy) in functions {
         if let Some(domain) = policy.domain(id) {
             domains.entry(domain).or_default().insert(id, policy);
         }
     }
-    domains.into_iter().map(|(domain, functions)| (domain, inside(&functions))).collect()
+    domains.into_iter().map(|(domain, functions)| (domain, domain_edges(&functions))).collect()
 }
 
-fn inside(functions: &BTreeMap<&FunctionId, &Policy>) -> Edges {
-    let mut edges = Edges::new();
+fn domain_edges(functions: &BTreeMap<&FunctionId, &Policy>) -> ChainEdges {
+    let mut edges = ChainEdges::new();
     for (&caller, policy) in functions {
         for callee in policy.calls.iter().filter(|callee| functions.contains_key(callee)) {
             let aliases = policy.aliases.iter().filter(|(_, meant)| meant == callee).map(|(alias, _)| alias.clone());
-            let terms = Terms { aliases: aliases.collect(), ..Terms::default() };
+            let terms = EdgeTerms { aliases: aliases.collect(), ..EdgeTerms::default() };
             edges.insert((caller.clone(), callee.clone()), terms);
         }
         for (&callee, wanting) in functions {
-            let topics = shared(&policy.publishes, &wanting.subscribes);
+            let topics = matching_topics(&policy.publishes, &wanting.subscribes);
             if !topics.is_empty() {
-                let events_only = Terms { events_only: true, ..Terms::default() };
+                let events_only = EdgeTerms { events_only: true, ..EdgeTerms::default() };
                 edges.entry((caller.clone(), callee.clone())).or_insert(events_only).topics = topics;
             }
         }
@@ -42,7 +44,7 @@ fn inside(functions: &BTreeMap<&FunctionId, &Policy>) -> Edges {
 }
 
 /// Those filters of a subscriber that can select what is published.
-fn shared(publishes: &[String], subscribes: &[String]) -> Vec<String> {
+fn matching_topics(publishes: &[String], subscribes: &[String]) -> Vec<String> {
     let meets = |filter: &&String| publishes.iter().any(|published| topic::overlap(published, filter));
     subscribes.iter().filter(meets).cloned().collect()
 }
@@ -51,15 +53,15 @@ fn shared(publishes: &[String], subscribes: &[String]) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn id(name: &str) -> FunctionId {
+    fn function_id(name: &str) -> FunctionId {
         name.parse().unwrap()
     }
 
-    fn policy(calls: &[&str], publishes: &[&str], subscribes: &[&str]) -> Policy {
+    fn policy_of(calls: &[&str], publishes: &[&str], subscribes: &[&str]) -> Policy {
         let texts = |list: &[&str]| list.iter().map(ToString::to_string).collect();
         Policy {
             chain: Some("shop".into()),
-            calls: calls.iter().map(|name| id(name)).collect(),
+            calls: calls.iter().map(|name| function_id(name)).collect(),
             publishes: texts(publishes),
             subscribes: texts(subscribes),
             ..Policy::default()
@@ -69,26 +71,26 @@ mod tests {
     #[test]
     fn events_have_edges_of_their_own() {
         let checkout = Policy {
-            aliases: vec![(id("post"), id("mail"))],
-            ..policy(&["mail", "elsewhere"], &["order/placed"], &[])
+            aliases: vec![(function_id("post"), function_id("mail"))],
+            ..policy_of(&["mail", "elsewhere"], &["order/placed"], &[])
         };
         let functions = [
-            (id("checkout"), checkout),
-            (id("mail"), policy(&[], &[], &["order/+", "stock/#"])),
-            (id("audit"), policy(&[], &[], &["#"])),
-            (id("ads"), policy(&[], &[], &["stock/#"])),
-            (id("alone"), Policy { chain: None, ..policy(&["mail"], &["order/placed"], &["#"]) }),
+            (function_id("checkout"), checkout),
+            (function_id("mail"), policy_of(&[], &[], &["order/+", "stock/#"])),
+            (function_id("audit"), policy_of(&[], &[], &["#"])),
+            (function_id("ads"), policy_of(&[], &[], &["stock/#"])),
+            (function_id("alone"), Policy { chain: None, ..policy_of(&["mail"], &["order/placed"], &["#"]) }),
         ];
-        let edges = of(functions.iter().map(|(id, policy)| (id, policy)));
+        let edges = edges_by_domain(functions.iter().map(|(id, policy)| (id, policy)));
         let shop = &edges["shop.openfaas-fn"];
         assert_eq!(
             (edges.len(), shop.len()),
             (1, 2),
             "no edge leaves the chain, none is for a topic that nobody sends"
         );
-        let both = Terms { aliases: vec![id("post")], topics: vec!["order/+".into()], events_only: false };
-        assert_eq!(shop[&(id("checkout"), id("mail"))], both);
-        let events = Terms { topics: vec!["#".into()], events_only: true, ..Terms::default() };
-        assert_eq!(shop[&(id("checkout"), id("audit"))], events);
+        let both = EdgeTerms { aliases: vec![function_id("post")], topics: vec!["order/+".into()], events_only: false };
+        assert_eq!(shop[&(function_id("checkout"), function_id("mail"))], both);
+        let events = EdgeTerms { topics: vec!["#".into()], events_only: true, ..EdgeTerms::default() };
+        assert_eq!(shop[&(function_id("checkout"), function_id("audit"))], events);
     }
 }

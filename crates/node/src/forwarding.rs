@@ -1,7 +1,8 @@
-//! Instances whose packets a forwarder moves: each talks to the gateway, its watchdog also to the watchdogs of those that it may call over QUIC, and nobody to
-//! anybody else. What an instance sends to the gateway and gets from there is counted for its function.
+//! Permissions and counters of instances behind a forwarder.
 //!
-//! The kernel counts; the maps are read at a scrape and when an instance ends, between these nothing runs.
+//! Each instance reaches only the gateway; its watchdog also reaches those of callees over QUIC.
+//! Traffic between an instance and the gateway is counted for its function. The kernel counts, and
+//! the maps are read only at a scrape and when an instance ends.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,162 +10,165 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nearpath_daemon::metrics::Registry;
-use nearpath_kernel::bpf::{Carried, Forwarder, Packets};
+use nearpath_kernel::bpf::{Forwarder, PacketCounters, PairCounters};
 use nearpath_types::{Eip, FunctionId};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 
-/// As many functions without an instance are remembered.
-const REMEMBERED: usize = 1_024;
+/// Functions without instances whose counters are kept.
+const MAX_PAST_FUNCTIONS: usize = 1_024;
 
-/// To a function's instances, and from them.
-type Both = [Carried; 2];
+/// Traffic to a function's instances, and from them.
+type DirectionCounters = [PairCounters; 2];
 
-/// A node's forwarder and who hangs on it. Clones are the same.
+/// A node's forwarder and the attached instances. Clones share their state.
 #[derive(Debug, Clone)]
-pub(crate) struct Forwarding(Arc<Shared>);
+pub(crate) struct NodeForwarder(Arc<ForwarderShared>);
 
 #[derive(Debug)]
-struct Shared {
+struct ForwarderShared {
     forwarder: Arc<Forwarder>,
     gateway: Eip,
-    book: Mutex<Book>,
+    stats: Mutex<ForwarderStats>,
 }
 
-/// Whose instances are there, and what those carried that were. Held before the forwarder's own lock, never after it.
+/// Living instances, and counters of ended ones. Lock order: before the forwarder's own lock.
 #[derive(Debug, Default)]
-struct Book {
+struct ForwarderStats {
     live: BTreeMap<Eip, FunctionId>,
-    past: BTreeMap<FunctionId, Both>,
+    past: BTreeMap<FunctionId, DirectionCounters>,
 }
 
-/// An instance's right to talk to the gateway; ends when dropped.
+/// Permission of an instance to reach the gateway; ends when dropped.
 #[derive(Debug)]
-pub(crate) struct Passage {
-    of: Forwarding,
+pub(crate) struct GatewayPermit {
+    forwarder: NodeForwarder,
     eip: Eip,
 }
 
-/// The right of two instances' watchdogs to reach each other; ends when dropped.
+/// Permission of two instances' watchdogs to reach each other; ends when dropped.
 #[derive(Debug)]
-pub(crate) struct Bridge {
-    of: Forwarding,
+pub(crate) struct PairPermit {
+    forwarder: NodeForwarder,
     ends: (Eip, Eip),
 }
 
-impl Forwarding {
-    /// Nobody hangs on it yet but the gateway; what it counts is shown from now on.
+impl NodeForwarder {
+    /// Wraps a forwarder to which only the gateway is attached, and adds its counters to a
+    /// registry.
     pub(crate) fn new(forwarder: Arc<Forwarder>, gateway: Eip, registry: &Registry) -> Self {
-        let forwarding = Self(Arc::new(Shared { forwarder, gateway, book: Mutex::default() }));
-        registry.with(|registry| registry.register_collector(Box::new(forwarding.clone())));
-        forwarding
+        let forwarder = Self(Arc::new(ForwarderShared { forwarder, gateway, stats: Mutex::default() }));
+        registry.with(|registry| registry.register_collector(Box::new(forwarder.clone())));
+        forwarder
     }
 
-    /// What an instance's pair is to be guarded by.
-    pub(crate) fn forwarder(&self) -> Arc<Forwarder> {
+    /// Returns the forwarder for an instance's veth pair.
+    pub(crate) fn kernel_forwarder(&self) -> Arc<Forwarder> {
         Arc::clone(&self.0.forwarder)
     }
 
-    /// Lets an instance and the gateway talk to each other, once the instance is there.
+    /// Permits traffic between an instance and the gateway, once the instance is attached.
     ///
     /// # Errors
-    /// When the forwarder's table is full.
-    pub(crate) fn admit(&self, eip: Eip, function: &FunctionId) -> io::Result<Passage> {
-        self.book().live.insert(eip, function.clone());
-        let passage = Passage { of: self.clone(), eip };
-        self.0.forwarder.allow(self.0.gateway, eip)?;
-        Ok(passage)
+    /// Fails when the forwarder's table is full.
+    pub(crate) fn admit_instance(&self, eip: Eip, function: &FunctionId) -> io::Result<GatewayPermit> {
+        self.lock_stats().live.insert(eip, function.clone());
+        // Made before the permission, so that a failure still removes the entry.
+        let permit = GatewayPermit { forwarder: self.clone(), eip };
+        self.0.forwarder.allow_pair(self.0.gateway, eip)?;
+        Ok(permit)
     }
 
-    /// Lets the watchdogs of two instances reach each other, from `port` to `port`.
+    /// Permits datagrams between the watchdogs of two instances, from `port` to `port`.
     ///
     /// # Errors
-    /// As [`admit`](Self::admit).
-    pub(crate) fn join(&self, one: Eip, other: Eip, port: u16) -> io::Result<Bridge> {
-        self.0.forwarder.allow_datagrams(one, other, port)?;
-        Ok(Bridge { of: self.clone(), ends: (one, other) })
+    /// Fails like [`admit_instance`](Self::admit_instance).
+    pub(crate) fn permit_pair(&self, one: Eip, other: Eip, port: u16) -> io::Result<PairPermit> {
+        self.0.forwarder.allow_udp_port(one, other, port)?;
+        Ok(PairPermit { forwarder: self.clone(), ends: (one, other) })
     }
 
-    fn leave(&self, eip: Eip) {
-        let mut book = self.book();
-        let carried = self.carried(eip);
-        self.0.forwarder.forbid(self.0.gateway, eip);
-        self.0.forwarder.detach(eip);
-        if let Some(function) = book.live.remove(&eip) {
-            book.remember(function, carried);
+    fn remove_instance(&self, eip: Eip) {
+        let mut stats = self.lock_stats();
+        // Detaching removes the routes, and with them the counters.
+        let counters = self.instance_counters(eip);
+        self.0.forwarder.forbid_pair(self.0.gateway, eip);
+        // The device disappears with its namespace; the entry would outlive it.
+        self.0.forwarder.detach_device(eip);
+        if let Some(function) = stats.live.remove(&eip) {
+            stats.add_past(function, counters);
         }
     }
 
-    fn carried(&self, eip: Eip) -> Both {
-        let Shared { forwarder, gateway, .. } = &*self.0;
-        [forwarder.carried(*gateway, eip), forwarder.carried(eip, *gateway)]
+    fn instance_counters(&self, eip: Eip) -> DirectionCounters {
+        let ForwarderShared { forwarder, gateway, .. } = &*self.0;
+        [forwarder.pair_counters(*gateway, eip), forwarder.pair_counters(eip, *gateway)]
     }
 
-    /// What each function's instances carried, those that are gone included.
-    fn functions(&self) -> BTreeMap<FunctionId, Both> {
-        let book = self.book();
-        let mut all = book.past.clone();
-        for (eip, function) in &book.live {
+    /// Returns the traffic of each function's instances, ended ones included.
+    fn function_counters(&self) -> BTreeMap<FunctionId, DirectionCounters> {
+        let stats = self.lock_stats();
+        let mut all = stats.past.clone();
+        for (eip, function) in &stats.live {
             let sum = all.entry(function.clone()).or_default();
-            *sum = add(*sum, self.carried(*eip));
+            *sum = add_counters(*sum, self.instance_counters(*eip));
         }
         all
     }
 
-    fn book(&self) -> MutexGuard<'_, Book> {
-        self.0.book.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_stats(&self) -> MutexGuard<'_, ForwarderStats> {
+        self.0.stats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Book {
-    /// Adds to what a function carried. Somebody that has no instance any more is forgotten when there are too many.
-    fn remember(&mut self, function: FunctionId, carried: Both) {
-        if self.past.len() >= REMEMBERED && !self.past.contains_key(&function) {
-            let gone = self.past.keys().find(|known| self.live.values().all(|live| live != *known)).cloned();
-            gone.map(|gone| self.past.remove(&gone));
+impl ForwarderStats {
+    /// Adds to the counters of a function. At the limit, a function without instances is forgotten.
+    fn add_past(&mut self, function: FunctionId, counters: DirectionCounters) {
+        if self.past.len() >= MAX_PAST_FUNCTIONS && !self.past.contains_key(&function) {
+            let forgotten = self.past.keys().find(|known| self.live.values().all(|live| live != *known)).cloned();
+            forgotten.map(|forgotten| self.past.remove(&forgotten));
         }
         let sum = self.past.entry(function).or_default();
-        *sum = add(*sum, carried);
+        *sum = add_counters(*sum, counters);
     }
 }
 
-fn add(a: Both, b: Both) -> Both {
-    let one = |a: Carried, b: Carried| Carried { packets: a.packets + b.packets, bytes: a.bytes + b.bytes };
+fn add_counters(a: DirectionCounters, b: DirectionCounters) -> DirectionCounters {
+    let one =
+        |a: PairCounters, b: PairCounters| PairCounters { packets: a.packets + b.packets, bytes: a.bytes + b.bytes };
     [one(a[0], b[0]), one(a[1], b[1])]
 }
 
-impl Drop for Passage {
+impl Drop for GatewayPermit {
     fn drop(&mut self) {
-        self.of.leave(self.eip);
+        self.forwarder.remove_instance(self.eip);
     }
 }
 
-impl Drop for Bridge {
+impl Drop for PairPermit {
     fn drop(&mut self) {
         let (one, other) = self.ends;
-        self.of.0.forwarder.forbid(one, other);
+        self.forwarder.0.forwarder.forbid_pair(one, other);
     }
 }
 
-impl Collector for Forwarding {
+impl Collector for NodeForwarder {
     fn encode(&self, mut to: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        outcomes(&mut to, self.0.forwarder.packets())?;
-        let functions = self.functions();
-        type Value = fn(&Carried) -> u64;
+        encode_outcomes(&mut to, self.0.forwarder.packet_counters())?;
+        let functions = self.function_counters();
+        type Value = fn(&PairCounters) -> u64;
         let both: [(&str, &str, Value); 2] = [
-            ("nearpath_forward_packets", "Packets between gateway and instances, past the switch's stack", |c| {
-                c.packets
-            }),
+            ("nearpath_forward_packets", "Packets between gateway and instances through the forwarder", |c| c.packets),
             ("nearpath_forward_bytes", "Bytes of these, Ethernet headers included", |c| c.bytes),
         ];
         for (name, help, value) in both {
             let mut metric = to.encode_descriptor(name, help, None, MetricType::Counter)?;
-            for (function, carried) in &functions {
-                for (direction, carried) in ["to", "from"].into_iter().zip(carried) {
+            for (function, counters) in &functions {
+                for (direction, counters) in ["to", "from"].into_iter().zip(counters) {
                     let labels = [("function", function.to_string()), ("direction", direction.to_owned())];
-                    ConstCounter::new(value(carried)).encode(metric.encode_family(&labels)?)?;
+                    ConstCounter::new(value(counters)).encode(metric.encode_family(&labels)?)?;
                 }
             }
         }
@@ -172,15 +176,22 @@ impl Collector for Forwarding {
     }
 }
 
-fn outcomes(to: &mut DescriptorEncoder<'_>, packets: Packets) -> Result<(), fmt::Error> {
-    let Packets { forwarded, answered, denied, forged, foreign, expired } = packets;
+fn encode_outcomes(to: &mut DescriptorEncoder<'_>, packets: PacketCounters) -> Result<(), fmt::Error> {
+    let PacketCounters {
+        forwarded,
+        arp_replies: answered,
+        denied,
+        forged_source: forged,
+        unsupported: foreign,
+        ttl_expired: expired,
+    } = packets;
     let all = [
-        ("forwarded", "Packets that the forwarder carried to another station", forwarded),
-        ("answered", "ARP requests that the forwarder answered", answered),
-        ("denied", "Packets dropped or refused: to a station that is not there or not allowed", denied),
-        ("forged", "Packets dropped: the source is not their sender's", forged),
+        ("forwarded", "Packets delivered to another namespace", forwarded),
+        ("answered", "ARP requests answered", answered),
+        ("denied", "Packets dropped or reset: the destination is absent or not allowed", denied),
+        ("forged", "Packets dropped: the source is forged", forged),
         ("foreign", "Packets dropped: neither IPv4 nor an ARP request", foreign),
-        ("expired", "Packets dropped: their time to live is over", expired),
+        ("expired", "Packets dropped: the time to live expired", expired),
     ];
     for (what, help, count) in all {
         let counter = ConstCounter::new(count);
@@ -194,24 +205,24 @@ fn outcomes(to: &mut DescriptorEncoder<'_>, packets: Packets) -> Result<(), fmt:
 mod tests {
     use super::*;
 
-    fn id(number: usize) -> FunctionId {
+    fn function_id(number: usize) -> FunctionId {
         format!("f{number}").parse().unwrap()
     }
 
-    fn once() -> Both {
-        [Carried { packets: 1, bytes: 60 }, Carried { packets: 2, bytes: 120 }]
+    fn one_transfer() -> DirectionCounters {
+        [PairCounters { packets: 1, bytes: 60 }, PairCounters { packets: 2, bytes: 120 }]
     }
 
     #[test]
-    fn what_was_carried_adds_up_and_is_bounded() {
-        let mut book = Book::default();
-        book.live.insert(Eip([10, 62, 0, 2].into()), id(0));
-        (0..REMEMBERED).for_each(|number| book.remember(id(number), once()));
-        book.remember(id(0), once());
-        assert_eq!(book.past[&id(0)], add(once(), once()));
-        (0..10).for_each(|number| book.remember(id(REMEMBERED + number), once()));
-        assert_eq!(book.past.len(), REMEMBERED);
-        assert!(book.past.contains_key(&id(0)), "it has an instance");
-        assert!(book.past.contains_key(&id(REMEMBERED + 9)), "the last one to come");
+    fn past_counters_add_up_and_are_bounded() {
+        let mut stats = ForwarderStats::default();
+        stats.live.insert(Eip([10, 62, 0, 2].into()), function_id(0));
+        (0..MAX_PAST_FUNCTIONS).for_each(|number| stats.add_past(function_id(number), one_transfer()));
+        stats.add_past(function_id(0), one_transfer());
+        assert_eq!(stats.past[&function_id(0)], add_counters(one_transfer(), one_transfer()));
+        (0..10).for_each(|number| stats.add_past(function_id(MAX_PAST_FUNCTIONS + number), one_transfer()));
+        assert_eq!(stats.past.len(), MAX_PAST_FUNCTIONS);
+        assert!(stats.past.contains_key(&function_id(0)), "functions with instances are kept");
+        assert!(stats.past.contains_key(&function_id(MAX_PAST_FUNCTIONS + 9)), "the newest function is kept");
     }
 }

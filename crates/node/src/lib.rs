@@ -1,43 +1,50 @@
-//! The agent on a machine: it runs what the controller wants, and tells the data plane what can be called.
+//! The agent of a machine: it runs the instances that the controller wants, and publishes them to
+//! the data plane.
 //!
-//! [`Node`] is the handle. Behind it one task owns all state (`agent`): it asks the pure [`reconcile::plan`] what to do
-//! next, publishes a snapshot, and acts. Each instance has a task of its own ([`instance::life`]) that walks it from its
-//! folder's copy ([`artifact`]) over the launch ([`machine`]) to its last log line ([`logs`]).
+//! [`Node`] is the handle. One task owns all state (`agent`): it asks the pure function
+//! [`reconcile::plan`], publishes a snapshot, and acts. Each instance has a task
+//! ([`instance::lifecycle`]), from the copy of its folder ([`artifact`]) over the launch
+//! ([`machine`]) to its last log line ([`logs`]).
 //!
-//! An instance is stopped in a fixed order, so that no request is lost: the snapshot says `Draining`; the gateway's
-//! threads have taken that snapshot ([`config::Settle`]); SIGTERM to its watchdog, which finishes what it has; SIGKILL
-//! at the limit; its cgroup, folders, address and user id are given back.
+//! Instances stop in a fixed order, so that no request is lost:
+//!
+//! 1. The snapshot shows `Draining`.
+//! 2. All gateway threads use that snapshot ([`config::SettleHook`]).
+//! 3. The watchdog gets SIGTERM and finishes open requests.
+//! 4. At the timeout it gets SIGKILL.
+//! 5. Its cgroup, folders, address and user id are released.
 #![forbid(unsafe_code)]
 
 mod agent;
+pub mod allocators;
 pub mod artifact;
-mod books;
 pub mod config;
-mod direct;
+mod direct_stats;
+mod domain_stats;
 mod domains;
 mod edge_metrics;
 mod edges;
-mod exchanges;
 mod forwarding;
-mod identities;
 mod identity;
-pub mod ids;
 pub mod instance;
 pub mod logs;
 pub mod machine;
 mod metrics;
 mod node;
+mod node_id;
 mod pages;
 mod paths;
 pub mod placement;
 mod pool_metrics;
 pub mod reconcile;
-pub mod run;
-mod sums;
+pub mod run_lock;
+mod sockmap_routers;
+mod status;
+mod totals;
 
-pub use config::{Config, NodeError, Settle};
-pub use identities::{Answerer, Identities, Identity, Issuer, Step};
-pub use identity::node_id;
-pub use nearpath_pool::places::EXIT;
+pub use config::{NodeConfig, NodeError, SettleHook};
+pub use identity::{HandshakeHalf, HandshakeStep, IdentityIssuer, IdentityService, InstanceIdentity};
+pub use nearpath_egress::addresses::EXIT;
 pub use node::Node;
-pub use run::Run;
+pub use node_id::node_id;
+pub use run_lock::RunLock;

@@ -1,4 +1,4 @@
-//! What the node counts.
+//! Metrics of the node's instances.
 
 use std::time::Duration;
 
@@ -11,38 +11,39 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct State {
+struct StateLabels {
     state: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Outcome {
+struct ResultLabels {
     result: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Phase {
+struct PhaseLabels {
     phase: String,
 }
 
 /// The node's metrics.
 #[derive(Debug)]
-pub(crate) struct Metrics {
-    instances: Family<State, Gauge>,
-    starts: Family<Outcome, Counter>,
-    phases: Family<Phase, Histogram, fn() -> Histogram>,
+pub(crate) struct NodeMetrics {
+    instances: Family<StateLabels, Gauge>,
+    starts: Family<ResultLabels, Counter>,
+    phases: Family<PhaseLabels, Histogram, fn() -> Histogram>,
 }
 
-/// 0.5 ms to 16 s.
+/// Returns buckets from 0.5 ms to 16 s.
 fn start_buckets() -> Histogram {
+    // A fork takes about a millisecond, a slow interpreter some seconds.
     Histogram::new(exponential_buckets(0.000_5, 2.0, 16))
 }
 
-/// Phases that are counted; an instance could make up any other name, and each name costs memory for ever.
-const PHASES: &[&str] =
+/// Phases with a series. Instances could invent other names, and each series uses memory for ever.
+const KNOWN_PHASES: &[&str] =
     &["artifact", "spawn", "init", "cgroup", "network", "root", "lockdown", "watchdog", "handler", "total"];
 
-impl Metrics {
+impl NodeMetrics {
     pub(crate) fn new(registry: &Registry) -> Self {
         let metrics = Self {
             instances: Family::default(),
@@ -51,33 +52,33 @@ impl Metrics {
         };
         registry.with(|r| {
             r.register("nearpath_instances", "Instances on this node", metrics.instances.clone());
-            r.register("nearpath_instance_starts", "Starts of instances that ended", metrics.starts.clone());
-            let text = "How long the phases of instance starts took";
+            r.register("nearpath_instance_starts", "Finished starts of instances", metrics.starts.clone());
+            let text = "Duration of the phases of instance starts";
             r.register("nearpath_instance_start_seconds", text, metrics.phases.clone());
         });
         metrics
     }
 
-    pub(crate) fn count(&self, states: impl Iterator<Item = InstanceState> + Clone) {
+    pub(crate) fn set_states(&self, states: impl Iterator<Item = InstanceState> + Clone) {
         for state in [InstanceState::Starting, InstanceState::Ready, InstanceState::Draining] {
             let count = states.clone().filter(|one| *one == state).count();
-            self.instances.get_or_create(&State { state: name(state) }).set(count as i64);
+            self.instances.get_or_create(&StateLabels { state: state_label(state) }).set(count as i64);
         }
     }
 
-    pub(crate) fn started(&self, well: bool) {
-        let result = if well { "ready" } else { "failed" };
-        self.starts.get_or_create(&Outcome { result }).inc();
+    pub(crate) fn count_start(&self, succeeded: bool) {
+        let result = if succeeded { "ready" } else { "failed" };
+        self.starts.get_or_create(&ResultLabels { result }).inc();
     }
 
-    pub(crate) fn phase(&self, phase: &str, took: Duration) {
-        if PHASES.contains(&phase) {
-            self.phases.get_or_create(&Phase { phase: phase.to_owned() }).observe(took.as_secs_f64());
+    pub(crate) fn observe_phase(&self, phase: &str, took: Duration) {
+        if KNOWN_PHASES.contains(&phase) {
+            self.phases.get_or_create(&PhaseLabels { phase: phase.to_owned() }).observe(took.as_secs_f64());
         }
     }
 }
 
-fn name(state: InstanceState) -> &'static str {
+fn state_label(state: InstanceState) -> &'static str {
     match state {
         InstanceState::Starting => "starting",
         InstanceState::Ready => "ready",

@@ -3,16 +3,16 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use nearpath_domain::hub::{Ledger, Pages as Kind, Settings};
+use nearpath_domain::node_side::{DomainSettings, PageKind as Kind, SharedStats};
 use nearpath_types::policy::Pages;
 
 /// Huge pages of 2 MiB that nobody uses: `Documentation/admin-guide/mm/hugetlbpage.rst`.
-const FREE: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";
-const HUGE: u64 = 2 << 20;
+const FREE_HUGE_PAGES: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";
+const HUGE_PAGE_BYTES: u64 = 2 << 20;
 
 /// What every function of a domain agrees to: the least of what they ask for. One that did not ask for huge pages did not
 /// agree to what they mean.
-pub(crate) fn by_domain<'a>(asked: impl Iterator<Item = (&'a str, Pages)>) -> BTreeMap<String, Pages> {
+pub(crate) fn pages_by_domain<'a>(asked: impl Iterator<Item = (&'a str, Pages)>) -> BTreeMap<String, Pages> {
     let mut all: BTreeMap<String, Pages> = BTreeMap::new();
     for (domain, pages) in asked {
         let least = all.entry(domain.to_owned()).or_insert(pages);
@@ -22,30 +22,34 @@ pub(crate) fn by_domain<'a>(asked: impl Iterator<Item = (&'a str, Pages)>) -> BT
 }
 
 /// Settings with the pages that a domain is to try.
-pub(crate) fn chosen(settings: Settings, wanted: Pages) -> Settings {
-    let slots: u64 = settings.sizes.iter().map(|class| u64::from(class.size) * u64::from(class.count)).sum();
+pub(crate) fn with_pages(settings: DomainSettings, wanted: Pages) -> DomainSettings {
+    let slots: u64 = settings.classes.iter().map(|class| u64::from(class.size) * u64::from(class.count)).sum();
     let pages = match wanted {
         Pages::Small => Kind::Small,
-        Pages::Huge => Kind::HugeIfThere,
-        Pages::Auto if free() > slots.div_ceil(HUGE) => Kind::HugeIfThere, // one more for what lies before the slots
+        Pages::Huge => Kind::HugeIfAvailable,
+        Pages::Auto if free_huge_pages() > slots.div_ceil(HUGE_PAGE_BYTES) => Kind::HugeIfAvailable, // one more for what lies before the slots
         Pages::Auto => Kind::Small,
     };
-    Settings { pages, ..settings }
+    DomainSettings { pages, ..settings }
 }
 
-fn free() -> u64 {
-    fs::read_to_string(FREE).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+fn free_huge_pages() -> u64 {
+    fs::read_to_string(FREE_HUGE_PAGES).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
 }
 
 /// Whether the pages are huge; says so where that is not what was asked for.
-pub(crate) fn are_huge(domain: &str, wanted: Pages, ledger: &Ledger) -> bool {
-    let Some(holdings) = ledger.holdings() else { return false };
-    let missed = holdings.missed_huge;
+pub(crate) fn has_huge_pages(domain: &str, wanted: Pages, ledger: &SharedStats) -> bool {
+    let Some(holdings) = ledger.pool_usage() else { return false };
+    let missed = holdings.lacks_huge_pages;
     if wanted == Pages::Huge && missed {
         let todo = "reserve some (vm.nr_hugepages) and deploy the chain anew";
-        tracing::warn!(domain, free = free(), "too few huge pages: the chain's memory has small ones; {todo}");
+        tracing::warn!(
+            domain,
+            free = free_huge_pages(),
+            "too few huge pages: the chain's memory has small ones; {todo}"
+        );
     }
-    holdings.page > 4096
+    holdings.page_bytes > 4096
 }
 
 #[cfg(test)]
@@ -53,16 +57,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn huge_pages_need_everybodys_word() {
+    fn huge_pages_need_every_functions_consent() {
         let asked =
             [("a", Pages::Huge), ("b", Pages::Huge), ("a", Pages::Auto), ("c", Pages::Auto), ("c", Pages::Small)];
         let expected = [("a", Pages::Auto), ("b", Pages::Huge), ("c", Pages::Small)];
-        assert_eq!(by_domain(asked.into_iter()), expected.map(|(name, pages)| (name.to_owned(), pages)).into());
+        assert_eq!(pages_by_domain(asked.into_iter()), expected.map(|(name, pages)| (name.to_owned(), pages)).into());
     }
 
     #[test]
-    fn small_ones_are_not_tried_huge() {
-        assert_eq!(chosen(Settings::named("x"), Pages::Small).pages, Kind::Small);
-        assert_eq!(chosen(Settings::named("x"), Pages::Huge).pages, Kind::HugeIfThere);
+    fn small_pages_stay_small() {
+        assert_eq!(with_pages(DomainSettings::named("x"), Pages::Small).pages, Kind::Small);
+        assert_eq!(with_pages(DomainSettings::named("x"), Pages::Huge).pages, Kind::HugeIfAvailable);
     }
 }

@@ -1,70 +1,71 @@
-//! Which path a plain call takes along every edge of what is deployed, and why no nearer one: the decision that callers make
+//! The path that a plain call takes along every edge of what is deployed, and why no nearer one: the selection that callers make
 //! themselves, over the facts that the node has. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use nearpath_domain::hub::Roll;
-use nearpath_domain::registrar::Who;
-use nearpath_path::{self as path, Call, Carrier, Edge, Facts};
+use nearpath_domain::node_side::DomainMembership;
+use nearpath_domain::topology::EndpointOwner;
+use nearpath_path::{self as path, CallFacts, CallNeeds, EdgeFacts, TransportFacts};
 use nearpath_types::chain::{GATEWAY, PathStatus};
-use nearpath_types::policy::Transport;
-use nearpath_types::{FunctionId, FunctionRoute, Instance, InstanceAddr, InstanceId, InstanceState, Snapshot};
+use nearpath_types::{
+    FunctionId, FunctionRoute, Instance, InstanceAddr, InstanceId, InstanceState, Locality, Snapshot,
+};
 
-/// Nothing about the call itself stands in the way of any path.
-const PLAIN: Call = Call { upgrade: false, grpc: false };
-
-/// One entry for each pair of ready instances along an edge, the gateway's own calls included; one without instances where
-/// none is ready.
-pub(crate) fn matrix(snapshot: &Snapshot, rolls: &BTreeMap<String, Roll>, direct: Ways) -> Vec<PathStatus> {
-    let reach = rolls.iter().map(|(domain, roll)| (domain.as_str(), Reach::of(roll))).collect();
-    let known = snapshot.functions.iter().map(|route| (&route.id, route)).collect();
-    let view = View { reach, known, direct };
-    let outside = snapshot.functions.iter().flat_map(|callee| view.gateways(callee));
+/// Lists each pair of ready instances along an edge, the gateway's own calls included; an edge without ready instances has one entry.
+pub(crate) fn matrix(
+    snapshot: &Snapshot,
+    rolls: &BTreeMap<String, DomainMembership>,
+    introduced: Introduced,
+) -> Vec<PathStatus> {
+    let channels = rolls.iter().map(|(domain, roll)| (domain.as_str(), DomainChannels::of(roll))).collect();
+    let routes = snapshot.functions.iter().map(|route| (&route.id, route)).collect();
+    let view = View { channels, routes, introduced };
+    let outside = snapshot.functions.iter().flat_map(|callee| view.gateway_calls(callee));
     let inside = snapshot.functions.iter().flat_map(|caller| {
         let view = &view;
-        caller.policy.calls.iter().flat_map(move |callee| view.along(caller, callee))
+        caller.policy.calls.iter().flat_map(move |callee| view.edge_calls(caller, callee))
     });
     outside.chain(inside).collect()
 }
 
 struct View<'a> {
-    reach: BTreeMap<&'a str, Reach>,
-    known: BTreeMap<&'a FunctionId, &'a FunctionRoute>,
-    direct: Ways,
+    channels: BTreeMap<&'a str, DomainChannels>,
+    routes: BTreeMap<&'a FunctionId, &'a FunctionRoute>,
+    introduced: Introduced,
 }
 
-/// Which instances call which straight over QUIC.
-type Ways = BTreeMap<InstanceId, BTreeSet<InstanceAddr>>;
+/// The instances that each instance calls straight over QUIC.
+type Introduced = BTreeMap<InstanceId, BTreeSet<InstanceAddr>>;
 
-/// Who of a domain reaches whom. `None` stands for the gateway.
+/// The endpoints of a domain's shared memory, and its channels from caller to callee. `None` stands for the gateway.
 #[derive(Default)]
-struct Reach {
-    parties: BTreeSet<Option<InstanceId>>,
-    lines: BTreeSet<(Option<InstanceId>, InstanceId)>,
+struct DomainChannels {
+    endpoints: BTreeSet<Option<InstanceId>>,
+    channels: BTreeSet<(Option<InstanceId>, InstanceId)>,
 }
 
-impl Reach {
-    /// The gateway reaches an instance when each of its threads does; an instance reaches it when any of its parties does.
-    fn of(roll: &Roll) -> Self {
-        let instance = |party| roll.parties.get(party).map(Who::instance);
+impl DomainChannels {
+    /// The gateway has a channel to an instance when each of its threads has one; an instance has it when any of its threads has.
+    fn of(roll: &DomainMembership) -> Self {
+        let instance = |party| roll.endpoints.get(party).map(EndpointOwner::instance);
         let mut counts: BTreeMap<(Option<InstanceId>, InstanceId), BTreeSet<_>> = BTreeMap::new();
         for (caller, callee) in &roll.channels {
             if let (Some(from), Some(Some(to))) = (instance(caller), instance(callee)) {
                 counts.entry((from, to)).or_default().insert(*caller);
             }
         }
-        let lanes = roll.parties.values().filter(|who| **who == Who::Gateway).count();
-        let whole = |(from, callers): (&Option<InstanceId>, usize)| from.is_some() || callers == lanes;
-        let lines = counts.iter().filter(|((from, _), callers)| whole((from, callers.len())));
+        let gateway_threads = roll.endpoints.values().filter(|who| **who == EndpointOwner::Gateway).count();
+        let is_complete = |from: &Option<InstanceId>, callers: usize| from.is_some() || callers == gateway_threads;
+        let complete = counts.iter().filter(|((from, _), callers)| is_complete(from, callers.len()));
         Self {
-            parties: roll.parties.values().map(Who::instance).collect(),
-            lines: lines.map(|(line, _)| *line).collect(),
+            endpoints: roll.endpoints.values().map(EndpointOwner::instance).collect(),
+            channels: complete.map(|(channel, _)| *channel).collect(),
         }
     }
 }
 
 impl View<'_> {
-    fn gateways(&self, callee: &FunctionRoute) -> Vec<PathStatus> {
+    fn gateway_calls(&self, callee: &FunctionRoute) -> Vec<PathStatus> {
         let entry = PathStatus {
             chain: callee.policy.chain.clone(),
             caller: GATEWAY.to_owned(),
@@ -73,72 +74,71 @@ impl View<'_> {
         };
         let domain = callee.policy.domain(&callee.id);
         let pair = |to: &Instance| {
-            let carrier = Carrier {
-                transport: to.transport,
-                caller_named: true,
-                callee_named: to.quic.is_some(),
-                udp_blocked: false, // each gateway finds out by itself
+            let transport = TransportFacts {
+                wanted: to.transport,
+                caller_has_certificate: true,
+                callee_has_certificate: to.quic.is_some(),
                 tls: true,
+                ..TransportFacts::PLAIN // each gateway finds out by itself what gets through
             };
-            self.pair(&entry, None, to.id, domain.as_deref(), (true, carrier))
+            let edge = self.edge(None, to, domain.as_deref(), true);
+            status(&entry, None, to, &CallFacts { edge, transport, needs: CallNeeds::PLAIN })
         };
         or_missing(ready(callee).map(pair).collect(), &entry, callee)
     }
 
-    fn along(&self, caller: &FunctionRoute, callee: &FunctionId) -> Vec<PathStatus> {
+    fn edge_calls(&self, caller: &FunctionRoute, callee: &FunctionId) -> Vec<PathStatus> {
         let entry = PathStatus {
             chain: caller.policy.chain.clone(),
             caller: caller.id.to_string(),
             callee: callee.to_string(),
             ..PathStatus::default()
         };
-        let Some(callee) = self.known.get(callee) else {
+        let Some(callee) = self.routes.get(callee) else {
             return vec![PathStatus { why: Some(format!("{callee} is not deployed")), ..entry }];
         };
         let domain = callee.policy.domain(&callee.id);
-        let same = caller.policy.domain(&caller.id) == domain;
-        let pairs = ready(caller).flat_map(|from| ready(callee).map(move |to| (from.id, to)));
-        let pair = |(from, to): (InstanceId, &Instance)| {
-            let carrier = self.carrier(from, to);
-            self.pair(&entry, Some(from), to.id, domain.as_deref(), (same, carrier))
+        let same_domain = caller.policy.domain(&caller.id) == domain;
+        let pairs = ready(caller).flat_map(|from| ready(callee).map(move |to| (from, to)));
+        let pair = |(from, to): (&Instance, &Instance)| {
+            let edge = self.edge(Some(from), to, domain.as_deref(), same_domain);
+            let transport = self.transport(from.id, to);
+            status(&entry, Some(from), to, &CallFacts { edge, transport, needs: CallNeeds::PLAIN })
         };
         let pairs = pairs.map(pair).collect();
         or_missing(pairs, &entry, if ready(caller).next().is_none() { caller } else { callee })
     }
 
-    /// From function to function, past the gateway or by it.
-    fn carrier(&self, from: InstanceId, to: &Instance) -> Carrier {
-        match self.direct.get(&from).is_some_and(|ways| ways.contains(&to.addr)) {
-            true => Carrier { transport: Transport::Quic, caller_named: true, callee_named: true, ..Carrier::PLAIN },
-            false => Carrier::PLAIN,
-        }
+    /// From function to function: straight to the instance, or through the gateway.
+    fn transport(&self, from: InstanceId, to: &Instance) -> TransportFacts {
+        let is_introduced = self.introduced.get(&from).is_some_and(|callees| callees.contains(&to.addr));
+        if is_introduced { TransportFacts::INTRODUCED } else { TransportFacts::PLAIN }
     }
 
-    fn pair(
-        &self,
-        entry: &PathStatus,
-        from: Option<InstanceId>,
-        to: InstanceId,
-        domain: Option<&str>,
-        (same_domain, carrier): (bool, Carrier),
-    ) -> PathStatus {
-        let reach = domain.and_then(|domain| self.reach.get(domain));
-        let edge = Edge {
-            same_node: true,
+    /// The gateway (`from: None`) runs on this node.
+    fn edge(&self, from: Option<&Instance>, to: &Instance, domain: Option<&str>, same_domain: bool) -> EdgeFacts {
+        let is_here = |instance: &Instance| instance.locality == Locality::SameNode;
+        let channels = domain.and_then(|domain| self.channels.get(domain));
+        let caller = from.map(|from| from.id);
+        EdgeFacts {
+            same_node: from.is_none_or(is_here) && is_here(to),
             callee_in_domain: domain.is_some(),
             same_domain,
-            caller_is_party: reach.is_some_and(|reach| reach.parties.contains(&from)),
-            callee_is_party: reach.is_some_and(|reach| reach.lines.contains(&(from, to))),
-        };
-        let choice = path::choose(&Facts { edge, carrier, call: PLAIN });
-        PathStatus {
-            caller_instance: from.map(|id| id.to_string()),
-            callee_instance: Some(to.to_string()),
-            path: Some(choice.path.name().to_owned()),
-            not_nearer: choice.obstacle.map(|obstacle| obstacle.name().to_owned()),
-            why: choice.obstacle.map(|obstacle| obstacle.to_string()),
-            ..entry.clone()
+            caller_attached: channels.is_some_and(|domain| domain.endpoints.contains(&caller)),
+            callee_attached: channels.is_some_and(|domain| domain.channels.contains(&(caller, to.id))),
         }
+    }
+}
+
+fn status(entry: &PathStatus, from: Option<&Instance>, to: &Instance, facts: &CallFacts) -> PathStatus {
+    let choice = path::select(facts).first();
+    PathStatus {
+        caller_instance: from.map(|from| from.id.to_string()),
+        callee_instance: Some(to.id.to_string()),
+        path: Some(choice.path.name().to_owned()),
+        not_nearer: choice.obstacle.map(|obstacle| obstacle.name().to_owned()),
+        why: choice.obstacle.map(|obstacle| obstacle.to_string()),
+        ..entry.clone()
     }
 }
 
@@ -146,7 +146,7 @@ fn ready(function: &FunctionRoute) -> impl Iterator<Item = &Instance> {
     function.instances.iter().filter(|instance| instance.state == InstanceState::Ready)
 }
 
-/// An edge that nobody can take now is told too.
+/// An edge without ready instances has one entry, which says why.
 fn or_missing(pairs: Vec<PathStatus>, entry: &PathStatus, missing: &FunctionRoute) -> Vec<PathStatus> {
     if !pairs.is_empty() {
         return pairs;
@@ -158,8 +158,9 @@ fn or_missing(pairs: Vec<PathStatus>, entry: &PathStatus, missing: &FunctionRout
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearpath_domain::hub::Party;
+    use nearpath_domain::node_side::EndpointId;
     use nearpath_types::Policy;
+    use nearpath_types::policy::Transport;
     use std::sync::Arc;
 
     fn addr(id: u64) -> InstanceAddr {
@@ -172,6 +173,7 @@ mod tests {
         let ready = |id: &u64| Instance {
             id: InstanceId(*id),
             addr: addr(*id),
+            locality: Locality::SameNode,
             state: InstanceState::Ready,
             quic: None,
             transport: Transport::Auto,
@@ -181,18 +183,18 @@ mod tests {
         FunctionRoute { id: name.parse().unwrap(), policy: Arc::new(policy), replicas, instances, trouble: None }
     }
 
-    fn party(number: u16) -> Party {
-        Party::new(number).unwrap()
+    fn party(number: u16) -> EndpointId {
+        EndpointId::new(number).unwrap()
     }
 
-    fn roll(parties: &[(u16, Option<(u64, &str)>)], channels: &[(u16, u16)]) -> BTreeMap<String, Roll> {
+    fn roll(parties: &[(u16, Option<(u64, &str)>)], channels: &[(u16, u16)]) -> BTreeMap<String, DomainMembership> {
         let who = |who: &Option<(u64, &str)>| match who {
-            None => Who::Gateway,
-            Some((id, name)) => Who::Instance(InstanceId(*id), name.parse().unwrap()),
+            None => EndpointOwner::Gateway,
+            Some((id, name)) => EndpointOwner::Instance(InstanceId(*id), name.parse().unwrap()),
         };
         let parties = parties.iter().map(|(number, one)| (party(*number), who(one))).collect();
         let channels = channels.iter().map(|(caller, callee)| (party(*caller), party(*callee))).collect();
-        [("shop.openfaas-fn".to_owned(), Roll { parties, channels })].into()
+        [("shop.openfaas-fn".to_owned(), DomainMembership { endpoints: parties, channels })].into()
     }
 
     fn told(paths: &[PathStatus]) -> Vec<(String, &str)> {
@@ -249,10 +251,29 @@ mod tests {
         assert!(paths.iter().any(|path| path.why.as_deref() == Some("nobody.openfaas-fn is not deployed")));
     }
 
+    /// An instance on another node: the snapshot says so, and nothing else is assumed.
+    #[test]
+    fn memory_does_not_reach_another_node() {
+        let functions =
+            vec![function("front", Some("shop"), &["back"], &[1]), function("back", Some("shop"), &["front"], &[2])];
+        let mut snapshot = Snapshot { version: 1, functions };
+        snapshot.functions[1].instances[0].locality = Locality::OtherNode;
+        let parties = [(1, None), (3, Some((1, "front"))), (4, Some((2, "back")))];
+        let roll = roll(&parties, &[(1, 3), (1, 4), (3, 4), (4, 3)]);
+        let expected = [
+            ("gateway/- front/i1 shm", ""),
+            ("gateway/- back/i2 tls", "no_identity"), // in clear nothing leaves the machine
+            ("front/i1 back/i2 http", "other_node"),
+            ("back/i2 front/i1 http", "other_node"),
+        ];
+        let paths = matrix(&snapshot, &roll, Introduced::new());
+        assert_eq!(told(&paths), expected.map(|(line, why)| (line.to_owned(), why)));
+    }
+
     #[test]
     fn who_sleeps_has_no_path() {
         let functions = vec![function("front", None, &["back"], &[1]), function("back", None, &[], &[])];
-        let paths = matrix(&Snapshot { version: 1, functions }, &BTreeMap::new(), Ways::new());
+        let paths = matrix(&Snapshot { version: 1, functions }, &BTreeMap::new(), Introduced::new());
         assert_eq!(paths.len(), 3);
         let asleep =
             |path: &&PathStatus| path.why.as_deref() == Some("back.openfaas-fn is asleep") && path.path.is_none();

@@ -1,6 +1,7 @@
-//! Shows connections to destinations outside as metrics. Everything is read at the scrape.
+//! Metrics of connections to destinations outside, read at each scrape.
 //!
-//! There is a series for each function (or chain that shares) and destination that instances have, and for some that they had.
+//! A series exists for each function (or sharing chain) and destination of present instances, and
+//! for some past ones.
 
 use std::collections::BTreeMap;
 use std::fmt::Error;
@@ -14,36 +15,36 @@ use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::exemplar::Exemplar;
 
-use crate::machine::Machine;
+use crate::machine::InstanceMachine;
 
 type NoExemplar<'a> = Option<&'a Exemplar<[(&'static str, &'static str); 0], u64>>;
 type Labels<'a> = [(&'static str, &'a str); 4];
 
-/// What the machine tells of its pool, asked anew each time.
+/// The machine's connection pool, read anew each time.
 #[derive(Clone)]
-pub(crate) struct PoolReport(Arc<dyn Machine>);
+pub(crate) struct PoolReport(Arc<dyn InstanceMachine>);
 
 impl PoolReport {
-    /// Of this machine; from now on the registry shows it.
-    pub(crate) fn register(machine: Arc<dyn Machine>, registry: &Registry) -> Self {
+    /// Wraps a machine and adds its pool to a registry.
+    pub(crate) fn register(machine: Arc<dyn InstanceMachine>, registry: &Registry) -> Self {
         let report = Self(machine);
         registry.with(|registry| registry.register_collector(Box::new(report.clone())));
         report
     }
 
-    /// A call of a function has arrived whose egress declares reads.
-    pub(crate) fn foresee(&self, function: &FunctionId) {
-        self.0.foresee(function);
+    /// Prefetches the declared reads of a function that was called.
+    pub(crate) fn prefetch(&self, function: &FunctionId) {
+        self.0.prefetch(function);
     }
 
-    /// As it is now.
-    pub(crate) fn ask(&self) -> Vec<PoolStatus> {
-        self.0.pool()
+    /// Returns the current status.
+    pub(crate) fn read_status(&self) -> Vec<PoolStatus> {
+        self.0.pool_status()
     }
 
-    /// See [`Machine::rest`].
-    pub(crate) fn rest(&self) {
-        self.0.rest();
+    /// See [`InstanceMachine::close_idle_connections`].
+    pub(crate) fn close_idle_connections(&self) {
+        self.0.close_idle_connections();
     }
 }
 
@@ -55,20 +56,21 @@ impl std::fmt::Debug for PoolReport {
 
 impl Collector for PoolReport {
     fn encode(&self, mut to: DescriptorEncoder) -> Result<(), Error> {
-        let all = merged(self.ask());
-        gauges(&mut to, &all)?;
-        oldest(&mut to, &all)?;
-        counters(&mut to, &all)?;
-        bytes(&mut to, &all)?;
-        reasons(&mut to, &all)
+        let all = merge_identities(self.read_status());
+        encode_gauges(&mut to, &all)?;
+        encode_oldest(&mut to, &all)?;
+        encode_counters(&mut to, &all)?;
+        encode_bytes(&mut to, &all)?;
+        encode_reasons(&mut to, &all)
     }
 }
 
-/// One series for all identities of an owner at a destination: users of a database are not for labels.
-fn merged(all: Vec<PoolStatus>) -> Vec<PoolStatus> {
+/// Merges all identities of an owner at a destination into one series: database users must not
+/// become labels.
+fn merge_identities(all: Vec<PoolStatus>) -> Vec<PoolStatus> {
     let mut merged: Vec<PoolStatus> = Vec::new();
     for one in all {
-        match merged.last_mut().filter(|last| labels(last) == labels(&one)) {
+        match merged.last_mut().filter(|last| pool_labels(last) == pool_labels(&one)) {
             Some(last) => last.add(&one),
             None => merged.push(one),
         }
@@ -76,67 +78,69 @@ fn merged(all: Vec<PoolStatus>) -> Vec<PoolStatus> {
     merged
 }
 
-fn labels(one: &PoolStatus) -> Labels<'_> {
+fn pool_labels(one: &PoolStatus) -> Labels<'_> {
     let PoolStatus { owner, namespace, destination, protocol, .. } = one;
     [("owner", owner), ("namespace", namespace), ("destination", destination), ("protocol", protocol)]
 }
 
-fn gauges(to: &mut DescriptorEncoder, all: &[PoolStatus]) -> Result<(), Error> {
+fn encode_gauges(to: &mut DescriptorEncoder, all: &[PoolStatus]) -> Result<(), Error> {
     type Value = fn(&PoolStatus) -> u32;
     let gauges: [(&str, &str, Value); 5] = [
         ("nearpath_pool_connections", "Open connections to a destination outside", |one| one.open),
-        ("nearpath_pool_warm", "Of these, open for nobody yet", |one| one.warm),
-        ("nearpath_pool_connecting", "Of these, being opened", |one| one.connecting),
-        ("nearpath_pool_waiting", "Clients that wait for a connection", |one| one.waiting),
-        ("nearpath_pool_max", "Most connections with which one more is opened", |one| one.max),
+        ("nearpath_pool_warm", "Of these, idle and unused", |one| one.warm),
+        ("nearpath_pool_connecting", "Of these, still connecting", |one| one.connecting),
+        ("nearpath_pool_waiting", "Clients waiting for a connection", |one| one.waiting),
+        ("nearpath_pool_max", "Maximum number of connections", |one| one.max),
     ];
     for (name, help, value) in gauges {
         let mut metric = to.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        all.iter().try_for_each(|one| metric.encode_family(&labels(one))?.encode_gauge(&i64::from(value(one))))?;
+        all.iter().try_for_each(|one| metric.encode_family(&pool_labels(one))?.encode_gauge(&i64::from(value(one))))?;
     }
     Ok(())
 }
 
-fn oldest(to: &mut DescriptorEncoder, all: &[PoolStatus]) -> Result<(), Error> {
-    let help = "For how long the oldest warm connection has been open";
+fn encode_oldest(to: &mut DescriptorEncoder, all: &[PoolStatus]) -> Result<(), Error> {
+    let help = "Age of the oldest warm connection in seconds";
     let mut metric = to.encode_descriptor("nearpath_pool_oldest_seconds", help, None, MetricType::Gauge)?;
     let ages = all.iter().filter_map(|one| Some((one, one.oldest_seconds?)));
-    ages.into_iter().try_for_each(|(one, age)| metric.encode_family(&labels(one))?.encode_gauge(&age))
+    ages.into_iter().try_for_each(|(one, age)| metric.encode_family(&pool_labels(one))?.encode_gauge(&age))
 }
 
-fn counters(to: &mut DescriptorEncoder, all: &[PoolStatus]) -> Result<(), Error> {
+fn encode_counters(to: &mut DescriptorEncoder, all: &[PoolStatus]) -> Result<(), Error> {
     type Value = fn(&PoolStatus) -> u64;
     let counters: [(&str, &str, Value); 14] = [
-        ("nearpath_pool_hits", "Clients that got a connection that was open already", |one| one.hits),
-        ("nearpath_pool_given", "Of these, warm sockets that took the place of a function's own", |one| one.given),
-        ("nearpath_pool_opened", "Connections that began with a window which their path had borne", |one| one.opened),
+        ("nearpath_pool_hits", "Clients that got an open connection", |one| one.hits),
+        ("nearpath_pool_given", "Of these, warm sockets that replaced a function's own", |one| one.given),
+        ("nearpath_pool_opened", "Connections with an initial window learned from earlier ones", |one| one.opened),
         ("nearpath_pool_misses", "Clients whose connection had to be opened", |one| one.misses),
-        ("nearpath_pool_waits", "Clients that waited for a place below the ceiling", |one| one.waits),
+        ("nearpath_pool_waits", "Clients that waited because of the limit", |one| one.waits),
         ("nearpath_pool_refused", "Clients that got no connection", |one| one.refused),
-        ("nearpath_pool_failed", "Connections that the destination did not take", |one| one.failed),
-        ("nearpath_pool_stale", "Warm connections found dead when they were to be handed out", |one| one.stale),
-        ("nearpath_pool_resets", "Used connections cleaned for their next client", |one| one.resets),
-        ("nearpath_pool_cache_hits", "Requests answered with what was kept of an earlier answer", |one| one.cache_hits),
-        ("nearpath_pool_early_writes", "Writes taken before the destination had them", |one| one.early_writes),
-        ("nearpath_pool_failed_writes", "Of these, what did not get there", |one| one.failed_writes),
-        ("nearpath_pool_prefetch_used", "Reads issued when a call arrived, and used", |one| one.prefetch_used),
-        ("nearpath_pool_prefetch_unused", "Such reads that nobody asked for in time", |one| one.prefetch_unused),
+        ("nearpath_pool_failed", "Connections that the destination refused", |one| one.failed),
+        ("nearpath_pool_stale", "Warm connections found dead at hand-out", |one| one.stale),
+        ("nearpath_pool_resets", "Used connections reset for their next client", |one| one.resets),
+        ("nearpath_pool_cache_hits", "Requests served from the cache", |one| one.cache_hits),
+        ("nearpath_pool_early_writes", "Writes acknowledged before they reached the destination", |one| {
+            one.early_writes
+        }),
+        ("nearpath_pool_failed_writes", "Of these, writes that failed", |one| one.failed_writes),
+        ("nearpath_pool_prefetch_used", "Prefetched reads that were used", |one| one.prefetch_used),
+        ("nearpath_pool_prefetch_unused", "Prefetched reads that were not used in time", |one| one.prefetch_unused),
     ];
     for (name, help, value) in counters {
         let mut metric = to.encode_descriptor(name, help, None, MetricType::Counter)?;
         for one in all {
-            metric.encode_family(&labels(one))?.encode_counter(&value(one), None as NoExemplar)?;
+            metric.encode_family(&pool_labels(one))?.encode_counter(&value(one), None as NoExemplar)?;
         }
     }
     Ok(())
 }
 
-fn bytes(to: &mut DescriptorEncoder, all: &[PoolStatus]) -> Result<(), Error> {
-    let help = "Bytes to and from a destination outside, but for sockets that took the place of a function's own";
+fn encode_bytes(to: &mut DescriptorEncoder, all: &[PoolStatus]) -> Result<(), Error> {
+    let help = "Bytes to and from a destination outside, without replaced sockets";
     let mut metric = to.encode_descriptor("nearpath_pool_carried_bytes", help, None, MetricType::Counter)?;
     for one in all {
         for (direction, count) in [("sent", one.sent_bytes), ("received", one.received_bytes)] {
-            let [owner, namespace, destination, protocol] = labels(one);
+            let [owner, namespace, destination, protocol] = pool_labels(one);
             let labels = [owner, namespace, destination, protocol, ("direction", direction)];
             metric.encode_family(&labels)?.encode_counter(&count, None as NoExemplar)?;
         }
@@ -144,18 +148,16 @@ fn bytes(to: &mut DescriptorEncoder, all: &[PoolStatus]) -> Result<(), Error> {
     Ok(())
 }
 
-fn reasons(to: &mut DescriptorEncoder, all: &[PoolStatus]) -> Result<(), Error> {
+fn encode_reasons(to: &mut DescriptorEncoder, all: &[PoolStatus]) -> Result<(), Error> {
     type Value = fn(&PoolStatus) -> &BTreeMap<String, u64>;
     let counters: [(&str, &str, Value); 2] = [
-        ("nearpath_pool_pins", "Clients that had to keep a connection until they left", |one| &one.pins),
-        ("nearpath_pool_passed", "Calls for which no warm socket took the place of a function's own", |one| {
-            &one.passed
-        }),
+        ("nearpath_pool_pins", "Clients that kept a connection until they disconnected", |one| &one.pins),
+        ("nearpath_pool_passed", "Connects whose socket was not replaced by a warm one", |one| &one.passed),
     ];
     for (name, help, value) in counters {
         let mut metric = to.encode_descriptor(name, help, None, MetricType::Counter)?;
         for (one, (why, count)) in all.iter().flat_map(|one| value(one).iter().map(move |counted| (one, counted))) {
-            let [owner, namespace, destination, protocol] = labels(one);
+            let [owner, namespace, destination, protocol] = pool_labels(one);
             let labels = [owner, namespace, destination, protocol, ("reason", why.as_str())];
             metric.encode_family(&labels)?.encode_counter(count, None as NoExemplar)?;
         }
@@ -168,16 +170,16 @@ mod tests {
     use super::*;
 
     #[derive(Debug)]
-    struct Fixed(Vec<PoolStatus>);
+    struct FixedStatus(Vec<PoolStatus>);
 
-    impl Collector for Fixed {
+    impl Collector for FixedStatus {
         fn encode(&self, mut to: DescriptorEncoder) -> Result<(), Error> {
-            let all = merged(self.0.clone());
-            gauges(&mut to, &all)?;
-            oldest(&mut to, &all)?;
-            counters(&mut to, &all)?;
-            bytes(&mut to, &all)?;
-            reasons(&mut to, &all)
+            let all = merge_identities(self.0.clone());
+            encode_gauges(&mut to, &all)?;
+            encode_oldest(&mut to, &all)?;
+            encode_counters(&mut to, &all)?;
+            encode_bytes(&mut to, &all)?;
+            encode_reasons(&mut to, &all)
         }
     }
 
@@ -198,7 +200,7 @@ mod tests {
         };
         let other = PoolStatus { identity: "root".into(), ..one.clone() };
         let registry = Registry::default();
-        registry.with(|registry| registry.register_collector(Box::new(Fixed(vec![one, other]))));
+        registry.with(|registry| registry.register_collector(Box::new(FixedStatus(vec![one, other]))));
         let text = registry.encode();
         let labels = r#"owner="cart.dev",namespace="dev",destination="db:5432",protocol="postgres""#;
         for line in [
@@ -210,6 +212,6 @@ mod tests {
         ] {
             assert!(text.lines().any(|shown| shown == line), "{line} is missing in:\n{text}");
         }
-        assert!(!text.contains("shop"), "who logs in is not shown");
+        assert!(!text.contains("shop"), "the identity is not a label");
     }
 }

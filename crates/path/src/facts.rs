@@ -1,59 +1,209 @@
-//! What a decision rests on.
+//! Facts that a selection rests on, for each kind of traffic.
 
 use nearpath_types::policy::Transport;
 
-/// Everything about one call to one instance.
+/// Facts about one call to one instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Facts {
-    /// What lies between the two.
-    pub edge: Edge,
-    /// What carries the call where it does not go through memory.
-    pub carrier: Carrier,
-    /// What the call needs.
-    pub call: Call,
+pub struct CallFacts {
+    /// The relation of caller and instance.
+    pub edge: EdgeFacts,
+    /// The two as ends of a connection.
+    pub transport: TransportFacts,
+    /// The call's own demands.
+    pub needs: CallNeeds,
 }
 
-/// What lies between a caller and one instance of its callee.
+/// The relation of a caller and one instance of its callee.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Edge {
-    /// Both are on one machine.
+pub struct EdgeFacts {
+    /// Both run on one machine.
     pub same_node: bool,
     /// The callee belongs to a chain, hence to a domain.
     pub callee_in_domain: bool,
-    /// It is a domain of the caller's too. The gateway is in every one of its node.
+    /// The caller belongs to that domain, too. The gateway belongs to every domain of its node.
     pub same_domain: bool,
-    /// The caller is a party: it speaks through shared memory.
-    pub caller_is_party: bool,
-    /// The instance takes calls through shared memory, and there is a channel to it.
-    pub callee_is_party: bool,
+    /// The caller is attached to the domain's shared memory.
+    pub caller_attached: bool,
+    /// The instance takes calls through shared memory, and the caller has a channel to it.
+    pub callee_attached: bool,
 }
 
-/// What is known of the two as ends of a connection.
+/// A caller and an instance as ends of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Carrier {
-    /// What the callee's function asks for.
-    pub transport: Transport,
+pub struct TransportFacts {
+    /// The transport that the callee's function asks for.
+    pub wanted: Transport,
     /// The caller has a certificate.
-    pub caller_named: bool,
-    /// The instance has one.
-    pub callee_named: bool,
+    pub caller_has_certificate: bool,
+    /// The instance has a certificate.
+    pub callee_has_certificate: bool,
     /// UDP did not get through to the instance lately.
     pub udp_blocked: bool,
     /// Both speak TLS over TCP.
     pub tls: bool,
 }
 
-impl Carrier {
-    /// HTTP over TCP, and nothing else: between ends that know no certificates.
-    pub const PLAIN: Self =
-        Self { transport: Transport::Tcp, caller_named: false, callee_named: false, udp_blocked: false, tls: false };
+impl TransportFacts {
+    /// Two ends without certificates: HTTP over TCP is left.
+    pub const PLAIN: Self = Self {
+        wanted: Transport::Tcp,
+        caller_has_certificate: false,
+        callee_has_certificate: false,
+        udp_blocked: false,
+        tls: false,
+    };
+
+    /// Two watchdogs that their node has introduced to each other: they have certificates for QUIC.
+    pub const INTRODUCED: Self =
+        Self { wanted: Transport::Quic, caller_has_certificate: true, callee_has_certificate: true, ..Self::PLAIN };
 }
 
-/// What a call needs of its path.
+/// A call's own demands on its path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Call {
-    /// Its connection is to be upgraded (a WebSocket).
+pub struct CallNeeds {
+    /// Its connection will be upgraded (a WebSocket).
     pub upgrade: bool,
     /// It is gRPC: its trailers need HTTP/2, or QUIC, up to the function.
     pub grpc: bool,
+}
+
+impl CallNeeds {
+    /// A plain call, which every path can carry.
+    pub const PLAIN: Self = Self { upgrade: false, grpc: false };
+}
+
+/// Facts about a link between two workers that a rendezvous has introduced to each other.
+///
+/// The kinds of NAT between them are not among the facts: the search tries, and its outcome counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LinkFacts {
+    /// The search for a direct connection.
+    pub direct: DirectSearch,
+    /// The link may use the relay.
+    pub relay_allowed: bool,
+}
+
+/// The state or the outcome of a search for a direct connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum DirectSearch {
+    /// Not begun: the link has carried too little so far.
+    NotNeeded,
+    /// Running.
+    Running,
+    /// A direct connection is there.
+    Connected,
+    /// The peer's candidates did not come in time.
+    NoOffer,
+    /// There is no local port to search from.
+    NoPort,
+    /// No packet got through, in either direction.
+    NoRoute,
+    /// The peer has given up.
+    PeerGaveUp,
+    /// A connection was found, and its handshake failed.
+    Unusable,
+}
+
+/// Facts about one connection of a function to a destination outside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EgressFacts {
+    /// The destination takes plain TCP, so a connected socket of the pool can be handed over as it is.
+    pub plain_tcp: bool,
+    /// The function's own socket, as far as it was inspected.
+    pub socket: SocketState,
+    /// The pool has a warm connection to the destination.
+    pub warm_socket: bool,
+}
+
+/// The outcome of inspecting a function's socket before another one takes its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum SocketState {
+    /// As new as it was made.
+    New,
+    /// No TCP socket of the address's family.
+    OtherKind,
+    /// Bound, or used before.
+    Used,
+    /// Has a flag that no new socket has.
+    Flags,
+    /// Has an option that cannot be copied to another socket.
+    UncopiedOption,
+    /// Another descriptor refers to it.
+    Shared,
+    /// An epoll instance watches it.
+    Watched,
+    /// Its process has too many open descriptors to inspect.
+    TooManyDescriptors,
+    /// Its thread has ended, or the kernel does not allow the inspection.
+    NotInspectable,
+}
+
+#[cfg(test)]
+pub(crate) use every::TRANSPORTS;
+
+/// All facts that there can be, for tests.
+#[cfg(test)]
+mod every {
+    use super::*;
+
+    pub(crate) const TRANSPORTS: [Transport; 5] =
+        [Transport::Auto, Transport::Quic, Transport::Tls13, Transport::Tls12, Transport::Tcp];
+
+    impl EdgeFacts {
+        /// The edge against which nothing stands.
+        pub(crate) const NEAREST: Self = Self {
+            same_node: true,
+            callee_in_domain: true,
+            same_domain: true,
+            caller_attached: true,
+            callee_attached: true,
+        };
+    }
+
+    impl CallFacts {
+        pub(crate) fn every() -> impl Iterator<Item = Self> {
+            TRANSPORTS.into_iter().flat_map(|wanted| (0..1 << 11).map(move |bits| Self::of(wanted, bits)))
+        }
+
+        fn of(wanted: Transport, bits: u16) -> Self {
+            let bit = |n: u16| bits & (1 << n) != 0;
+            Self {
+                edge: EdgeFacts {
+                    same_node: bit(0),
+                    callee_in_domain: bit(1),
+                    same_domain: bit(2),
+                    caller_attached: bit(3),
+                    callee_attached: bit(4),
+                },
+                transport: TransportFacts {
+                    wanted,
+                    caller_has_certificate: bit(5),
+                    callee_has_certificate: bit(6),
+                    udp_blocked: bit(7),
+                    tls: bit(8),
+                },
+                needs: CallNeeds { upgrade: bit(9), grpc: bit(10) },
+            }
+        }
+    }
+
+    impl LinkFacts {
+        pub(crate) fn every() -> impl Iterator<Item = Self> {
+            use DirectSearch::{Connected, NoOffer, NoPort, NoRoute, NotNeeded, PeerGaveUp, Running, Unusable};
+            let searches = [NotNeeded, Running, Connected, NoOffer, NoPort, NoRoute, PeerGaveUp, Unusable];
+            searches.into_iter().flat_map(|direct| [true, false].map(|relay_allowed| Self { direct, relay_allowed }))
+        }
+    }
+
+    impl EgressFacts {
+        pub(crate) fn every() -> impl Iterator<Item = Self> {
+            use SocketState::{
+                Flags, New, NotInspectable, OtherKind, Shared, TooManyDescriptors, UncopiedOption, Used, Watched,
+            };
+            let sockets =
+                [New, OtherKind, Used, Flags, UncopiedOption, Shared, Watched, TooManyDescriptors, NotInspectable];
+            let of = |socket, bits: u8| Self { plain_tcp: bits & 1 != 0, socket, warm_socket: bits & 2 != 0 };
+            sockets.into_iter().flat_map(move |socket| (0..4).map(move |bits| of(socket, bits)))
+        }
+    }
 }

@@ -1,62 +1,62 @@
-//! Two rings between a caller and a callee, and the two ends that use them.
+//! A channel: two rings between a caller and a callee, and the two ends that use them.
 //!
-//! An [`End`] does one after the other what the contract asks for: offer the slot, push the descriptor; pop, check, accept,
-//! commit. [`End::flush`] makes the one fence of a batch, rings the peer, and takes back what a dead peer will not take.
+//! A [`ChannelEnd`] performs the steps of the contract in order: offer the slot, push the descriptor; pop, check, accept, commit.
+//! [`ChannelEnd::flush_batch`] issues one fence per batch, wakes the peer, and reclaims messages that a dead peer will not receive.
 
 mod end;
-mod fault;
+mod error;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use crate::counters::{self, Reading};
-use crate::descriptor::{Descriptor, Slot};
-use crate::desk::Knocker;
-use crate::member::Member;
-use crate::region::{Access, Pages, Region};
+use crate::counters::{self, CounterReading};
+use crate::descriptor::{Descriptor, SlotId};
+use crate::endpoint::PoolEndpoint;
+use crate::lease_word::EndpointId;
+use crate::region::{MapAccess, PageKind, Region};
 use crate::ring::{self, Ring};
-use crate::shared::Shared;
+use crate::shared::SharedRef;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
-use crate::word::Party;
+use crate::wakeup_cell::WakeupSignal;
 
-pub use end::End;
-pub use fault::{NotSent, ReceiveFault, SendFault};
+pub use end::ChannelEnd;
+pub use error::{ChannelReceiveError, ChannelSendError, UnsentMessage};
 
-/// First bytes of a channel.
-pub const MAGIC: [u8; 8] = *b"NPCHAN01";
+/// Magic bytes at the start of a channel region.
+pub const CHANNEL_MAGIC: [u8; 8] = *b"NPCHAN01";
 /// Bytes before the first ring.
-pub const HEADER: u64 = 4096;
-/// Descriptors that a ring can have: a power of two.
-pub const CAPACITIES: std::ops::RangeInclusive<u32> = 16..=4096;
+pub const CHANNEL_HEADER_BYTES: u64 = 4096;
+/// Valid ring capacities, in descriptors; each is a power of two.
+pub const RING_CAPACITIES: std::ops::RangeInclusive<u32> = 16..=4096;
 
-/// Which end.
+/// Side of a channel that an end belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Side {
-    /// Produces calls, consumes answers.
+pub enum ChannelSide {
+    /// Produces calls and consumes answers.
     Caller,
-    /// Consumes calls, produces answers.
+    /// Consumes calls and produces answers.
     Callee,
 }
 
-/// What became of a channel. Grows only.
+/// State of a channel; it only ever increases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u32)]
-pub enum State {
-    /// In use.
+pub enum ChannelState {
+    /// Accepts new calls.
     Open = 0,
-    /// No new calls; those that are open come to their end.
+    /// Accepts no new calls; open calls finish.
     Withdrawn = 1,
-    /// Nobody makes calls any more.
+    /// The caller is dead: no new calls arrive.
     CallerDead = 2,
-    /// Nobody answers any more.
+    /// The callee is dead: no answers arrive.
     CalleeDead = 3,
-    /// One side broke the rules.
+    /// An endpoint violated the protocol.
     Broken = 4,
 }
 
-impl State {
-    fn of(number: u32) -> Self {
+impl ChannelState {
+    fn from_number(number: u32) -> Self {
         match number {
             0 => Self::Open,
             1 => Self::Withdrawn,
@@ -67,102 +67,116 @@ impl State {
     }
 }
 
-/// Offset of the ring of answers in a channel of this capacity.
-pub const fn answers_at(capacity: u32) -> u64 {
-    HEADER + ring_bytes(capacity)
+/// Returns the offset of the answer ring in a channel of this capacity.
+pub const fn answer_ring_offset(capacity: u32) -> u64 {
+    CHANNEL_HEADER_BYTES + ring_bytes(capacity)
 }
 
-/// Bytes of a whole channel.
-pub const fn bytes(capacity: u32) -> u64 {
-    HEADER + 2 * ring_bytes(capacity)
+/// Returns the size of a channel region in bytes.
+pub const fn channel_bytes(capacity: u32) -> u64 {
+    CHANNEL_HEADER_BYTES + 2 * ring_bytes(capacity)
 }
 
 const fn ring_bytes(capacity: u32) -> u64 {
-    (ring::HEADER as u64 + Descriptor::SIZE as u64 * capacity as u64).next_multiple_of(4096)
+    (ring::RING_HEADER_BYTES as u64 + Descriptor::SIZE as u64 * capacity as u64).next_multiple_of(4096)
 }
 
 /// A mapped channel.
 #[derive(Debug, Clone)]
 pub struct Channel {
     region: Arc<Region>,
-    closed: Shared<AtomicU32>,
-    counters: [Shared<[AtomicU64]>; 2],
+    state_word: SharedRef<AtomicU32>,
+    counters: [SharedRef<[AtomicU64]>; 2],
     calls: Ring,
     answers: Ring,
 }
 
 impl Channel {
-    /// Makes one. For the node.
+    /// Creates a channel; only the node does this.
     pub fn create(capacity: u32) -> io::Result<Self> {
-        if !CAPACITIES.contains(&capacity) || !capacity.is_power_of_two() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "a ring has a power of two between 16 and 4096"));
+        if !RING_CAPACITIES.contains(&capacity) || !capacity.is_power_of_two() {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "invalid ring capacity: expected a power of two from 16 to 4096",
+            ));
         }
-        let region = Region::create("nearpath-channel", bytes(capacity) as usize, Pages::Small)?;
-        region.write(8, &capacity.to_le_bytes());
-        region.write(0, &MAGIC);
-        Self::with(region, capacity)
+        let region = Region::create("nearpath-channel", channel_bytes(capacity) as usize, PageKind::Small)?;
+        region.write_bytes(8, &capacity.to_le_bytes());
+        region.write_bytes(0, &CHANNEL_MAGIC);
+        Self::from_region(region, capacity)
     }
 
-    /// Maps one that the node made, of this capacity as the node told.
-    pub fn open(fd: OwnedFd, capacity: u32) -> io::Result<Self> {
+    /// Maps a channel that the node created, with the capacity that the node reported.
+    pub fn open_region(fd: OwnedFd, capacity: u32) -> io::Result<Self> {
         let refused = |why: &str| io::Error::new(io::ErrorKind::InvalidData, why);
-        if !CAPACITIES.contains(&capacity) || !capacity.is_power_of_two() {
-            return Err(refused("a ring has a power of two between 16 and 4096"));
+        if !RING_CAPACITIES.contains(&capacity) || !capacity.is_power_of_two() {
+            return Err(refused("invalid ring capacity: expected a power of two from 16 to 4096"));
         }
-        let region = Region::open(fd, bytes(capacity) as usize, Access::Write)?;
+        let region = Region::open_sealed(fd, channel_bytes(capacity) as usize, MapAccess::Write)?;
         let mut header = [0; 12];
-        if !region.read(0, &mut header) || header[..8] != MAGIC || header[8..] != capacity.to_le_bytes() {
-            return Err(refused("the region is no channel of that capacity"));
+        if !region.read_bytes(0, &mut header) || header[..8] != CHANNEL_MAGIC || header[8..] != capacity.to_le_bytes() {
+            return Err(refused("the region is not a channel of the expected capacity"));
         }
-        Self::with(region, capacity)
+        Self::from_region(region, capacity)
     }
 
-    fn with(region: Arc<Region>, capacity: u32) -> io::Result<Self> {
+    fn from_region(region: Arc<Region>, capacity: u32) -> io::Result<Self> {
         let ring = |at: u64| {
-            let cell = |offset: usize| region.cell(at + offset as u64);
-            let header = [cell(0)?, cell(ring::HEAD_AT)?, cell(ring::STARVED_AT)?];
-            Some(Ring::new(header, region.cells(at + ring::HEADER as u64, 2 * capacity as usize)?))
+            let cell = |offset: usize| region.atomic_cell(at + offset as u64);
+            let header = [cell(0)?, cell(ring::HEAD_OFFSET)?, cell(ring::WAKEUP_REQUEST_OFFSET)?];
+            Some(Ring::new(header, region.atomic_cells(at + ring::RING_HEADER_BYTES as u64, 2 * capacity as usize)?))
         };
         let all = || {
-            let counters = [region.cells(64, counters::SIZE / 8)?, region.cells(192, counters::SIZE / 8)?];
-            Some((region.cell(12)?, counters, ring(HEADER)?, ring(answers_at(capacity))?))
+            let counters = [
+                region.atomic_cells(64, counters::COUNTERS_BYTES / 8)?,
+                region.atomic_cells(192, counters::COUNTERS_BYTES / 8)?,
+            ];
+            Some((region.atomic_cell(12)?, counters, ring(CHANNEL_HEADER_BYTES)?, ring(answer_ring_offset(capacity))?))
         };
         let (closed, counters, calls, answers) = all().ok_or_else(|| io::Error::other("the channel is too small"))?;
-        Ok(Self { region, closed, counters, calls, answers })
+        Ok(Self { region, state_word: closed, counters, calls, answers })
     }
 
-    /// Descriptors in each ring.
+    /// Returns the number of descriptors per ring.
     pub fn capacity(&self) -> u32 {
         self.calls.capacity()
     }
 
-    /// Whether it is open.
-    pub fn state(&self) -> State {
-        State::of(self.closed.load(Ordering::Acquire))
+    /// Returns the current state.
+    pub fn state(&self) -> ChannelState {
+        ChannelState::from_number(self.state_word.load(Ordering::Acquire))
     }
 
-    /// Closes it, or closes it further. Ring both desks after that. What the node reads of the pool after this comes after it:
-    /// a party that offers a slot later sees that the channel is closed.
-    pub fn close(&self, state: State) {
-        self.closed.fetch_max(state as u32, Ordering::AcqRel);
+    /// Raises the state of the channel. Wake both endpoints afterwards.
+    /// The node's later reads of the pool are ordered after this call: an endpoint that offers a slot later sees the closed channel.
+    pub fn close_with(&self, state: ChannelState) {
+        // fetch_max: a state never goes back, whichever of two closers is first.
+        self.state_word.fetch_max(state as u32, Ordering::AcqRel);
+        // Pairs with the fence in `flush_batch`: either the sender sees the state, or the sweep sees its offer.
         fence(Ordering::SeqCst);
     }
 
-    /// What one side counted.
-    pub fn counted(&self, by: Side) -> Reading {
-        Reading::of(&self.counters[by as usize])
+    /// Reads the counters of one side.
+    pub fn read_counters(&self, by: ChannelSide) -> CounterReading {
+        CounterReading::from_cells(&self.counters[by as usize])
     }
 
-    /// Whether a slot lies in the ring that `by` produces, with this generation: for the node, once `by` is dead.
-    pub fn holds(&self, by: Side, slot: Slot, generation: u32) -> bool {
-        let ring = if by == Side::Caller { &self.calls } else { &self.answers };
-        ring.holds(|descriptor| descriptor.slot == slot && descriptor.generation == generation)
+    /// Returns true if a slot with this generation lies in the ring that `by` produces. Valid once `by` is dead.
+    pub fn contains_slot(&self, by: ChannelSide, slot: SlotId, generation: u32) -> bool {
+        let ring = if by == ChannelSide::Caller { &self.calls } else { &self.answers };
+        ring.contains(|descriptor| descriptor.slot == slot && descriptor.generation == generation)
     }
 
-    /// One end of it. Each end is made once in the life of a channel: its indices begin at 0. `peer` and `desk` are those of
-    /// the other end, as the node told.
-    pub fn end(&self, side: Side, member: Arc<Member>, peer: Party, desk: Knocker) -> End {
-        End::new(self, side, member, peer, desk)
+    /// Creates one end of the channel. Create each end only once: its indices begin at 0.
+    /// `peer` and its signal are those of the other end, as reported by the node.
+    pub fn attach_end(
+        &self,
+        side: ChannelSide,
+        member: Arc<PoolEndpoint>,
+        peer: EndpointId,
+        cell: WakeupSignal,
+    ) -> ChannelEnd {
+        ChannelEnd::new(self, side, member, peer, cell)
     }
 }
 

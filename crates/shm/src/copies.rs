@@ -1,28 +1,28 @@
-//! How many bytes of bodies a thread has copied into and out of pools: with the feature `copies`, for tests and measurements.
+//! Counts the body bytes that a thread copies into and out of pools. Requires the feature `copies`; used by tests and benchmarks.
 
 #[cfg(feature = "copies")]
 mod count {
     use std::cell::Cell;
 
     thread_local! {
-        static COPIED: Cell<u64> = const { Cell::new(0) };
+        static COPIED_BYTES: Cell<u64> = const { Cell::new(0) };
     }
 
-    pub(crate) fn copied(bytes: usize) {
-        COPIED.set(COPIED.get() + bytes as u64);
+    pub(crate) fn count_copied(bytes: usize) {
+        COPIED_BYTES.set(COPIED_BYTES.get() + bytes as u64);
     }
 
-    /// By this thread, since it began.
-    pub fn so_far() -> u64 {
-        COPIED.get()
+    /// Returns the bytes that this thread has copied since it started.
+    pub fn copied_bytes() -> u64 {
+        COPIED_BYTES.get()
     }
 }
 
 #[cfg(feature = "copies")]
-pub use count::so_far;
+pub use count::copied_bytes;
 
 #[cfg(feature = "copies")]
-pub(crate) use count::copied;
+pub(crate) use count::count_copied;
 
 #[cfg(not(feature = "copies"))]
-pub(crate) fn copied(_: usize) {}
+pub(crate) fn count_copied(_: usize) {}

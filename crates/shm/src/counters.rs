@@ -1,86 +1,87 @@
-//! What one side of an edge counts, for the node to read: no system call, no lock, one writer.
+//! Counters of one side of an edge, read by the node without a system call or lock. Each side has one writer.
 
 use std::time::Duration;
 
-use crate::shared::Shared;
+use crate::shared::SharedRef;
 use crate::sync::{AtomicU64, Ordering};
 
-/// Bytes of one side's counters.
-pub const SIZE: usize = 128;
-/// Buckets of the histogram: bucket k counts what took less than 4^(k+1) µs, the last one takes the rest.
-pub const BUCKETS: usize = 10;
-const CELLS: usize = SIZE / 8;
-const LATENCY: usize = 5;
-const MICROS: usize = LATENCY + BUCKETS;
+/// Bytes of the counters of one side.
+pub const COUNTERS_BYTES: usize = 128;
+/// Latency buckets: bucket k counts calls below 4^(k+1) µs; the last bucket takes the rest.
+pub const LATENCY_BUCKETS: usize = 10;
+// Layout of `contract/memory.md`: messages, bytes, answered, failed, in flight, buckets, microseconds.
+const COUNTER_CELLS: usize = COUNTERS_BYTES / 8;
+const FIRST_LATENCY_CELL: usize = 5;
+const TOTAL_MICROS_CELL: usize = FIRST_LATENCY_CELL + LATENCY_BUCKETS;
 
-/// The writer's side. It keeps the values privately, so that nobody else can set them back.
+/// Writer of one side. It keeps private copies, so that no other process can set the values back.
 #[derive(Debug)]
-pub struct Counters {
-    cells: Shared<[AtomicU64]>,
-    now: [u64; CELLS],
+pub struct SideCounters {
+    cells: SharedRef<[AtomicU64]>,
+    values: [u64; COUNTER_CELLS],
 }
 
-impl Counters {
-    /// `cells` are the 16 words of this side.
-    pub fn new(cells: Shared<[AtomicU64]>) -> Self {
-        Self { cells, now: [0; CELLS] }
+impl SideCounters {
+    /// Wraps the 16 atomic words of this side.
+    pub fn new(cells: SharedRef<[AtomicU64]>) -> Self {
+        Self { cells, values: [0; COUNTER_CELLS] }
     }
 
-    /// A message was sent.
-    pub fn sent(&mut self, bytes: u32) {
-        self.add(0, 1);
-        self.add(1, u64::from(bytes));
+    /// Counts a sent message.
+    pub fn record_sent(&mut self, bytes: u32) {
+        self.add_to(0, 1);
+        self.add_to(1, u64::from(bytes));
     }
 
-    /// A call was made (caller), or taken (callee), and is open now.
-    pub fn opened(&mut self) {
-        self.add(4, 1);
+    /// Counts a call that was made (caller) or received (callee).
+    pub fn record_opened(&mut self) {
+        self.add_to(4, 1);
     }
 
-    /// An open call came to its end after `took`.
-    pub fn closed(&mut self, took: Duration, failed: bool) {
-        self.add(2, 1);
-        self.add(3, u64::from(failed));
-        self.add(4, 0u64.wrapping_sub(u64::from(self.now[4] > 0)));
-        self.add(LATENCY + bucket(took), 1);
-        self.add(MICROS, micros(took));
+    /// Counts the end of an open call after `took`.
+    pub fn record_closed(&mut self, took: Duration, failed: bool) {
+        self.add_to(2, 1);
+        self.add_to(3, u64::from(failed));
+        self.add_to(4, 0u64.wrapping_sub(u64::from(self.values[4] > 0)));
+        self.add_to(FIRST_LATENCY_CELL + latency_bucket(took), 1);
+        self.add_to(TOTAL_MICROS_CELL, saturating_micros(took));
     }
 
-    /// Calls that are open.
+    /// Returns the number of open calls.
     pub fn in_flight(&self) -> u64 {
-        self.now[4]
+        self.values[4]
     }
 
-    fn add(&mut self, cell: usize, by: u64) {
-        self.now[cell] = self.now[cell].wrapping_add(by);
+    fn add_to(&mut self, cell: usize, by: u64) {
+        self.values[cell] = self.values[cell].wrapping_add(by);
         if let Some(shared) = self.cells.get(cell) {
-            shared.store(self.now[cell], Ordering::Relaxed);
+            shared.store(self.values[cell], Ordering::Relaxed);
         }
     }
 }
 
-/// One side's counters as they are at this moment.
+/// Snapshot of the counters of one side.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Reading {
+pub struct CounterReading {
     /// Messages sent.
     pub messages: u64,
     /// Bytes of these messages, envelopes included.
     pub bytes: u64,
-    /// Calls that came to an end.
+    /// Calls that ended.
     pub answered: u64,
-    /// Of these, the failed ones.
+    /// Calls that ended with a failure.
     pub failed: u64,
     /// Calls that are open.
     pub in_flight: u64,
-    /// How long calls took, see [`BUCKETS`].
-    pub latency: [u64; BUCKETS],
-    /// How long they took together, in microseconds.
-    pub micros: u64,
+    /// Latency histogram; see [`LATENCY_BUCKETS`].
+    pub latency: [u64; LATENCY_BUCKETS],
+    /// Total latency in microseconds.
+    pub total_micros: u64,
 }
 
-impl Reading {
-    /// Of the 16 words of one side.
-    pub fn of(cells: &[AtomicU64]) -> Self {
+impl CounterReading {
+    /// Reads the 16 atomic words of one side.
+    pub fn from_cells(cells: &[AtomicU64]) -> Self {
         let at = |cell: usize| cells.get(cell).map_or(0, |cell| cell.load(Ordering::Relaxed));
         Self {
             messages: at(0),
@@ -88,18 +89,18 @@ impl Reading {
             answered: at(2),
             failed: at(3),
             in_flight: at(4),
-            latency: std::array::from_fn(|k| at(LATENCY + k)),
-            micros: at(MICROS),
+            latency: std::array::from_fn(|k| at(FIRST_LATENCY_CELL + k)),
+            total_micros: at(TOTAL_MICROS_CELL),
         }
     }
 }
 
-/// Which bucket a latency belongs to.
-pub fn bucket(took: Duration) -> usize {
-    ((u64::BITS - micros(took).leading_zeros()).saturating_sub(1) as usize / 2).min(BUCKETS - 1)
+/// Returns the bucket of a latency.
+pub fn latency_bucket(took: Duration) -> usize {
+    ((u64::BITS - saturating_micros(took).leading_zeros()).saturating_sub(1) as usize / 2).min(LATENCY_BUCKETS - 1)
 }
 
-fn micros(took: Duration) -> u64 {
+fn saturating_micros(took: Duration) -> u64 {
     u64::try_from(took.as_micros()).unwrap_or(u64::MAX)
 }
 
@@ -108,27 +109,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts() {
-        let cells = Shared::own((0..CELLS).map(|_| AtomicU64::new(0)).collect());
-        let mut counters = Counters::new(cells.clone());
-        counters.sent(100);
-        counters.opened();
-        assert_eq!(Reading::of(&cells).in_flight, 1);
-        counters.closed(Duration::from_micros(16), true);
-        let reading = Reading::of(&cells);
-        assert_eq!((reading.answered, reading.micros), (1, 16));
-        counters.closed(Duration::MAX, false);
-        let reading = Reading::of(&cells);
+    fn counters_follow_sent_opened_and_closed_calls() {
+        let cells = SharedRef::from_vec((0..COUNTER_CELLS).map(|_| AtomicU64::new(0)).collect());
+        let mut counters = SideCounters::new(cells.clone());
+        counters.record_sent(100);
+        counters.record_opened();
+        assert_eq!(CounterReading::from_cells(&cells).in_flight, 1);
+        counters.record_closed(Duration::from_micros(16), true);
+        let reading = CounterReading::from_cells(&cells);
+        assert_eq!((reading.answered, reading.total_micros), (1, 16));
+        counters.record_closed(Duration::MAX, false);
+        let reading = CounterReading::from_cells(&cells);
         assert_eq!((reading.messages, reading.bytes, reading.answered, reading.failed), (1, 100, 2, 1));
         assert_eq!(reading.in_flight, 0, "never below none");
         assert_eq!((reading.latency[2], reading.latency[9]), (1, 1));
     }
 
     #[test]
-    fn a_bucket_ends_at_a_power_of_four() {
-        for k in 0..BUCKETS - 1 {
+    fn a_latency_bucket_ends_at_a_power_of_four() {
+        for k in 0..LATENCY_BUCKETS - 1 {
             let end = Duration::from_micros(4u64.pow(k as u32 + 1));
-            assert_eq!((bucket(end - Duration::from_nanos(1)), bucket(end)), (k, k + 1));
+            assert_eq!((latency_bucket(end - Duration::from_nanos(1)), latency_bucket(end)), (k, k + 1));
         }
     }
 }

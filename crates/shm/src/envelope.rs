@@ -1,33 +1,33 @@
-//! The first 64 bytes of every message.
+//! The envelope: the first 64 bytes of every message.
 
 /// Bytes of an envelope.
-pub const SIZE: usize = 64;
-/// The version that this crate writes and reads.
-pub const VERSION: u8 = 1;
-/// `total` of a body whose length nobody knows yet.
+pub const ENVELOPE_BYTES: usize = 64;
+/// Version that this crate writes and reads.
+pub const ENVELOPE_VERSION: u8 = 1;
+/// `total` of a body of unknown length.
 pub const TOTAL_UNKNOWN: u64 = u64::MAX;
 pub use nearpath_types::head::MAX_HEAD;
 
-/// What a message is.
+/// Kind of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
-pub enum Kind {
-    /// A caller wants an answer.
+pub enum MessageKind {
+    /// A call; the sender expects an answer.
     Call = 1,
-    /// The answer, or its first part.
+    /// An answer, or its first part.
     Answer = 2,
-    /// Nobody waits for an answer.
+    /// An event; no answer follows.
     Event = 3,
-    /// More of a body that began with the same `call`.
+    /// A further part of a body that began with the same `call`.
     Part = 4,
-    /// The sender no longer wants the call, or cannot finish what it began.
+    /// The sender gives the call up, or cannot complete its body.
     Cancel = 5,
-    /// In a strict domain: so many messages of the other side's body have been let go of.
+    /// Strict domains: number of messages of the peer's body that were released.
     Taken = 6,
 }
 
-impl Kind {
-    /// By its number.
+impl MessageKind {
+    /// Decodes the number of a kind.
     pub const fn from_number(number: u8) -> Option<Self> {
         Some(match number {
             1 => Self::Call,
@@ -41,34 +41,34 @@ impl Kind {
     }
 }
 
-/// Bits of `flags`. Others are 0 when written and ignored when read.
+/// Bits of `flags`. Writers set unknown bits to 0, readers ignore them.
 pub mod flag {
     /// More parts of this body follow.
     pub const MORE: u16 = 1;
-    /// `status` is an error that the platform made, not the function.
+    /// `status` is an error of the platform, not of the function.
     pub const PLATFORM: u16 = 2;
-    /// The caller takes an answer in parts.
+    /// The caller accepts an answer in parts.
     pub const PARTS: u16 = 4;
 }
 
-/// A private copy of an envelope.
+/// Private copy of an envelope.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Envelope {
-    /// What the message is.
-    pub kind: Kind,
-    /// See [`flag`].
+    /// Kind of the message.
+    pub kind: MessageKind,
+    /// Bits of [`flag`].
     pub flags: u16,
     /// HTTP status of an answer, or 0.
     pub status: u16,
-    /// A number of `contract/reasons.toml`, or 0.
+    /// Reason code of `contract/reasons.toml`, or 0.
     pub reason: u16,
-    /// Chosen by the caller, unique among its open calls on the channel.
+    /// Call number, chosen by the caller, unique among its open calls on the channel.
     pub call: u64,
-    /// CLOCK_MONOTONIC nanoseconds, 0: none.
+    /// Deadline in CLOCK_MONOTONIC nanoseconds; 0: none.
     pub deadline: u64,
-    /// Trace id (W3C), in its own order of bytes; 0: none.
+    /// W3C trace id in network byte order; 0: none.
     pub trace: [u8; 16],
-    /// The parent's span id.
+    /// Span id of the parent.
     pub span: [u8; 8],
     /// Bytes of the head.
     pub head: u32,
@@ -79,8 +79,8 @@ pub struct Envelope {
 }
 
 impl Envelope {
-    /// An empty message of this kind.
-    pub const fn new(kind: Kind, call: u64) -> Self {
+    /// Creates an envelope of an empty message.
+    pub const fn new(kind: MessageKind, call: u64) -> Self {
         Self {
             kind,
             flags: 0,
@@ -96,20 +96,20 @@ impl Envelope {
         }
     }
 
-    /// Whether a flag is set.
-    pub const fn has(&self, flag: u16) -> bool {
+    /// Returns true if the flag is set.
+    pub const fn has_flag(&self, flag: u16) -> bool {
         self.flags & flag != 0
     }
 
-    /// Where the body begins, from the message's start.
-    pub const fn body_at(&self) -> u32 {
-        body_at(self.head)
+    /// Returns the offset of the body within the message.
+    pub const fn body_offset(&self) -> u32 {
+        body_offset(self.head)
     }
 
-    /// The contract's bytes.
-    pub fn to_bytes(&self) -> [u8; SIZE] {
-        let mut bytes = [0; SIZE];
-        bytes[0] = VERSION;
+    /// Encodes the envelope.
+    pub fn to_bytes(&self) -> [u8; ENVELOPE_BYTES] {
+        let mut bytes = [0; ENVELOPE_BYTES];
+        bytes[0] = ENVELOPE_VERSION;
         bytes[1] = self.kind as u8;
         bytes[2..4].copy_from_slice(&self.flags.to_le_bytes());
         bytes[4..6].copy_from_slice(&self.status.to_le_bytes());
@@ -124,16 +124,16 @@ impl Envelope {
         bytes
     }
 
-    /// Reads a private copy of an envelope whose message has `length` bytes, as the descriptor said.
-    pub fn from_bytes(bytes: &[u8; SIZE], length: u32) -> Result<Self, BadEnvelope> {
+    /// Decodes a private copy of an envelope. `length` is the message length of the descriptor.
+    pub fn from_bytes(bytes: &[u8; ENVELOPE_BYTES], length: u32) -> Result<Self, EnvelopeError> {
         let u16_at = |at: usize| u16::from_le_bytes(bytes[at..at + 2].try_into().expect("2 bytes"));
         let u32_at = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
         let u64_at = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
-        if bytes[0] != VERSION {
-            return Err(BadEnvelope::Version);
+        if bytes[0] != ENVELOPE_VERSION {
+            return Err(EnvelopeError::Version);
         }
         let envelope = Self {
-            kind: Kind::from_number(bytes[1]).ok_or(BadEnvelope::Kind)?,
+            kind: MessageKind::from_number(bytes[1]).ok_or(EnvelopeError::Kind)?,
             flags: u16_at(2),
             status: u16_at(4),
             reason: u16_at(6),
@@ -145,36 +145,36 @@ impl Envelope {
             body: u32_at(52),
             total: u64_at(56),
         };
-        envelope.check(length)?;
+        envelope.check_lengths(length)?;
         Ok(envelope)
     }
 
-    fn check(&self, length: u32) -> Result<(), BadEnvelope> {
-        if self.head > MAX_HEAD || u64::from(self.body_at()) + u64::from(self.body) > u64::from(length) {
-            return Err(BadEnvelope::Length);
+    fn check_lengths(&self, length: u32) -> Result<(), EnvelopeError> {
+        if self.head > MAX_HEAD || u64::from(self.body_offset()) + u64::from(self.body) > u64::from(length) {
+            return Err(EnvelopeError::Length);
         }
-        if self.total < u64::from(self.body) { Err(BadEnvelope::Total) } else { Ok(()) }
+        if self.total < u64::from(self.body) { Err(EnvelopeError::Total) } else { Ok(()) }
     }
 }
 
-/// Where the body begins after a head of so many bytes, at most [`MAX_HEAD`].
-pub const fn body_at(head: u32) -> u32 {
-    (SIZE as u32 + head).next_multiple_of(8)
+/// Returns the offset of the body after a head of `head` bytes, at most [`MAX_HEAD`].
+pub const fn body_offset(head: u32) -> u32 {
+    (ENVELOPE_BYTES as u32 + head).next_multiple_of(8)
 }
 
-/// Why this is no envelope; the sender is at fault or hostile.
+/// Reason why an envelope is invalid; the sender is faulty or hostile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum BadEnvelope {
-    /// Not version 1.
+pub enum EnvelopeError {
+    /// The version is not 1.
     #[error("the message has another version than 1")]
     Version,
-    /// Not a kind of the contract.
+    /// The kind is not in the contract.
     #[error("the message is of no known kind")]
     Kind,
-    /// Head and body do not fit in the message, or the head is over its limit.
+    /// Head and body exceed the message, or the head exceeds its limit.
     #[error("the message's head and body are longer than the message")]
     Length,
-    /// The whole body is shorter than this part of it.
+    /// The whole body is shorter than this part.
     #[error("the message's body is longer than the whole that it belongs to")]
     Total,
 }
@@ -184,10 +184,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn bytes64() -> impl Strategy<Value = [u8; SIZE]> {
+    fn envelope_bytes() -> impl Strategy<Value = [u8; ENVELOPE_BYTES]> {
         (any::<[u8; 32]>(), any::<[u8; 32]>(), 0u8..3, 0u8..8, any::<bool>()).prop_map(
             |(a, b, version, kind, small)| {
-                let mut bytes = [0; SIZE];
+                let mut bytes = [0; ENVELOPE_BYTES];
                 bytes[..32].copy_from_slice(&a);
                 bytes[32..].copy_from_slice(&b);
                 (bytes[0], bytes[1]) = (version, kind);
@@ -201,19 +201,20 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_read_is_written_alike(bytes in bytes64(), length in 64u32..1 << 21) {
+        fn a_decoded_envelope_is_encoded_to_the_same_bytes(bytes in envelope_bytes(), length in 64u32..1 << 21) {
             if let Ok(envelope) = Envelope::from_bytes(&bytes, length) {
                 prop_assert_eq!(envelope.to_bytes(), bytes);
-                prop_assert!(envelope.body_at().checked_add(envelope.body).unwrap() <= length);
+                prop_assert!(envelope.body_offset().checked_add(envelope.body).unwrap() <= length);
             }
         }
     }
 
     #[test]
-    fn lengths_that_wrap_are_refused() {
-        let mut envelope = Envelope { total: TOTAL_UNKNOWN, body: u32::MAX - 60, ..Envelope::new(Kind::Call, 1) };
-        assert_eq!(Envelope::from_bytes(&envelope.to_bytes(), 4096), Err(BadEnvelope::Length));
+    fn lengths_that_overflow_are_refused() {
+        let mut envelope =
+            Envelope { total: TOTAL_UNKNOWN, body: u32::MAX - 60, ..Envelope::new(MessageKind::Call, 1) };
+        assert_eq!(Envelope::from_bytes(&envelope.to_bytes(), 4096), Err(EnvelopeError::Length));
         (envelope.body, envelope.head) = (0, u32::MAX - 3);
-        assert_eq!(Envelope::from_bytes(&envelope.to_bytes(), 4096), Err(BadEnvelope::Length));
+        assert_eq!(Envelope::from_bytes(&envelope.to_bytes(), 4096), Err(EnvelopeError::Length));
     }
 }

@@ -1,74 +1,77 @@
-//! Ownership of a slot as a value: dropping it releases the slot.
+//! Ownership of a slot as a value: dropping the value releases the slot.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use crate::descriptor::{Descriptor, Slot};
-use crate::member::Member;
-use crate::word::{Party, Step, Word};
+use crate::descriptor::{Descriptor, SlotId};
+use crate::endpoint::PoolEndpoint;
+use crate::lease_word::{EndpointId, LeaseTransition, LeaseWord};
 
-/// A slot that this party holds.
+/// A slot that this endpoint holds.
 #[derive(Debug)]
 pub struct Lease {
-    inner: Inner,
+    inner: LeasedSlot,
 }
 
 impl Lease {
-    pub(crate) fn new(member: Arc<Member>, slot: Slot, size: u32, generation: u32) -> Self {
-        Self { inner: Inner { member, slot, size, generation } }
+    pub(crate) fn new(member: Arc<PoolEndpoint>, slot: SlotId, size: u32, generation: u32) -> Self {
+        Self { inner: LeasedSlot { endpoint: member, slot, size, generation } }
     }
 
-    /// Bytes of the slot.
-    pub fn size(&self) -> u32 {
+    /// Returns the bytes of the slot.
+    pub fn slot_size(&self) -> u32 {
         self.inner.size
     }
 
-    /// Which slot.
-    pub fn slot(&self) -> Slot {
+    /// Returns the id of the slot.
+    pub fn slot(&self) -> SlotId {
         self.inner.slot
     }
 
-    /// Of this claim.
+    /// Returns the generation of this claim.
     pub fn generation(&self) -> u32 {
         self.inner.generation
     }
 
-    /// The party that holds it.
-    pub fn member(&self) -> &Arc<Member> {
-        &self.inner.member
+    /// Returns the endpoint that holds the slot.
+    pub fn endpoint(&self) -> &Arc<PoolEndpoint> {
+        &self.inner.endpoint
     }
 
-    /// Copies bytes in; false, and nothing copied, when they would end outside the slot.
-    pub fn write(&mut self, offset: u32, bytes: &[u8]) -> bool {
-        self.inner.member.pool().write(self.inner.slot, offset, bytes)
+    /// Copies bytes in. False, and nothing copied, when they would end outside the slot.
+    pub fn write_bytes(&mut self, offset: u32, bytes: &[u8]) -> bool {
+        self.inner.endpoint.pool().write_slot(self.inner.slot, offset, bytes)
     }
 
-    /// Writes zeros; false, and nothing written, when they would end outside the slot.
-    pub fn clear(&mut self, offset: u32, bytes: u32) -> bool {
-        let Some(place) = self.place(offset, bytes as usize) else { return false };
-        // SAFETY: within the slot, whose pool this party has mapped for writing: it claimed or accepted the slot there.
+    /// Writes zeros. False, and nothing written, when they would end outside the slot.
+    pub fn clear_bytes(&mut self, offset: u32, bytes: u32) -> bool {
+        let Some(place) = self.byte_ptr(offset, bytes as usize) else { return false };
+        // SAFETY: within the slot, whose pool this endpoint has mapped for writing: it claimed or accepted the slot there.
         unsafe { std::ptr::write_bytes(place.as_ptr(), 0, bytes as usize) };
         true
     }
 
-    /// Copies bytes out; false, and nothing copied, when they would lie outside the slot.
-    pub fn read(&self, offset: u32, into: &mut [u8]) -> bool {
-        self.inner.member.pool().read(self.inner.slot, offset, into)
+    /// Copies bytes out. False, and nothing copied, when they would lie outside the slot.
+    pub fn read_bytes(&self, offset: u32, into: &mut [u8]) -> bool {
+        self.inner.endpoint.pool().read_slot(self.inner.slot, offset, into)
     }
 
-    /// Where bytes of the slot lie, valid while the lease lives. A party that breaks the rules can change them at any time.
-    pub fn place(&self, offset: u32, bytes: usize) -> Option<NonNull<u8>> {
-        self.inner.member.pool().place(self.inner.slot, offset, bytes)
+    /// Returns a pointer into the slot, valid while the lease lives. A faulty endpoint can change the bytes at any time.
+    pub fn byte_ptr(&self, offset: u32, bytes: usize) -> Option<NonNull<u8>> {
+        self.inner.endpoint.pool().slot_ptr(self.inner.slot, offset, bytes)
     }
 
-    /// Names the next holder. Push the descriptor, then say [`Offer::sent`]; else dropping the offer frees the slot.
-    pub fn offer(self, to: Party) -> Result<Offer, Lost> {
-        let (by, inner) = (self.inner.member.party(), &self.inner);
-        inner.member.step(inner.slot, Word::held(inner.generation, by), Step::Offer { by, to }).ok_or(Lost)?;
-        Ok(Offer { inner: self.into_inner(), to })
+    /// Offers the slot to the next holder. Push the descriptor, then call [`LeaseOffer::confirm_pushed`]; dropping the offer frees the slot.
+    pub fn offer_to(self, to: EndpointId) -> Result<LeaseOffer, LeaseLost> {
+        let (by, inner) = (self.inner.endpoint.id(), &self.inner);
+        inner
+            .endpoint
+            .apply_transition(inner.slot, LeaseWord::held(inner.generation, by), LeaseTransition::Offer { by, to })
+            .ok_or(LeaseLost)?;
+        Ok(LeaseOffer { inner: self.into_inner(), receiver: to })
     }
 
-    fn into_inner(self) -> Inner {
+    fn into_inner(self) -> LeasedSlot {
         let this = std::mem::ManuallyDrop::new(self);
         // SAFETY: `this` is never dropped nor used again, so the value is moved out exactly once.
         unsafe { std::ptr::read(&this.inner) }
@@ -77,77 +80,81 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        let Inner { member, slot, size, generation } = &self.inner;
-        let by = member.party();
-        // When it fails the node has taken the slot: it believed this party dead.
-        let _ = member.step(*slot, Word::held(*generation, by), Step::Release { by });
-        member.warm(*slot);
-        member.discharge(*size);
+        let LeasedSlot { endpoint: member, slot, size, generation } = &self.inner;
+        let by = member.id();
+        // It fails only when the node took the slot because it considered this endpoint dead.
+        let _ = member.apply_transition(*slot, LeaseWord::held(*generation, by), LeaseTransition::Release { by });
+        member.record_last_used(*slot);
+        member.subtract_held(*size);
     }
 }
 
-/// A slot on its way to another party.
+/// A slot that is offered to another endpoint.
 #[derive(Debug)]
-pub struct Offer {
-    inner: Inner,
-    to: Party,
+pub struct LeaseOffer {
+    inner: LeasedSlot,
+    receiver: EndpointId,
 }
 
-impl Offer {
-    /// What to push: `length` bytes at `offset`.
+impl LeaseOffer {
+    /// Returns the descriptor to push: `length` bytes at `offset`.
     pub fn descriptor(&self, offset: u32, length: u32) -> Descriptor {
         Descriptor { slot: self.inner.slot, generation: self.inner.generation, offset, length }
     }
 
-    /// It was pushed: the slot is no longer this party's business.
-    pub fn sent(self) {
-        self.into_inner().discharge();
+    /// Confirms the push: the slot now belongs to the receiver.
+    pub fn confirm_pushed(self) {
+        self.into_inner().subtract_held();
     }
 
-    /// It was not pushed: the slot stays this party's.
-    pub fn take_back(self) -> Result<Lease, Lost> {
-        let (by, to) = (self.inner.member.party(), self.to);
+    /// Takes the slot back after a failed push.
+    pub fn take_back(self) -> Result<Lease, LeaseLost> {
+        let (by, to) = (self.inner.endpoint.id(), self.receiver);
         let inner = self.into_inner();
-        match inner.member.step(inner.slot, Word::offered(inner.generation, by, to), Step::TakeBack { by, to }) {
+        match inner.endpoint.apply_transition(
+            inner.slot,
+            LeaseWord::offered(inner.generation, by, to),
+            LeaseTransition::TakeBack { by, to },
+        ) {
             Some(_) => Ok(Lease { inner }),
             None => {
-                inner.discharge();
-                Err(Lost)
+                inner.subtract_held();
+                Err(LeaseLost)
             }
         }
     }
 
-    fn into_inner(self) -> Inner {
+    fn into_inner(self) -> LeasedSlot {
         let this = std::mem::ManuallyDrop::new(self);
         // SAFETY: `this` is never dropped nor used again, so the value is moved out exactly once.
         unsafe { std::ptr::read(&this.inner) }
     }
 }
 
-impl Drop for Offer {
+impl Drop for LeaseOffer {
     fn drop(&mut self) {
-        let Inner { member, slot, size, generation } = &self.inner;
-        member.recall(&Descriptor { slot: *slot, generation: *generation, offset: 0, length: 0 }, self.to);
-        member.discharge(*size);
+        let LeasedSlot { endpoint: member, slot, size, generation } = &self.inner;
+        member.recall_offer(&Descriptor { slot: *slot, generation: *generation, offset: 0, length: 0 }, self.receiver);
+        member.subtract_held(*size);
     }
 }
 
-/// What a lease and an offer are made of.
+/// Fields that a lease and an offer share.
 #[derive(Debug)]
-struct Inner {
-    member: Arc<Member>,
-    slot: Slot,
+struct LeasedSlot {
+    endpoint: Arc<PoolEndpoint>,
+    slot: SlotId,
     size: u32,
     generation: u32,
 }
 
-impl Inner {
-    fn discharge(&self) {
-        self.member.discharge(self.size);
+impl LeasedSlot {
+    fn subtract_held(&self) {
+        self.endpoint.subtract_held(self.size);
     }
 }
 
-/// The slot is no longer this party's: the node took it, or somebody in the domain broke the rules.
+/// The endpoint no longer holds the slot: the node took it, or an endpoint violated the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the slot is no longer held by this party")]
-pub struct Lost;
+#[error("the slot is no longer held by this endpoint")]
+pub struct LeaseLost;

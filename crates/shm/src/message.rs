@@ -1,18 +1,18 @@
-//! Messages in slots: written once, read by copying first and checking the copy.
+//! Messages in slots: written once; readers copy first and check the copy.
 
 use std::fmt;
 use std::ptr::NonNull;
 
-use crate::copies::copied;
+use crate::copies::count_copied;
 use crate::descriptor::Descriptor;
-use crate::envelope::{self, BadEnvelope, Envelope, flag};
+use crate::envelope::{self, Envelope, EnvelopeError, flag};
 use crate::head::{BadHead, Field, Fields, MAX_FIELDS};
 use crate::lease::Lease;
-use crate::parcel::Parcel;
+use crate::owned_slot::OwnedSlot;
 
-/// A message that is being written: first its fields, then its body, then the envelope.
+/// A message under construction: first its head fields, then its body, then the envelope.
 #[derive(Debug)]
-pub struct Draft {
+pub struct MessageDraft {
     lease: Lease,
     start: u32,
     head: u32,
@@ -20,19 +20,19 @@ pub struct Draft {
     body: u32,
 }
 
-impl Draft {
-    /// In a slot that this party holds; what was there is overwritten.
+impl MessageDraft {
+    /// Starts a message in a held slot; earlier content is overwritten.
     pub fn new(lease: Lease) -> Self {
-        Self::at(lease, 0)
+        Self::with_start(lease, 0)
     }
 
-    /// From byte `start` of the slot on, a multiple of 8: so that who passes the body on has room for another head before it.
-    pub fn at(lease: Lease, start: u32) -> Self {
+    /// Starts a message at byte `start`, a multiple of 8, so that a forwarder has room for a longer head.
+    pub fn with_start(lease: Lease, start: u32) -> Self {
         debug_assert!(start.is_multiple_of(8), "not a descriptor's offset");
         Self { lease, start, head: 0, fields: 0, body: 0 }
     }
 
-    /// The slot that it is written in.
+    /// Returns the slot of the message.
     pub fn lease(&self) -> &Lease {
         &self.lease
     }
@@ -41,122 +41,122 @@ impl Draft {
         self.lease
     }
 
-    /// Adds a field to the head. Only before the body.
-    pub fn field(&mut self, name: &str, value: &[u8]) -> Result<(), NotWritten> {
+    /// Adds a head field. Must precede the body.
+    pub fn add_field(&mut self, name: &str, value: &[u8]) -> Result<(), DraftError> {
         let field = Field::new(name.as_bytes(), value)?;
         let lengths = field.lengths()?;
         let (start, end) = (self.head as usize, self.head as usize + field.size());
         if self.fields == MAX_FIELDS || end > envelope::MAX_HEAD as usize {
             return Err(BadHead::TooMany.into());
         }
-        if self.body > 0 || self.start + envelope::body_at(end as u32) > self.lease.size() {
-            return Err(NotWritten::NoRoom);
+        if self.body > 0 || self.start + envelope::body_offset(end as u32) > self.lease.slot_size() {
+            return Err(DraftError::SlotFull);
         }
-        let at = self.start + (envelope::SIZE + start) as u32;
-        self.lease.write(at, &lengths);
-        self.lease.write(at + 4, name.as_bytes());
-        self.lease.write(at + 4 + name.len() as u32, value);
+        let at = self.start + (envelope::ENVELOPE_BYTES + start) as u32;
+        self.lease.write_bytes(at, &lengths);
+        self.lease.write_bytes(at + 4, name.as_bytes());
+        self.lease.write_bytes(at + 4 + name.len() as u32, value);
         (self.head, self.fields) = (end as u32, self.fields + 1);
         Ok(())
     }
 
-    /// Adds bytes to the body.
-    pub fn body(&mut self, bytes: &[u8]) -> Result<(), NotWritten> {
-        if bytes.len() > self.room() as usize || !self.lease.write(self.body_end(), bytes) {
-            return Err(NotWritten::NoRoom);
+    /// Appends bytes to the body.
+    pub fn append_body(&mut self, bytes: &[u8]) -> Result<(), DraftError> {
+        if bytes.len() > self.body_capacity() as usize || !self.lease.write_bytes(self.body_end_offset(), bytes) {
+            return Err(DraftError::SlotFull);
         }
-        copied(bytes.len());
+        count_copied(bytes.len());
         self.body += bytes.len() as u32;
         Ok(())
     }
 
-    /// Bytes that the body can still have in this slot.
-    pub fn room(&self) -> u32 {
-        self.lease.size().saturating_sub(self.body_end())
+    /// Returns the bytes that the body can still grow in this slot.
+    pub fn body_capacity(&self) -> u32 {
+        self.lease.slot_size().saturating_sub(self.body_end_offset())
     }
 
-    /// Where the next [`Draft::room`] bytes of the body go, for who makes them in place; then say [`Draft::grow`].
-    pub fn place(&self) -> Option<NonNull<u8>> {
-        self.lease.place(self.body_end(), self.room() as usize)
+    /// Returns a pointer to the next [`MessageDraft::body_capacity`] body bytes. Call [`MessageDraft::grow_body`] after writing there.
+    pub fn body_ptr(&self) -> Option<NonNull<u8>> {
+        self.lease.byte_ptr(self.body_end_offset(), self.body_capacity() as usize)
     }
 
-    /// Says that so many bytes were written at [`Draft::place`].
-    pub fn grow(&mut self, bytes: u32) -> Result<(), NotWritten> {
-        if bytes > self.room() {
-            return Err(NotWritten::NoRoom);
+    /// Extends the body by `bytes` bytes that were written at [`MessageDraft::body_ptr`].
+    pub fn grow_body(&mut self, bytes: u32) -> Result<(), DraftError> {
+        if bytes > self.body_capacity() {
+            return Err(DraftError::SlotFull);
         }
         self.body += bytes;
         Ok(())
     }
 
-    /// Writes the envelope: `head` and `body` are filled in here, `total` too unless more parts follow.
-    pub fn finish(mut self, mut envelope: Envelope) -> Outgoing {
+    /// Writes the envelope. Fills in `head` and `body`, and `total` unless more parts follow.
+    pub fn finish(mut self, mut envelope: Envelope) -> OutgoingMessage {
         (envelope.head, envelope.body) = (self.head, self.body);
-        let counts_messages = envelope.kind == envelope::Kind::Taken;
-        if !envelope.has(flag::MORE) && envelope.kind != envelope::Kind::Part && !counts_messages {
+        let counts_messages = envelope.kind == envelope::MessageKind::Taken;
+        if !envelope.has_flag(flag::MORE) && envelope.kind != envelope::MessageKind::Part && !counts_messages {
             envelope.total = u64::from(self.body);
         }
-        let length = (self.body_end() - self.start).max(envelope::SIZE as u32);
-        self.lease.write(self.start, &envelope.to_bytes());
-        Outgoing { lease: self.lease, offset: self.start, length }
+        let length = (self.body_end_offset() - self.start).max(envelope::ENVELOPE_BYTES as u32);
+        self.lease.write_bytes(self.start, &envelope.to_bytes());
+        OutgoingMessage { lease: self.lease, offset: self.start, length }
     }
 
-    fn body_end(&self) -> u32 {
-        self.start + envelope::body_at(self.head) + self.body
+    fn body_end_offset(&self) -> u32 {
+        self.start + envelope::body_offset(self.head) + self.body
     }
 }
 
-/// Why something is not in the message.
+/// Reason why a draft rejected a field or body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum NotWritten {
+pub enum DraftError {
     /// The slot is full: claim a larger one, or send parts.
     #[error("the slot has no room for it")]
-    NoRoom,
-    /// Not a field, or one too many.
+    SlotFull,
+    /// The field is invalid, or there are too many.
     #[error(transparent)]
-    Head(#[from] BadHead),
+    BadHead(#[from] BadHead),
 }
 
-/// A message that can be sent.
+/// A message that is ready to send.
 #[derive(Debug)]
-pub struct Outgoing {
+pub struct OutgoingMessage {
     /// The slot.
     pub lease: Lease,
-    /// First byte of the message within the slot.
+    /// Offset of the message within the slot.
     pub offset: u32,
     /// Bytes of the message.
     pub length: u32,
 }
 
-impl Outgoing {
-    /// The body again, of a message that was not sent.
-    pub fn into_parcel(self) -> Option<Parcel> {
-        let mut copy = [0; envelope::SIZE];
-        self.lease.read(self.offset, &mut copy);
+impl OutgoingMessage {
+    /// Returns the body of a message that was not sent.
+    pub fn into_owned_slot(self) -> Option<OwnedSlot> {
+        let mut copy = [0; envelope::ENVELOPE_BYTES];
+        self.lease.read_bytes(self.offset, &mut copy);
         let envelope = Envelope::from_bytes(&copy, self.length).ok()?;
-        Some(Parcel::new(self.lease, self.offset + envelope.body_at(), envelope.body))
+        Some(OwnedSlot::new(self.lease, self.offset + envelope.body_offset(), envelope.body))
     }
 }
 
-/// A message that this party received: where it is, and a private copy of its envelope, checked.
+/// A received message: its location, and a checked private copy of its envelope.
 #[derive(Debug)]
-pub struct Message {
-    content: Content,
+pub struct ReceivedMessage {
+    content: MessageContent,
     offset: u32,
     length: u32,
     envelope: Envelope,
 }
 
-/// Where a message is.
-enum Content {
-    /// In a slot of the domain's pool that this party holds.
+/// Location of a message.
+enum MessageContent {
+    /// A slot of the domain's pool that this endpoint holds.
     Slot(Lease),
-    /// In private memory: what came from a strict peer.
+    /// Private memory: a copy from a strict peer.
     Copy(Vec<u8>),
 }
 
-impl fmt::Debug for Content {
-    /// Whose bytes they are, but not what: logs are no place for them.
+impl fmt::Debug for MessageContent {
+    /// Prints the location, not the content: payloads do not belong in logs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Slot(lease) => f.debug_tuple("Slot").field(&lease.slot()).finish(),
@@ -165,10 +165,10 @@ impl fmt::Debug for Content {
     }
 }
 
-impl Content {
-    fn read(&self, offset: u32, into: &mut [u8]) -> bool {
+impl MessageContent {
+    fn read_bytes(&self, offset: u32, into: &mut [u8]) -> bool {
         match self {
-            Self::Slot(lease) => lease.read(offset, into),
+            Self::Slot(lease) => lease.read_bytes(offset, into),
             Self::Copy(bytes) => {
                 let there = bytes.get(offset as usize..).and_then(|rest| rest.get(..into.len()));
                 there.inspect(|there| into.copy_from_slice(there)).is_some()
@@ -177,36 +177,36 @@ impl Content {
     }
 }
 
-impl Message {
-    /// Reads the envelope of what `descriptor` names; `lease` is that of its slot.
-    pub fn read(lease: Lease, descriptor: &Descriptor) -> Result<Self, BadEnvelope> {
-        Self::of(Content::Slot(lease), descriptor.offset, descriptor.length)
+impl ReceivedMessage {
+    /// Reads the envelope of the message that `descriptor` names; `lease` holds its slot.
+    pub fn from_slot(lease: Lease, descriptor: &Descriptor) -> Result<Self, EnvelopeError> {
+        Self::from_content(MessageContent::Slot(lease), descriptor.offset, descriptor.length)
     }
 
     /// Reads the envelope of a message that was copied out of a strict peer's pool.
-    pub fn copied(bytes: Vec<u8>) -> Result<Self, BadEnvelope> {
-        let length = u32::try_from(bytes.len()).map_err(|_| BadEnvelope::Length)?;
-        Self::of(Content::Copy(bytes), 0, length)
+    pub fn from_copy(bytes: Vec<u8>) -> Result<Self, EnvelopeError> {
+        let length = u32::try_from(bytes.len()).map_err(|_| EnvelopeError::Length)?;
+        Self::from_content(MessageContent::Copy(bytes), 0, length)
     }
 
-    fn of(content: Content, offset: u32, length: u32) -> Result<Self, BadEnvelope> {
-        let mut copy = [0; envelope::SIZE];
-        if !content.read(offset, &mut copy) {
-            return Err(BadEnvelope::Length);
+    fn from_content(content: MessageContent, offset: u32, length: u32) -> Result<Self, EnvelopeError> {
+        let mut copy = [0; envelope::ENVELOPE_BYTES];
+        if !content.read_bytes(offset, &mut copy) {
+            return Err(EnvelopeError::Length);
         }
         let envelope = Envelope::from_bytes(&copy, length)?;
         Ok(Self { content, offset, length, envelope })
     }
 
-    /// The envelope as it was when the message was received.
+    /// Returns the envelope as it was on receipt.
     pub fn envelope(&self) -> &Envelope {
         &self.envelope
     }
 
-    /// Copies the head and reads the copy. `into` is only memory to use again: no allocation once it is large enough.
-    pub fn head<'a>(&self, into: &'a mut Vec<u8>) -> Result<Fields<'a>, BadHead> {
+    /// Copies the head and parses the copy. `into` is a reusable buffer, which avoids an allocation.
+    pub fn copy_head<'a>(&self, into: &'a mut Vec<u8>) -> Result<Fields<'a>, BadHead> {
         into.resize(self.envelope.head as usize, 0);
-        if !self.content.read(self.offset + envelope::SIZE as u32, into) {
+        if !self.content.read_bytes(self.offset + envelope::ENVELOPE_BYTES as u32, into) {
             return Err(BadHead::Cut);
         }
         let fields = Fields::new(into);
@@ -214,72 +214,74 @@ impl Message {
         Ok(fields)
     }
 
-    /// Bytes of the body in this message.
+    /// Returns the bytes of the body in this message.
     pub fn body_len(&self) -> u32 {
         self.envelope.body
     }
 
-    /// Copies the body out; `into` has [`Message::body_len`] bytes. False when it has another length.
+    /// Copies the body into `into`, which must have [`ReceivedMessage::body_len`] bytes; false otherwise.
     pub fn copy_body(&self, into: &mut [u8]) -> bool {
-        copied(into.len());
-        into.len() == self.envelope.body as usize && self.content.read(self.body_at(), into)
+        count_copied(into.len());
+        into.len() == self.envelope.body as usize && self.content.read_bytes(self.body_offset(), into)
     }
 
-    /// The body as a copy.
-    pub fn body(&self) -> Vec<u8> {
+    /// Returns a copy of the body.
+    pub fn body_copy(&self) -> Vec<u8> {
         let mut copy = vec![0; self.envelope.body as usize];
         self.copy_body(&mut copy);
         copy
     }
 
-    /// The body where it lies.
+    /// Returns the body in place.
     ///
     /// # Safety
-    /// Every party of the domain keeps to the leases: nobody writes in the slot while the slice lives. Where they are not
-    /// trusted so far, copy the body. Of a private copy, which came from a strict peer, nobody else knows.
+    /// No endpoint may write to the slot while the slice lives, as the leases demand.
+    /// In a domain without that trust, copy the body. A private copy from a strict peer is always safe.
     pub unsafe fn body_in_place(&self) -> &[u8] {
         let bytes = self.envelope.body as usize;
         match &self.content {
-            Content::Slot(lease) => {
-                let place = lease.place(self.body_at(), bytes).unwrap_or(NonNull::dangling());
-                // SAFETY: `place` lies within the slot, as the envelope's check against the descriptor's length says, and
-                // the lease keeps it mapped; the caller answers for nobody writing there.
+            MessageContent::Slot(lease) => {
+                let place = lease.byte_ptr(self.body_offset(), bytes).unwrap_or(NonNull::dangling());
+                // SAFETY: `place` lies within the slot, because the envelope was checked against the descriptor's length; the
+                // lease keeps it mapped. The caller guarantees that no endpoint writes there.
                 unsafe { std::slice::from_raw_parts(place.as_ptr(), bytes) }
             }
-            Content::Copy(copy) => copy.get(self.body_at() as usize..).and_then(|b| b.get(..bytes)).unwrap_or_default(),
+            MessageContent::Copy(copy) => {
+                copy.get(self.body_offset() as usize..).and_then(|b| b.get(..bytes)).unwrap_or_default()
+            }
         }
     }
 
-    /// The slot, to write another message there; a private copy has none.
+    /// Returns the slot, to write another message there; a private copy has none.
     pub fn into_lease(self) -> Option<Lease> {
         match self.content {
-            Content::Slot(lease) => Some(lease),
-            Content::Copy(_) => None,
+            MessageContent::Slot(lease) => Some(lease),
+            MessageContent::Copy(_) => None,
         }
     }
 
-    /// The body where it lies, to be passed on; a private copy is none.
-    pub fn into_parcel(self) -> Option<Parcel> {
-        let (at, length) = (self.body_at(), self.envelope.body);
-        self.into_lease().map(|lease| Parcel::new(lease, at, length))
+    /// Returns the body in place, to be forwarded; none for a private copy.
+    pub fn into_owned_slot(self) -> Option<OwnedSlot> {
+        let (at, length) = (self.body_offset(), self.envelope.body);
+        self.into_lease().map(|lease| OwnedSlot::new(lease, at, length))
     }
 
-    /// Whether it lies in a slot of the domain's pool, which this party holds.
+    /// Returns true if the message lies in a slot that this endpoint holds.
     pub fn is_in_slot(&self) -> bool {
-        matches!(self.content, Content::Slot(_))
+        matches!(self.content, MessageContent::Slot(_))
     }
 
-    /// The same head and body under another envelope, without a copy; of a private copy there is nothing to send on. `head`,
-    /// `body` and `total` stay as they are.
-    pub fn forward(self, mut envelope: Envelope) -> Option<Outgoing> {
+    /// Forwards head and body under another envelope without a copy; none for a private copy.
+    /// `head`, `body` and `total` of the envelope are kept.
+    pub fn forward_with(self, mut envelope: Envelope) -> Option<OutgoingMessage> {
         (envelope.head, envelope.body, envelope.total) = (self.envelope.head, self.envelope.body, self.envelope.total);
         let (offset, length) = (self.offset, self.length);
         let mut lease = self.into_lease()?;
-        lease.write(offset, &envelope.to_bytes());
-        Some(Outgoing { lease, offset, length })
+        lease.write_bytes(offset, &envelope.to_bytes());
+        Some(OutgoingMessage { lease, offset, length })
     }
 
-    fn body_at(&self) -> u32 {
-        self.offset + self.envelope.body_at()
+    fn body_offset(&self) -> u32 {
+        self.offset + self.envelope.body_offset()
     }
 }

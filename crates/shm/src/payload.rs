@@ -1,50 +1,49 @@
-//! The body of a received message as an owner of its bytes, where they lie.
+//! The body of a received message as an owner of its bytes, in place.
 //!
-//! For what passes bodies on as bytes: a socket, a hash, another slot. Dropping it releases the slot. A party that breaks the
-//! rules of the leases can change the bytes while they are read; so nothing may be concluded from them and believed at a
-//! second look. Who must look twice, or does not trust the domain, copies first ([`Message::body`]). What came from a strict
-//! peer is a copy already.
+//! Suited for code that passes bytes on: a socket, a hash, another slot. Dropping it releases the slot.
+//! A faulty endpoint can change the bytes while they are read, so never validate and use them in two reads.
+//! Code that must read twice copies first ([`ReceivedMessage::body_copy`]). A message of a strict peer is a copy already.
 
 use std::sync::atomic::{Ordering, fence};
 
-use crate::desk::Knocker;
-use crate::message::Message;
+use crate::message::ReceivedMessage;
+use crate::wakeup_cell::WakeupSignal;
 
-/// A message of which only the body is wanted any more.
+/// A received message of which only the body is needed.
 #[derive(Debug)]
-pub struct Payload {
-    /// Nothing only while it is being dropped.
-    message: Option<Message>,
-    sender: Option<Knocker>,
+pub struct MessagePayload {
+    /// None only while the value is dropped.
+    message: Option<ReceivedMessage>,
+    sender: Option<WakeupSignal>,
 }
 
-impl Payload {
-    /// Keeps the message's slot until it is dropped.
-    pub fn new(message: Message) -> Self {
+impl MessagePayload {
+    /// Keeps the slot of the message until the value is dropped.
+    pub fn new(message: ReceivedMessage) -> Self {
         Self { message: Some(message), sender: None }
     }
 
-    /// The same for a part of a longer body: its sender, which waits until parts are let go, is rung when this one is.
-    pub fn part(message: Message, sender: Knocker) -> Self {
+    /// As [`MessagePayload::new`] for a part of a longer body: dropping it wakes the sender, which waits for released parts.
+    pub fn with_sender(message: ReceivedMessage, sender: WakeupSignal) -> Self {
         Self { message: Some(message), sender: Some(sender) }
     }
 }
 
-impl AsRef<[u8]> for Payload {
+impl AsRef<[u8]> for MessagePayload {
     fn as_ref(&self) -> &[u8] {
         let Some(message) = &self.message else { return &[] };
-        // SAFETY: the lease is held until `self` is dropped, so no party that keeps to the contract writes there. The bytes
-        // are plain: one that breaks it changes values, never what is valid; see above for what readers may conclude.
+        // SAFETY: the lease is held until `self` is dropped, so no correct endpoint writes there. The bytes are plain
+        // data: a faulty endpoint changes values, never validity; see the module documentation.
         unsafe { message.body_in_place() }
     }
 }
 
-impl Drop for Payload {
+impl Drop for MessagePayload {
     fn drop(&mut self) {
         drop(self.message.take());
         if let Some(sender) = &self.sender {
-            fence(Ordering::SeqCst); // the slot is free before the sender's sleep is looked at
-            sender.knock();
+            fence(Ordering::SeqCst); // pairs with the fence after `announce_sleep`: the slot is free before the sleep flag is read
+            sender.wake();
         }
     }
 }

@@ -1,88 +1,100 @@
-//! What the node does after a death: gives slots back, and counts who holds what.
+//! Cleanup by the node after a death: reclaims slots, and counts slots per endpoint.
 //!
-//! In this order: close the channels of the dead, ring their peers, sweep. A peer that offers a slot to the dead meanwhile sees
-//! the closed channel after its fence and takes the slot back. Sweep again when the peers have let go of the channels: a
-//! number is given again only when no word bears it.
+//! Order: close the channels of the dead endpoint, wake its peers, sweep. A peer that meanwhile offers a slot to the dead endpoint
+//! sees the closed channel after its fence and takes the slot back. Sweep again when the peers have released the channels: an id is
+//! reused only when no lease word contains it.
 
 use std::collections::BTreeMap;
 
-use crate::descriptor::Slot;
-use crate::pool::Pool;
-use crate::word::{Party, Step, Word};
+use crate::descriptor::SlotId;
+use crate::lease_word::{EndpointId, LeaseTransition, LeaseWord};
+use crate::pool::SlotPool;
 
-/// What a sweep did.
+/// Result of a sweep.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Swept {
-    /// Slots that are free again.
+pub struct SweepResult {
+    /// Slots that were freed.
     pub freed: u32,
-    /// Slots that a dead party sent, on their way to one that lives.
-    pub underway: u32,
-    /// Hints of free slots that were missing.
-    pub hints: u32,
+    /// Slots in flight from a dead endpoint to a live one.
+    pub in_flight: u32,
+    /// Missing hints of free slots that were restored.
+    pub restored_hints: u32,
 }
 
-/// Frees what nobody alive holds or will take. `alive` knows the parties that are running: any other number counts as dead.
-/// `in_ring` says whether the slot with this generation lies in the ring from the first party to the second.
-pub fn sweep(pool: &Pool, alive: impl Fn(Party) -> bool, in_ring: impl Fn(Party, Party, Slot, u32) -> bool) -> Swept {
-    let mut swept = Swept::default();
-    for (class, (_, leases)) in pool.classes().enumerate() {
-        for index in 0..leases.count() {
-            let Some(word) = leases.word(index) else { continue };
-            match fate(word, &alive, |from, to| in_ring(from, to, Slot::new(class, index), word.generation())) {
-                Fate::Stays => {}
-                Fate::Underway => swept.underway += 1,
-                Fate::Ends => swept.freed += u32::from(leases.step(index, word, Step::Reclaim).is_some()),
+/// Frees all slots that no live endpoint holds or will receive. Ids that `alive` rejects count as dead.
+/// `in_ring` tells if a slot with this generation lies in the ring from the first endpoint to the second.
+pub fn sweep_pool(
+    pool: &SlotPool,
+    alive: impl Fn(EndpointId) -> bool,
+    in_ring: impl Fn(EndpointId, EndpointId, SlotId, u32) -> bool,
+) -> SweepResult {
+    let mut swept = SweepResult::default();
+    for (class, (_, leases)) in pool.lease_tables().enumerate() {
+        for index in 0..leases.slot_count() {
+            let Some(word) = leases.lease_word(index) else { continue };
+            match decide_reclaim(word, &alive, |from, to| {
+                in_ring(from, to, SlotId::new(class, index), word.generation())
+            }) {
+                ReclaimDecision::Keep => {}
+                ReclaimDecision::InFlight => swept.in_flight += 1,
+                ReclaimDecision::Free => {
+                    swept.freed += u32::from(leases.apply_transition(index, word, LeaseTransition::Reclaim).is_some())
+                }
             }
         }
-        swept.hints += leases.restore_hints();
+        swept.restored_hints += leases.restore_hints();
     }
     swept
 }
 
-/// What becomes of a slot.
+/// Decision about one slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fate {
-    /// Free, or in the hands of the living.
-    Stays,
-    /// From the dead to the living: they will take it.
-    Underway,
-    /// Nobody will do anything with it.
-    Ends,
+pub enum ReclaimDecision {
+    /// Free, or held by a live endpoint.
+    Keep,
+    /// In flight from a dead endpoint to a live one, which will accept it.
+    InFlight,
+    /// Unreachable: to be freed.
+    Free,
 }
 
 /// Decides about one word. Pure.
-pub fn fate(word: Word, alive: impl Fn(Party) -> bool, in_ring: impl Fn(Party, Party) -> bool) -> Fate {
-    match (word.from(), word.holder()) {
-        (None, None) => Fate::Stays,
-        (Some(_), None) => Fate::Ends, // against the rules: no step leads there or away
-        (_, Some(holder)) if !alive(holder) => Fate::Ends,
+pub fn decide_reclaim(
+    word: LeaseWord,
+    alive: impl Fn(EndpointId) -> bool,
+    in_ring: impl Fn(EndpointId, EndpointId) -> bool,
+) -> ReclaimDecision {
+    match (word.offered_by(), word.held_by()) {
+        (None, None) => ReclaimDecision::Keep,
+        (Some(_), None) => ReclaimDecision::Free, // violates the protocol: no transition leads there or away
+        (_, Some(holder)) if !alive(holder) => ReclaimDecision::Free,
         (Some(from), Some(holder)) if !alive(from) => {
             if in_ring(from, holder) {
-                Fate::Underway
+                ReclaimDecision::InFlight
             } else {
-                Fate::Ends
+                ReclaimDecision::Free
             }
         }
-        _ => Fate::Stays,
+        _ => ReclaimDecision::Keep,
     }
 }
 
-/// What one party holds, counted from the words.
+/// Slots of one endpoint, counted from the lease words.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Usage {
-    /// Slots that it holds or is handing over.
+pub struct SlotUsage {
+    /// Slots that it holds or offers.
     pub slots: u32,
     /// Bytes of these slots.
     pub bytes: u64,
 }
 
-/// What every party holds. A slot underway counts for who hands it over, until it is taken.
-pub fn usage(pool: &Pool) -> BTreeMap<Party, Usage> {
-    let mut usage: BTreeMap<Party, Usage> = BTreeMap::new();
-    for (size, leases) in pool.classes() {
-        let words = (0..leases.count()).filter_map(|index| leases.word(index));
-        for party in words.filter_map(|word| word.from().or(word.holder())) {
-            let usage = usage.entry(party).or_default();
+/// Counts the slots of every endpoint. A slot in flight counts for the sender until it is accepted.
+pub fn slot_usage(pool: &SlotPool) -> BTreeMap<EndpointId, SlotUsage> {
+    let mut usage: BTreeMap<EndpointId, SlotUsage> = BTreeMap::new();
+    for (size, leases) in pool.lease_tables() {
+        let words = (0..leases.slot_count()).filter_map(|index| leases.lease_word(index));
+        for endpoint in words.filter_map(|word| word.offered_by().or(word.held_by())) {
+            let usage = usage.entry(endpoint).or_default();
             usage.slots += 1;
             usage.bytes += u64::from(size);
         }
@@ -90,8 +102,9 @@ pub fn usage(pool: &Pool) -> BTreeMap<Party, Usage> {
     usage
 }
 
-/// Whether any word bears the number.
-pub fn bears(pool: &Pool, party: Party) -> bool {
-    let borne = |word: Word| word.from() == Some(party) || word.holder() == Some(party);
-    pool.classes().any(|(_, leases)| (0..leases.count()).filter_map(|index| leases.word(index)).any(borne))
+/// Returns true if any lease word contains the id.
+pub fn is_id_in_use(pool: &SlotPool, endpoint: EndpointId) -> bool {
+    let borne = |word: LeaseWord| word.offered_by() == Some(endpoint) || word.held_by() == Some(endpoint);
+    pool.lease_tables()
+        .any(|(_, leases)| (0..leases.slot_count()).filter_map(|index| leases.lease_word(index)).any(borne))
 }

@@ -1,229 +1,234 @@
 //! A ring of descriptors with one producer and one consumer that do not trust each other.
 //!
-//! Both indices run freely and wrap at 2³². Each side keeps its own in private memory and believes of the other's only what
-//! keeps `tail − head` within the capacity. Entries are two relaxed atomic words, so that even a producer that breaks the
-//! rules makes nothing worse than a wrong descriptor, and that is checked.
+//! Both indices run freely and wrap at 2³². Each side keeps its own index in private memory. It accepts the other's index only
+//! if `tail − head` stays within the capacity. Entries are two relaxed atomic words: a faulty producer can at worst cause a wrong
+//! descriptor, which is checked.
 //!
-//! A consumer publishes its head only with [`Consumer::commit`], after it has taken the leases of what it popped: so a
-//! descriptor that is in no ring any more has been accepted, and the node can tell after a death.
+//! A consumer publishes its head only with [`RingConsumer::commit_head`], after it accepted the leases of all popped entries. So a
+//! descriptor that has left the ring was accepted, and the node can rely on that after a death.
 
 use crate::descriptor::Descriptor;
-use crate::shared::Shared;
+use crate::shared::SharedRef;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// Bytes before the first entry: `tail`, `head` and `starved` on cache lines of their own.
-pub const HEADER: usize = 192;
-/// Where `head` is.
-pub const HEAD_AT: usize = 64;
-/// Where `starved` is.
-pub const STARVED_AT: usize = 128;
+/// Bytes before the first entry: `tail`, `head` and the wakeup request, on cache lines of their own.
+pub const RING_HEADER_BYTES: usize = 192;
+/// Offset of `head`.
+pub const HEAD_OFFSET: usize = 64;
+/// Offset of the wakeup request (`starved` in the contract).
+pub const WAKEUP_REQUEST_OFFSET: usize = 128;
 
-/// The shared words of a ring.
+/// Shared words of a ring.
 #[derive(Debug, Clone)]
 pub struct Ring {
-    tail: Shared<AtomicU32>,
-    head: Shared<AtomicU32>,
-    starved: Shared<AtomicU32>,
-    entries: Shared<[AtomicU64]>,
+    tail: SharedRef<AtomicU32>,
+    head: SharedRef<AtomicU32>,
+    wakeup_requested: SharedRef<AtomicU32>,
+    entries: SharedRef<[AtomicU64]>,
 }
 
 impl Ring {
-    /// `entries` has two words for each descriptor; their number is a power of two.
-    pub fn new(header: [Shared<AtomicU32>; 3], entries: Shared<[AtomicU64]>) -> Self {
+    /// Combines the header words with `entries`: two words per descriptor, a power of two in total.
+    pub fn new(header: [SharedRef<AtomicU32>; 3], entries: SharedRef<[AtomicU64]>) -> Self {
         debug_assert!(entries.len().is_power_of_two() && entries.len() >= 2, "capacity is no power of two");
         let [tail, head, starved] = header;
-        Self { tail, head, starved, entries }
+        Self { tail, head, wakeup_requested: starved, entries }
     }
 
-    /// On the heap: for tests. Both indices begin at `start`.
+    /// Creates a ring on the heap, for tests. Both indices begin at `start`.
     pub fn in_memory(capacity: usize, start: u32) -> Self {
-        let word = |value| Shared::own(vec![AtomicU32::new(value)]).map(|words| &words[0]);
-        let entries = Shared::own((0..2 * capacity).map(|_| AtomicU64::new(0)).collect());
+        let word = |value| SharedRef::from_vec(vec![AtomicU32::new(value)]).map(|words| &words[0]);
+        let entries = SharedRef::from_vec((0..2 * capacity).map(|_| AtomicU64::new(0)).collect());
         Self::new([word(start), word(start), word(0)], entries)
     }
 
-    /// Descriptors that fit.
+    /// Returns the capacity in descriptors.
     pub fn capacity(&self) -> u32 {
         (self.entries.len() / 2) as u32
     }
 
-    /// `tail` and `head` as they are in memory at this moment: for the node, and for tests.
+    /// Returns the current `tail` and `head`, for the node and for tests.
     pub fn indices(&self) -> (u32, u32) {
         let head = self.head.load(Ordering::Acquire);
         (self.tail.load(Ordering::Acquire), head)
     }
 
-    /// Whether a descriptor that `wanted` knows lies between head and tail. A ring whose indices are broken holds nothing.
-    pub fn holds(&self, wanted: impl Fn(&Descriptor) -> bool) -> bool {
+    /// Returns true if a descriptor that `wanted` accepts lies between head and tail. A ring with impossible indices contains none.
+    pub fn contains(&self, wanted: impl Fn(&Descriptor) -> bool) -> bool {
         let (tail, head) = self.indices();
         let length = tail.wrapping_sub(head);
-        length <= self.capacity() && (0..length).any(|i| wanted(&self.read(head.wrapping_add(i))))
+        length <= self.capacity() && (0..length).any(|i| wanted(&self.read_entry(head.wrapping_add(i))))
     }
 
-    fn read(&self, index: u32) -> Descriptor {
-        let at = self.place(index);
+    fn read_entry(&self, index: u32) -> Descriptor {
+        let at = self.entry_index(index);
         Descriptor::from_words([0, 1].map(|k| self.entries[at + k].load(Ordering::Relaxed)))
     }
 
-    fn write(&self, index: u32, descriptor: Descriptor) {
-        let at = self.place(index);
+    fn write_entry(&self, index: u32, descriptor: Descriptor) {
+        let at = self.entry_index(index);
         for (k, word) in descriptor.to_words().into_iter().enumerate() {
             self.entries[at + k].store(word, Ordering::Relaxed);
         }
     }
 
-    fn place(&self, index: u32) -> usize {
+    fn entry_index(&self, index: u32) -> usize {
         2 * (index as usize & (self.capacity() as usize - 1))
     }
 }
 
-/// The other side's index is outside what is possible: it is at fault or hostile, and the ring is of no use any more.
+/// The peer's index is impossible: the peer is faulty or hostile, and the ring is unusable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the other side of a ring broke its index")]
-pub struct Poisoned;
+#[error("the peer of a ring wrote an impossible index")]
+pub struct RingPoisoned;
 
-/// Why a descriptor was not pushed.
+/// Reason why a descriptor was not pushed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum NotPushed {
-    /// No credit: the consumer has as much as it may have.
+pub enum PushError {
+    /// No credit: the ring is full.
     #[error("the ring is full")]
     Full,
-    /// See [`Poisoned`].
+    /// See [`RingPoisoned`].
     #[error(transparent)]
-    Poisoned(#[from] Poisoned),
+    Poisoned(#[from] RingPoisoned),
 }
 
 /// The side that pushes.
 #[derive(Debug)]
-pub struct Producer {
+pub struct RingProducer {
     ring: Ring,
     tail: u32,
-    head_seen: u32,
+    cached_head: u32,
 }
 
-impl Producer {
-    /// `start` is 0 for a ring of the contract.
+impl RingProducer {
+    /// Creates the producer; `start` is 0 for a ring of the contract.
     pub fn new(ring: Ring, start: u32) -> Self {
-        Self { ring, tail: start, head_seen: start }
+        Self { ring, tail: start, cached_head: start }
     }
 
-    /// Descriptors that can be pushed now: the credits.
-    pub fn room(&mut self) -> Result<u32, Poisoned> {
-        let used = self.used()?;
+    /// Returns the credits: descriptors that can be pushed now.
+    pub fn free_entries(&mut self) -> Result<u32, RingPoisoned> {
+        let used = self.used_entries()?;
         Ok(self.ring.capacity() - used)
     }
 
-    /// Pushes one and publishes it. Ring the consumer's desk after the batch.
-    pub fn push(&mut self, descriptor: Descriptor) -> Result<(), NotPushed> {
-        // The head seen last is enough while there is room by it: one cache miss less a push.
-        if self.tail.wrapping_sub(self.head_seen) >= self.ring.capacity() && self.used()? >= self.ring.capacity() {
-            return Err(NotPushed::Full);
+    /// Pushes and publishes a descriptor. Wake the consumer after the batch.
+    pub fn push_descriptor(&mut self, descriptor: Descriptor) -> Result<(), PushError> {
+        // The cached head suffices while it leaves room: that saves one cache miss per push.
+        if self.tail.wrapping_sub(self.cached_head) >= self.ring.capacity()
+            && self.used_entries()? >= self.ring.capacity()
+        {
+            return Err(PushError::Full);
         }
-        self.ring.write(self.tail, descriptor);
+        self.ring.write_entry(self.tail, descriptor);
         self.tail = self.tail.wrapping_add(1);
+        // Release: pairs with the consumer's Acquire load of `tail`; the entry is visible first.
         self.ring.tail.store(self.tail, Ordering::Release);
         Ok(())
     }
 
-    /// Asks to be rung when the consumer has taken something. True when there is room already; then nobody needs to ring. The
-    /// consumer answers once, and who is awake is not rung: ask after saying that the party sleeps, before each sleep.
-    pub fn starve(&mut self) -> Result<bool, Poisoned> {
-        self.ring.starved.swap(1, Ordering::AcqRel); // an exchange, as the consumer's: one comes after the other
+    /// Requests a wakeup when the consumer frees an entry. Returns true when there is room already.
+    /// The consumer answers once and wakes only sleepers: announce the sleep first, and request again before each sleep.
+    pub fn request_wakeup(&mut self) -> Result<bool, RingPoisoned> {
+        self.ring.wakeup_requested.swap(1, Ordering::AcqRel); // an exchange like the consumer's, so that one is ordered before the other
         fence(Ordering::SeqCst);
-        Ok(self.room()? > 0)
+        Ok(self.free_entries()? > 0)
     }
 
-    /// What was pushed and is not known to be consumed: after the consumer's death.
+    /// Iterates over descriptors that were pushed and not consumed, after the consumer's death.
     pub fn unconsumed(&mut self) -> impl Iterator<Item = Descriptor> + '_ {
-        let used = self.used().unwrap_or(self.ring.capacity());
-        (0..used).map(move |back| self.ring.read(self.tail.wrapping_sub(used - back)))
+        let used = self.used_entries().unwrap_or(self.ring.capacity());
+        (0..used).map(move |back| self.ring.read_entry(self.tail.wrapping_sub(used - back)))
     }
 
-    fn used(&mut self) -> Result<u32, Poisoned> {
+    fn used_entries(&mut self) -> Result<u32, RingPoisoned> {
         let head = self.ring.head.load(Ordering::Acquire);
         let used = self.tail.wrapping_sub(head);
         if used > self.ring.capacity() {
-            return Err(Poisoned);
+            return Err(RingPoisoned);
         }
-        self.head_seen = head;
+        self.cached_head = head;
         Ok(used)
     }
 }
 
 /// The side that pops.
 #[derive(Debug)]
-pub struct Consumer {
+pub struct RingConsumer {
     ring: Ring,
     head: u32,
-    tail_seen: u32,
+    cached_tail: u32,
 }
 
-impl Consumer {
-    /// `start` is 0 for a ring of the contract.
+impl RingConsumer {
+    /// Creates the consumer; `start` is 0 for a ring of the contract.
     pub fn new(ring: Ring, start: u32) -> Self {
-        Self { ring, head: start, tail_seen: start }
+        Self { ring, head: start, cached_tail: start }
     }
 
-    /// Whether there is nothing to pop. A poisoned ring is not empty: popping tells.
+    /// Returns true if there is nothing to pop. A poisoned ring is not empty: popping reports it.
     pub fn is_empty(&mut self) -> bool {
-        self.refresh() == Ok(false)
+        self.refresh_tail() == Ok(false)
     }
 
-    /// A copy of the next descriptor, unchecked. Its place is the producer's again after [`Consumer::commit`].
-    pub fn pop(&mut self) -> Result<Option<Descriptor>, Poisoned> {
-        if !self.refresh()? {
+    /// Returns a copy of the next descriptor, unchecked. Its entry is free after [`RingConsumer::commit_head`].
+    pub fn pop_descriptor(&mut self) -> Result<Option<Descriptor>, RingPoisoned> {
+        if !self.refresh_tail()? {
             return Ok(None);
         }
-        let descriptor = self.ring.read(self.head);
+        let descriptor = self.ring.read_entry(self.head);
         self.head = self.head.wrapping_add(1);
         Ok(Some(descriptor))
     }
 
-    /// Gives back the places of all that was popped. Only after their leases were taken.
-    pub fn commit(&mut self) {
+    /// Frees the entries of all popped descriptors. Only after their leases were accepted.
+    pub fn commit_head(&mut self) {
         self.ring.head.store(self.head, Ordering::Release);
     }
 
-    /// Whether the producer waits for room; asked once, after commit and a full fence.
-    pub fn feeds_starving(&self) -> bool {
-        self.ring.starved.load(Ordering::Relaxed) == 1 && self.ring.starved.swap(0, Ordering::AcqRel) == 1
+    /// Takes the producer's wakeup request; read once, after commit and a full fence.
+    pub fn take_wakeup_request(&self) -> bool {
+        self.ring.wakeup_requested.load(Ordering::Relaxed) == 1
+            && self.ring.wakeup_requested.swap(0, Ordering::AcqRel) == 1
     }
 
-    fn refresh(&mut self) -> Result<bool, Poisoned> {
-        if self.tail_seen == self.head {
+    fn refresh_tail(&mut self) -> Result<bool, RingPoisoned> {
+        if self.cached_tail == self.head {
+            // Acquire: pairs with the producer's Release store of `tail`.
             let tail = self.ring.tail.load(Ordering::Acquire);
             if tail.wrapping_sub(self.head) > self.ring.capacity() {
-                return Err(Poisoned);
+                return Err(RingPoisoned);
             }
-            self.tail_seen = tail;
+            self.cached_tail = tail;
         }
-        Ok(self.tail_seen != self.head)
+        Ok(self.cached_tail != self.head)
     }
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::descriptor::Slot;
+    use crate::descriptor::SlotId;
     use proptest::prelude::*;
     use std::collections::VecDeque;
 
     fn descriptor(n: u32) -> Descriptor {
-        Descriptor { slot: Slot(n), generation: n ^ 7, offset: n.wrapping_mul(8), length: !n }
+        Descriptor { slot: SlotId(n), generation: n ^ 7, offset: n.wrapping_mul(8), length: !n }
     }
 
     proptest! {
         #[test]
-        fn like_a_queue(start: u32, bits in 0usize..6, steps in proptest::collection::vec(0u8..4, 0..300)) {
+        fn a_ring_behaves_like_a_bounded_queue(start: u32, bits in 0usize..6, steps in proptest::collection::vec(0u8..4, 0..300)) {
             let capacity = 1 << bits;
             let ring = Ring::in_memory(capacity, start);
-            let (mut producer, mut consumer) = (Producer::new(ring.clone(), start), Consumer::new(ring.clone(), start));
+            let (mut producer, mut consumer) = (RingProducer::new(ring.clone(), start), RingConsumer::new(ring.clone(), start));
             let (mut model, mut popped, mut n) = (VecDeque::new(), 0, 0);
             for step in steps {
                 match step {
                     0 | 1 => {
                         let fits = model.len() + popped < capacity;
-                        prop_assert_eq!(producer.push(descriptor(n)), if fits { Ok(()) } else { Err(NotPushed::Full) });
+                        prop_assert_eq!(producer.push_descriptor(descriptor(n)), if fits { Ok(()) } else { Err(PushError::Full) });
                         if fits {
                             model.push_back(n);
                         }
@@ -232,41 +237,41 @@ mod tests {
                     2 => {
                         let next: Option<u32> = model.pop_front();
                         popped += usize::from(next.is_some());
-                        prop_assert_eq!(consumer.pop(), Ok(next.map(descriptor)));
+                        prop_assert_eq!(consumer.pop_descriptor(), Ok(next.map(descriptor)));
                     }
                     _ => {
-                        consumer.commit();
+                        consumer.commit_head();
                         popped = 0;
                     }
                 }
                 prop_assert_eq!(consumer.is_empty(), model.is_empty());
-                prop_assert_eq!(producer.room(), Ok((capacity - model.len() - popped) as u32));
+                prop_assert_eq!(producer.free_entries(), Ok((capacity - model.len() - popped) as u32));
                 let unconsumed: Vec<_> = producer.unconsumed().skip(popped).collect();
                 prop_assert_eq!(unconsumed, model.iter().copied().map(descriptor).collect::<Vec<_>>());
             }
         }
 
         #[test]
-        fn indices_of_a_hostile_peer(start: u32, tail: u32, head: u32) {
+        fn impossible_indices_of_a_hostile_peer_are_refused(start: u32, tail: u32, head: u32) {
             let ring = Ring::in_memory(16, start);
-            let (mut producer, mut consumer) = (Producer::new(ring.clone(), start), Consumer::new(ring.clone(), start));
+            let (mut producer, mut consumer) = (RingProducer::new(ring.clone(), start), RingConsumer::new(ring.clone(), start));
             ring.tail.store(tail, Ordering::Relaxed);
             ring.head.store(head, Ordering::Relaxed);
-            let pops = std::iter::from_fn(|| consumer.pop().ok().flatten()).take(100).count();
+            let pops = std::iter::from_fn(|| consumer.pop_descriptor().ok().flatten()).take(100).count();
             prop_assert_eq!(pops as u32, if tail.wrapping_sub(start) <= 16 { tail.wrapping_sub(start) } else { 0 });
-            prop_assert_eq!(producer.room().is_ok(), start.wrapping_sub(head) <= 16);
+            prop_assert_eq!(producer.free_entries().is_ok(), start.wrapping_sub(head) <= 16);
         }
     }
 
     #[test]
-    fn a_starving_producer_is_fed_once() {
+    fn a_wakeup_request_is_taken_once() {
         let ring = Ring::in_memory(1, 0);
-        let (mut producer, mut consumer) = (Producer::new(ring.clone(), 0), Consumer::new(ring, 0));
-        producer.push(descriptor(1)).unwrap();
-        assert_eq!(producer.starve(), Ok(false));
-        consumer.pop().unwrap();
-        consumer.commit();
-        assert!(consumer.feeds_starving() && !consumer.feeds_starving());
-        assert_eq!(producer.starve(), Ok(true));
+        let (mut producer, mut consumer) = (RingProducer::new(ring.clone(), 0), RingConsumer::new(ring, 0));
+        producer.push_descriptor(descriptor(1)).unwrap();
+        assert_eq!(producer.request_wakeup(), Ok(false));
+        consumer.pop_descriptor().unwrap();
+        consumer.commit_head();
+        assert!(consumer.take_wakeup_request() && !consumer.take_wakeup_request());
+        assert_eq!(producer.request_wakeup(), Ok(true));
     }
 }

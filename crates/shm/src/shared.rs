@@ -7,53 +7,53 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// A `T` (atomics, or slices of them) in a mapping, or on the heap in tests. Cloning shares the place, not the value.
-pub struct Shared<T: ?Sized> {
-    place: NonNull<T>,
-    keep: Arc<dyn Any + Send + Sync>,
+pub struct SharedRef<T: ?Sized> {
+    target: NonNull<T>,
+    owner: Arc<dyn Any + Send + Sync>,
 }
 
 // SAFETY: it is a shared reference to a `T` with an owner that may be dropped by any thread; so is `Arc<T>`.
-unsafe impl<T: ?Sized + Sync> Send for Shared<T> {}
+unsafe impl<T: ?Sized + Sync> Send for SharedRef<T> {}
 // SAFETY: as above; only `&T` can be had from it.
-unsafe impl<T: ?Sized + Sync> Sync for Shared<T> {}
+unsafe impl<T: ?Sized + Sync> Sync for SharedRef<T> {}
 
-impl<T: ?Sized> Shared<T> {
+impl<T: ?Sized> SharedRef<T> {
     /// # Safety
     /// `place` is aligned and stays valid for reads and writes through `&T` for as long as `keep` lives.
     pub unsafe fn new(place: NonNull<T>, keep: Arc<dyn Any + Send + Sync>) -> Self {
-        Self { place, keep }
+        Self { target: place, owner: keep }
     }
 
     /// A part of it.
-    pub fn map<U: ?Sized>(&self, part: impl for<'a> FnOnce(&'a T) -> &'a U) -> Shared<U> {
-        Shared { place: NonNull::from(part(self)), keep: Arc::clone(&self.keep) }
+    pub fn map<U: ?Sized>(&self, part: impl for<'a> FnOnce(&'a T) -> &'a U) -> SharedRef<U> {
+        SharedRef { target: NonNull::from(part(self)), owner: Arc::clone(&self.owner) }
     }
 }
 
-impl<T: Send + Sync + 'static> Shared<[T]> {
+impl<T: Send + Sync + 'static> SharedRef<[T]> {
     /// Values on this process's heap: for tests and for what only threads share.
-    pub fn own(values: Vec<T>) -> Self {
+    pub fn from_vec(values: Vec<T>) -> Self {
         let keep = Arc::new(values);
-        Self { place: NonNull::from(keep.as_slice()), keep }
+        Self { target: NonNull::from(keep.as_slice()), owner: keep }
     }
 }
 
-impl<T: ?Sized> Deref for Shared<T> {
+impl<T: ?Sized> Deref for SharedRef<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
         // SAFETY: `new` demands that the place is valid while `keep` lives; `own` and `map` see to it themselves.
-        unsafe { self.place.as_ref() }
+        unsafe { self.target.as_ref() }
     }
 }
 
-impl<T: ?Sized> Clone for Shared<T> {
+impl<T: ?Sized> Clone for SharedRef<T> {
     fn clone(&self) -> Self {
-        Self { place: self.place, keep: Arc::clone(&self.keep) }
+        Self { target: self.target, owner: Arc::clone(&self.owner) }
     }
 }
 
-impl<T: ?Sized> fmt::Debug for Shared<T> {
+impl<T: ?Sized> fmt::Debug for SharedRef<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Shared")
     }

@@ -12,6 +12,8 @@ use std::time::Duration;
 mod freezer;
 #[cfg(all(feature = "lab", target_os = "linux"))]
 pub mod lab;
+#[cfg(all(feature = "p2p", target_os = "linux"))]
+pub mod p2p;
 
 pub use freezer::Freezer;
 
@@ -55,6 +57,18 @@ pub fn note_skip(place: &str, reason: &str) {
 pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
     let copied = std::process::Command::new("cp").args([from.as_ref(), to.as_ref()]).status();
     assert!(copied.expect("there is a cp").success(), "{} was not copied", from.as_ref().display());
+}
+
+/// Locks `folder`, which tests in several processes prepare and then share, until the returned file is dropped.
+///
+/// The lock is a file beside the folder. It blocks the calling thread.
+///
+/// # Panics
+/// When the file cannot be created or locked.
+pub fn lock_shared_folder(folder: &Path) -> std::fs::File {
+    let file = std::fs::File::create(folder.with_extension("lock")).expect("the lock file is created");
+    file.lock().expect("the lock is taken");
+    file
 }
 
 /// Whether the effective user is root.

@@ -3,6 +3,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::status_query::StatusRow;
+use crate::{FunctionId, Namespace};
+
 /// The gateway as a caller. No function's full name lacks a dot.
 pub const GATEWAY: &str = "gateway";
 
@@ -125,4 +128,42 @@ pub struct PathStatus {
     /// The same for people, or why there is no path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
+}
+
+impl StatusRow for EdgeStatus {
+    fn is_in_namespace(&self, namespace: &Namespace) -> bool {
+        self.namespace == namespace.as_str()
+    }
+
+    fn is_about(&self, name: &FunctionId) -> bool {
+        let function = name.to_string();
+        self.chain == name.name.as_str() || self.caller == function || self.callee == function
+    }
+}
+
+impl StatusRow for MemoryStatus {
+    fn is_in_namespace(&self, namespace: &Namespace) -> bool {
+        self.namespace == namespace.as_str()
+    }
+
+    fn is_about(&self, name: &FunctionId) -> bool {
+        let function = name.to_string();
+        self.chain == name.name.as_str() || self.holders.iter().any(|holder| holder.function == function)
+    }
+}
+
+impl StatusRow for PathStatus {
+    /// An edge may begin in one namespace and end in another: its path belongs to both.
+    fn is_in_namespace(&self, namespace: &Namespace) -> bool {
+        // The gateway is no function: its name has no dot, and would be read as one of the default namespace.
+        let is_in = |function: &str| {
+            function.contains('.') && function.parse::<FunctionId>().is_ok_and(|id| id.namespace == *namespace)
+        };
+        is_in(&self.caller) || is_in(&self.callee)
+    }
+
+    fn is_about(&self, name: &FunctionId) -> bool {
+        let function = name.to_string();
+        self.chain.as_deref() == Some(name.name.as_str()) || self.caller == function || self.callee == function
+    }
 }

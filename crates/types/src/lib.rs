@@ -19,6 +19,7 @@ pub mod reason;
 pub mod snapshot;
 pub mod spiffe;
 pub mod status;
+pub mod status_query;
 pub mod topic;
 
 pub use addr::{Eip, InstanceAddr};
@@ -28,6 +29,7 @@ pub use function::{FunctionSpec, Resources};
 pub use name::{FunctionId, FunctionName, InstanceId, InvalidName, Namespace};
 pub use policy::Policy;
 pub use reason::{PlatformError, Reason};
-pub use snapshot::{FunctionRoute, Instance, InstanceState, Snapshot};
+pub use snapshot::{FunctionRoute, Instance, InstanceState, Locality, Snapshot};
 pub use spiffe::SpiffeId;
 pub use status::{FunctionStatus, LogLine, LogQuery, ObservedFunction, ObservedInstance, StartPhase};
+pub use status_query::{StatusQuery, StatusReport, StatusRow, StatusSource};

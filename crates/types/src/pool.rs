@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::status_query::StatusRow;
+use crate::{FunctionId, Namespace};
+
 /// The connections of one function, or of a chain that shares them, to one destination. Counters begin with the node, and go on while instances come and go
 /// and settings change.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -109,6 +112,17 @@ impl PoolStatus {
         add_up(&mut self.pins, &other.pins);
         add_up(&mut self.passed, &other.passed);
         self.oldest_seconds = [self.oldest_seconds, other.oldest_seconds].into_iter().flatten().reduce(f64::max);
+    }
+}
+
+impl StatusRow for PoolStatus {
+    fn is_in_namespace(&self, namespace: &Namespace) -> bool {
+        self.namespace == namespace.as_str()
+    }
+
+    fn is_about(&self, name: &FunctionId) -> bool {
+        let chain = self.owner.split_once('/').map(|(_, chain)| chain);
+        self.owner == name.to_string() || chain == Some(name.name.as_str())
     }
 }
 

@@ -17,6 +17,15 @@ pub enum InstanceState {
     Draining,
 }
 
+/// The machine of an instance, seen from the node whose snapshot names the instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Locality {
+    /// The machine of that node.
+    SameNode,
+    /// Another machine.
+    OtherNode,
+}
+
 /// One instance as the data plane sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Instance {
@@ -24,6 +33,8 @@ pub struct Instance {
     pub id: InstanceId,
     /// Where its watchdog listens, and the address from which its own calls come.
     pub addr: InstanceAddr,
+    /// On which machine it runs: the node that publishes the snapshot knows.
+    pub locality: Locality,
     /// What may be done with it.
     pub state: InstanceState,
     /// The name by which it is called over QUIC, at the same address; none: over HTTP only.

@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
-use nearpath_domain::post::Rest;
+use nearpath_domain::endpoint::BodyReader;
 use nearpath_wire::quic::frame::Asked;
 
 use crate::body::BoxError;
@@ -72,15 +72,15 @@ impl Body for Bounded {
 #[derive(Debug)]
 pub(crate) struct Parts {
     first: Bytes,
-    rest: Option<Rest>,
+    rest: Option<BodyReader>,
     /// Bytes that are still to come, if the sender said.
     left: Option<u64>,
 }
 
 impl Parts {
-    pub(crate) fn new(first: Bytes, rest: Option<Rest>) -> Self {
+    pub(crate) fn new(first: Bytes, rest: Option<BodyReader>) -> Self {
         let left = match &rest {
-            Some(rest) => rest.total(),
+            Some(rest) => rest.total_bytes(),
             None => Some(first.len() as u64),
         };
         Self { first, rest, left }
@@ -118,7 +118,7 @@ impl Body for Parts {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.first.is_empty() && self.rest.as_ref().is_none_or(Rest::is_over)
+        self.first.is_empty() && self.rest.as_ref().is_none_or(BodyReader::is_complete)
     }
 
     fn size_hint(&self) -> SizeHint {

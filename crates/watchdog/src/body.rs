@@ -12,7 +12,7 @@ use http_body_util::BodyExt;
 use http_body_util::combinators::UnsyncBoxBody;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::serve::Completion;
+use crate::completion::Completion;
 
 /// Any error that can travel between tasks.
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;

@@ -16,9 +16,9 @@ use nearpath_wire::mutual::Guest;
 use nearpath_wire::unseen;
 
 use crate::body::Body;
+use crate::health_paths::is_check;
 use crate::mode;
 use crate::refusal::{self, error};
-use crate::serve::is_check;
 
 /// See the module's text.
 #[derive(Debug, Clone)]

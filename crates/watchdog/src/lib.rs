@@ -10,10 +10,13 @@ mod arrival;
 mod body;
 mod caller;
 mod cgi;
+mod completion;
 mod config;
+mod drain;
 mod edges;
 #[doc(hidden)]
 pub mod fuzz;
+mod health_paths;
 mod hop;
 mod identity;
 mod inbound;

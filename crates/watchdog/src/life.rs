@@ -21,10 +21,11 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::config::{Config, ModeName};
+use crate::drain::Closing;
 use crate::edges::Edges;
 use crate::identity;
 use crate::inflight::Inflight;
-use crate::listen::{self, Closing};
+use crate::listen;
 use crate::lock::Lock;
 use crate::logs::{Stream, say};
 use crate::metrics::Metrics;
@@ -127,7 +128,7 @@ impl App {
         Ok(Self {
             mode,
             inflight: Inflight::new(config.max_inflight),
-            metrics: Metrics::new(),
+            metrics: Arc::new(Metrics::new()),
             lock: Lock::make(config.lock.clone())?,
             healthy: AtomicBool::new(true),
             output,

@@ -16,12 +16,13 @@ use nearpath_wire::identity::Refusal;
 use nearpath_wire::mutual::{Begun, Guest, Opening};
 use nearpath_wire::unseen;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use crate::arrival::Arrival;
 use crate::body::Body;
 use crate::caller::{Caller, turn_away};
+use crate::drain::Watch;
 use crate::patience::{Busy, Patient};
 use crate::serve::{App, answer, show_metrics};
 use crate::socket::Socket;
@@ -41,55 +42,6 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 const FIRST_CALL: Duration = Duration::from_secs(1);
 /// Pause after accept fails, usually for want of file descriptors: trying at once would burn the core.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
-
-/// Proof that something is still at work; the drain waits until all are gone.
-pub(crate) type Open = mpsc::Sender<()>;
-
-/// Tells connections to finish, and waits for them.
-#[derive(Debug)]
-pub(crate) struct Closing {
-    close: watch::Sender<bool>,
-    open: Open,
-    gone: mpsc::Receiver<()>,
-}
-
-/// What a connection needs to know of [`Closing`].
-#[derive(Debug, Clone)]
-pub(crate) struct Watch {
-    closing: watch::Receiver<bool>,
-    pub(crate) open: Open,
-}
-
-impl Watch {
-    /// Returns when connections are to finish.
-    pub(crate) async fn closed(&mut self) {
-        let _ = self.closing.wait_for(|closing| *closing).await;
-    }
-
-    /// Returns when nobody waits any more for connections to finish.
-    pub(crate) async fn given_up(&mut self) {
-        while self.closing.changed().await.is_ok() {}
-    }
-}
-
-impl Closing {
-    pub(crate) fn new() -> Self {
-        let (open, gone) = mpsc::channel(1);
-        Self { close: watch::Sender::new(false), open, gone }
-    }
-
-    pub(crate) fn watch(&self) -> Watch {
-        Watch { closing: self.close.subscribe(), open: self.open.clone() }
-    }
-
-    /// Ports close at once, connections after the answer they are giving; done when the last call has ended.
-    pub(crate) async fn finish(self) {
-        let Self { close, open, mut gone } = self;
-        close.send_replace(true);
-        drop(open);
-        let _ = gone.recv().await; // always `None`, when no sender is left
-    }
-}
 
 /// Opens a port; with `shared`, one that another listener of this program has on another address.
 ///

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use http::header::CONTENT_TYPE;
 use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
 use nearpath_types::{PlatformError, Reason, duration};
 use nearpath_wire::mutual::Entrance;
@@ -15,23 +15,20 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::arrival::Arrival;
 use crate::body::Body;
+use crate::completion::Completion;
 use crate::config::Config;
+use crate::drain::Open;
+use crate::health_paths::{HEALTH, READY};
 use crate::inbound::Upload;
-use crate::inflight::{Inflight, Permit};
-use crate::listen::Open;
+use crate::inflight::Inflight;
 use crate::lock::Lock;
-use crate::metrics::{MethodLabel, Metrics};
+use crate::metrics::Metrics;
 use crate::mode::{self, Answer, Call, Mode};
 use crate::patience::BusyGuard;
 use crate::process::output::Output;
 use crate::refusal::{self, error};
 
 const X_TIMEOUT: HeaderName = HeaderName::from_static("x-timeout");
-const X_CALL_ID: HeaderName = HeaderName::from_static("x-call-id");
-const HEALTH: &str = "/_/health";
-const READY: &str = "/_/ready";
-/// The status that stands for a caller who left before there was one.
-const CALLER_GONE: u16 = Reason::CallerGone.status();
 
 /// All that a request needs to be answered.
 #[derive(Debug)]
@@ -39,18 +36,13 @@ pub(crate) struct App {
     pub(crate) config: Config,
     pub(crate) mode: Mode,
     pub(crate) inflight: Inflight,
-    pub(crate) metrics: Metrics,
+    pub(crate) metrics: Arc<Metrics>,
     pub(crate) lock: Lock,
     pub(crate) output: Arc<Output>,
     /// Where callers with certificates come in over TCP.
     pub(crate) entrance: Entrance,
     /// False from the first SIGTERM on.
     pub(crate) healthy: AtomicBool,
-}
-
-/// Whether a request on this path asks for health alone.
-pub(crate) fn is_check(path: &str) -> bool {
-    [HEALTH, READY].contains(&path)
 }
 
 /// Answers one request, from wherever it came.
@@ -96,24 +88,25 @@ async fn ask_tenant(app: &App, mut request: Request<Arrival>, path: PathAndQuery
 }
 
 async fn call(app: &Arc<App>, request: Request<Arrival>, busy: BusyGuard, open: Open) -> Response<Body> {
-    let mut completion = Completion::begin(app, &request, busy, open);
+    let log = app.config.log_callid.then_some(&app.output);
+    let mut completion = Completion::begin(&app.metrics, log, &request, busy, open);
     let grpc = request.version() == Version::HTTP_2 && mode::is_grpc(request.headers());
     completion.permit = app.inflight.enter();
     if completion.permit.is_none() {
-        return completion.refuse(&overload(app), grpc);
+        return refuse(completion, &overload(app), grpc);
     }
     let deadline = Deadline::after(time_limit(app.config.exec_timeout, request.headers()));
     match within(deadline, &app.mode, request, completion.began).await {
         Ok(Answer::Plain(response)) => {
             let cut = deadline.at().filter(|_| !is_endless(response.headers()));
-            completion.attach(response, cut)
+            attach(completion, response, cut)
         }
         Ok(Answer::Upgraded(response, tunnel)) => {
             completion.code = response.status().as_u16();
             tokio::spawn(tunnel.run(completion));
             response
         }
-        Err(fault) => completion.refuse(&fault, grpc),
+        Err(fault) => refuse(completion, &fault, grpc),
     }
 }
 
@@ -177,72 +170,16 @@ fn late(limit: Duration, awaited: bool) -> PlatformError {
     fault.governed_by("exec_timeout")
 }
 
-/// One call from its head to the last byte of its answer; counted and logged when dropped.
-#[derive(Debug)]
-pub(crate) struct Completion {
-    app: Arc<App>,
-    method: MethodLabel,
-    code: u16,
-    began: Instant,
-    line: Option<Box<Line>>,
-    permit: Option<Permit>,
-    _busy: BusyGuard,
-    _open: Open,
+/// Completes the call when the answer's body is gone.
+fn attach(mut completion: Completion, response: Response<Body>, deadline: Option<Instant>) -> Response<Body> {
+    completion.code = response.status().as_u16();
+    response.map(|body| body.until(deadline, completion))
 }
 
-/// What the log says of a call.
-#[derive(Debug)]
-struct Line {
-    method: Method,
-    path: String,
-    call_id: String,
-}
-
-impl Line {
-    fn of(request: &Request<Arrival>) -> Box<Self> {
-        let call_id = request.headers().get(X_CALL_ID).and_then(|id| id.to_str().ok()).unwrap_or("none");
-        let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-        Box::new(Self { method, path, call_id: call_id.to_owned() })
-    }
-}
-
-impl Completion {
-    fn begin(app: &Arc<App>, request: &Request<Arrival>, busy: BusyGuard, open: Open) -> Self {
-        app.metrics.begin();
-        Self {
-            app: Arc::clone(app),
-            method: request.method().into(),
-            code: CALLER_GONE,
-            began: Instant::now(),
-            line: app.config.log_callid.then(|| Line::of(request)),
-            permit: None,
-            _busy: busy,
-            _open: open,
-        }
-    }
-
-    fn attach(mut self, response: Response<Body>, deadline: Option<Instant>) -> Response<Body> {
-        self.code = response.status().as_u16();
-        response.map(|body| body.until(deadline, self))
-    }
-
-    /// Counted by its status in HTTP, in whatever words the caller reads it.
-    fn refuse(self, error: &PlatformError, grpc: bool) -> Response<Body> {
-        let response = self.attach(refusal::answer(error), None);
-        if grpc { refusal::in_grpc(response, error) } else { response }
-    }
-}
-
-impl Drop for Completion {
-    fn drop(&mut self) {
-        let took = self.began.elapsed();
-        self.app.metrics.end(self.code, self.method, took);
-        let Some(line) = self.line.take() else { return };
-        let Line { method, path, call_id } = *line;
-        let text = format!("{method} {path} - {} - {:.4}s [{call_id}]", self.code, took.as_secs_f64());
-        let output = Arc::clone(&self.app.output);
-        tokio::spawn(async move { output.line(&text).await });
-    }
+/// The answer for a call that was refused: counted by its status in HTTP, in whatever words the caller reads it.
+fn refuse(completion: Completion, error: &PlatformError, grpc: bool) -> Response<Body> {
+    let response = attach(completion, refusal::answer(error), None);
+    if grpc { refusal::in_grpc(response, error) } else { response }
 }
 
 /// The answer of the metrics port.

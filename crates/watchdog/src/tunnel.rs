@@ -6,7 +6,7 @@ use hyper::upgrade::{OnUpgrade, on};
 use hyper_util::rt::TokioIo;
 use tokio::io::copy_bidirectional;
 
-use crate::serve::Completion;
+use crate::completion::Completion;
 
 /// Both halves of a connection that is about to be upgraded.
 #[derive(Debug)]

@@ -17,9 +17,9 @@ edges = standin.edges
 def program(name):
     """The newest build of a compiled service."""
     target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-    built = [place for place in (target / "debug" / name, target / "release" / name) if place.exists()]
+    built = [target / profile / name for profile in ("debug", "release", "dist") if (target / profile / name).exists()]
     if not built:
-        raise RuntimeError(f"{name} is not built: run `cargo build -p {name}`")
+        raise RuntimeError(f"{name} is not built: `make build` builds boutique-currency, `make build-bench` boutique-native")
     return str(max(built, key=lambda place: place.stat().st_mtime))
 
 

@@ -14,6 +14,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "nearpath_paths.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -173,7 +175,7 @@ uint16_t np_reply_status(const np_reply *reply);
 const void *np_reply_body(const np_reply *reply, size_t *bytes);
 /* The first field of that name (in lower case), not ended with NUL; NULL when there is none. */
 const char *np_reply_header(const np_reply *reply, const char *name, size_t *bytes);
-/* "shm", "direct", "quic", "punch", "relay", "tls" or "http": the way that the call took, as the platform tells. */
+/* The path that the call took, as the platform reports it: one of NP_PATH_…; empty: none is known. */
 const char *np_reply_path(const np_reply *reply);
 /* The instance that answered; 0: unknown. */
 uint64_t np_reply_instance(const np_reply *reply);

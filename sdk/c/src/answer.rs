@@ -1,42 +1,42 @@
-//! `np_answer`: what a handler answers.
+//! `np_answer`: the answer of a handler.
 
 use std::ffi::{c_char, c_void};
 
 use bytes::Bytes;
-use nearpath::{Draft, Head, Payload, Response};
+use nearpath::{BodyDraft, CallBody, HeaderFields, Response};
 
-use crate::border::{self, Lent, Release};
-use crate::code::{self, Code, MISUSE, OK, UNWANTED};
-use crate::draft::DraftOfC;
-use crate::party::PartyOfC;
-use crate::reply::ReplyOfC;
+use crate::code::{self, CCode, MISUSE, OK, UNWANTED};
+use crate::conversion::{self, BorrowedBytes, ReleaseFn};
+use crate::draft::CDraft;
+use crate::endpoint::CEndpoint;
+use crate::reply::CReply;
 
 /// `np_answer`.
 #[derive(Debug)]
-pub struct AnswerOfC {
+pub struct CAnswer {
     status: u16,
-    head: Head,
-    body: Body,
-    /// Where it is made.
-    party: *const PartyOfC,
+    head: HeaderFields,
+    body: AnswerBody,
+    /// State of the body.
+    party: *const CEndpoint,
 }
 
 #[derive(Debug)]
-enum Body {
-    Whole(Payload),
-    /// C writes there until the handler returns.
-    Written(Draft),
+enum AnswerBody {
+    Whole(CallBody),
+    /// Memory that C writes until the handler returns.
+    Written(BodyDraft),
 }
 
-impl AnswerOfC {
-    pub(crate) fn new(party: *const PartyOfC) -> Self {
-        Self { status: 200, head: Head::default(), body: Body::Whole(Payload::default()), party }
+impl CAnswer {
+    pub(crate) fn new(party: *const CEndpoint) -> Self {
+        Self { status: 200, head: HeaderFields::default(), body: AnswerBody::Whole(CallBody::default()), party }
     }
 
-    pub(crate) fn finish(self) -> Response {
+    pub(crate) fn into_response(self) -> Response {
         let body = match self.body {
-            Body::Whole(payload) => payload,
-            Body::Written(written) => written.into(),
+            AnswerBody::Whole(payload) => payload,
+            AnswerBody::Written(written) => written.into(),
         };
         Response::new(body).with_status(self.status).with_head(self.head)
     }
@@ -44,7 +44,7 @@ impl AnswerOfC {
 
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn np_answer_status(answer: *mut AnswerOfC, status: u16) {
+pub unsafe extern "C" fn np_answer_status(answer: *mut CAnswer, status: u16) {
     // SAFETY: NULL, or the answer of a handler that runs.
     if let Some(answer) = unsafe { answer.as_mut() } {
         answer.status = status;
@@ -54,70 +54,71 @@ pub unsafe extern "C" fn np_answer_status(answer: *mut AnswerOfC, status: u16) {
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn np_answer_header(
-    answer: *mut AnswerOfC,
+    answer: *mut CAnswer,
     name: *const c_char,
     value: *const c_void,
     bytes: usize,
-) -> Code {
+) -> CCode {
     // SAFETY: NULL, or as the header says.
-    let (answer, name, value) = unsafe { (answer.as_mut(), border::text(name), border::bytes(value, bytes)) };
+    let (answer, name, value) =
+        unsafe { (answer.as_mut(), conversion::text_from_c(name), conversion::bytes_from_c(value, bytes)) };
     let (Some(answer), Some(name), Some(value)) = (answer, name, value) else { return MISUSE };
-    answer.head.push(name, value).map_or_else(|error| code::of(&error), |()| OK)
+    answer.head.push_field(name, value).map_or_else(|error| code::error_code(&error), |()| OK)
 }
 
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn np_answer_body(answer: *mut AnswerOfC, body: *const c_void, bytes: usize) -> Code {
+pub unsafe extern "C" fn np_answer_body(answer: *mut CAnswer, body: *const c_void, bytes: usize) -> CCode {
     // SAFETY: NULL, or as the header says.
-    let (answer, body) = unsafe { (answer.as_mut(), border::bytes(body, bytes)) };
+    let (answer, body) = unsafe { (answer.as_mut(), conversion::bytes_from_c(body, bytes)) };
     let Some((answer, body)) = answer.zip(body) else { return MISUSE };
-    answer.body = Body::Whole(Bytes::copy_from_slice(body).into());
+    answer.body = AnswerBody::Whole(Bytes::copy_from_slice(body).into());
     OK
 }
 
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn np_answer_body_owned(
-    answer: *mut AnswerOfC,
+    answer: *mut CAnswer,
     body: *const c_void,
     bytes: usize,
-    release: Release,
+    release: ReleaseFn,
     context: *mut c_void,
-) -> Code {
-    let body = Lent::new(body, bytes, release, context).into_bytes();
+) -> CCode {
+    let body = BorrowedBytes::new(body, bytes, release, context).into_bytes();
     // SAFETY: NULL, or the answer of a handler that runs.
     let Some((answer, body)) = unsafe { answer.as_mut() }.zip(body) else { return MISUSE };
-    answer.body = Body::Whole(body.into());
+    answer.body = AnswerBody::Whole(body.into());
     OK
 }
 
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn np_answer_begin(answer: *mut AnswerOfC, bytes: usize) -> *mut c_void {
+pub unsafe extern "C" fn np_answer_begin(answer: *mut CAnswer, bytes: usize) -> *mut c_void {
     // SAFETY: NULL, or the answer of a handler that runs.
     let Some(answer) = (unsafe { answer.as_mut() }) else { return std::ptr::null_mut() };
-    // SAFETY: the party that serves; it lives while the handler runs.
+    // SAFETY: the endpoint that serves; it lives while the handler runs.
     let Some(party) = (unsafe { answer.party.as_ref() }) else { return std::ptr::null_mut() };
-    let Some(mut draft) = party.draft(bytes) else { return std::ptr::null_mut() };
+    let Some(mut draft) = party.draft_body(bytes) else { return std::ptr::null_mut() };
     let place = draft.as_mut_ptr().cast();
-    answer.body = Body::Written(draft);
+    answer.body = AnswerBody::Written(draft);
     place
 }
 
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn np_answer_draft(answer: *mut AnswerOfC, draft: *mut DraftOfC) -> Code {
+pub unsafe extern "C" fn np_answer_draft(answer: *mut CAnswer, draft: *mut CDraft) -> CCode {
     // SAFETY: NULL, or from `np_draft_begin` and not given back.
-    let draft = unsafe { DraftOfC::take(draft) };
+    let draft = unsafe { CDraft::take_draft(draft) };
     // SAFETY: NULL, or the answer of a handler that runs.
     let Some((answer, draft)) = unsafe { answer.as_mut() }.zip(draft) else { return MISUSE };
-    answer.body = Body::Whole(draft.into());
+    answer.body = AnswerBody::Whole(draft.into());
     OK
 }
 
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn np_answer_reply(answer: *mut AnswerOfC, reply: *mut ReplyOfC) -> Code {
+pub unsafe extern "C" fn np_answer_reply(answer: *mut CAnswer, reply: *mut CReply) -> CCode {
     if reply.is_null() {
         return MISUSE;
     }
@@ -126,50 +127,53 @@ pub unsafe extern "C" fn np_answer_reply(answer: *mut AnswerOfC, reply: *mut Rep
     // SAFETY: NULL, or the answer of a handler that runs.
     let Some(answer) = (unsafe { answer.as_mut() }) else { return MISUSE };
     answer.status = reply.0.status();
-    answer.body = Body::Whole(reply.0.into_body());
+    answer.body = AnswerBody::Whole(reply.0.into_body());
     OK
 }
 
 /// # Safety
-/// Both are NULL, or those of a handler that runs.
-unsafe fn both<'a>(party: *mut PartyOfC, answer: *mut AnswerOfC) -> Option<(&'a PartyOfC, &'a mut AnswerOfC)> {
+/// Both are NULL, or belong to a running handler.
+unsafe fn endpoint_and_answer<'a>(
+    party: *mut CEndpoint,
+    answer: *mut CAnswer,
+) -> Option<(&'a CEndpoint, &'a mut CAnswer)> {
     // SAFETY: as the caller says.
     unsafe { party.as_ref().zip(answer.as_mut()) }
 }
 
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn np_answer_open(party: *mut PartyOfC, answer: *mut AnswerOfC) -> Code {
+pub unsafe extern "C" fn np_answer_open(party: *mut CEndpoint, answer: *mut CAnswer) -> CCode {
     // SAFETY: as the header says.
-    let Some((party, answer)) = (unsafe { both(party, answer) }) else { return MISUSE };
-    let head = std::mem::replace(answer, AnswerOfC::new(answer.party)).finish();
-    let begun = party.with(|party| Ok(party.begin_answer(head)));
+    let Some((party, answer)) = (unsafe { endpoint_and_answer(party, answer) }) else { return MISUSE };
+    let head = std::mem::replace(answer, CAnswer::new(answer.party)).into_response();
+    let begun = party.with_current(|party| Ok(party.begin_response(head)));
     if matches!(begun, Ok(Ok(()))) { OK } else { UNWANTED }
 }
 
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn np_answer_write(
-    party: *mut PartyOfC,
-    answer: *mut AnswerOfC,
+    party: *mut CEndpoint,
+    answer: *mut CAnswer,
     piece: *const c_void,
     bytes: usize,
-) -> Code {
+) -> CCode {
     // SAFETY: as the header says.
-    let (both, piece) = unsafe { (both(party, answer), border::bytes(piece, bytes)) };
+    let (both, piece) = unsafe { (endpoint_and_answer(party, answer), conversion::bytes_from_c(piece, bytes)) };
     let (Some((party, _)), Some(piece)) = (both, piece) else { return MISUSE };
     let piece = Bytes::copy_from_slice(piece);
-    let written = party.with(|party| Ok(party.write_answer(piece)));
+    let written = party.with_current(|party| Ok(party.write_response(piece)));
     if matches!(written, Ok(Ok(()))) { OK } else { UNWANTED }
 }
 
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn np_answer_finish(party: *mut PartyOfC, answer: *mut AnswerOfC) -> Code {
+pub unsafe extern "C" fn np_answer_finish(party: *mut CEndpoint, answer: *mut CAnswer) -> CCode {
     // SAFETY: as the header says.
-    let Some((party, _)) = (unsafe { both(party, answer) }) else { return MISUSE };
-    let finished = party.with(|party| {
-        party.finish_answer();
+    let Some((party, _)) = (unsafe { endpoint_and_answer(party, answer) }) else { return MISUSE };
+    let finished = party.with_current(|party| {
+        party.finish_response();
         Ok(())
     });
     finished.map_or_else(|code| code, |()| OK)

@@ -3,57 +3,62 @@
 use std::ffi::{c_char, c_void};
 
 use bytes::Bytes;
-use nearpath::blocking::Pending;
-use nearpath::{Ask, Response};
+use nearpath::blocking::BegunCall;
+use nearpath::{CallOptions, Response};
 
-use crate::ask::{self, AskOfC};
-use crate::border::{self, Lent, Release};
-use crate::code::{Code, MISUSE, OK};
-use crate::party::PartyOfC;
-use crate::reply::ReplyOfC;
+use crate::code::{CCode, MISUSE, OK};
+use crate::conversion::{self, BorrowedBytes, ReleaseFn};
+use crate::endpoint::CEndpoint;
+use crate::options::{self, CCallOptions};
+use crate::reply::CReply;
 
 /// `np_pending`.
 #[derive(Debug)]
-pub struct PendingOfC(pub(crate) Option<Pending>);
+pub struct CPending(pub(crate) Option<BegunCall>);
 
-/// What every call needs, read.
-pub(crate) struct Wish<'a> {
-    pub(crate) party: &'a PartyOfC,
+/// Parsed arguments of a call.
+pub(crate) struct CallArguments<'a> {
+    pub(crate) party: &'a CEndpoint,
     pub(crate) name: &'a str,
-    pub(crate) ask: Ask,
+    pub(crate) ask: CallOptions,
 }
 
 /// # Safety
-/// Everything is NULL or valid during the call.
-pub(crate) unsafe fn wish<'a>(party: *mut PartyOfC, name: *const c_char, ask: *const AskOfC) -> Result<Wish<'a>, Code> {
+/// Every pointer is NULL or valid during the call.
+pub(crate) unsafe fn call_arguments<'a>(
+    party: *mut CEndpoint,
+    name: *const c_char,
+    ask: *const CCallOptions,
+) -> Result<CallArguments<'a>, CCode> {
     // SAFETY: NULL or from `np_join`.
     let party = unsafe { party.as_ref() }.ok_or(MISUSE)?;
     // SAFETY: as the caller says.
-    let name = unsafe { border::text(name) }.ok_or_else(|| party.misused("the name is NULL or no UTF-8"))?;
+    let name =
+        unsafe { conversion::text_from_c(name) }.ok_or_else(|| party.record_misuse("the name is NULL or no UTF-8"))?;
     // SAFETY: as the caller says.
-    let ask = unsafe { ask::read(ask) }.map_err(|why| party.no_ask(why))?;
-    Ok(Wish { party, name, ask })
+    let ask = unsafe { options::read_options(ask) }.map_err(|why| party.record_bad_options(why))?;
+    Ok(CallArguments { party, name, ask })
 }
 
-impl Wish<'_> {
+impl CallArguments<'_> {
     /// # Safety
     /// `bytes` of them can be read at `payload`.
-    unsafe fn copy(&self, payload: *const c_void, bytes: usize) -> Result<Bytes, Code> {
+    unsafe fn copy_payload(&self, payload: *const c_void, bytes: usize) -> Result<Bytes, CCode> {
         // SAFETY: as the caller says.
-        let payload = unsafe { border::bytes(payload, bytes) };
-        payload.map(Bytes::copy_from_slice).ok_or_else(|| self.party.misused("the payload is NULL"))
+        let payload = unsafe { conversion::bytes_from_c(payload, bytes) };
+        payload.map(Bytes::copy_from_slice).ok_or_else(|| self.party.record_misuse("the payload is NULL"))
     }
 
-    fn call(&self, payload: Bytes) -> Result<Response, Code> {
-        self.party.with(|party| party.call(self.name, payload, &self.ask))
+    fn make_call(&self, payload: Bytes) -> Result<Response, CCode> {
+        self.party.with_current(|party| party.call(self.name, payload, &self.ask))
     }
 }
 
-/// Tells the outcome: what was made goes to `place`, else NULL.
+/// Writes the result to `place`, or NULL on failure, and returns the code.
 ///
 /// # Safety
 /// `place` can be written, or is NULL.
-pub(crate) unsafe fn tell<T>(made: Result<T, Code>, place: *mut *mut T) -> Code {
+pub(crate) unsafe fn write_result<T>(made: Result<T, CCode>, place: *mut *mut T) -> CCode {
     if place.is_null() {
         return MISUSE;
     }
@@ -67,88 +72,89 @@ pub(crate) unsafe fn tell<T>(made: Result<T, Code>, place: *mut *mut T) -> Code 
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn np_call(
-    party: *mut PartyOfC,
+    party: *mut CEndpoint,
     name: *const c_char,
     payload: *const c_void,
     bytes: usize,
-    ask: *const AskOfC,
-    reply: *mut *mut ReplyOfC,
-) -> Code {
+    ask: *const CCallOptions,
+    reply: *mut *mut CReply,
+) -> CCode {
     // SAFETY: as the header says.
-    let wished = unsafe { wish(party, name, ask) };
+    let wished = unsafe { call_arguments(party, name, ask) };
     // SAFETY: as the header says.
-    let called = wished.and_then(|wish| unsafe { wish.copy(payload, bytes) }.and_then(|payload| wish.call(payload)));
+    let called = wished
+        .and_then(|wish| unsafe { wish.copy_payload(payload, bytes) }.and_then(|payload| wish.make_call(payload)));
     // SAFETY: as the header says.
-    unsafe { tell(called.map(ReplyOfC), reply) }
+    unsafe { write_result(called.map(CReply), reply) }
 }
 
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
 #[allow(clippy::too_many_arguments, reason = "C has no other way to lend bytes")]
 pub unsafe extern "C" fn np_call_owned(
-    party: *mut PartyOfC,
+    party: *mut CEndpoint,
     name: *const c_char,
     payload: *const c_void,
     bytes: usize,
-    release: Release,
+    release: ReleaseFn,
     context: *mut c_void,
-    ask: *const AskOfC,
-    reply: *mut *mut ReplyOfC,
-) -> Code {
-    let payload = Lent::new(payload, bytes, release, context).into_bytes();
+    ask: *const CCallOptions,
+    reply: *mut *mut CReply,
+) -> CCode {
+    let payload = BorrowedBytes::new(payload, bytes, release, context).into_bytes();
     // SAFETY: as the header says.
-    let wished = unsafe { wish(party, name, ask) };
+    let wished = unsafe { call_arguments(party, name, ask) };
     let called = wished.and_then(|wish| {
-        let payload = payload.ok_or_else(|| wish.party.misused("the payload is NULL"))?;
-        wish.call(payload)
+        let payload = payload.ok_or_else(|| wish.party.record_misuse("the payload is NULL"))?;
+        wish.make_call(payload)
     });
     // SAFETY: as the header says.
-    unsafe { tell(called.map(ReplyOfC), reply) }
+    unsafe { write_result(called.map(CReply), reply) }
 }
 
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn np_begin(
-    party: *mut PartyOfC,
+    party: *mut CEndpoint,
     name: *const c_char,
     payload: *const c_void,
     bytes: usize,
-    ask: *const AskOfC,
-    pending: *mut *mut PendingOfC,
-) -> Code {
+    ask: *const CCallOptions,
+    pending: *mut *mut CPending,
+) -> CCode {
     // SAFETY: as the header says.
-    let begun = unsafe { wish(party, name, ask) }.and_then(|wish| {
+    let begun = unsafe { call_arguments(party, name, ask) }.and_then(|wish| {
         // SAFETY: as the header says.
-        let payload = unsafe { wish.copy(payload, bytes) }?;
-        wish.party.with(|party| party.begin(wish.name, payload, &wish.ask))
+        let payload = unsafe { wish.copy_payload(payload, bytes) }?;
+        wish.party.with_current(|party| party.begin_call(wish.name, payload, &wish.ask))
     });
     // SAFETY: as the header says.
-    unsafe { tell(begun.map(|begun| PendingOfC(Some(begun))), pending) }
+    unsafe { write_result(begun.map(|begun| CPending(Some(begun))), pending) }
 }
 
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn np_wait(party: *mut PartyOfC, pending: *mut PendingOfC, reply: *mut *mut ReplyOfC) -> Code {
+pub unsafe extern "C" fn np_wait(party: *mut CEndpoint, pending: *mut CPending, reply: *mut *mut CReply) -> CCode {
     // SAFETY: NULL or from `np_join`.
     let party = unsafe { party.as_ref() };
     let Some(party) = party.filter(|_| !pending.is_null()) else { return MISUSE };
     // SAFETY: from `np_begin`, and not given back before.
     let pending = unsafe { Box::from_raw(pending) };
-    let Some(pending) = pending.0 else { return party.misused("the call was waited for already") };
-    let answered = party.with(|party| party.wait(pending));
+    let Some(pending) = pending.0 else { return party.record_misuse("the call was waited for already") };
+    let answered = party.with_current(|party| party.wait_response(pending));
     // SAFETY: as the header says.
-    unsafe { tell(answered.map(ReplyOfC), reply) }
+    unsafe { write_result(answered.map(CReply), reply) }
 }
 
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn np_wait_any(
-    party: *mut PartyOfC,
-    pending: *mut *mut PendingOfC,
+    party: *mut CEndpoint,
+    pending: *mut *mut CPending,
     count: usize,
     which: *mut usize,
-    reply: *mut *mut ReplyOfC,
-) -> Code {
+    reply: *mut *mut CReply,
+) -> CCode {
     // SAFETY: NULL or from `np_join`.
     let party = unsafe { party.as_ref() };
     let Some(party) = party.filter(|_| !pending.is_null() && !which.is_null()) else { return MISUSE };
@@ -157,35 +163,35 @@ pub unsafe extern "C" fn np_wait_any(
     // SAFETY: each is NULL or from `np_begin`, and not given back.
     let mut calls: Vec<_> =
         places.iter().map(|&place| unsafe { place.as_mut() }.and_then(|of_c| of_c.0.take())).collect();
-    let Ok(first) = party.with(|party| Ok(party.wait_any(&mut calls))) else { return MISUSE };
+    let Ok(first) = party.with_current(|party| Ok(party.wait_any(&mut calls))) else { return MISUSE };
     for (&mut place, call) in places.iter_mut().zip(calls) {
         // SAFETY: as above.
         if let Some(of_c) = unsafe { place.as_mut() } {
             of_c.0 = call;
         }
     }
-    let Some((at, outcome)) = first else { return party.misused("there is no call to wait for") };
+    let Some((at, outcome)) = first else { return party.record_misuse("there is no call to wait for") };
     let done = std::mem::replace(&mut places[at], std::ptr::null_mut());
     // SAFETY: from `np_begin`: it was not NULL, its call has been waited for. `which` is not NULL and can be written.
     unsafe {
         drop(Box::from_raw(done));
         which.write(at);
     }
-    let answered = outcome.map_err(|error| party.failed(&error));
+    let answered = outcome.map_err(|error| party.record_error(&error));
     // SAFETY: as the header says.
-    unsafe { tell(answered.map(ReplyOfC), reply) }
+    unsafe { write_result(answered.map(CReply), reply) }
 }
 
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn np_cancel(party: *mut PartyOfC, pending: *mut PendingOfC) {
+pub unsafe extern "C" fn np_cancel(party: *mut CEndpoint, pending: *mut CPending) {
     // SAFETY: NULL or from `np_join`.
     let party = unsafe { party.as_ref() };
     let Some(party) = party.filter(|_| !pending.is_null()) else { return };
     // SAFETY: from `np_begin`, and not given back before.
     let pending = unsafe { Box::from_raw(pending) };
-    let _ = party.with(|party| {
-        pending.0.into_iter().for_each(|pending| party.cancel(pending));
+    let _ = party.with_current(|party| {
+        pending.0.into_iter().for_each(|pending| party.cancel_call(pending));
         Ok(())
     });
 }
@@ -193,17 +199,17 @@ pub unsafe extern "C" fn np_cancel(party: *mut PartyOfC, pending: *mut PendingOf
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn np_notify(
-    party: *mut PartyOfC,
+    party: *mut CEndpoint,
     name: *const c_char,
     payload: *const c_void,
     bytes: usize,
-    ask: *const AskOfC,
-) -> Code {
+    ask: *const CCallOptions,
+) -> CCode {
     // SAFETY: as the header says.
-    let sent = unsafe { wish(party, name, ask) }.and_then(|wish| {
+    let sent = unsafe { call_arguments(party, name, ask) }.and_then(|wish| {
         // SAFETY: as the header says.
-        let payload = unsafe { wish.copy(payload, bytes) }?;
-        wish.party.with(|party| party.notify(wish.name, payload, &wish.ask))
+        let payload = unsafe { wish.copy_payload(payload, bytes) }?;
+        wish.party.with_current(|party| party.send_event(wish.name, payload, &wish.ask))
     });
     sent.map_or_else(|code| code, |()| OK)
 }
@@ -212,19 +218,19 @@ pub unsafe extern "C" fn np_notify(
 #[unsafe(no_mangle)]
 #[allow(clippy::too_many_arguments, reason = "two results, told apart")]
 pub unsafe extern "C" fn np_publish(
-    party: *mut PartyOfC,
+    party: *mut CEndpoint,
     topic: *const c_char,
     payload: *const c_void,
     bytes: usize,
-    ask: *const AskOfC,
+    ask: *const CCallOptions,
     sent: *mut usize,
     missed: *mut usize,
-) -> Code {
+) -> CCode {
     // SAFETY: as the header says.
-    let published = unsafe { wish(party, topic, ask) }.and_then(|wish| {
+    let published = unsafe { call_arguments(party, topic, ask) }.and_then(|wish| {
         // SAFETY: as the header says.
-        let payload = unsafe { wish.copy(payload, bytes) }?;
-        wish.party.with(|party| party.publish(wish.name, payload, &wish.ask))
+        let payload = unsafe { wish.copy_payload(payload, bytes) }?;
+        wish.party.with_current(|party| party.publish_event(wish.name, payload, &wish.ask))
     });
     let counts = published.unwrap_or_default();
     for (place, count) in [(sent, counts.sent), (missed, counts.missed)] {

@@ -1,44 +1,44 @@
-//! `np_exchange`: a call whose body goes, and whose answer comes, piece by piece.
+//! `np_exchange`: a streaming call.
 
 use std::ffi::{c_char, c_int, c_void};
 
 use bytes::Bytes;
-use nearpath::blocking::{Exchange, Step};
+use nearpath::blocking::{StreamEvent, StreamingCall};
 
-use crate::ask::AskOfC;
-use crate::border;
-use crate::call::{tell, wish};
-use crate::code::{Code, MISUSE, OK, UNWANTED};
-use crate::party::PartyOfC;
-use crate::reply::ReplyOfC;
+use crate::call::{call_arguments, write_result};
+use crate::code::{CCode, MISUSE, OK, UNWANTED};
+use crate::conversion;
+use crate::endpoint::CEndpoint;
+use crate::options::CCallOptions;
+use crate::reply::CReply;
 
 /// `np_exchange`.
 #[derive(Debug)]
-pub struct ExchangeOfC {
-    exchange: Exchange,
-    reply: Option<ReplyOfC>,
+pub struct CExchange {
+    exchange: StreamingCall,
+    reply: Option<CReply>,
     part: Bytes,
 }
 
 /// `np_step`.
-pub type StepOfC = c_int;
+pub type CStep = c_int;
 
-const ROOM: StepOfC = 0;
-const BEGUN: StepOfC = 1;
-const PART: StepOfC = 2;
-const END: StepOfC = 3;
+const ROOM: CStep = 0;
+const BEGUN: CStep = 1;
+const PART: CStep = 2;
+const END: CStep = 3;
 
-impl ExchangeOfC {
-    fn keep(&mut self, step: Step) -> StepOfC {
+impl CExchange {
+    fn record_event(&mut self, step: StreamEvent) -> CStep {
         self.part = Bytes::new();
         match step {
-            Step::Room => ROOM,
-            Step::End => END,
-            Step::Begun(response) => {
-                self.reply = Some(ReplyOfC(response));
+            StreamEvent::Writable => ROOM,
+            StreamEvent::End => END,
+            StreamEvent::Begun(response) => {
+                self.reply = Some(CReply(response));
                 BEGUN
             }
-            Step::Part(part) => {
+            StreamEvent::Part(part) => {
                 self.part = part;
                 PART
             }
@@ -47,51 +47,54 @@ impl ExchangeOfC {
 }
 
 /// # Safety
-/// Both are NULL or from this library and not given back.
-unsafe fn both<'a>(party: *mut PartyOfC, exchange: *mut ExchangeOfC) -> Option<(&'a PartyOfC, &'a mut ExchangeOfC)> {
-    // SAFETY: as the caller says; an exchange stays on its party's thread, so nothing else uses it meanwhile.
+/// Both are NULL, or from this library and not yet passed back.
+unsafe fn endpoint_and_exchange<'a>(
+    party: *mut CEndpoint,
+    exchange: *mut CExchange,
+) -> Option<(&'a CEndpoint, &'a mut CExchange)> {
+    // SAFETY: as the caller says; an exchange stays on its endpoint's thread, so nothing else uses it meanwhile.
     unsafe { party.as_ref().zip(exchange.as_mut()) }
 }
 
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn np_open(
-    party: *mut PartyOfC,
+    party: *mut CEndpoint,
     name: *const c_char,
-    ask: *const AskOfC,
-    exchange: *mut *mut ExchangeOfC,
-) -> Code {
+    ask: *const CCallOptions,
+    exchange: *mut *mut CExchange,
+) -> CCode {
     // SAFETY: as the header says.
-    let opened = unsafe { wish(party, name, ask) };
-    let opened = opened.and_then(|wish| wish.party.with(|party| party.open(wish.name, &wish.ask)));
-    let made = opened.map(|exchange| ExchangeOfC { exchange, reply: None, part: Bytes::new() });
+    let opened = unsafe { call_arguments(party, name, ask) };
+    let opened = opened.and_then(|wish| wish.party.with_current(|party| party.open_call(wish.name, &wish.ask)));
+    let made = opened.map(|exchange| CExchange { exchange, reply: None, part: Bytes::new() });
     // SAFETY: as the header says.
-    unsafe { tell(made, exchange) }
+    unsafe { write_result(made, exchange) }
 }
 
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn np_write(
-    party: *mut PartyOfC,
-    exchange: *mut ExchangeOfC,
+    party: *mut CEndpoint,
+    exchange: *mut CExchange,
     piece: *const c_void,
     bytes: usize,
-) -> Code {
+) -> CCode {
     // SAFETY: as the header says.
-    let (both, piece) = unsafe { (both(party, exchange), border::bytes(piece, bytes)) };
+    let (both, piece) = unsafe { (endpoint_and_exchange(party, exchange), conversion::bytes_from_c(piece, bytes)) };
     let (Some((party, of_c)), Some(piece)) = (both, piece) else { return MISUSE };
     let piece = Bytes::copy_from_slice(piece);
-    let written = party.with(|party| Ok(party.write(&mut of_c.exchange, piece)));
+    let written = party.with_current(|party| Ok(party.write_chunk(&mut of_c.exchange, piece)));
     if matches!(written, Ok(Ok(()))) { OK } else { UNWANTED }
 }
 
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn np_finish(party: *mut PartyOfC, exchange: *mut ExchangeOfC) -> Code {
+pub unsafe extern "C" fn np_finish(party: *mut CEndpoint, exchange: *mut CExchange) -> CCode {
     // SAFETY: as the header says.
-    let Some((party, of_c)) = (unsafe { both(party, exchange) }) else { return MISUSE };
-    let finished = party.with(|party| {
-        party.finish(&mut of_c.exchange);
+    let Some((party, of_c)) = (unsafe { endpoint_and_exchange(party, exchange) }) else { return MISUSE };
+    let finished = party.with_current(|party| {
+        party.finish_body(&mut of_c.exchange);
         Ok(())
     });
     finished.map_or_else(|code| code, |()| OK)
@@ -100,20 +103,20 @@ pub unsafe extern "C" fn np_finish(party: *mut PartyOfC, exchange: *mut Exchange
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn np_next(
-    party: *mut PartyOfC,
-    exchange: *mut ExchangeOfC,
+    party: *mut CEndpoint,
+    exchange: *mut CExchange,
     writes: bool,
-    step: *mut StepOfC,
-) -> Code {
+    step: *mut CStep,
+) -> CCode {
     // SAFETY: as the header says.
-    let Some((party, of_c)) = (unsafe { both(party, exchange) }) else { return MISUSE };
+    let Some((party, of_c)) = (unsafe { endpoint_and_exchange(party, exchange) }) else { return MISUSE };
     if step.is_null() {
-        return party.misused("the step is NULL");
+        return party.record_misuse("the step is NULL");
     }
-    match party.with(|party| party.step(&mut of_c.exchange, writes)) {
+    match party.with_current(|party| party.next_event(&mut of_c.exchange, writes)) {
         Ok(came) => {
             // SAFETY: not NULL, and the header says that it can be written.
-            unsafe { step.write(of_c.keep(came)) };
+            unsafe { step.write(of_c.record_event(came)) };
             OK
         }
         Err(code) => code,
@@ -122,7 +125,7 @@ pub unsafe extern "C" fn np_next(
 
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn np_exchange_reply(exchange: *const ExchangeOfC) -> *const ReplyOfC {
+pub unsafe extern "C" fn np_exchange_reply(exchange: *const CExchange) -> *const CReply {
     // SAFETY: NULL, or from `np_open` and not closed.
     let reply = unsafe { exchange.as_ref() }.and_then(|of_c| of_c.reply.as_ref());
     reply.map_or(std::ptr::null(), std::ptr::from_ref)
@@ -130,19 +133,19 @@ pub unsafe extern "C" fn np_exchange_reply(exchange: *const ExchangeOfC) -> *con
 
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn np_exchange_part(exchange: *const ExchangeOfC, bytes: *mut usize) -> *const c_void {
+pub unsafe extern "C" fn np_exchange_part(exchange: *const CExchange, bytes: *mut usize) -> *const c_void {
     // SAFETY: NULL, or from `np_open` and not closed; `bytes` can be written.
-    unsafe { border::tell(exchange.as_ref().map(|of_c| of_c.part.as_ref()), bytes) }
+    unsafe { conversion::write_length(exchange.as_ref().map(|of_c| of_c.part.as_ref()), bytes) }
 }
 
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn np_reply_part(
-    party: *mut PartyOfC,
-    exchange: *mut ExchangeOfC,
+    party: *mut CEndpoint,
+    exchange: *mut CExchange,
     part: *mut *const c_void,
     bytes: *mut usize,
-) -> Code {
+) -> CCode {
     if part.is_null() {
         return MISUSE;
     }
@@ -152,18 +155,18 @@ pub unsafe extern "C" fn np_reply_part(
         let code = unsafe { np_next(party, exchange, false, &mut step) };
         if code != OK {
             // SAFETY: not NULL, and the header says that both can be written.
-            unsafe { part.write(border::tell(None, bytes)) };
+            unsafe { part.write(conversion::write_length(None, bytes)) };
             return code;
         }
     }
     // SAFETY: not NULL, and the header says that both can be written; the exchange is there, `np_next` has used it.
-    unsafe { part.write(border::tell((step == PART).then(|| (*exchange).part.as_ref()), bytes)) };
+    unsafe { part.write(conversion::write_length((step == PART).then(|| (*exchange).part.as_ref()), bytes)) };
     OK
 }
 
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn np_close(party: *mut PartyOfC, exchange: *mut ExchangeOfC) {
+pub unsafe extern "C" fn np_close(party: *mut CEndpoint, exchange: *mut CExchange) {
     if exchange.is_null() {
         return;
     }
@@ -171,8 +174,8 @@ pub unsafe extern "C" fn np_close(party: *mut PartyOfC, exchange: *mut ExchangeO
     let of_c = unsafe { Box::from_raw(exchange) };
     // SAFETY: NULL or from `np_join`.
     if let Some(party) = unsafe { party.as_ref() } {
-        let _ = party.with(|party| {
-            party.close(of_c.exchange);
+        let _ = party.with_current(|party| {
+            party.close_call(of_c.exchange);
             Ok(())
         });
     }

@@ -1,4 +1,4 @@
-//! `np_request`: a call that came in.
+//! `np_request`: a received call.
 
 use std::cell::RefCell;
 use std::ffi::{c_char, c_void};
@@ -6,102 +6,102 @@ use std::ffi::{c_char, c_void};
 use bytes::Bytes;
 use nearpath::Request;
 
-use crate::border;
-use crate::code::{Code, MISUSE, OK};
-use crate::party::PartyOfC;
+use crate::code::{CCode, MISUSE, OK};
+use crate::conversion;
+use crate::endpoint::CEndpoint;
 
 /// `np_request`.
 #[derive(Debug)]
-pub struct RequestOfC(pub(crate) Request, RefCell<Parts>);
+pub struct CRequest(pub(crate) Request, RefCell<RequestParts>);
 
-/// How its body is read in parts.
+/// State of a body that is read in parts.
 #[derive(Debug)]
-struct Parts {
+struct RequestParts {
     payload: Request,
     part: Bytes,
 }
 
-impl RequestOfC {
+impl CRequest {
     pub(crate) fn new(mut request: Request) -> Self {
-        let payload = request.payload();
-        Self(request, RefCell::new(Parts { payload, part: Bytes::new() }))
+        let payload = request.take_payload();
+        Self(request, RefCell::new(RequestParts { payload, part: Bytes::new() }))
     }
 }
 
-/// Looks at a request and tells where the bytes lie.
+/// Borrows bytes of a request and writes their length.
 ///
 /// # Safety
 /// Both are valid or NULL.
-unsafe fn look<'a>(
-    request: *const RequestOfC,
+unsafe fn borrow_bytes<'a>(
+    request: *const CRequest,
     length: *mut usize,
     what: impl FnOnce(&'a Request) -> Option<&'a [u8]>,
 ) -> *const c_void {
     // SAFETY: NULL, or the request of a handler that runs.
     let bytes = unsafe { request.as_ref() }.and_then(|request| what(&request.0));
     // SAFETY: as the caller says.
-    unsafe { border::tell(bytes, length) }
+    unsafe { conversion::write_length(bytes, length) }
 }
 
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn np_request_body(request: *const RequestOfC, bytes: *mut usize) -> *const c_void {
+pub unsafe extern "C" fn np_request_body(request: *const CRequest, bytes: *mut usize) -> *const c_void {
     // SAFETY: as the header says.
-    unsafe { look(request, bytes, |request| Some(request.body())) }
+    unsafe { borrow_bytes(request, bytes, |request| Some(request.body())) }
 }
 
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn np_request_method(request: *const RequestOfC, bytes: *mut usize) -> *const c_char {
+pub unsafe extern "C" fn np_request_method(request: *const CRequest, bytes: *mut usize) -> *const c_char {
     // SAFETY: as the header says.
-    unsafe { look(request, bytes, |request| Some(request.method().as_bytes())) }.cast()
+    unsafe { borrow_bytes(request, bytes, |request| Some(request.method().as_bytes())) }.cast()
 }
 
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn np_request_path(request: *const RequestOfC, bytes: *mut usize) -> *const c_char {
+pub unsafe extern "C" fn np_request_path(request: *const CRequest, bytes: *mut usize) -> *const c_char {
     // SAFETY: as the header says.
-    unsafe { look(request, bytes, |request| Some(request.path().as_bytes())) }.cast()
+    unsafe { borrow_bytes(request, bytes, |request| Some(request.path().as_bytes())) }.cast()
 }
 
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn np_request_header(
-    request: *const RequestOfC,
+    request: *const CRequest,
     name: *const c_char,
     bytes: *mut usize,
 ) -> *const c_char {
     // SAFETY: as the header says.
-    let name = unsafe { border::text(name) };
+    let name = unsafe { conversion::text_from_c(name) };
     // SAFETY: as the header says.
-    unsafe { look(request, bytes, |request| name.and_then(|name| request.head().get(name))) }.cast()
+    unsafe { borrow_bytes(request, bytes, |request| name.and_then(|name| request.head().get(name))) }.cast()
 }
 
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn np_request_caller(request: *const RequestOfC, bytes: *mut usize) -> *const c_char {
+pub unsafe extern "C" fn np_request_caller(request: *const CRequest, bytes: *mut usize) -> *const c_char {
     // SAFETY: as the header says.
-    unsafe { look(request, bytes, |request| request.caller().map(str::as_bytes)) }.cast()
+    unsafe { borrow_bytes(request, bytes, |request| request.caller().map(str::as_bytes)) }.cast()
 }
 
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn np_request_came_over(request: *const RequestOfC) -> *const c_char {
+pub unsafe extern "C" fn np_request_came_over(request: *const CRequest) -> *const c_char {
     // SAFETY: NULL, or the request of a handler that runs.
-    let path = unsafe { request.as_ref() }.map(|request| request.0.came_over());
+    let path = unsafe { request.as_ref() }.map(|request| request.0.arrival_path());
     crate::reply::path_name(path)
 }
 
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn np_request_is_event(request: *const RequestOfC) -> bool {
+pub unsafe extern "C" fn np_request_is_event(request: *const CRequest) -> bool {
     // SAFETY: NULL, or the request of a handler that runs.
     unsafe { request.as_ref() }.is_some_and(|request| request.0.is_event())
 }
 
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn np_request_time_left(request: *const RequestOfC) -> u64 {
+pub unsafe extern "C" fn np_request_time_left(request: *const CRequest) -> u64 {
     // SAFETY: NULL, or the request of a handler that runs.
     let left = unsafe { request.as_ref() }.and_then(|request| request.0.time_left());
     left.map_or(u64::MAX, |left| u64::try_from(left.as_nanos()).unwrap_or(u64::MAX))
@@ -109,27 +109,27 @@ pub unsafe extern "C" fn np_request_time_left(request: *const RequestOfC) -> u64
 
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn np_request_topic(request: *const RequestOfC, bytes: *mut usize) -> *const c_char {
+pub unsafe extern "C" fn np_request_topic(request: *const CRequest, bytes: *mut usize) -> *const c_char {
     // SAFETY: as the header says.
-    unsafe { look(request, bytes, |request| request.topic().map(str::as_bytes)) }.cast()
+    unsafe { borrow_bytes(request, bytes, |request| request.topic().map(str::as_bytes)) }.cast()
 }
 
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn np_request_part(
-    party: *mut PartyOfC,
-    request: *const RequestOfC,
+    party: *mut CEndpoint,
+    request: *const CRequest,
     part: *mut *const c_void,
     bytes: *mut usize,
-) -> Code {
-    // SAFETY: NULL, or the party and the request of a handler that runs.
+) -> CCode {
+    // SAFETY: NULL, or the endpoint and the request of a handler that runs.
     let both = unsafe { party.as_ref().zip(request.as_ref()) };
     let Some((party, request)) = both.filter(|_| !part.is_null()) else { return MISUSE };
     let mut parts = request.1.borrow_mut();
-    let came = party.with(|party| party.part(&mut parts.payload).transpose());
+    let came = party.with_current(|party| party.next_part(&mut parts.payload).transpose());
     parts.part = came.as_ref().ok().cloned().flatten().unwrap_or_default();
     let there = matches!(came, Ok(Some(_)));
     // SAFETY: not NULL, and the header says that both can be written. The bytes lie behind the request until its next part.
-    unsafe { part.write(border::tell(there.then(|| parts.part.as_ref()), bytes)) };
+    unsafe { part.write(conversion::write_length(there.then(|| parts.part.as_ref()), bytes)) };
     came.map_or_else(|code| code, |_| OK)
 }

@@ -45,7 +45,7 @@ static void handler(np_party *party, const np_request *request, np_answer *answe
         CHECK(!np_request_is_event(request));
         CHECK(np_request_time_left(request) < UINT64_C(60000000000)); /* over HTTP, too: X-Timeout */
         field = np_request_caller(request, &fields);
-        if (strcmp(np_request_came_over(request), "shm") == 0) {
+        if (strcmp(np_request_came_over(request), NP_PATH_SHM) == 0) {
             CHECK(is(field, fields, "caller.openfaas-fn"));
         } else {
             CHECK(field == NULL);
@@ -180,12 +180,12 @@ int main(int count, char **words) {
         np_leave(party);
         return code;
     }
-    speaks(party, words[2], strcmp(words[2], "shm") == 0 ? NP_NEAR_ONLY : 0);
+    speaks(party, words[2], strcmp(words[2], NP_PATH_SHM) == 0 ? NP_NEAR_ONLY : 0);
     drafts(party);
     at_once(party);
     errors(party);
-    CHECK(np_notify(party, "callee", "event", 5, NULL) == NP_OK || strcmp(words[2], "http") == 0);
-    CHECK(np_notify_draft(party, "callee", drafted(party, 5, 'e'), NULL) == NP_OK || strcmp(words[2], "http") == 0);
+    CHECK(np_notify(party, "callee", "event", 5, NULL) == NP_OK || strcmp(words[2], NP_PATH_HTTP) == 0);
+    CHECK(np_notify_draft(party, "callee", drafted(party, 5, 'e'), NULL) == NP_OK || strcmp(words[2], NP_PATH_HTTP) == 0);
     np_leave(party);
     np_leave(NULL);
     CHECK(released == 1);

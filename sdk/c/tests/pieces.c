@@ -165,7 +165,7 @@ int main(int count, char **words) {
         np_leave(party);
         return code;
     }
-    bool near = strcmp(words[2], "shm") == 0;
+    bool near = strcmp(words[2], NP_PATH_SHM) == 0;
     np_ask ready = asking("/ready", near ? NP_NEAR_ONLY : 0), echoes = asking("/echo", ready.flags);
     np_ask breaks = asking("/broken", ready.flags), waits = asking("/together", ready.flags);
     np_reply *reply;

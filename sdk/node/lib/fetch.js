@@ -3,6 +3,7 @@
 
 const dns = require('node:dns/promises');
 const { Kept } = require('./kept');
+const { Obstacle, Path } = require('./paths');
 const { PATH, placed, refused, shown } = require('./shown');
 const { target } = require('./urls');
 const { NearpathError } = require('./words');
@@ -91,7 +92,7 @@ class Fetch {
     const response = await globalThis.fetch(asked, { ...init, headers });
     if (response.headers.has(PATH)) return response;
     const told = new Response(response.body, response);
-    told.headers.set(PATH, `http; not_nearer=${obstacle}`);
+    told.headers.set(PATH, `${Path.HTTP}; not_nearer=${obstacle}`);
     return placed(told, response.url, response.redirected);
   }
 }
@@ -99,7 +100,7 @@ class Fetch {
 /** What stood against memory for a call that provably did not run; the platform's answer; or why there is none, as fetch says it. */
 function failed(error, url, signal, body) {
   const isOurs = error instanceof NearpathError; // else it was given up, or its body failed
-  if (isOurs && error.retryIsSafe && (body?.whole ?? true)) return { obstacle: error.path === 'shm' ? 'no_room' : 'no_party' };
+  if (isOurs && error.retryIsSafe && (body?.whole ?? true)) return { obstacle: error.path === Path.SHM ? Obstacle.NO_ROOM : Obstacle.NO_PARTY };
   body?.leave?.();
   if (signal.aborted) throw error;
   if (error.kind === 'platform') return { response: refused(error, url) };
@@ -113,10 +114,10 @@ function isOfRequest({ input, init }) {
 
 /** A request as it goes out: its head, and its body as bytes where that is possible. */
 async function opened(input, init, wanted) {
-  if (!process.env.NEARPATH_DISPATCH) return { body: null, obstacle: 'caller_no_party' };
+  if (!process.env.NEARPATH_DISPATCH) return { body: null, obstacle: Obstacle.CALLER_NO_PARTY };
   const request = new Request(input instanceof Request ? new Request(wanted.far, input) : wanted.far, init);
   const isOthers = request.headers.has('upgrade') || request.integrity !== ''; // what only a connection, or fetch itself, can do
-  if (isOthers) return { body: null, obstacle: 'upgrade' };
+  if (isOthers) return { body: null, obstacle: Obstacle.UPGRADE };
   if (request.signal.aborted) throw request.signal.reason;
   if (request.body === null) return { request, body: null, obstacle: null };
   const given = init?.body ?? null;

@@ -4,6 +4,7 @@
 const http = require('node:http');
 const { pipeline } = require('node:stream');
 const zlib = require('node:zlib');
+const { Path } = require('./paths');
 
 const BODILESS = new Set([101, 103, 204, 205, 304]);
 const PATH = 'x-nearpath-path';
@@ -21,7 +22,7 @@ const UNPACK = {
 /** An answer through memory as a Response. */
 function shown(answer, request, url, redirected) {
   const headers = new Headers(answer.fields);
-  headers.set(PATH, 'shm');
+  headers.set(PATH, Path.SHM);
   const { status, length } = answer;
   const empty = request.method === 'HEAD' || BODILESS.has(status);
   if (length !== null && !BODILESS.has(status) && (length > 0 || !empty)) headers.set('content-length', String(length));
@@ -68,7 +69,7 @@ async function* through(parts, make) {
 
 /** What the platform answered is an answer. */
 function refused(error, url) {
-  const headers = { 'content-type': 'text/plain', 'x-nearpath-reason': error.reason ?? '', [PATH]: 'shm' };
+  const headers = { 'content-type': 'text/plain', 'x-nearpath-reason': error.reason ?? '', [PATH]: Path.SHM };
   return placed(new Response(error.text ?? '', { status: error.status ?? 502, headers }), url, false);
 }
 

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use bytes::Bytes;
 use futures_util::{Stream, stream};
-use nearpath::{Body, Error};
+use nearpath::{BodyStream, Error};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 /// Names a body: of a call that came or of one that was made, and its number.
@@ -17,13 +17,13 @@ pub(crate) type Piece = Result<Bytes, String>;
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Bodies {
-    read: RefCell<HashMap<Key, Body>>,
+    read: RefCell<HashMap<Key, BodyStream>>,
     written: RefCell<HashMap<Key, Sender<Piece>>>,
 }
 
 impl Bodies {
     /// One that is to be read.
-    pub(crate) fn came(&self, key: Key, body: Body) {
+    pub(crate) fn came(&self, key: Key, body: BodyStream) {
         self.read.borrow_mut().insert(key, body);
     }
 
@@ -37,7 +37,7 @@ impl Bodies {
     /// The next part; nothing at the end, and of a body that is not there.
     pub(crate) async fn next(&self, key: Key) -> Option<Result<Bytes, Error>> {
         let mut body = self.read.borrow_mut().remove(&key)?;
-        let part = body.next().await;
+        let part = body.next_part().await;
         if matches!(part, Some(Ok(_))) {
             self.came(key, body);
         }

@@ -9,7 +9,7 @@ use std::thread;
 
 use napi::Status;
 use napi::threadsafe_function::{ThreadsafeFunction, ThreadsafeFunctionCallMode};
-use nearpath::{Answer, Ask, Error, Request, Response, Server, Streaming};
+use nearpath::{CallOptions, Error, FunctionServer, HandlerResponse, Request, Response, StreamingResponse};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 use tokio::task::{AbortHandle, spawn_local};
@@ -107,8 +107,8 @@ struct Office {
 /// A call whose handler runs in JavaScript.
 struct Open {
     /// What the calls of its handler begin with.
-    following: Ask,
-    answer: oneshot::Sender<Answer>,
+    following: CallOptions,
+    answer: oneshot::Sender<HandlerResponse>,
 }
 
 impl Office {
@@ -126,7 +126,7 @@ impl Office {
             let office = Rc::clone(&server);
             async move { office.attend(request).await }
         };
-        let server = Server::new(handler);
+        let server = FunctionServer::new(handler);
         let server = if office.streams { server.streaming() } else { server };
         let served = server.run_until(obey).map(|()| Outcome::Answer(Response::new("")));
         office.say(Message::outcome(SERVED, &served));
@@ -137,10 +137,10 @@ impl Office {
     }
 
     /// Has a call answered by JavaScript.
-    async fn attend(self: Rc<Self>, mut request: Request) -> Answer {
+    async fn attend(self: Rc<Self>, mut request: Request) -> HandlerResponse {
         let id = self.last.replace(self.last.get() + 1.0) + 1.0;
         let (answer, answered) = oneshot::channel();
-        self.open.borrow_mut().insert(key(id), Open { following: Ask::following(&request), answer });
+        self.open.borrow_mut().insert(key(id), Open { following: CallOptions::from_request(&request), answer });
         let guard = GivenUp { office: &self, id };
         if self.streams {
             self.bodies.came((true, key(id)), request.take_stream());
@@ -152,15 +152,15 @@ impl Office {
         answered.unwrap_or_else(|_| Response::new("the function is stopping\n").with_status(503).into())
     }
 
-    fn answer(&self, id: f64, response: Response, pieces: bool) -> Answer {
+    fn answer(&self, id: f64, response: Response, pieces: bool) -> HandlerResponse {
         if !pieces {
             return response.into();
         }
         let body = self.bodies.goes((true, key(id)));
-        Streaming::new(body).with_status(response.status()).with_head(response.head().clone()).into()
+        StreamingResponse::new(body).with_status(response.status()).with_head(response.head().clone()).into()
     }
 
-    fn following(&self, id: f64) -> Option<Ask> {
+    fn following(&self, id: f64) -> Option<CallOptions> {
         self.open.borrow().get(&key(id)).map(|open| open.following.clone())
     }
 }
@@ -262,7 +262,7 @@ async fn call(
     id: f64,
     name: &str,
     payload: Vec<u8>,
-    ask: Result<Ask, Error>,
+    ask: Result<CallOptions, Error>,
     kind: Kind,
 ) -> Result<Outcome, Error> {
     let (ask, body) = (ask?, (false, key(id)));
@@ -282,9 +282,9 @@ async fn call(
         }
     };
     if !matches!(kind, Kind::Call { stream: true, .. }) {
-        return streaming.whole().await.map(Outcome::Answer);
+        return streaming.collect_body().await.map(Outcome::Answer);
     }
-    let (response, rest) = streaming.parted();
+    let (response, rest) = streaming.into_parts();
     office.bodies.came(body, rest);
     Ok(Outcome::Answer(response))
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use napi::bindgen_prelude::Buffer;
 use napi_derive::napi;
-use nearpath::{Ask, Error, Head, Kind, Published, Request, Response};
+use nearpath::{CallOptions, Error, ErrorKind, HeaderFields, PublishReport, Request, Response};
 
 /// How a call is made.
 #[napi(object)]
@@ -29,17 +29,17 @@ pub struct AskOfJs {
 
 impl AskOfJs {
     /// As the SDK says it; `following` is the request of the handler that calls.
-    pub(crate) fn read(self, following: Option<&Ask>) -> Result<Ask, Error> {
+    pub(crate) fn read(self, following: Option<&CallOptions>) -> Result<CallOptions, Error> {
         let mut ask = following.cloned().unwrap_or_default();
-        ask = self.method.into_iter().fold(ask, Ask::method);
-        ask = self.path.into_iter().fold(ask, Ask::path);
+        ask = self.method.into_iter().fold(ask, CallOptions::method);
+        ask = self.path.into_iter().fold(ask, CallOptions::path);
         for pair in self.headers.chunks_exact(2) {
             ask = ask.header(&pair[0], &pair[1])?;
         }
         let deadline = self.deadline.and_then(|ms| Duration::try_from_secs_f64(ms / 1000.0).ok());
-        ask = deadline.into_iter().fold(ask, Ask::deadline);
+        ask = deadline.into_iter().fold(ask, CallOptions::deadline);
         ask = if self.idempotent == Some(true) { ask.idempotent() } else { ask };
-        Ok(if self.near_only == Some(true) { ask.near_only() } else { ask })
+        Ok(if self.near_only == Some(true) { ask.shm_only() } else { ask })
     }
 }
 
@@ -83,9 +83,9 @@ impl ResponseOfJs {
 
     /// As the SDK says it; what no field can be is an answer of its own.
     pub(crate) fn read(self) -> Response {
-        let mut head = Head::default();
+        let mut head = HeaderFields::default();
         for pair in self.headers.chunks_exact(2) {
-            if let Err(error) = head.push(&pair[0], pair[1].as_bytes()) {
+            if let Err(error) = head.push_field(&pair[0], pair[1].as_bytes()) {
                 return Response::new(error.to_string()).with_status(500);
             }
         }
@@ -120,14 +120,14 @@ pub struct RequestOfJs {
 
 impl RequestOfJs {
     pub(crate) fn of(request: &Request) -> Self {
-        let handed_on = Ask::following(request).handed_on();
+        let handed_on = CallOptions::from_request(request).propagated_fields();
         Self {
             method: request.method().to_owned(),
             path: request.path().to_owned(),
             headers: in_turn(request.head()),
             body: request.body().to_vec().into(),
             caller: request.caller().map(str::to_owned),
-            came_over: request.came_over().name().to_owned(),
+            came_over: request.arrival_path().name().to_owned(),
             is_event: request.is_event(),
             topic: request.topic().map(str::to_owned),
             time_left: request.time_left().map(|left| left.as_secs_f64() * 1000.0),
@@ -136,7 +136,7 @@ impl RequestOfJs {
     }
 }
 
-fn in_turn(head: &Head) -> Vec<String> {
+fn in_turn(head: &HeaderFields) -> Vec<String> {
     head.iter().flat_map(|(name, value)| [name.to_owned(), String::from_utf8_lossy(value).into_owned()]).collect()
 }
 
@@ -165,11 +165,11 @@ pub struct ErrorOfJs {
 impl ErrorOfJs {
     fn of(error: &Error) -> Self {
         let (status, reason, text) = match error.kind() {
-            Kind::Platform { status, reason, text } => (Some(*status), reason.clone(), Some(text.clone())),
+            ErrorKind::Platform { status, reason, text } => (Some(*status), reason.clone(), Some(text.clone())),
             _ => (None, None, None),
         };
         Self {
-            kind: error.kind().name().to_owned(),
+            kind: error.kind().code_name().to_owned(),
             message: error.to_string(),
             function: error.function().to_owned(),
             path: error.path().map(|path| path.name().to_owned()),
@@ -241,7 +241,7 @@ impl Message {
 
     pub(crate) fn outcome(id: f64, outcome: &Result<Outcome, Error>) -> Self {
         match outcome {
-            Ok(Outcome::Published(Published { sent, missed })) => {
+            Ok(Outcome::Published(PublishReport { sent, missed })) => {
                 Self { published: Some(vec![*sent as u32, *missed as u32]), ..Self::about(id) }
             }
             Ok(Outcome::Accepted(call)) => Self { accepted: Some(call.clone().unwrap_or_default()), ..Self::about(id) },
@@ -257,7 +257,7 @@ pub(crate) enum Outcome {
     /// It was answered; its body may be still to come.
     Answer(Response),
     /// It was an event for a topic.
-    Published(Published),
+    Published(PublishReport),
     /// It waits in the gateway's queue, by that number.
     Accepted(Option<String>),
 }

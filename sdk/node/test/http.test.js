@@ -31,6 +31,18 @@ test('a call', async () => {
   assert.deepEqual([method, url, headers['x-tenant'], body], ['PUT', '/function/price/a?b=c', '7', 'one']);
 });
 
+test('a later release may report names that are not known here', async () => {
+  for (const [field, reported] of [
+    ['shm', ['shm', null]],
+    ['quic; not_nearer=no_domain', ['quic', 'no_domain']],
+    ['direct;not_nearer=fog', ['direct', 'fog']],
+    ['pigeon; not_nearer=fog', ['http', 'caller_no_party']],
+  ]) {
+    const answer = await nearpath.call('price', '', { headers: { 'x-report': field } });
+    assert.deepEqual([answer.path, answer.notNearer], reported, field);
+  }
+});
+
 test('every kind of payload', async () => {
   const array = new Uint8Array([45, 120, 121, 45]);
   for (const payload of ['xy', Buffer.from('xy'), array.subarray(1, 3), array.slice(1, 3).buffer, new DataView(array.buffer, 1, 2)]) {

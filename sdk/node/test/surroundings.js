@@ -66,7 +66,7 @@ class Domain {
   }
 }
 
-/** A gateway that remembers what it was asked, and answers by the function's name. */
+/** A gateway that remembers its requests, and answers by the function's name; `x-report` is the path that it reports. */
 async function gateway() {
   const asked = [];
   const server = http.createServer(async (request, response) => {
@@ -77,6 +77,7 @@ async function gateway() {
     if (name === 'slow') return undefined;
     const refused = name === 'refused';
     response.setHeader('x-by', name);
+    if (request.headers['x-report']) response.setHeader('x-nearpath-path', request.headers['x-report']);
     if (refused) response.setHeader('x-nearpath-reason', 'not_allowed');
     response.statusCode = refused ? 403 : request.url.includes('async') ? 202 : 200;
     return response.end(refused ? 'no edge\n' : `answer to ${body}`);

@@ -4,6 +4,8 @@ from typing import Literal, Self, TypeAlias, overload
 
 from typing_extensions import Buffer as _Buffer
 
+from ._paths import Path as Path
+
 class Buffer:
     def __len__(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
@@ -15,7 +17,6 @@ Payload: TypeAlias = _Buffer | str
 # Sent as it yields.
 Pieces: TypeAlias = Iterator[Payload]
 Headers: TypeAlias = Mapping[str, str | bytes]
-Path: TypeAlias = Literal["shm", "direct", "quic", "punch", "relay", "tls", "http"]
 
 class Error(Exception):
     kind: Literal["name", "head", "unsent", "died", "timeout", "cut", "too_large", "platform", "listen"]

@@ -14,12 +14,13 @@ import urllib.parse
 from concurrent.futures import ThreadPoolExecutor
 
 from . import _wire
+from ._paths import CALLER_NO_PARTY, PATHS
+from ._reasons import RETRY_IS_SAFE
 from ._urls import NAME, gateway
 
 LARGEST_BODY = 64 << 20
 CONNECTION = {"connection", "content-length", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"}
 PATH = "x-nearpath-path"
-PATHS = ("shm", "direct", "quic", "punch", "relay", "tls", "http")
 # What the handler that runs hands on to its calls: its traceparent, and when it is too late for an answer.
 HANDED = contextvars.ContextVar("nearpath", default=(None, None))
 
@@ -30,7 +31,7 @@ class Error(Exception):
     def __init__(self, kind, function, why, path="http", status=None, reason=None, text=None):
         super().__init__(f"nearpath: {function}{' over ' + path if path else ''}: {why}")
         self.kind, self.function, self.path, self.status, self.reason, self.text = kind, function, path, status, reason, text
-        self.retry_is_safe = kind == "unsent" or reason in _wire.RETRY
+        self.retry_is_safe = kind == "unsent" or reason in RETRY_IS_SAFE
 
 
 Published = collections.namedtuple("Published", ["sent", "missed"])
@@ -230,15 +231,21 @@ def _read(name, answer, stream):
 
 
 def _response(body, answer):
-    told = [word.strip() for word in answer.headers.get(PATH, "").split(";")]
     fields = [(key.lower(), value) for key, value in answer.headers.items() if key.lower() not in {*CONNECTION, PATH}]
     response = Response(body, answer.status, dict(reversed(fields)))
     response.fields = fields
     response.length = int(length) if (length := answer.headers.get("content-length", "")).isdecimal() else None
-    response.path = told[0] if told[0] in PATHS else "http"
-    why = [word.removeprefix("not_nearer=") for word in told if word.startswith("not_nearer=")]
-    response.not_nearer = why[0] if why else None if response.path == "shm" else "caller_no_party"
+    response.path, response.not_nearer = reported_path(answer.headers.get(PATH, ""))
     return response
+
+
+def reported_path(field):
+    """The path that an answer reports, and what stood against a nearer one. One of a later release counts as HTTP."""
+    path, *words = [word.strip() for word in field.split(";")]
+    if path not in PATHS:
+        return "http", CALLER_NO_PARTY
+    why = [word.removeprefix("not_nearer=") for word in words if word.startswith("not_nearer=")]
+    return path, why[0] if why else None if path == "shm" else CALLER_NO_PARTY
 
 
 def call(name, payload=None, /, **how):

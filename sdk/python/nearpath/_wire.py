@@ -13,9 +13,6 @@ from collections.abc import Iterable
 IDLE = 30.0
 """Seconds after which a connection that nobody uses is not used again: sooner than the gateway would close it."""
 
-RETRY = frozenset({"slow_request", "overload", "queue_timeout", "cold_timeout", "draining", "connect_failed", "too_early"})
-"""Reasons of the platform's for which a call has not run: it may be sent once more."""
-
 _lock = threading.Lock()
 _idle: dict[tuple[str, str], list[tuple[float, http.client.HTTPConnection]]] = {}
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nearpath::Ask;
+use nearpath::CallOptions;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyMapping, PyString};
@@ -10,8 +10,8 @@ use pyo3::types::{PyBytes, PyDict, PyMapping, PyString};
 use crate::error::raise;
 
 /// Reads keyword arguments.
-pub(crate) fn read(py: Python<'_>, words: Option<&Bound<'_, PyDict>>) -> PyResult<Ask> {
-    let mut ask = Ask::default();
+pub(crate) fn read(py: Python<'_>, words: Option<&Bound<'_, PyDict>>) -> PyResult<CallOptions> {
+    let mut ask = CallOptions::default();
     let Some(words) = words else { return Ok(ask) };
     for (name, value) in words {
         let name: String = name.extract()?;
@@ -21,7 +21,7 @@ pub(crate) fn read(py: Python<'_>, words: Option<&Bound<'_, PyDict>>) -> PyResul
             "path" => ask.path(value.extract::<String>()?),
             "headers" => headers(py, ask, value.cast::<PyMapping>()?)?,
             "deadline" => ask.deadline(duration(value.extract()?)?),
-            "silence" => ask.silence(duration(value.extract()?)?),
+            "silence" => ask.idle_timeout(duration(value.extract()?)?),
             "callback" => ask.callback(value.extract()?).map_err(|error| raise(py, &error))?,
             "idempotent" => {
                 if value.is_truthy()? {
@@ -32,7 +32,7 @@ pub(crate) fn read(py: Python<'_>, words: Option<&Bound<'_, PyDict>>) -> PyResul
             }
             "near_only" => {
                 if value.is_truthy()? {
-                    ask.near_only()
+                    ask.shm_only()
                 } else {
                     ask
                 }
@@ -43,7 +43,7 @@ pub(crate) fn read(py: Python<'_>, words: Option<&Bound<'_, PyDict>>) -> PyResul
     Ok(ask)
 }
 
-fn headers(py: Python<'_>, mut ask: Ask, headers: &Bound<'_, PyMapping>) -> PyResult<Ask> {
+fn headers(py: Python<'_>, mut ask: CallOptions, headers: &Bound<'_, PyMapping>) -> PyResult<CallOptions> {
     for item in headers.items()? {
         let (name, value): (String, Bound<'_, PyAny>) = item.extract()?;
         ask = field(&value, |value| ask.header(&name, value))?.map_err(|error| raise(py, &error))?;

@@ -4,7 +4,7 @@
 use std::ffi::c_int;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use nearpath::{Draft, Payload};
+use nearpath::{BodyDraft, CallBody};
 use pyo3::exceptions::PyBufferError;
 use pyo3::prelude::*;
 use pyo3::{PyErr, ffi};
@@ -16,7 +16,7 @@ pub(crate) struct Buffer(Mutex<State>);
 
 struct State {
     /// Nothing once it was handed over.
-    draft: Option<Draft>,
+    draft: Option<BodyDraft>,
     /// Who can still write: what Python has asked for and not given back.
     exports: usize,
 }
@@ -34,7 +34,7 @@ fn looked_at() -> PyErr {
 }
 
 impl Buffer {
-    pub(crate) fn new(draft: Draft) -> Self {
+    pub(crate) fn new(draft: BodyDraft) -> Self {
         Self(Mutex::new(State { draft: Some(draft), exports: 0 }))
     }
 
@@ -43,12 +43,12 @@ impl Buffer {
     }
 
     /// To be sent. Nobody can write there any more.
-    pub(crate) fn take(&self) -> PyResult<Payload> {
+    pub(crate) fn take(&self) -> PyResult<CallBody> {
         let mut state = self.lock();
         if state.exports > 0 {
             return Err(looked_at());
         }
-        state.draft.take().map(Payload::from).ok_or_else(gone)
+        state.draft.take().map(CallBody::from).ok_or_else(gone)
     }
 }
 
@@ -70,7 +70,7 @@ impl Buffer {
     /// Whether it lies in shared memory, and not in memory from where it is copied.
     #[getter]
     fn in_slot(&self) -> PyResult<bool> {
-        self.lock().draft.as_ref().map(Draft::is_in_slot).ok_or_else(gone)
+        self.lock().draft.as_ref().map(BodyDraft::is_in_slot).ok_or_else(gone)
     }
 
     fn __repr__(&self) -> String {

@@ -1,6 +1,6 @@
 //! `nearpath.Error`.
 
-use nearpath::Kind;
+use nearpath::ErrorKind;
 use pyo3::create_exception;
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
@@ -17,12 +17,12 @@ pub(crate) fn raise(py: Python<'_>, error: &nearpath::Error) -> PyErr {
 }
 
 fn describe(raised: &Bound<'_, PyAny>, error: &nearpath::Error) -> PyResult<()> {
-    raised.setattr("kind", error.kind().name())?;
+    raised.setattr("kind", error.kind().code_name())?;
     raised.setattr("function", error.function())?;
     raised.setattr("path", error.path().map(|path| path.name()))?;
     raised.setattr("retry_is_safe", error.retry_is_safe())?;
     let (status, reason, text) = match error.kind() {
-        Kind::Platform { status, reason, text } => (Some(*status), reason.clone(), Some(text.clone())),
+        ErrorKind::Platform { status, reason, text } => (Some(*status), reason.clone(), Some(text.clone())),
         _ => (None, None, None),
     };
     raised.setattr("text", text)?;

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use nearpath::Head;
+use nearpath::HeaderFields;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyMapping, PyMemoryView, PyTuple};
@@ -29,7 +29,7 @@ impl Request {
 
     /// The next part of the body. The lock is not held while the interpreter's is waited for.
     pub(crate) fn part(&self, py: Python<'_>) -> PyResult<Option<Bytes>> {
-        with(py, |party| party.part(&mut self.inner()).transpose())
+        with(py, |party| party.next_part(&mut self.inner()).transpose())
     }
 }
 
@@ -80,7 +80,7 @@ impl Request {
     /// "shm" or "http": the way that it came.
     #[getter]
     fn came_over(&self) -> &'static str {
-        self.inner().came_over().name()
+        self.inner().arrival_path().name()
     }
 
     /// One way: the answer goes nowhere.
@@ -140,10 +140,10 @@ impl Response {
     fn make(body: Option<&Bound<'_, PyAny>>, status: u16, headers: Option<&Bound<'_, PyMapping>>) -> PyResult<Self> {
         let pieces = body.filter(|body| is_pieces(body)).map(|body| body.clone().unbind());
         let body = body.filter(|_| pieces.is_none()).map(payload::read).transpose()?.unwrap_or_default();
-        let mut head = Head::default();
+        let mut head = HeaderFields::default();
         for item in headers.map(|headers| headers.items()).transpose()?.iter().flatten() {
             let (name, value): (String, Bound<'_, PyAny>) = item.extract()?;
-            let pushed = ask::field(&value, |value| head.push(&name, value))?;
+            let pushed = ask::field(&value, |value| head.push_field(&name, value))?;
             pushed.map_err(|error| raise(item.py(), &error))?;
         }
         let inner = nearpath::Response::new(body).with_status(status).with_head(head);
@@ -231,7 +231,7 @@ impl Response {
     }
 }
 
-fn headers<'py>(py: Python<'py>, head: &Head) -> PyResult<Bound<'py, PyDict>> {
+fn headers<'py>(py: Python<'py>, head: &HeaderFields) -> PyResult<Bound<'py, PyDict>> {
     let fields = PyDict::new(py);
     for (name, value) in head.iter() {
         if !fields.contains(name)? {

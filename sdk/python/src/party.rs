@@ -2,8 +2,8 @@
 
 use std::cell::RefCell;
 
-use nearpath::blocking::Party;
-use nearpath::{Draft, Error};
+use nearpath::blocking::ThreadEndpoint;
+use nearpath::{BodyDraft, Error};
 use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyIterator, PyTuple};
@@ -16,7 +16,7 @@ use crate::{ask, payload};
 
 thread_local! {
     /// While a handler runs, the party that serves.
-    static PARTY: RefCell<Party> = RefCell::new(Party::default().interrupted_by(interrupted));
+    static PARTY: RefCell<ThreadEndpoint> = RefCell::new(ThreadEndpoint::default().interrupted_by(interrupted));
     /// What a signal's handler raised while a call waited.
     static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
 }
@@ -37,19 +37,22 @@ fn is_raised() -> bool {
 }
 
 /// Exchanges this thread's party for another.
-pub(crate) fn swap(party: &mut Party) {
+pub(crate) fn swap(party: &mut ThreadEndpoint) {
     PARTY.with_borrow_mut(|own| std::mem::swap(own, party));
 }
 
 /// In the child of a fork, on its only thread: both processes must not read one ring, or one connection.
 #[pyfunction]
 pub(crate) fn forked() {
-    PARTY.with(|party| party.try_borrow_mut().map(|mut party| party.forked()).ok());
+    PARTY.with(|party| party.try_borrow_mut().map(|mut party| party.reset_after_fork()).ok());
     RAISED.take();
 }
 
 /// Works with this thread's party, other threads of Python running meanwhile.
-pub(crate) fn with<T: Send>(py: Python<'_>, work: impl FnOnce(&mut Party) -> Result<T, Error> + Send) -> PyResult<T> {
+pub(crate) fn with<T: Send>(
+    py: Python<'_>,
+    work: impl FnOnce(&mut ThreadEndpoint) -> Result<T, Error> + Send,
+) -> PyResult<T> {
     let outcome = still(py, work);
     match RAISED.take() {
         Some(raised) => Err(raised), // and what waited was given up
@@ -58,7 +61,7 @@ pub(crate) fn with<T: Send>(py: Python<'_>, work: impl FnOnce(&mut Party) -> Res
 }
 
 /// As [`with`], for what does not fail.
-pub(crate) fn still<T: Send>(py: Python<'_>, work: impl FnOnce(&mut Party) -> T + Send) -> T {
+pub(crate) fn still<T: Send>(py: Python<'_>, work: impl FnOnce(&mut ThreadEndpoint) -> T + Send) -> T {
     py.detach(|| PARTY.with_borrow_mut(work))
 }
 
@@ -66,15 +69,15 @@ pub(crate) fn still<T: Send>(py: Python<'_>, work: impl FnOnce(&mut Party) -> T 
 #[pyfunction]
 #[pyo3(signature = (bytes, /))]
 pub(crate) fn buffer(py: Python<'_>, bytes: usize) -> PyResult<Buffer> {
-    let draft = with(py, |party| Ok(party.draft_in_slot(bytes)))?;
+    let draft = with(py, |party| Ok(party.draft_body_in_slot(bytes)))?;
     draft.or_else(|| private(bytes)).map(Buffer::new).ok_or_else(|| PyMemoryError::new_err("no memory for the buffer"))
 }
 
-fn private(bytes: usize) -> Option<Draft> {
+fn private(bytes: usize) -> Option<BodyDraft> {
     let mut own = Vec::new();
     own.try_reserve_exact(bytes).ok()?;
     own.resize(bytes, 0);
-    Some(Draft::written(own))
+    Some(BodyDraft::from_vec(own))
 }
 
 /// Calls a function and waits for its answer, whatever status that has. A payload that is an iterator is sent as it yields; with
@@ -107,16 +110,16 @@ fn exchange(
 ) -> PyResult<Response> {
     let ask = ask::read(py, how)?;
     let pieces = payload.map(one_or_more).transpose()?;
-    let mut exchange = with(py, |party| party.open(name, &ask))?;
+    let mut exchange = with(py, |party| party.open_call(name, &ask))?;
     if pieces.is_none() {
-        still(py, |party| party.finish(&mut exchange));
+        still(py, |party| party.finish_body(&mut exchange));
     }
     let (response, reading) = Reading::begin(py, exchange, pieces)?;
     if stream {
         return Ok(Response::read(response, reading));
     }
     let body = collect(py, || reading.part(py))?;
-    Ok(Response::new(response.filled(body)))
+    Ok(Response::new(response.with_payload(body)))
 }
 
 /// The pieces of a payload: those that it yields, or itself.
@@ -145,7 +148,7 @@ pub(crate) fn call_later(
 /// The fields with which another client hands on what the handler that runs was given: traceparent and x-timeout.
 #[pyfunction]
 pub(crate) fn handed_on(py: Python<'_>) -> Vec<(&'static str, String)> {
-    still(py, |party| party.handed_on())
+    still(py, |party| party.propagated_fields())
 }
 
 /// Calls several functions at once: each is (name, payload). The answers come in the same order.
@@ -164,13 +167,13 @@ pub(crate) fn gather<'py>(
         wanted.push((name, payload::read(&payload)?));
     }
     let outcomes = with(py, |party| {
-        let begun: Vec<_> = wanted.into_iter().map(|(name, payload)| party.begin(&name, payload, &ask)).collect();
+        let begun: Vec<_> = wanted.into_iter().map(|(name, payload)| party.begin_call(&name, payload, &ask)).collect();
         let outcomes = begun.into_iter().map(|pending| match pending {
             Ok(pending) if is_raised() => {
-                party.cancel(pending);
+                party.cancel_call(pending);
                 None
             }
-            pending => Some(pending.and_then(|pending| party.wait(pending))),
+            pending => Some(pending.and_then(|pending| party.wait_response(pending))),
         });
         Ok(outcomes.collect::<Vec<_>>().into_iter().flatten().collect::<Vec<_>>())
     })?;
@@ -193,7 +196,7 @@ pub(crate) fn notify(
 ) -> PyResult<()> {
     let ask = ask::read(py, how)?;
     let payload = payload.map(payload::read).transpose()?.unwrap_or_default();
-    with(py, |party| party.notify(name, payload, &ask))
+    with(py, |party| party.send_event(name, payload, &ask))
 }
 
 /// What became of an event for a topic.
@@ -231,6 +234,6 @@ pub(crate) fn publish(
 ) -> PyResult<Published> {
     let ask = ask::read(py, how)?;
     let payload = payload.map(payload::read).transpose()?.unwrap_or_default();
-    let published = with(py, |party| party.publish(topic, payload, &ask))?;
+    let published = with(py, |party| party.publish_event(topic, payload, &ask))?;
     Ok(Published { sent: published.sent, missed: published.missed })
 }

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use bytes::Bytes;
-use nearpath::Payload;
+use nearpath::CallBody;
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -30,7 +30,7 @@ impl AsRef<[u8]> for Held {
 
 /// Without a copy from a `Buffer`, which is taken, from `bytes` and from a body that came in; anything else that is like bytes,
 /// and text, is copied.
-pub(crate) fn read(payload: &Bound<'_, PyAny>) -> PyResult<Payload> {
+pub(crate) fn read(payload: &Bound<'_, PyAny>) -> PyResult<CallBody> {
     if let Ok(buffer) = payload.cast::<Buffer>() {
         return buffer.get().take();
     }
@@ -47,11 +47,11 @@ pub(crate) fn read(payload: &Bound<'_, PyAny>) -> PyResult<Payload> {
     }
     let buffer = PyBuffer::<u8>::get(payload)
         .map_err(|_| PyTypeError::new_err("a payload is bytes, text, or anything with a buffer of bytes"))?;
-    buffer.to_vec(payload.py()).map(Payload::from)
+    buffer.to_vec(payload.py()).map(CallBody::from)
 }
 
 /// The body that a memoryview shows, when it shows the whole of one.
-fn body(payload: &Bound<'_, PyAny>) -> Option<Payload> {
+fn body(payload: &Bound<'_, PyAny>) -> Option<CallBody> {
     payload.cast::<PyMemoryView>().ok()?;
     let owner = payload.getattr("obj").ok()?;
     let view = owner.cast::<View>().ok()?;

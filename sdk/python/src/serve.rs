@@ -2,7 +2,7 @@
 
 use std::num::NonZeroUsize;
 
-use nearpath::blocking::{NotWanted, Party};
+use nearpath::blocking::{BodyUnwanted, ThreadEndpoint};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyIterator;
@@ -19,15 +19,15 @@ use crate::stream::shut;
 pub(crate) fn serve(py: Python<'_>, handler: Py<PyAny>, threads: usize, stream: bool) -> PyResult<()> {
     let threads = NonZeroUsize::new(threads).ok_or_else(|| PyValueError::new_err("threads is at least 1"))?;
     let served = py.detach(|| {
-        let party = Party::default();
+        let party = ThreadEndpoint::default();
         let mut party = if stream { party.streaming() } else { party };
-        let handler = |party: &mut Party, request| {
+        let handler = |party: &mut ThreadEndpoint, request| {
             swap(party); // the handler's calls go through the party that serves
             let response = Python::attach(|py| handle(py, &handler, request));
             swap(party);
             response
         };
-        if threads.get() == 1 { party.serve(handler) } else { party.serve_on(threads, handler) }
+        if threads.get() == 1 { party.serve_calls(handler) } else { party.serve_on(threads, handler) }
     });
     served.map_err(|error| raise(py, &error))
 }
@@ -49,22 +49,22 @@ fn handle(py: Python<'_>, handler: &Py<PyAny>, request: nearpath::Request) -> ne
 fn write(head: nearpath::Response, pieces: &Bound<'_, PyAny>) -> nearpath::Response {
     let written = pieces.try_iter().and_then(|iterator| write_all(head, iterator));
     match written {
-        Ok(Ok(())) => still(pieces.py(), Party::finish_answer),
-        Ok(Err(NotWanted)) => shut(pieces),
+        Ok(Ok(())) => still(pieces.py(), ThreadEndpoint::finish_response),
+        Ok(Err(BodyUnwanted)) => shut(pieces),
         Err(raised) => raised.print(pieces.py()),
     }
     nearpath::Response::new("") // the answer has gone another way
 }
 
-fn write_all(head: nearpath::Response, pieces: Bound<'_, PyIterator>) -> PyResult<Result<(), NotWanted>> {
+fn write_all(head: nearpath::Response, pieces: Bound<'_, PyIterator>) -> PyResult<Result<(), BodyUnwanted>> {
     let py = pieces.py();
-    if still(py, |party| party.begin_answer(head)).is_err() {
-        return Ok(Err(NotWanted));
+    if still(py, |party| party.begin_response(head)).is_err() {
+        return Ok(Err(BodyUnwanted));
     }
     for piece in pieces {
         let piece = payload::read(&piece?)?;
-        if still(py, |party| party.write_answer(piece)).is_err() {
-            return Ok(Err(NotWanted));
+        if still(py, |party| party.write_response(piece)).is_err() {
+            return Ok(Err(BodyUnwanted));
         }
     }
     Ok(Ok(()))

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use bytes::{Bytes, BytesMut};
-use nearpath::blocking::{Exchange, Step};
+use nearpath::blocking::{StreamEvent, StreamingCall};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyIterator, PyMemoryView};
@@ -88,7 +88,7 @@ pub(crate) fn collect(py: Python<'_>, part: impl Fn() -> PyResult<Option<Bytes>>
 pub(crate) struct Reading(Mutex<Option<State>>);
 
 struct State {
-    exchange: Exchange,
+    exchange: StreamingCall,
     pieces: Option<Py<PyIterator>>,
 }
 
@@ -96,13 +96,13 @@ impl Reading {
     /// Begins a call, and waits until its answer begins; meanwhile the body is sent.
     pub(crate) fn begin(
         py: Python<'_>,
-        exchange: Exchange,
+        exchange: StreamingCall,
         pieces: Option<Py<PyIterator>>,
     ) -> PyResult<(nearpath::Response, Self)> {
         let mut state = State { exchange, pieces };
         loop {
             match state.step(py) {
-                Ok(Step::Begun(response)) => return Ok((response, Self(Mutex::new(Some(state))))),
+                Ok(StreamEvent::Begun(response)) => return Ok((response, Self(Mutex::new(Some(state))))),
                 Ok(_) => {}
                 Err(raised) => {
                     state.close(py);
@@ -117,11 +117,11 @@ impl Reading {
         let Some(mut state) = self.take() else { return Ok(None) };
         loop {
             match state.step(py) {
-                Ok(Step::Part(part)) => {
+                Ok(StreamEvent::Part(part)) => {
                     *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(state);
                     return Ok(Some(part));
                 }
-                Ok(Step::End) => {
+                Ok(StreamEvent::End) => {
                     state.close(py);
                     return Ok(None);
                 }
@@ -145,18 +145,18 @@ impl Reading {
 
 impl State {
     /// Waits for what comes next; writes when there is room.
-    fn step(&mut self, py: Python<'_>) -> PyResult<Step> {
+    fn step(&mut self, py: Python<'_>) -> PyResult<StreamEvent> {
         let Self { exchange, pieces } = self;
         let writes = pieces.is_some();
-        let step = with(py, |party| party.step(exchange, writes))?;
-        if let (Step::Room, Some(iterator)) = (&step, pieces.as_ref()) {
+        let step = with(py, |party| party.next_event(exchange, writes))?;
+        if let (StreamEvent::Writable, Some(iterator)) = (&step, pieces.as_ref()) {
             match iterator.bind(py).clone().next().transpose()? {
                 Some(piece) => {
                     let piece = payload::read(&piece)?;
-                    still(py, |party| party.write(exchange, piece).is_ok()); // not wanted: the next step says why
+                    still(py, |party| party.write_chunk(exchange, piece).is_ok()); // not wanted: the next step says why
                 }
                 None => {
-                    still(py, |party| party.finish(exchange));
+                    still(py, |party| party.finish_body(exchange));
                     *pieces = None;
                 }
             }
@@ -166,7 +166,7 @@ impl State {
 
     /// Gives it up, if it has not come to its end. A generator is told as well.
     fn close(self, py: Python<'_>) {
-        still(py, |party| party.close(self.exchange));
+        still(py, |party| party.close_call(self.exchange));
         self.pieces.iter().for_each(|pieces| shut(pieces.bind(py).as_any()));
     }
 }

@@ -3,7 +3,7 @@
 
 use std::ffi::c_int;
 
-use nearpath::Payload;
+use nearpath::CallBody;
 use pyo3::exceptions::PyBufferError;
 use pyo3::prelude::*;
 use pyo3::types::PyMemoryView;
@@ -11,7 +11,7 @@ use pyo3::{PyErr, ffi};
 
 /// Owner of a body. Python sees a read-only memoryview of it; the slot is free when the last of these is gone.
 #[pyclass(frozen, module = "nearpath")]
-pub(crate) struct View(pub(crate) Payload);
+pub(crate) struct View(pub(crate) CallBody);
 
 #[pymethods]
 impl View {
@@ -31,6 +31,6 @@ impl View {
 }
 
 /// A memoryview of a body.
-pub(crate) fn memoryview<'py>(py: Python<'py>, body: Payload) -> PyResult<Bound<'py, PyMemoryView>> {
+pub(crate) fn memoryview<'py>(py: Python<'py>, body: CallBody) -> PyResult<Bound<'py, PyMemoryView>> {
     PyMemoryView::from(Bound::new(py, View(body))?.as_any())
 }

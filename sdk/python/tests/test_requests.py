@@ -156,6 +156,16 @@ class BesideOpenFaas(Alike, BesideAGateway, unittest.TestCase):
             prepared = requests.Request("GET", "nearpath://mirror/a").prepare()
             self.assertEqual(session.send(prepared).json()["path"], "/a")
 
+    def test_a_later_release_may_report_names_that_are_not_known_here(self):
+        for field, wanted in [
+            ("shm", ("shm", None)),
+            ("quic; not_nearer=no_domain", ("quic", "no_domain")),
+            ("direct;not_nearer=fog", ("direct", "fog")),
+            ("pigeon; not_nearer=fog", ("http", "caller_no_party")),
+            ("", ("http", "caller_no_party")),
+        ]:
+            self.assertEqual(_http.reported_path(field), wanted, field)
+
     def test_the_calls_of_every_half(self):
         for half in (nearpath, _http):
             answer = half.call("mirror.openfaas-fn", b"x", path="/a?b", deadline=DEADLINE, headers={"traceparent": TRACE})

@@ -5,7 +5,7 @@ mod pair;
 
 use std::time::Duration;
 
-use nearpath::{Ask, Payload, Request, Response, Server};
+use nearpath::{CallBody, CallOptions, FunctionServer, Request, Response};
 use nearpath_shm::copies;
 use pair::{Outcome, Pair};
 
@@ -15,7 +15,7 @@ const ROUND: usize = 16 << 20;
 
 /// How a body is made, and what the callee answers with.
 #[derive(Debug, Clone, Copy)]
-enum Way {
+enum PayloadMode {
     /// In private memory on both sides.
     Copied,
     /// In a draft on both sides.
@@ -24,10 +24,10 @@ enum Way {
     Passed,
 }
 
-const WAYS: [Way; 3] = [Way::Copied, Way::Drafted, Way::Passed];
+const PAYLOAD_MODES: [PayloadMode; 3] = [PayloadMode::Copied, PayloadMode::Drafted, PayloadMode::Passed];
 
-impl Way {
-    fn body(self, bytes: usize) -> Payload {
+impl PayloadMode {
+    fn body(self, bytes: usize) -> CallBody {
         match self {
             Self::Copied => {
                 let mut body = vec![0; bytes];
@@ -46,7 +46,7 @@ impl Way {
         ["/copied", "/drafted", "/passed"][self as usize]
     }
 
-    fn answer(request: Request) -> Payload {
+    fn answer(request: Request) -> CallBody {
         let bytes = request.body().len();
         match request.path() {
             "/copied" => Self::Copied.body(bytes),
@@ -58,7 +58,7 @@ impl Way {
 }
 
 /// CPU time in ns and bytes copied, of both sides together.
-type Cost = [u64; 2];
+type CallCost = [u64; 2];
 
 fn main() -> Outcome<()> {
     let rounds = std::env::args().nth(1).map_or(Ok(20), |word| word.parse::<usize>())?;
@@ -67,8 +67,8 @@ fn main() -> Outcome<()> {
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let serving = std::thread::spawn(move || {
         let end = async { drop(stopped.await) };
-        let handler = async |request: Request| Response::new(Way::answer(request));
-        Server::new(handler).within(callee).run_until(end)
+        let handler = async |request: Request| Response::new(PayloadMode::answer(request));
+        FunctionServer::new(handler).with_environment(callee).run_until(end)
     });
     nearpath::run_in(caller, measure(rounds))??;
     let _ = stop.send(());
@@ -76,15 +76,15 @@ fn main() -> Outcome<()> {
 }
 
 async fn measure(rounds: usize) -> Result<(), nearpath::Error> {
-    while call("/spent", Payload::default()).await.is_err() {
+    while call("/spent", CallBody::default()).await.is_err() {
         tokio::time::sleep(Duration::from_millis(1)).await; // it is on its way into the domain
     }
     println!("there and back          CPU of both sides, bytes copied");
     for bytes in SIZES {
-        let mut costs = [[0; 2]; WAYS.len()];
+        let mut costs = [[0; 2]; PAYLOAD_MODES.len()];
         let calls = (ROUND / bytes).clamp(16, 4096);
         for _ in 0..rounds {
-            for way in WAYS {
+            for way in PAYLOAD_MODES {
                 let before = cost().await?;
                 for _ in 0..calls {
                     let answer = call(way.path(), way.body(bytes)).await?;
@@ -96,7 +96,7 @@ async fn measure(rounds: usize) -> Result<(), nearpath::Error> {
                 }
             }
         }
-        for (way, [time, copied]) in WAYS.into_iter().zip(costs) {
+        for (way, [time, copied]) in PAYLOAD_MODES.into_iter().zip(costs) {
             let each = |all: u64| all as f64 / (rounds * calls) as f64;
             let name = format!("{way:?}");
             println!("{bytes:>8} B  {name:<8} {:>10.2} µs {:>12.0} B", each(time) / 1e3, each(copied));
@@ -105,12 +105,12 @@ async fn measure(rounds: usize) -> Result<(), nearpath::Error> {
     Ok(())
 }
 
-async fn call(path: &str, body: Payload) -> Result<Response, nearpath::Error> {
-    nearpath::call_with("leaf", body, Ask::default().path(path).near_only()).await
+async fn call(path: &str, body: CallBody) -> Result<Response, nearpath::Error> {
+    nearpath::call_with("leaf", body, CallOptions::default().path(path).shm_only()).await
 }
 
-async fn cost() -> Result<Cost, nearpath::Error> {
-    let answer = call("/spent", Payload::default()).await?;
+async fn cost() -> Result<CallCost, nearpath::Error> {
+    let answer = call("/spent", CallBody::default()).await?;
     let theirs = answer.body().as_chunks::<8>().0.iter().map(|n| u64::from_le_bytes(*n));
     let mut sum = own();
     sum.iter_mut().zip(theirs).for_each(|(own, theirs)| *own += theirs);
@@ -118,6 +118,6 @@ async fn cost() -> Result<Cost, nearpath::Error> {
 }
 
 /// What this thread has spent, and copied.
-fn own() -> Cost {
-    [pair::spent().as_nanos() as u64, copies::so_far()]
+fn own() -> CallCost {
+    [pair::spent().as_nanos() as u64, copies::copied_bytes()]
 }

@@ -5,7 +5,7 @@ mod pair;
 
 use std::time::Duration;
 
-use nearpath::{Ask, Request, Server};
+use nearpath::{CallOptions, FunctionServer, Request};
 use pair::{Outcome, Pair, spent};
 use tokio::task::JoinSet;
 
@@ -24,7 +24,7 @@ fn main() -> Outcome<()> {
             }
             request.into_body()
         };
-        let served = Server::new(handler).within(callee).run_until(end);
+        let served = FunctionServer::new(handler).with_environment(callee).run_until(end);
         served.map(|()| spent())
     });
     let asking = std::thread::spawn(move || nearpath::run_in(caller, ask(calls, at_once)).map(|()| spent()));
@@ -41,7 +41,7 @@ async fn ask(calls: usize, at_once: usize) {
     for _ in 0..at_once {
         tasks.spawn_local(async move {
             for _ in 0..calls / at_once {
-                let ask = Ask::default().near_only();
+                let ask = CallOptions::default().shm_only();
                 while nearpath::call_with("leaf", "a small body", ask.clone()).await.is_err() {
                     tokio::task::yield_now().await; // it is on its way into the domain
                 }

@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::Path;
 
-use nearpath_domain::hub::{Door, Hub, Settings};
-use nearpath_domain::protocol::Terms;
+use nearpath_domain::node_side::{DomainHandle, DomainSettings, EndpointSocket};
+use nearpath_domain::protocol::EdgeTerms;
 use nearpath_types::{FunctionId, InstanceId};
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
@@ -18,12 +18,12 @@ fn main() -> Outcome<()> {
     let folder = words.next().ok_or("usage: domain FOLDER CALLER>CALLEE…")?;
     let edges: Vec<(FunctionId, FunctionId)> = words.map(|edge| read(&edge)).collect::<Outcome<_>>()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-    let (hub, _faults) = runtime.block_on(async { Hub::start(Settings::named("sdk")) })?;
-    hub.declare_with(edges.iter().map(|edge| (edge.clone(), terms(&edge.1))));
+    let (hub, _faults) = runtime.block_on(async { DomainHandle::start(DomainSettings::named("sdk")) })?;
+    hub.declare_edges_with(edges.iter().map(|edge| (edge.clone(), terms(&edge.1))));
     let functions: BTreeSet<FunctionId> = edges.into_iter().flat_map(|(caller, callee)| [caller, callee]).collect();
     for (instance, function) in (1..).zip(functions) {
-        let door = Door::at(&Path::new(&folder).join(function.name.as_str()))?;
-        hub.admit(InstanceId(instance), function, door);
+        let door = EndpointSocket::listen_at(&Path::new(&folder).join(function.name.as_str()))?;
+        hub.admit_instance(InstanceId(instance), function, door);
     }
     println!("ready");
     std::io::stdin().read_to_end(&mut Vec::new())?;
@@ -32,9 +32,9 @@ fn main() -> Outcome<()> {
 }
 
 /// A callee whose name is `listens-` and a word wants events of that topic.
-fn terms(callee: &FunctionId) -> Terms {
+fn terms(callee: &FunctionId) -> EdgeTerms {
     let topic = callee.name.as_str().strip_prefix("listens-");
-    Terms { topics: topic.map(str::to_owned).into_iter().collect(), ..Terms::default() }
+    EdgeTerms { topics: topic.map(str::to_owned).into_iter().collect(), ..EdgeTerms::default() }
 }
 
 fn read(edge: &str) -> Outcome<(FunctionId, FunctionId)> {

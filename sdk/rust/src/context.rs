@@ -1,64 +1,70 @@
-//! What a call hands on to the calls that its handler makes: the deadline and the trace.
+//! Context that a call passes on to the calls of its handler: deadline and trace.
 
-use nearpath_domain::clock::{self, Nanos};
-use nearpath_domain::trace::Trace;
+use nearpath_domain::clock::{self, MonotonicNanos};
+use nearpath_domain::trace::TraceContext;
 use nearpath_types::duration;
 
-use crate::ask::Ask;
+use crate::call_options::CallOptions;
 
 tokio::task_local! {
     /// That of the call whose handler runs; what a handler spawns has none.
-    pub(crate) static CONTEXT: Context;
+    pub(crate) static CONTEXT: CallContext;
 }
 
 /// See the module.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Context {
-    pub(crate) deadline: Nanos,
+pub(crate) struct CallContext {
+    pub(crate) deadline: MonotonicNanos,
     pub(crate) trace: [u8; 16],
     pub(crate) span: [u8; 8],
 }
 
-impl Context {
+impl CallContext {
     /// That of the running handler.
     pub(crate) fn current() -> Self {
         CONTEXT.try_with(|context| *context).unwrap_or_default()
     }
 
     /// For a call: the nearer of both deadlines, and the trace that its own fields name.
-    pub(crate) fn narrowed(self, ask: &Ask) -> Self {
-        let this = ask.context.unwrap_or(self).traced(ask.head.get("traceparent"));
-        let own = ask.deadline.map(clock::within);
+    pub(crate) fn with_options(self, ask: &CallOptions) -> Self {
+        let this = ask.context.unwrap_or(self).with_traceparent(ask.head.get("traceparent"));
+        let own = ask.deadline.map(clock::deadline_after);
         let deadline = [own, Some(this.deadline).filter(|at| *at != 0)].into_iter().flatten().min();
         Self { deadline: deadline.unwrap_or(0), ..this }
     }
 
     /// From the field `traceparent`; one that is none is passed over.
-    pub(crate) fn traced(self, field: Option<&[u8]>) -> Self {
-        field.and_then(Trace::parse).map_or(self, |Trace { id, span }| Self { trace: id, span, ..self })
+    pub(crate) fn with_traceparent(self, field: Option<&[u8]>) -> Self {
+        field.and_then(TraceContext::parse_traceparent).map_or(self, |TraceContext { id, span }| Self {
+            trace: id,
+            span,
+            ..self
+        })
     }
 
     /// From the field `X-Timeout`: how long the caller waits; one that is none is passed over.
-    pub(crate) fn limited(self, field: Option<&[u8]>) -> Self {
+    pub(crate) fn with_timeout(self, field: Option<&[u8]>) -> Self {
         let limit = field.and_then(|field| std::str::from_utf8(field).ok()).and_then(|text| duration::parse(text).ok());
-        limit.filter(|limit| !limit.is_zero()).map_or(self, |limit| Self { deadline: clock::within(limit), ..self })
+        limit
+            .filter(|limit| !limit.is_zero())
+            .map_or(self, |limit| Self { deadline: clock::deadline_after(limit), ..self })
     }
 
-    /// What is left, as the field `X-Timeout`: whole milliseconds, at least one; none without a deadline.
-    pub(crate) fn timeout(&self) -> Option<String> {
-        let left = || u64::try_from(clock::until(self.deadline).as_millis()).unwrap_or(u64::MAX).max(1);
+    /// Formats the remaining time as `X-Timeout`: whole milliseconds, at least one; none without a deadline.
+    pub(crate) fn timeout_field(&self) -> Option<String> {
+        let left = || u64::try_from(clock::time_until(self.deadline).as_millis()).unwrap_or(u64::MAX).max(1);
         (self.deadline != 0).then(|| duration::format(std::time::Duration::from_millis(left())))
     }
 
-    /// The fields with which a call over HTTP hands it on.
+    /// Returns the fields that pass the context on over HTTP.
     pub(crate) fn fields(&self) -> impl Iterator<Item = (&'static str, String)> {
         let trace = self.traceparent().map(|trace| ("traceparent", trace));
-        trace.into_iter().chain(self.timeout().map(|timeout| ("x-timeout", timeout)))
+        trace.into_iter().chain(self.timeout_field().map(|timeout| ("x-timeout", timeout)))
     }
 
     /// As the field `traceparent`; none without a trace.
     pub(crate) fn traceparent(&self) -> Option<String> {
-        (self.trace != [0; 16]).then(|| Trace { id: self.trace, span: self.span }.to_string())
+        (self.trace != [0; 16]).then(|| TraceContext { id: self.trace, span: self.span }.to_string())
     }
 }
 
@@ -69,40 +75,45 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_trace_goes_in_and_out() {
+    fn a_trace_is_parsed_and_propagated() {
         let field = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-        assert_eq!(Context::default().traced(Some(field.as_bytes())).traceparent().as_deref(), Some(field));
-        assert_eq!(Context::default().traced(Some(b"00-0-0-01")), Context::default());
+        assert_eq!(
+            CallContext::default().with_traceparent(Some(field.as_bytes())).traceparent().as_deref(),
+            Some(field)
+        );
+        assert_eq!(CallContext::default().with_traceparent(Some(b"00-0-0-01")), CallContext::default());
     }
 
     #[test]
-    fn the_trace_that_a_call_names_itself_holds() {
+    fn an_explicit_traceparent_takes_precedence() {
         let field = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-        let ask = Ask::default().header("traceparent", field).unwrap();
-        let caller = Context { trace: [7; 16], span: [7; 8], ..Context::default() };
-        assert_eq!(caller.narrowed(&ask).traceparent().as_deref(), Some(field));
-        assert_eq!(caller.narrowed(&Ask::default()).trace, [7; 16]);
+        let ask = CallOptions::default().header("traceparent", field).unwrap();
+        let caller = CallContext { trace: [7; 16], span: [7; 8], ..CallContext::default() };
+        assert_eq!(caller.with_options(&ask).traceparent().as_deref(), Some(field));
+        assert_eq!(caller.with_options(&CallOptions::default()).trace, [7; 16]);
     }
 
     #[test]
-    fn a_deadline_goes_in_and_out() {
-        let limited = Context::default().limited(Some(b"1m30s"));
-        let left = duration::parse(&limited.timeout().unwrap()).unwrap();
+    fn a_deadline_is_parsed_and_propagated() {
+        let limited = CallContext::default().with_timeout(Some(b"1m30s"));
+        let left = duration::parse(&limited.timeout_field().unwrap()).unwrap();
         assert!(left <= Duration::from_secs(90) && left > Duration::from_secs(60), "{left:?}");
         for none in [None, Some(&b"soon"[..]), Some(b"0s"), Some(b"\xff")] {
-            assert_eq!(Context::default().limited(none).timeout(), None);
+            assert_eq!(CallContext::default().with_timeout(none).timeout_field(), None);
         }
-        let over = Context { deadline: 1, ..Context::default() };
-        assert_eq!(over.timeout().as_deref(), Some("1ms"), "0 would mean that there is no limit");
+        let over = CallContext { deadline: 1, ..CallContext::default() };
+        assert_eq!(over.timeout_field().as_deref(), Some("1ms"), "0 would mean that there is no limit");
     }
 
     #[test]
-    fn the_nearer_deadline_holds() {
-        let (soon, late) =
-            (Ask::default().deadline(Duration::from_secs(1)), Ask::default().deadline(Duration::from_secs(9)));
-        let caller = Context { deadline: clock::within(Duration::from_secs(5)), ..Context::default() };
-        assert!(caller.narrowed(&soon).deadline < caller.deadline);
-        assert_eq!(caller.narrowed(&late).deadline, caller.deadline);
-        assert_eq!(Context::default().narrowed(&Ask::default()).deadline, 0);
+    fn the_earlier_deadline_takes_precedence() {
+        let (soon, late) = (
+            CallOptions::default().deadline(Duration::from_secs(1)),
+            CallOptions::default().deadline(Duration::from_secs(9)),
+        );
+        let caller = CallContext { deadline: clock::deadline_after(Duration::from_secs(5)), ..CallContext::default() };
+        assert!(caller.with_options(&soon).deadline < caller.deadline);
+        assert_eq!(caller.with_options(&late).deadline, caller.deadline);
+        assert_eq!(CallContext::default().with_options(&CallOptions::default()).deadline, 0);
     }
 }

@@ -1,35 +1,39 @@
-//! What the surroundings say: the door of the domain, the gateway, the port.
+//! Environment of a function: dispatch socket, gateway, port.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 /// Port of a function's server where nothing names another.
-const PORT: u16 = 5000;
+const DEFAULT_PORT: u16 = 5000;
 
-/// What the surroundings of a function say. Tests and programs that host several functions make their own.
+/// Environment of a function. Tests and programs that host several functions create their own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Environment {
     /// The dispatch socket, `NEARPATH_DISPATCH`; none outside a domain.
-    pub door: Option<PathBuf>,
-    /// Where calls go over HTTP: `NEARPATH_GATEWAY`, `gateway_url`, port 8080 of `gateway_hostname`, `OPENFAAS_URL` or `gateway`,
+    pub dispatch_socket: Option<PathBuf>,
+    /// Where calls go over HTTP: `NEARPATH_GATEWAY`, `gateway_url`, port 8080 of `gateway_hostname`, `OPENFAAS_URL` or `gateway_url`,
     /// whichever is set first; else `http://gateway:8080`.
     pub gateway: String,
-    /// Where the function listens for HTTP: `upstream_url`, or every address at port `PORT`, or at 5000.
+    /// Where the function listens for HTTP: `upstream_url`, or every address at port `DEFAULT_PORT`, or at 5000.
     pub listen: SocketAddr,
 }
 
 impl Environment {
     /// That of this process.
-    pub fn own() -> Self {
-        Self::read(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
+    pub fn from_process() -> Self {
+        Self::from_variables(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
     }
 
-    fn read(get: impl Fn(&str) -> Option<String>) -> Self {
-        Self { door: get("NEARPATH_DISPATCH").map(PathBuf::from), gateway: gateway(&get), listen: listen(&get) }
+    fn from_variables(get: impl Fn(&str) -> Option<String>) -> Self {
+        Self {
+            dispatch_socket: get("NEARPATH_DISPATCH").map(PathBuf::from),
+            gateway: gateway_url(&get),
+            listen: listen_address(&get),
+        }
     }
 }
 
-fn gateway(get: &impl Fn(&str) -> Option<String>) -> String {
+fn gateway_url(get: &impl Fn(&str) -> Option<String>) -> String {
     let of_host = || get("gateway_hostname").map(|host| format!("http://{host}:8080"));
     let url = get("NEARPATH_GATEWAY").or_else(|| get("gateway_url")).or_else(of_host);
     let url = url.or_else(|| get("OPENFAAS_URL")).or_else(|| get("gateway"));
@@ -38,15 +42,15 @@ fn gateway(get: &impl Fn(&str) -> Option<String>) -> String {
     format!("{scheme}{}", url.trim_end_matches('/'))
 }
 
-/// `upstream_url` is where the watchdog will look for the function; `PORT` is the habit of platforms without a watchdog.
-fn listen(get: &impl Fn(&str) -> Option<String>) -> SocketAddr {
+/// `upstream_url` is where the watchdog will look for the function; `DEFAULT_PORT` is the habit of platforms without a watchdog.
+fn listen_address(get: &impl Fn(&str) -> Option<String>) -> SocketAddr {
     let port = get("PORT").and_then(|port| port.parse().ok());
     match get("upstream_url").and_then(|url| url.parse::<http::Uri>().ok()) {
         Some(url) => {
             let host = url.host().and_then(|host| host.parse::<IpAddr>().ok()).unwrap_or(Ipv4Addr::LOCALHOST.into());
             SocketAddr::new(host, url.port_u16().or(port).unwrap_or(80))
         }
-        None => SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port.unwrap_or(PORT)),
+        None => SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port.unwrap_or(DEFAULT_PORT)),
     }
 }
 
@@ -54,33 +58,41 @@ fn listen(get: &impl Fn(&str) -> Option<String>) -> SocketAddr {
 mod tests {
     use super::*;
 
-    fn read(pairs: &[(&str, &str)]) -> Environment {
-        Environment::read(|name| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned()))
+    fn read_pairs(pairs: &[(&str, &str)]) -> Environment {
+        Environment::from_variables(|name| {
+            pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
+        })
     }
 
     #[test]
-    fn nothing_said() {
-        let plain = read(&[]);
-        assert_eq!((plain.door, &*plain.gateway), (None, "http://gateway:8080"));
+    fn defaults_apply_without_variables() {
+        let plain = read_pairs(&[]);
+        assert_eq!((plain.dispatch_socket, &*plain.gateway), (None, "http://gateway:8080"));
         assert_eq!(plain.listen, "0.0.0.0:5000".parse().unwrap());
     }
 
     #[test]
-    fn the_gateway_by_the_first_that_names_it() {
-        assert_eq!(read(&[("gateway_hostname", "g"), ("gateway_url", "http://u/")]).gateway, "http://u");
-        assert_eq!(read(&[("gateway_hostname", "g")]).gateway, "http://g:8080");
-        assert_eq!(read(&[("NEARPATH_GATEWAY", "http://n:1"), ("gateway_url", "http://u/")]).gateway, "http://n:1");
-        assert_eq!(read(&[("OPENFAAS_URL", "http://o:31112/"), ("gateway", "http://g:1")]).gateway, "http://o:31112");
-        assert_eq!(read(&[("gateway", "http://gateway.openfaas:8080")]).gateway, "http://gateway.openfaas:8080");
-        assert_eq!(read(&[("gateway", "gateway.openfaas:8080/")]).gateway, "http://gateway.openfaas:8080");
+    fn the_first_variable_that_names_the_gateway_counts() {
+        assert_eq!(read_pairs(&[("gateway_hostname", "g"), ("gateway_url", "http://u/")]).gateway, "http://u");
+        assert_eq!(read_pairs(&[("gateway_hostname", "g")]).gateway, "http://g:8080");
+        assert_eq!(
+            read_pairs(&[("NEARPATH_GATEWAY", "http://n:1"), ("gateway_url", "http://u/")]).gateway,
+            "http://n:1"
+        );
+        assert_eq!(
+            read_pairs(&[("OPENFAAS_URL", "http://o:31112/"), ("gateway", "http://g:1")]).gateway,
+            "http://o:31112"
+        );
+        assert_eq!(read_pairs(&[("gateway", "http://gateway.openfaas:8080")]).gateway, "http://gateway.openfaas:8080");
+        assert_eq!(read_pairs(&[("gateway", "gateway.openfaas:8080/")]).gateway, "http://gateway.openfaas:8080");
     }
 
     #[test]
-    fn listens_where_the_watchdog_looks() {
+    fn the_listen_address_is_the_upstream_url_of_the_watchdog() {
         let upstream = ("upstream_url", "http://127.0.0.1:4002");
-        assert_eq!(read(&[upstream]).listen, "127.0.0.1:4002".parse().unwrap());
-        assert_eq!(read(&[("PORT", "9")]).listen, "0.0.0.0:9".parse().unwrap());
-        assert_eq!(read(&[("PORT", "9"), upstream]).listen, "127.0.0.1:4002".parse().unwrap());
-        assert_eq!(read(&[("upstream_url", "http://localhost:7")]).listen, "127.0.0.1:7".parse().unwrap());
+        assert_eq!(read_pairs(&[upstream]).listen, "127.0.0.1:4002".parse().unwrap());
+        assert_eq!(read_pairs(&[("PORT", "9")]).listen, "0.0.0.0:9".parse().unwrap());
+        assert_eq!(read_pairs(&[("PORT", "9"), upstream]).listen, "127.0.0.1:4002".parse().unwrap());
+        assert_eq!(read_pairs(&[("upstream_url", "http://localhost:7")]).listen, "127.0.0.1:7".parse().unwrap());
     }
 }

@@ -1,32 +1,32 @@
-//! What went wrong: which function, which path, why.
+//! Errors of calls: function, path and cause.
 
 use std::fmt;
 
-use nearpath_domain::{CallError, Unsent};
+use nearpath_domain::{CallError, UnsentReason};
 use nearpath_shm::head::BadHead;
 use nearpath_types::Reason;
 
 use crate::message::Path;
 
-/// Why there is no answer, or nobody is served.
+/// Reason why there is no answer, or serving failed.
 #[derive(Debug)]
 pub struct Error {
     function: String,
     path: Option<Path>,
-    kind: Kind,
+    kind: ErrorKind,
 }
 
-/// The kinds of errors. They are the same in every language; [`Kind::name`] is what the others call them.
+/// The kinds of errors. They are the same in every language; [`ErrorKind::code_name`] is what the others call them.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Kind {
+pub enum ErrorKind {
     /// No function can have that name, or no event that topic.
     #[error("{0}")]
     Name(String),
     /// A header field cannot be sent.
     #[error("a header field cannot be sent: {0}")]
     Head(BadHead),
-    /// Nobody has seen the call: it can be made again without running twice.
+    /// The call was not sent: repeating it cannot run it twice.
     #[error("not sent: {0}")]
     Unsent(String),
     /// The called instance died, or its connection broke: it may have run.
@@ -35,7 +35,7 @@ pub enum Kind {
     /// The deadline passed: it may have run.
     #[error("no answer before the deadline; the call may have run")]
     Timeout,
-    /// The answer, or the body that was being read, was broken off.
+    /// The answer, or the body that was being read, was aborted.
     #[error("broken off, or not to be understood: {0}")]
     Cut(String),
     /// The answer is larger than is taken.
@@ -56,21 +56,21 @@ pub enum Kind {
     Listen(String),
 }
 
-impl Kind {
-    /// What became of something through shared memory.
-    pub(crate) fn of(error: CallError) -> Self {
+impl ErrorKind {
+    /// Converts an error of shared memory.
+    pub(crate) fn from_call_error(error: CallError) -> Self {
         match error {
-            CallError::Unsent(Unsent::Lost) => Self::Died(error.to_string()), // there is nothing left to send
+            CallError::Unsent(UnsentReason::BodyLost) => Self::Died(error.to_string()), // there is nothing left to send
             CallError::Unsent(why) => Self::Unsent(why.to_string()),
-            CallError::Died => Self::Died(error.to_string()),
+            CallError::PeerDied => Self::Died(error.to_string()),
             CallError::Timeout => Self::Timeout,
-            CallError::BrokenOff => Self::Cut(error.to_string()),
+            CallError::Aborted => Self::Cut(error.to_string()),
             CallError::BadAnswer(bytes) => Self::TooLarge(bytes),
         }
     }
 
     /// The kind's name, the same in every language.
-    pub fn name(&self) -> &'static str {
+    pub fn code_name(&self) -> &'static str {
         match self {
             Self::Name(_) => "name",
             Self::Head(_) => "head",
@@ -86,17 +86,17 @@ impl Kind {
 }
 
 impl Error {
-    pub(crate) fn new(function: &str, path: Option<Path>, kind: Kind) -> Self {
+    pub(crate) fn new(function: &str, path: Option<Path>, kind: ErrorKind) -> Self {
         Self { function: function.to_owned(), path, kind }
     }
 
     /// Of a call through shared memory.
-    pub(crate) fn near(function: &str, error: CallError) -> Self {
-        Self::new(function, Some(Path::Shm), Kind::of(error))
+    pub(crate) fn from_call_error(function: &str, error: CallError) -> Self {
+        Self::new(function, Some(Path::Shm), ErrorKind::from_call_error(error))
     }
 
-    pub(crate) fn unsent(function: &str, why: Unsent) -> Self {
-        Self::near(function, why.into())
+    pub(crate) fn from_unsent(function: &str, why: UnsentReason) -> Self {
+        Self::from_call_error(function, why.into())
     }
 
     /// The function that was called; empty when none was.
@@ -109,16 +109,16 @@ impl Error {
         self.path
     }
 
-    /// What went wrong.
-    pub fn kind(&self) -> &Kind {
+    /// Returns the cause.
+    pub fn kind(&self) -> &ErrorKind {
         &self.kind
     }
 
-    /// Whether the call provably did not run, so that making it again cannot run it twice.
+    /// Returns true if the call provably did not run: repeating it cannot run it twice.
     pub fn retry_is_safe(&self) -> bool {
         match &self.kind {
-            Kind::Unsent(_) => true,
-            Kind::Platform { reason: Some(reason), .. } => {
+            ErrorKind::Unsent(_) => true,
+            ErrorKind::Platform { reason: Some(reason), .. } => {
                 Reason::ALL.iter().any(|known| known.name() == reason && known.retry_is_safe())
             }
             _ => false,

@@ -9,86 +9,91 @@
 //! Inside a domain a call goes through shared memory, everywhere else over HTTP through the gateway; [`Response::path`] tells
 //! which. The same program runs inside nearpath, beside a plain OpenFaaS gateway, and alone. [`serve`] takes calls, [`run`] is
 //! for a program that only makes them: both give the calling thread an event loop, and calls made on it are futures that stay
-//! on that thread. Several at once: `tokio::join!`. What was sent is never sent again, unless [`Ask::idempotent`] says that it
+//! on that thread. Several at once: `tokio::join!`. What was sent is never sent again, unless [`CallOptions::idempotent`] says that it
 //! may be.
 #![forbid(unsafe_code)]
 
-mod answer;
-mod ask;
 pub mod blocking;
-mod body;
+mod body_stream;
+mod call_options;
 mod context;
-mod dial;
 mod environment;
 mod error;
-mod far;
+mod gateway_connector;
+mod handler_response;
 mod head;
-mod home;
-mod listen;
+mod http_client;
+mod http_listener;
 mod message;
-mod near;
+mod path_header;
 mod server;
-mod way;
+mod shm_client;
+mod thread_context;
 
 use std::fmt;
 
 use bytes::Bytes;
 use futures_util::Stream;
 
-pub use answer::{Answer, IntoAnswer, Streaming};
-pub use ask::Ask;
-pub use body::Body;
+pub use body_stream::BodyStream;
+pub use call_options::CallOptions;
 pub use environment::Environment;
-pub use error::{Error, Kind};
-pub use head::Head;
+pub use error::{Error, ErrorKind};
+pub use handler_response::{HandlerResponse, IntoResponse, StreamingResponse};
+pub use head::HeaderFields;
 pub use message::{Path, Request, Response};
-pub use nearpath_domain::post::{Draft, Payload, Published};
-pub use server::{Handler, Server};
+pub use nearpath_domain::endpoint::{BodyDraft, CallBody, PublishReport};
+pub use server::{FunctionServer, Handler};
 
-/// Serves calls until the process is told to stop (SIGTERM, SIGINT), and finishes those that are open.
+/// Serves calls until SIGTERM or SIGINT, and finishes open ones.
 ///
 /// # Errors
-/// [`Kind::Listen`] when the port for HTTP is taken: see [`Server::listen`].
+/// [`ErrorKind::Listen`] when the port for HTTP is taken: see [`FunctionServer::listen_on`].
 pub fn serve(handler: impl Handler) -> Result<(), Error> {
-    Server::new(handler).run()
+    FunctionServer::new(handler).run()
 }
 
 /// Runs a future that makes calls, on this thread.
 ///
 /// # Errors
-/// [`Kind::Listen`] when the system gives no event loop.
+/// [`ErrorKind::Listen`] when the system gives no event loop.
 pub fn run<F: Future>(future: F) -> Result<F::Output, Error> {
-    run_in(Environment::own(), future)
+    run_in(Environment::from_process(), future)
 }
 
-/// As [`run`], in other surroundings than the process's own.
+/// As [`run`], with a given environment.
 ///
 /// # Errors
 /// As [`run`].
 pub fn run_in<F: Future>(environment: Environment, future: F) -> Result<F::Output, Error> {
-    home::run(environment, home::Role::default(), home::only_calls, async || future.await)
+    thread_context::run_thread(
+        environment,
+        thread_context::EndpointRole::default(),
+        thread_context::idle_until_hang_up,
+        async || future.await,
+    )
 }
 
-/// Memory to write a payload in that goes out where it lies: so many zeros, in a slot of the domain where this thread is a party
+/// Memory to write a payload in that goes out where it lies: so many zeros, in a slot of the domain where this thread is an endpoint
 /// of one and has room. It is accepted wherever a payload is; where shared memory does not reach, it is copied.
-pub fn draft(bytes: usize) -> Draft {
-    home::here().draft(bytes)
+pub fn draft(bytes: usize) -> BodyDraft {
+    thread_context::current_thread().draft_body(bytes)
 }
 
 /// Calls a function, `NAME` or `NAME.NAMESPACE`, and waits for its answer, whatever status that has.
 ///
 /// # Errors
 /// When there is no answer of the function: [`Error`] says which function, which path and why.
-pub async fn call(name: &str, payload: impl Into<Payload>) -> Result<Response, Error> {
-    call_with(name, payload, Ask::default()).await
+pub async fn call(name: &str, payload: impl Into<CallBody>) -> Result<Response, Error> {
+    call_with(name, payload, CallOptions::default()).await
 }
 
 /// As [`call`], with method, path, header fields, deadline.
 ///
 /// # Errors
 /// As [`call`].
-pub async fn call_with(name: &str, payload: impl Into<Payload>, ask: Ask) -> Result<Response, Error> {
-    home::here().call(name, payload.into(), &ask).await
+pub async fn call_with(name: &str, payload: impl Into<CallBody>, ask: CallOptions) -> Result<Response, Error> {
+    thread_context::current_thread().call(name, payload.into(), &ask).await
 }
 
 /// Calls a function with a body that goes as its pieces come, and returns when the answer begins, which may be before the body
@@ -96,67 +101,67 @@ pub async fn call_with(name: &str, payload: impl Into<Payload>, ask: Ask) -> Res
 /// the call up.
 ///
 /// # Errors
-/// As [`call`]. A body whose stream fails ends the call with [`Kind::Cut`]: the callee's reader gets an error, never an end.
-pub async fn call_stream<S, B, E>(name: &str, body: S) -> Result<Streaming, Error>
+/// As [`call`]. A body whose stream fails ends the call with [`ErrorKind::Cut`]: the callee's reader gets an error, never an end.
+pub async fn call_stream<S, B, E>(name: &str, body: S) -> Result<StreamingResponse, Error>
 where
     S: Stream<Item = Result<B, E>> + 'static,
     B: Into<Bytes>,
     E: fmt::Display,
 {
-    call_stream_with(name, body, Ask::default()).await
+    call_stream_with(name, body, CallOptions::default()).await
 }
 
 /// As [`call_stream`], with method, path, header fields, deadline: for the whole exchange.
 ///
 /// # Errors
 /// As [`call_stream`].
-pub async fn call_stream_with<S, B, E>(name: &str, body: S, ask: Ask) -> Result<Streaming, Error>
+pub async fn call_stream_with<S, B, E>(name: &str, body: S, ask: CallOptions) -> Result<StreamingResponse, Error>
 where
     S: Stream<Item = Result<B, E>> + 'static,
     B: Into<Bytes>,
     E: fmt::Display,
 {
-    home::here().stream(name, body::own(body), &ask).await
+    thread_context::current_thread().stream_call(name, body_stream::boxed_stream(body), &ask).await
 }
 
-/// Has a function called later: the gateway queues the call, and sends the answer to [`Ask::callback`] if there is one. Returns
+/// Has a function called later: the gateway queues the call, and sends the answer to [`CallOptions::callback`] if there is one. Returns
 /// the call's id (`X-Call-Id`), by which the callback is recognised; none when the gateway gives none.
 ///
 /// # Errors
 /// When the gateway did not accept it.
-pub async fn call_later(name: &str, payload: impl Into<Payload>, ask: Ask) -> Result<Option<String>, Error> {
-    home::here().later(name, &payload.into(), &ask).await
+pub async fn call_later(name: &str, payload: impl Into<CallBody>, ask: CallOptions) -> Result<Option<String>, Error> {
+    thread_context::current_thread().call_later(name, &payload.into(), &ask).await
 }
 
 /// Sends an event to one instance of each function of the domain that subscribes to the topic, and says to how many. Outside a
 /// domain nobody subscribes. It may be lost with its receiver.
 ///
 /// # Errors
-/// [`Kind::Name`] when that is no topic: it is empty, longer than 65,535 bytes, or has a wildcard.
-pub async fn publish(topic: &str, payload: impl Into<Bytes>) -> Result<Published, Error> {
-    publish_with(topic, payload, Ask::default()).await
+/// [`ErrorKind::Name`] when that is no topic: it is empty, longer than 65,535 bytes, or has a wildcard.
+pub async fn publish(topic: &str, payload: impl Into<Bytes>) -> Result<PublishReport, Error> {
+    publish_with(topic, payload, CallOptions::default()).await
 }
 
 /// As [`publish`], with method, path, header fields.
 ///
 /// # Errors
 /// As [`publish`].
-pub async fn publish_with(topic: &str, payload: impl Into<Bytes>, ask: Ask) -> Result<Published, Error> {
-    home::here().publish(topic, payload.into(), &ask).await
+pub async fn publish_with(topic: &str, payload: impl Into<Bytes>, ask: CallOptions) -> Result<PublishReport, Error> {
+    thread_context::current_thread().publish_event(topic, payload.into(), &ask).await
 }
 
-/// Sends an event: it was handed over when this returns; nobody answers, and it may be lost with its receiver.
+/// Sends an event. It was handed over when this returns, and may still be lost with its receiver.
 ///
 /// # Errors
 /// When it was not handed over.
-pub async fn notify(name: &str, payload: impl Into<Payload>) -> Result<(), Error> {
-    notify_with(name, payload, Ask::default()).await
+pub async fn notify(name: &str, payload: impl Into<CallBody>) -> Result<(), Error> {
+    notify_with(name, payload, CallOptions::default()).await
 }
 
 /// As [`notify`], with method, path, header fields.
 ///
 /// # Errors
 /// As [`notify`].
-pub async fn notify_with(name: &str, payload: impl Into<Payload>, ask: Ask) -> Result<(), Error> {
-    home::here().notify(name, payload.into(), &ask).await
+pub async fn notify_with(name: &str, payload: impl Into<CallBody>, ask: CallOptions) -> Result<(), Error> {
+    thread_context::current_thread().send_event(name, payload.into(), &ask).await
 }

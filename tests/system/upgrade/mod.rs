@@ -113,7 +113,7 @@ fn steer_all_to(number: u32, at: SocketAddr) -> UdpSocket {
     let socket = socket(AddressFamily::INET, SocketType::DGRAM, None).unwrap();
     set_socket_reuseport(&socket, true).unwrap();
     bind(&socket, &at).unwrap();
-    reuseport::steer(&socket, &[(0x06, 0, 0, number)]).unwrap();
+    reuseport::attach_steering_program(&socket, &[(0x06, 0, 0, number)]).unwrap();
     socket.into()
 }
 

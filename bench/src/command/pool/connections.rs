@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use super::{Args, here, land, round_trip};
-use crate::apart::Error;
 use crate::command::quic::Place;
 use crate::compare::{Better, Comparison, Goal, Sample};
+use crate::pool::dial::{Found, Plan, Speech};
+use crate::pool::stage::{self, Ground, Stage};
+use crate::remote::Error;
 use crate::tally::Tally;
-use crate::warm::dial::{Found, Plan, Speech};
-use crate::warm::stage::{self, Ground, Stage};
 
 /// The function that has a pool; the one for which nothing is kept warm: nobody looks at its calls; and the one that speaks HTTP alone: nobody need look at
 /// its, either.

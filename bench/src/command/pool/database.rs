@@ -10,14 +10,14 @@ use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
 use super::{Args, here, land, retail, round_trip};
-use crate::apart::Error;
 use crate::apps::need::{Missing, Python};
 use crate::apps::retail::Database;
 use crate::command::quic::Place;
 use crate::compare::{Better, Comparison, Goal, Ratio, Sample};
+use crate::pool::bouncer::{Asks, Bouncer};
+use crate::pool::stage::{Ground, Stage};
+use crate::remote::Error;
 use crate::tally::Tally;
-use crate::warm::bouncer::{Asks, Bouncer};
-use crate::warm::stage::{Ground, Stage};
 
 /// Processes of a variant, in all rounds together; and how many there are at once.
 const PROCESSES: usize = 80;

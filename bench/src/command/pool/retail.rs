@@ -8,9 +8,9 @@ use http::Request;
 
 use super::database::{Town, against, copy, told};
 use super::round_trip;
-use crate::apart::Error;
 use crate::compare::Comparison;
-use crate::warm::stage::Stage;
+use crate::pool::stage::Stage;
+use crate::remote::Error;
 
 /// The functions, what they are asked, and with what; each stays between two requests.
 const FUNCTIONS: [(&str, &str, &str); 3] = [

@@ -8,12 +8,12 @@ use nearpath_testkit::lab::nat::{Kind, Plan, Site};
 
 use super::Args;
 use super::throughput::cap;
-use crate::apart::Error;
 use crate::compare::{Better, Comparison, Goal, Sample};
 use crate::cpu;
-use crate::punched::chain::{BATCH, Chain};
-use crate::punched::stream::MEGABYTE;
-use crate::punched::town::Town;
+use crate::p2p::chain::{BATCH, Chain};
+use crate::p2p::stream::MEGABYTE;
+use crate::p2p::town::Town;
+use crate::remote::Error;
 use crate::tally::Tally;
 
 /// Before a measurement of a rate counts: queues fill.

@@ -4,18 +4,18 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use nearpath_meet::Transport::{Tcp, Udp};
-use nearpath_meet::driver::Verdict;
-use nearpath_meet::link::Link;
-use nearpath_meet::way::Place;
+use nearpath_p2p::Transport::{Tcp, Udp};
+use nearpath_p2p::driver::Verdict;
+use nearpath_p2p::link::Link;
+use nearpath_p2p::migrate::Place;
 use nearpath_testkit::lab::nat::{Kind, Plan};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, split};
 
 use super::{Args, Trips};
-use crate::apart::Error;
 use crate::compare::{Better, Comparison, Ratio, Sample};
-use crate::punched::town::{Lines, Town};
-use crate::punched::worker::{Couple, How, Worker};
+use crate::p2p::town::{Lines, Town};
+use crate::p2p::worker::{Couple, How, Worker};
+use crate::remote::Error;
 use crate::tally::Tally;
 
 /// Who meets: the first one calls.

@@ -13,10 +13,10 @@ use serde_json::json;
 
 use super::Args;
 use super::throughput::{self, Way, cap};
-use crate::apart::Error;
 use crate::compare::{Better, Comparison, Goal, Sample};
-use crate::punched::stream::MEGABYTE;
-use crate::punched::town::{KEY, Lines, Town};
+use crate::p2p::stream::MEGABYTE;
+use crate::p2p::town::{KEY, Lines, Town};
+use crate::remote::Error;
 use crate::tally::Tally;
 
 /// The job; it knows its stages by these names.

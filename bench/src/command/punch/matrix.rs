@@ -6,10 +6,10 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nearpath_meet::Transport;
-use nearpath_meet::driver::Verdict;
-use nearpath_meet::link::Link;
-use nearpath_meet::way::{Place, Places};
+use nearpath_p2p::Transport;
+use nearpath_p2p::driver::Verdict;
+use nearpath_p2p::link::Link;
+use nearpath_p2p::migrate::{Place, Places};
 use nearpath_testkit::lab::Link as Line;
 use nearpath_testkit::lab::nat::{Kind, Plan};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, split};
@@ -17,11 +17,11 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use super::Args;
-use crate::apart::Error;
 use crate::compare::{Better, Comparison, Measured, Ratio, Sample};
-use crate::punched::theory;
-use crate::punched::town::{Lines, Town};
-use crate::punched::worker::{Couple, How, Worker};
+use crate::p2p::theory;
+use crate::p2p::town::{Lines, Town};
+use crate::p2p::worker::{Couple, How, Worker};
+use crate::remote::Error;
 use crate::tally::{Failure, Tally};
 
 const TRANSPORTS: [Transport; 2] = [Transport::Tcp, Transport::Udp];

@@ -7,10 +7,10 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nearpath_meet::Transport::{self, Tcp, Udp};
-use nearpath_meet::driver::Verdict;
-use nearpath_meet::link::{Known, Link};
-use nearpath_meet::way::{Place, Places};
+use nearpath_p2p::Transport::{self, Tcp, Udp};
+use nearpath_p2p::driver::Verdict;
+use nearpath_p2p::link::{Known, Link};
+use nearpath_p2p::migrate::{Place, Places};
 use nearpath_testkit::lab::nat::{Kind, Plan, Site};
 use nearpath_testkit::lab::{Link as Line, Node};
 use nearpath_wire::pair::Pair;
@@ -19,11 +19,11 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use super::Args;
-use crate::apart::Error;
 use crate::compare::{Better, Comparison, Goal, Sample};
-use crate::punched::stream::{Seen, transfer};
-use crate::punched::town::{Lines, Town};
-use crate::punched::worker::{Couple, How, Worker};
+use crate::p2p::stream::{Seen, transfer};
+use crate::p2p::town::{Lines, Town};
+use crate::p2p::worker::{Couple, How, Worker};
+use crate::remote::Error;
 
 /// The port that is opened by hand.
 const PORT: u16 = 9000;

@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use self::town::{Seen, Town};
 use super::{Args, Place, here, near};
-use crate::apart::call::Call;
-use crate::apart::caller::{Callee, Caller};
-use crate::apart::site::Identity;
-use crate::apart::{Error, Way, drive};
 use crate::apps::need::{Missing, Python};
 use crate::apps::{App, Calls, Case, Kind, retail};
 use crate::compare::Comparison;
+use crate::remote::call::Call;
+use crate::remote::caller::{Callee, Caller};
+use crate::remote::site::Identity;
+use crate::remote::{Error, Way, drive};
 use crate::tally::Failure;
 
 /// The published system's callees show a certificate and its callers none, as in the second one.

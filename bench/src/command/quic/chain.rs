@@ -6,11 +6,11 @@ use std::time::Duration;
 use nearpath_testkit::lab::{Cable, Lab, Link, Node};
 
 use super::{Args, Place, here, names, near};
-use crate::apart::caller::{Callee, Caller};
-use crate::apart::site::{Identity, Site, mint};
-use crate::apart::{Error, Way, drive, everywhere, relay};
 use crate::compare::Comparison;
 use crate::cpu;
+use crate::remote::caller::{Callee, Caller};
+use crate::remote::site::{Identity, Site, mint};
+use crate::remote::{Error, Way, drive, everywhere, relay};
 
 /// Of those where only the server shows a certificate, and those that wait for a handshake with a session, one call tells enough.
 const WAYS: [Way; 6] = [Way::Tcp, Way::Tls12, Way::Tls13, Way::Tls13Resumed, Way::Quic, Way::QuicEarly];

@@ -2,8 +2,8 @@
 
 use super::Place;
 use super::apps::DETOUR;
-use crate::apart::Way;
 use crate::compare::{Better, Comparison, Goal, Row};
+use crate::remote::Way;
 
 const EARLY: &str = "quic 0-rtt";
 /// The least that the published system has saved in chains with a database, by all of the time.

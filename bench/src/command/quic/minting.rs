@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use nearpath_wire::early::Provision;
 
 use super::{Args, near};
-use crate::apart::site::{Identity, Site, mint};
-use crate::apart::{Error, drive};
 use crate::compare::{Better, Comparison, Ratio};
+use crate::remote::site::{Identity, Site, mint};
+use crate::remote::{Error, drive};
 use crate::tally::Tally;
 
 /// CPU time of a mint that a worker may cost, in microseconds.
@@ -48,7 +48,7 @@ pub(super) fn measure(args: &Args, comparison: &mut Comparison) -> Result<(), Er
 /// One more session for each, by as many threads as there are cores. Time is that until the last one is there.
 fn at_once(workers: &mut [Provision], caller: &Identity) -> Result<drive::Took, Error> {
     let begun = Instant::now();
-    let share = workers.len().div_ceil(crate::peer::cores()).max(1);
+    let share = workers.len().div_ceil(crate::peers::cores()).max(1);
     let threads: Vec<Result<drive::Took, Error>> = thread::scope(|scope| {
         let start = |some: &'_ mut [Provision]| {
             let mut took = drive::Took::default();

@@ -7,13 +7,13 @@ use std::time::Duration;
 use nearpath_testkit::lab::{Lab, Link, Node};
 
 use super::{Args, Place, here, minting, names};
-use crate::apart::caller::{Ask, Callee, Caller};
-use crate::apart::drive::{self, Took};
-use crate::apart::site::{Identity, Site, mint};
-use crate::apart::worker::{Machine, Worker};
-use crate::apart::{Error, Way};
 use crate::compare::{Better, Comparison, Ratio, median};
 use crate::cpu;
+use crate::remote::caller::{Ask, Callee, Caller};
+use crate::remote::drive::{self, Took};
+use crate::remote::site::{Identity, Site, mint};
+use crate::remote::worker::{Machine, Worker};
+use crate::remote::{Error, Way};
 
 /// Of every message that is not large.
 const SMALL: usize = 100;

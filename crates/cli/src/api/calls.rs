@@ -3,25 +3,24 @@
 use std::io::{BufRead, BufReader};
 
 use http::{Method, StatusCode};
-use nearpath_types::chain::{EdgeStatus, MemoryStatus, PathStatus};
-use nearpath_types::pool::PoolStatus;
-use nearpath_types::{FunctionId, FunctionSpec, FunctionStatus, LogQuery, Namespace, status::rfc3339};
+use nearpath_types::status::rfc3339;
+use nearpath_types::{FunctionId, FunctionSpec, FunctionStatus, LogQuery, Namespace, StatusQuery, StatusReport};
 use serde::{Deserialize, Serialize};
 
-use super::client::{CALL, Client};
-use crate::exit::{Exit, Failure};
+use super::client::{ApiClient, CALL_TIMEOUT};
+use crate::exit::{CommandError, ExitStatus};
 
-/// Whether a deployed function was there before.
+/// Effect of a deployment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Deployed {
+pub(crate) enum DeployOutcome {
     Created,
     Updated,
 }
 
 /// OpenFaaS's `Info`, as far as it is shown.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Info {
+pub(crate) struct GatewayInfo {
     pub(crate) provider: serde_json::Value,
     #[serde(default)]
     pub(crate) version: serde_json::Value,
@@ -31,14 +30,14 @@ pub(crate) struct Info {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Delete<'a> {
+struct DeleteRequest<'a> {
     function_name: &'a str,
     namespace: &'a str,
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Scale<'a> {
+struct ScaleRequest<'a> {
     service_name: &'a str,
     namespace: &'a str,
     replicas: u64,
@@ -46,117 +45,104 @@ struct Scale<'a> {
 
 /// OpenFaaS's `Secret`, as it is listed.
 #[derive(Deserialize)]
-struct Secret {
+struct ListedSecret {
     name: String,
 }
 
-impl Client {
-    /// Every function of a namespace.
-    pub(crate) fn functions(&self, namespace: Option<&Namespace>) -> Result<Vec<FunctionStatus>, Failure> {
+impl ApiClient {
+    /// Lists the functions of a namespace.
+    pub(crate) fn functions(&self, namespace: Option<&Namespace>) -> Result<Vec<FunctionStatus>, CommandError> {
         let query = namespace.map(|namespace| format!("?namespace={namespace}")).unwrap_or_default();
-        self.json(self.ask("cannot list functions", Method::GET, &format!("/system/functions{query}"), NOTHING)?)
+        let path = format!("/system/functions{query}");
+        self.read_json(self.call("cannot list functions", Method::GET, &path, NO_BODY)?)
     }
 
-    /// One function.
-    pub(crate) fn function(&self, id: &FunctionId) -> Result<FunctionStatus, Failure> {
+    /// Fetches the status of one function.
+    pub(crate) fn function(&self, id: &FunctionId) -> Result<FunctionStatus, CommandError> {
         let path = format!("/system/function/{}?namespace={}&usage=1", id.name, id.namespace);
-        let response = self.exchange(Method::GET, &path, NOTHING, Some(CALL))?;
+        let response = self.exchange(Method::GET, &path, NO_BODY, Some(CALL_TIMEOUT))?;
         match response.status() {
-            StatusCode::NOT_FOUND => Err(missing(id)),
-            status if status.is_success() => self.json(response),
-            _ => Err(self.refused(&format!("cannot describe {id}"), response)),
+            StatusCode::NOT_FOUND => Err(no_function(id)),
+            status if status.is_success() => self.read_json(response),
+            _ => Err(self.error_of(&format!("cannot describe {id}"), response)),
         }
     }
 
-    /// Updates a function or, when there is none, creates it: the order in which OpenFaaS's client does it.
-    pub(crate) fn deploy(&self, spec: &FunctionSpec) -> Result<Deployed, Failure> {
+    /// Updates a function or, if there is none, creates it. OpenFaaS's client uses the same order.
+    pub(crate) fn deploy(&self, spec: &FunctionSpec) -> Result<DeployOutcome, CommandError> {
         let what = format!("cannot deploy {}", spec.service);
-        match self.ask(&what, Method::PUT, FUNCTIONS, Some(spec)) {
-            Ok(_) => Ok(Deployed::Updated),
-            Err(failure) if failure.exit == Exit::NotFound => {
-                self.ask(&what, Method::POST, FUNCTIONS, Some(spec)).map(|_| Deployed::Created)
+        match self.call(&what, Method::PUT, FUNCTIONS_PATH, Some(spec)) {
+            Ok(_) => Ok(DeployOutcome::Updated),
+            Err(error) if error.exit == ExitStatus::NotFound => {
+                self.call(&what, Method::POST, FUNCTIONS_PATH, Some(spec)).map(|_| DeployOutcome::Created)
             }
-            Err(failure) => Err(failure),
+            Err(error) => Err(error),
         }
     }
 
     /// Removes a function.
-    pub(crate) fn remove(&self, id: &FunctionId) -> Result<(), Failure> {
-        let body = Delete { function_name: id.name.as_str(), namespace: id.namespace.as_str() };
-        let asked = self.ask(&format!("cannot remove {id}"), Method::DELETE, FUNCTIONS, Some(&body));
-        asked.map(drop).map_err(|failure| missing_or(failure, id))
+    pub(crate) fn remove(&self, id: &FunctionId) -> Result<(), CommandError> {
+        let body = DeleteRequest { function_name: id.name.as_str(), namespace: id.namespace.as_str() };
+        let response = self.call(&format!("cannot remove {id}"), Method::DELETE, FUNCTIONS_PATH, Some(&body));
+        response.map(drop).map_err(|error| explain_missing(error, id))
     }
 
-    /// Sets how many instances are wanted.
-    pub(crate) fn scale(&self, id: &FunctionId, replicas: u64) -> Result<(), Failure> {
-        let body = Scale { service_name: id.name.as_str(), namespace: id.namespace.as_str(), replicas };
+    /// Sets the number of replicas.
+    pub(crate) fn scale(&self, id: &FunctionId, replicas: u64) -> Result<(), CommandError> {
+        let body = ScaleRequest { service_name: id.name.as_str(), namespace: id.namespace.as_str(), replicas };
         let path = format!("/system/scale-function/{}?namespace={}", id.name, id.namespace);
-        let asked = self.ask(&format!("cannot scale {id}"), Method::POST, &path, Some(&body));
-        asked.map(drop).map_err(|failure| missing_or(failure, id))
+        let response = self.call(&format!("cannot scale {id}"), Method::POST, &path, Some(&body));
+        response.map(drop).map_err(|error| explain_missing(error, id))
     }
 
-    /// Lines of a function's log, each as JSON.
-    pub(crate) fn logs(&self, query: &LogQuery) -> Result<impl BufRead + use<>, Failure> {
+    /// Streams lines of a function's log, each as JSON.
+    pub(crate) fn logs(&self, query: &LogQuery) -> Result<impl BufRead + use<>, CommandError> {
         let id = &query.function;
         let mut path = format!("/system/logs?name={}&namespace={}&follow={}", id.name, id.namespace, query.follow);
         path += &query.tail.map(|tail| format!("&tail={tail}")).unwrap_or_default();
         path += &query.since.map(|since| format!("&since={}", rfc3339::format(since))).unwrap_or_default();
-        path += &query.instance.as_deref().map(|id| format!("&instance={}", escape(id))).unwrap_or_default();
+        path += &query.instance.as_deref().map(|id| format!("&instance={}", percent_encode(id))).unwrap_or_default();
         let stream = self.stream(&format!("cannot read the log of {id}"), &path);
-        let response = stream.map_err(|failure| missing_or(failure, id))?;
+        let response = stream.map_err(|error| explain_missing(error, id))?;
         Ok(BufReader::new(response.into_body().into_with_config().limit(u64::MAX).reader()))
     }
 
-    /// Names of a namespace's secrets.
-    pub(crate) fn secrets(&self, namespace: &Namespace) -> Result<Vec<String>, Failure> {
+    /// Lists the names of a namespace's secrets.
+    pub(crate) fn secrets(&self, namespace: &Namespace) -> Result<Vec<String>, CommandError> {
         let path = format!("/system/secrets?namespace={namespace}");
-        let all: Vec<Secret> = self.json(self.ask("cannot list secrets", Method::GET, &path, NOTHING)?)?;
+        let all: Vec<ListedSecret> =
+            self.read_json(self.call("cannot list secrets", Method::GET, &path, NO_BODY)?)?;
         Ok(all.into_iter().map(|secret| secret.name).collect())
     }
 
-    /// What the edges of a namespace counted.
-    pub(crate) fn edges(&self, namespace: &Namespace) -> Result<Vec<EdgeStatus>, Failure> {
-        let path = format!("/system/edges?namespace={namespace}");
-        self.json(self.ask("cannot list edges", Method::GET, &path, NOTHING)?)
+    /// Fetches the node's reply to a status query, for one namespace.
+    pub(crate) fn status(&self, query: StatusQuery, namespace: &Namespace) -> Result<StatusReport, CommandError> {
+        let name = query.name();
+        let path = format!("/system/{name}?namespace={namespace}");
+        let response = self.call(&format!("cannot show {name}"), Method::GET, &path, NO_BODY)?;
+        let reply: serde_json::Value = self.read_json(response)?;
+        query.read(reply).map_err(|error| self.not_json(&error))
     }
 
-    /// Who holds how much of the memory of a namespace's chains.
-    pub(crate) fn memory(&self, namespace: &Namespace) -> Result<Vec<MemoryStatus>, Failure> {
-        let path = format!("/system/memory?namespace={namespace}");
-        self.json(self.ask("cannot show memory", Method::GET, &path, NOTHING)?)
-    }
-
-    /// Which paths the calls of a namespace's functions take.
-    pub(crate) fn paths(&self, namespace: &Namespace) -> Result<Vec<PathStatus>, Failure> {
-        let path = format!("/system/paths?namespace={namespace}");
-        self.json(self.ask("cannot show paths", Method::GET, &path, NOTHING)?)
-    }
-
-    /// How the connections of a namespace's functions to destinations outside stand.
-    pub(crate) fn pool(&self, namespace: &Namespace) -> Result<Vec<PoolStatus>, Failure> {
-        let path = format!("/system/pool?namespace={namespace}");
-        self.json(self.ask("cannot show connections", Method::GET, &path, NOTHING)?)
-    }
-
-    /// Who answers.
-    pub(crate) fn info(&self) -> Result<Info, Failure> {
-        self.json(self.ask("cannot ask for the version", Method::GET, "/system/info", NOTHING)?)
+    /// Fetches the gateway's name and version.
+    pub(crate) fn info(&self) -> Result<GatewayInfo, CommandError> {
+        self.read_json(self.call("cannot ask for the version", Method::GET, "/system/info", NO_BODY)?)
     }
 }
 
-const FUNCTIONS: &str = "/system/functions";
-const NOTHING: Option<&()> = None;
+const FUNCTIONS_PATH: &str = "/system/functions";
+const NO_BODY: Option<&()> = None;
 
-fn missing(id: &FunctionId) -> Failure {
-    Failure::new(Exit::NotFound, format!("there is no function {id}; `nearpath ls` lists those that there are"))
+fn no_function(id: &FunctionId) -> CommandError {
+    CommandError::new(ExitStatus::NotFound, format!("there is no function {id}; `nearpath ls` lists functions"))
 }
 
-fn missing_or(failure: Failure, id: &FunctionId) -> Failure {
-    if failure.exit == Exit::NotFound { missing(id) } else { failure }
+fn explain_missing(error: CommandError, id: &FunctionId) -> CommandError {
+    if error.exit == ExitStatus::NotFound { no_function(id) } else { error }
 }
 
-/// Percent-encodes what may not stand in a query or path segment (RFC 3986, unreserved characters stay).
-pub(crate) fn escape(text: &str) -> String {
+/// Percent-encodes for a query or path segment; RFC 3986's unreserved characters stay.
+pub(crate) fn percent_encode(text: &str) -> String {
     let mut out = String::new();
     for byte in text.bytes() {
         match byte {

@@ -1,4 +1,4 @@
-//! One HTTP exchange: credentials, timeouts, and what a refusal or a dead connection comes to.
+//! HTTP exchanges with the gateway: credentials, timeouts, and errors for people.
 
 use std::io;
 use std::time::Duration;
@@ -10,155 +10,159 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use ureq::{Agent, AsSendBody, Body, Proxy, Timeout};
 
-use super::target::Target;
-use crate::exit::{Exit, Failure};
+use super::target::GatewayTarget;
+use crate::exit::{CommandError, ExitStatus};
 
-/// An administrative call may take this long.
-pub(super) const CALL: Duration = Duration::from_secs(60);
-/// A gateway that does not even accept a connection in this time is not there.
-const CONNECT: Duration = Duration::from_secs(5);
-/// Answers to administrative calls are held in memory up to this many bytes.
-const MAX_ANSWER: u64 = 64 << 20;
-/// An error text is shown up to this many bytes.
-const MAX_ERROR: u64 = 4 << 10;
+/// Longest administrative call.
+pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(60);
+/// A gateway that accepts no connection in this time is regarded as unreachable.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Responses of administrative calls are held in memory up to this size.
+const MAX_RESPONSE_BYTES: u64 = 64 << 20;
+/// Error texts are shown up to this size.
+const MAX_ERROR_BYTES: u64 = 4 << 10;
 
-/// A gateway to talk to.
-pub(crate) struct Client {
+/// A client of one gateway.
+pub(crate) struct ApiClient {
     agent: Agent,
-    target: Target,
+    target: GatewayTarget,
 }
 
-impl Client {
-    /// Connects to nothing yet.
-    pub(crate) fn new(target: Target) -> Self {
-        let proxy = if target.local { None } else { Proxy::try_from_env() };
+impl ApiClient {
+    /// Creates a client; connects on first use.
+    pub(crate) fn new(target: GatewayTarget) -> Self {
+        let proxy = if target.is_local { None } else { Proxy::try_from_env() };
         let config = Agent::config_builder()
             .http_status_as_error(false)
+            // A redirect could lead the administrator's password elsewhere.
             .max_redirects(0)
             .proxy(proxy)
             .user_agent(concat!("nearpath/", env!("CARGO_PKG_VERSION")))
-            .timeout_connect(Some(CONNECT))
+            .timeout_connect(Some(CONNECT_TIMEOUT))
             .allow_non_standard_methods(true);
         Self { agent: config.build().new_agent(), target }
     }
 
-    /// The gateway's address.
+    /// The gateway's base URL.
     pub(crate) fn base(&self) -> &str {
         &self.target.base
     }
 
-    /// Whose password is sent, if one is.
+    /// The user name that is sent, if any.
     pub(crate) fn user(&self) -> Option<&str> {
         self.target.credentials.as_ref().map(|(user, _)| user.as_str())
     }
 
-    /// Sends a request built by the caller, without the administrator's credentials: what `invoke` needs.
+    /// Sends a request without the administrator's credentials, for calls of functions.
     ///
     /// # Errors
-    /// When there is no answer. An error status is an answer.
+    /// When there is no response. An error status is a response.
     pub(crate) fn send(
         &self,
         request: Request<impl AsSendBody>,
-        limit: Option<Duration>,
-    ) -> Result<Response<Body>, Failure> {
-        let request = self.agent.configure_request(request).timeout_global(limit).build();
-        self.agent.run(request).map_err(|error| self.unreachable(&error, limit))
+        timeout: Option<Duration>,
+    ) -> Result<Response<Body>, CommandError> {
+        let request = self.agent.configure_request(request).timeout_global(timeout).build();
+        self.agent.run(request).map_err(|error| self.transport_error(&error, timeout))
     }
 
-    /// An administrative call. Any status that is not a success becomes a failure that begins with `what`.
-    pub(super) fn ask(
+    /// Makes an administrative call. An error status becomes an error whose text begins with `what`.
+    pub(super) fn call(
         &self,
         what: &str,
         method: Method,
         path: &str,
         body: Option<&impl Serialize>,
-    ) -> Result<Response<Body>, Failure> {
-        let response = self.exchange(method, path, body, Some(CALL))?;
+    ) -> Result<Response<Body>, CommandError> {
+        self.check_status(what, self.exchange(method, path, body, Some(CALL_TIMEOUT))?)
+    }
+
+    /// Makes a call whose response is a stream without a time limit.
+    pub(super) fn stream(&self, what: &str, path: &str) -> Result<Response<Body>, CommandError> {
+        self.check_status(what, self.exchange(Method::GET, path, None::<&()>, None)?)
+    }
+
+    fn check_status(&self, what: &str, response: Response<Body>) -> Result<Response<Body>, CommandError> {
         match response.status().is_success() {
             true => Ok(response),
-            false => Err(self.refused(what, response)),
+            false => Err(self.error_of(what, response)),
         }
     }
 
-    /// As [`Self::ask`], without a limit in time: for streams.
-    pub(super) fn stream(&self, what: &str, path: &str) -> Result<Response<Body>, Failure> {
-        let response = self.exchange(Method::GET, path, None::<&()>, None)?;
-        match response.status().is_success() {
-            true => Ok(response),
-            false => Err(self.refused(what, response)),
-        }
-    }
-
-    /// An administrative exchange with whatever status it brings.
+    /// Makes an administrative exchange and returns any status.
     pub(super) fn exchange(
         &self,
         method: Method,
         path: &str,
         body: Option<&impl Serialize>,
-        limit: Option<Duration>,
-    ) -> Result<Response<Body>, Failure> {
+        timeout: Option<Duration>,
+    ) -> Result<Response<Body>, CommandError> {
         let mut request = Request::builder().method(method).uri(format!("{}{path}", self.target.base));
         if let Some((user, password)) = &self.target.credentials {
             let token = STANDARD.encode(format!("{user}:{password}"));
             request = request.header(header::AUTHORIZATION, format!("Basic {token}"));
         }
-        let invalid = |error: http::Error| Failure::new(Exit::Usage, format!("not a valid request: {error}"));
+        let invalid =
+            |error: http::Error| CommandError::new(ExitStatus::Usage, format!("not a valid request: {error}"));
         match body {
-            None => self.send(request.body(()).map_err(invalid)?, limit),
+            None => self.send(request.body(()).map_err(invalid)?, timeout),
             Some(body) => {
                 let json = serde_json::to_vec(body).expect("our own types can be written as JSON");
                 let request = request.header(header::CONTENT_TYPE, "application/json");
-                self.send(request.body(json).map_err(invalid)?, limit)
+                self.send(request.body(json).map_err(invalid)?, timeout)
             }
         }
     }
 
-    /// The JSON of an answer.
-    pub(super) fn json<T: DeserializeOwned>(&self, response: Response<Body>) -> Result<T, Failure> {
-        let reader = response.into_body().into_with_config().limit(MAX_ANSWER).reader();
-        serde_json::from_reader(io::BufReader::new(reader)).map_err(|error| {
-            let text = format!("{} answered with something that is not its API's JSON: {error}", self.target.base);
-            Failure::new(Exit::Failed, text)
-        })
+    /// Reads a response as JSON.
+    pub(super) fn read_json<T: DeserializeOwned>(&self, response: Response<Body>) -> Result<T, CommandError> {
+        let reader = response.into_body().into_with_config().limit(MAX_RESPONSE_BYTES).reader();
+        serde_json::from_reader(io::BufReader::new(reader)).map_err(|error| self.not_json(&error))
     }
 
-    /// What an error status comes to.
-    pub(super) fn refused(&self, what: &str, response: Response<Body>) -> Failure {
+    /// The error of a response without the API's shape: the address may belong to another server.
+    pub(super) fn not_json(&self, error: &serde_json::Error) -> CommandError {
+        let text = format!("{} answered with something that is not its API's JSON: {error}", self.target.base);
+        CommandError::new(ExitStatus::Failed, text)
+    }
+
+    /// The error of a response with an error status.
+    pub(super) fn error_of(&self, what: &str, response: Response<Body>) -> CommandError {
         let status = response.status();
         let exit = match status {
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Exit::Unauthorised,
-            StatusCode::NOT_FOUND => Exit::NotFound,
-            _ => Exit::Failed,
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => ExitStatus::Unauthorised,
+            StatusCode::NOT_FOUND => ExitStatus::NotFound,
+            _ => ExitStatus::Failed,
         };
-        let said = error_text(response);
-        let said = if said.is_empty() { String::new() } else { format!(": {said}") };
-        let mut text = format!("{what}: {} answered {}{said}", self.target.base, status.as_u16());
-        if exit == Exit::Unauthorised {
-            text += &format!(" ({})", self.target.origin);
+        let detail = error_text(response);
+        let detail = if detail.is_empty() { String::new() } else { format!(": {detail}") };
+        let mut text = format!("{what}: {} answered {}{detail}", self.target.base, status.as_u16());
+        if exit == ExitStatus::Unauthorised {
+            text += &format!(" ({})", self.target.credential_origin);
         }
-        Failure::new(exit, text)
+        CommandError::new(exit, text)
     }
 
-    fn unreachable(&self, error: &ureq::Error, limit: Option<Duration>) -> Failure {
+    fn transport_error(&self, error: &ureq::Error, timeout: Option<Duration>) -> CommandError {
         let base = &self.target.base;
-        let start = "start one with `nearpath up`, or name another with --gateway";
+        let remedy = "start one with `nearpath up`, or name another with --gateway";
         match error {
             ureq::Error::Timeout(Timeout::Global | Timeout::PerCall | Timeout::RecvResponse | Timeout::RecvBody) => {
-                let limit = nearpath_types::duration::format(limit.unwrap_or(CALL));
-                Failure::new(Exit::Failed, format!("{base} did not answer within {limit}"))
+                let timeout = nearpath_types::duration::format(timeout.unwrap_or(CALL_TIMEOUT));
+                CommandError::new(ExitStatus::Failed, format!("{base} did not answer within {timeout}"))
             }
-            ureq::Error::Http(error) => Failure::new(Exit::Usage, format!("not a valid request: {error}")),
-            ureq::Error::BadUri(error) => Failure::new(Exit::Usage, format!("not a valid address: {error}")),
+            ureq::Error::Http(error) => CommandError::new(ExitStatus::Usage, format!("not a valid request: {error}")),
+            ureq::Error::BadUri(error) => CommandError::new(ExitStatus::Usage, format!("not a valid address: {error}")),
             ureq::Error::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                Failure::new(Exit::Unreachable, format!("no gateway at {base}: {start}"))
+                CommandError::new(ExitStatus::Unreachable, format!("no gateway at {base}: {remedy}"))
             }
-            error => Failure::new(Exit::Unreachable, format!("no answer from {base}: {error}; {start}")),
+            error => CommandError::new(ExitStatus::Unreachable, format!("no answer from {base}: {error}; {remedy}")),
         }
     }
 }
 
-/// The text of an error answer, as one line.
+/// The text of an error response, as one line. Control characters are removed: they could steer a terminal.
 pub(crate) fn error_text(response: Response<Body>) -> String {
-    let body = response.into_body().into_with_config().limit(MAX_ERROR).lossy_utf8(true).read_to_string();
+    let body = response.into_body().into_with_config().limit(MAX_ERROR_BYTES).lossy_utf8(true).read_to_string();
     body.unwrap_or_default().replace(char::is_control, " ").split_whitespace().collect::<Vec<_>>().join(" ")
 }

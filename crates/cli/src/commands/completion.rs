@@ -1,14 +1,22 @@
-//! `completion`: a script for a shell, made from the same definition as the command line.
+//! `completion`: a script for a shell, generated from the definition of the command line.
 
-use clap::CommandFactory;
+use clap::{Args, CommandFactory};
 
-use crate::args::{Cli, CompletionArgs};
-use crate::exit::{Exit, Outcome};
+use crate::args::Cli;
+use crate::exit::{CommandResult, ExitStatus};
 use crate::output;
 
-pub(super) fn run(args: &CompletionArgs) -> Outcome {
+/// Options of `completion`.
+#[derive(Debug, Args)]
+#[allow(missing_docs)]
+pub struct CompletionArgs {
+    /// Shell to complete for
+    pub shell: clap_complete::Shell,
+}
+
+pub(super) fn run(args: &CompletionArgs) -> CommandResult {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "nearpath", &mut script);
     output::print(&String::from_utf8_lossy(&script))?;
-    Ok(Exit::Ok)
+    Ok(ExitStatus::Ok)
 }

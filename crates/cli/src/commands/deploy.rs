@@ -1,27 +1,88 @@
-//! `deploy`: specs from a stack file or from options, each put to the gateway, then waited for.
+//! `deploy`: sends specs from a stack file or from options to the gateway, and waits until they are ready.
 
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
 use nearpath_stack::{Stack, ThisMachine};
-use nearpath_types::{FunctionId, FunctionSpec};
+use nearpath_types::{FunctionId, FunctionSpec, duration};
 use serde::Serialize;
 
-use super::progress::{self, Item};
-use super::readiness::{Phase, Verdict};
-use super::{secrets, stack_file, worst};
-use crate::api::{Client, Deployed, Target};
-use crate::args::DeployArgs;
-use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{self, Table};
+use super::progress::{self, WaitItem};
+use super::readiness::{ReadyPhase, WaitOutcome};
+use super::{first_failure, secrets, stack_file};
+use crate::api::{ApiClient, DeployOutcome, GatewayTarget};
+use crate::args::{GatewayArgs, parse_pair};
+use crate::exit::{CommandError, CommandResult, ExitStatus};
+use crate::output::{self, TextTable};
 
-/// What happened to one function; the shape of `--json`.
+/// Options of `deploy`.
+#[derive(Debug, Args)]
+#[allow(missing_docs)]
+pub struct DeployArgs {
+    /// Function to deploy by its options instead of a stack file
+    #[arg(value_name = "NAME", conflicts_with = "file")]
+    pub name: Option<FunctionId>,
+    /// Stack file [default: stack.yml or stack.yaml here]
+    #[arg(short, long, visible_alias = "yaml", value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// Deploy only functions whose name matches; `*` matches anything
+    #[arg(long, value_name = "GLOB", conflicts_with = "name")]
+    pub filter: Option<String>,
+    /// Image of NAME
+    #[arg(long, value_name = "REFERENCE", requires = "name", conflicts_with = "handler")]
+    pub image: Option<String>,
+    /// Folder of NAME on this machine
+    #[arg(long, value_name = "DIR", requires = "name")]
+    pub handler: Option<PathBuf>,
+    /// Command that runs NAME
+    #[arg(long, value_name = "COMMAND", requires = "name")]
+    pub fprocess: Option<String>,
+    /// Environment variable, for every function deployed
+    #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair)]
+    pub env: Vec<(String, String)>,
+    /// Label, for every function deployed
+    #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair)]
+    pub label: Vec<(String, String)>,
+    /// Annotation, for every function deployed
+    #[arg(long, value_name = "KEY=VALUE", value_parser = parse_pair)]
+    pub annotation: Vec<(String, String)>,
+    /// Secret that every function deployed may read
+    #[arg(long, value_name = "NAME")]
+    pub secret: Vec<String>,
+    #[command(flatten)]
+    pub wait: WaitArgs,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub gateway: GatewayArgs,
+}
+
+/// Options on waiting until functions are ready.
+#[derive(Debug, Clone, Args)]
+pub struct WaitArgs {
+    /// Do not wait until the functions are ready
+    #[arg(long, conflicts_with = "wait")]
+    pub no_wait: bool,
+    /// Wait until they are ready (the default)
+    #[arg(long)]
+    pub wait: bool,
+    /// Longest wait
+    #[arg(long, default_value = "60s", value_parser = duration::parse, value_name = "DURATION")]
+    pub timeout: Duration,
+}
+
+/// The result for one function; the shape of `--json`.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Row {
+struct DeployRow {
     name: String,
     namespace: String,
-    /// `created`, `updated` or, when the gateway refused it, absent.
+    /// Absent if the gateway refused the function.
     #[serde(skip_serializing_if = "Option::is_none")]
-    outcome: Option<Deployed>,
-    /// Whether it was seen ready; always false with `--no-wait`.
+    outcome: Option<DeployOutcome>,
+    /// The function was seen ready; always false with `--no-wait`.
     ready: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
@@ -30,45 +91,46 @@ struct Row {
     state: String,
 }
 
-pub(super) fn run(args: &DeployArgs) -> Outcome {
-    let stack = stack(args)?;
-    let client = Client::new(Target::of(&args.connection, stack.gateway.as_deref())?);
-    let mut specs = selected(stack.functions, args.filter.as_deref())?;
-    specs.iter_mut().for_each(|spec| add_options(spec, args));
+pub(super) fn run(args: &DeployArgs) -> CommandResult {
+    let stack = load_stack(args)?;
+    let client = ApiClient::new(GatewayTarget::from_args(&args.gateway, stack.gateway.as_deref())?);
+    let mut specs = filter_specs(stack.functions, args.filter.as_deref())?;
+    specs.iter_mut().for_each(|spec| apply_options(spec, args));
     let (mut rows, mut exits, mut items) = (Vec::new(), Vec::new(), Vec::new());
     for spec in &specs {
         let sent = client.deploy(spec);
-        if let Err(failure) = &sent {
-            if matches!(failure.exit, Exit::Unreachable | Exit::Unauthorised) {
-                return Err(failure.clone());
+        if let Err(error) = &sent {
+            // These would fail for every other function, too.
+            if matches!(error.exit, ExitStatus::Unreachable | ExitStatus::Unauthorised) {
+                return Err(error.clone());
             }
-            eprintln!("nearpath: {failure}");
+            eprintln!("nearpath: {error}");
             secrets::advice(&client, spec).iter().for_each(|line| eprintln!("nearpath: {line}"));
-            exits.push(failure.exit);
+            exits.push(error.exit);
         } else {
-            items.push(Item::new(spec.id()));
+            items.push(WaitItem::new(spec.id()));
         }
-        rows.push(row(&client, spec, sent));
+        rows.push(new_row(&client, spec, sent));
     }
-    if !args.waiting.no_wait {
-        progress::wait(&client, &mut items, args.waiting.timeout, args.json)?;
-        exits.extend(items.iter().map(|item| progress::settle(item, args.waiting.timeout)));
-        items.iter().for_each(|item| note(&mut rows, item));
+    if !args.wait.no_wait {
+        progress::wait(&client, &mut items, args.wait.timeout, args.json)?;
+        exits.extend(items.iter().map(|item| progress::report_outcome(item, args.wait.timeout)));
+        items.iter().for_each(|item| update_row(&mut rows, item));
     }
-    show(&rows, args.json)?;
-    Ok(worst(exits))
+    print_rows(&rows, args.json)?;
+    Ok(first_failure(exits))
 }
 
-/// What is asked for: a file, or one function by its options.
-fn stack(args: &DeployArgs) -> Result<Stack, Failure> {
+/// Reads the stack file, or makes a stack of the one function in the options.
+fn load_stack(args: &DeployArgs) -> Result<Stack, CommandError> {
     match &args.name {
-        Some(name) => Ok(Stack { gateway: None, functions: vec![direct(name, args)?] }),
+        Some(name) => Ok(Stack { gateway: None, functions: vec![spec_from_options(name, args)?] }),
         None => stack_file::read(&stack_file::find(args.file.as_deref())?, &ThisMachine),
     }
 }
 
-fn direct(name: &FunctionId, args: &DeployArgs) -> Result<FunctionSpec, Failure> {
-    let usage = |text: String| Failure::new(Exit::Usage, text);
+fn spec_from_options(name: &FunctionId, args: &DeployArgs) -> Result<FunctionSpec, CommandError> {
+    let usage = |text: String| CommandError::new(ExitStatus::Usage, text);
     let mut spec = FunctionSpec::named(name.name.clone());
     spec.namespace = name.namespace.clone();
     spec.env_process = args.fprocess.clone().unwrap_or_default();
@@ -89,17 +151,19 @@ fn direct(name: &FunctionId, args: &DeployArgs) -> Result<FunctionSpec, Failure>
     Ok(spec)
 }
 
-fn selected(specs: Vec<FunctionSpec>, filter: Option<&str>) -> Result<Vec<FunctionSpec>, Failure> {
+fn filter_specs(specs: Vec<FunctionSpec>, filter: Option<&str>) -> Result<Vec<FunctionSpec>, CommandError> {
     let Some(glob) = filter else { return Ok(specs) };
-    let kept: Vec<_> = specs.into_iter().filter(|spec| matches(glob, spec.service.as_str())).collect();
+    let kept: Vec<_> = specs.into_iter().filter(|spec| matches_glob(glob, spec.service.as_str())).collect();
     match kept.is_empty() {
-        true => Err(Failure::new(Exit::NotFound, format!("no function of the file matches --filter {glob:?}"))),
+        true => {
+            Err(CommandError::new(ExitStatus::NotFound, format!("no function of the file matches --filter {glob:?}")))
+        }
         false => Ok(kept),
     }
 }
 
-/// Whether `glob`, in which `*` stands for anything, matches the whole of `text`.
-fn matches(glob: &str, text: &str) -> bool {
+/// Returns whether `glob`, in which `*` matches anything, matches the whole text.
+fn matches_glob(glob: &str, text: &str) -> bool {
     let Some((head, tail)) = glob.split_once('*') else { return glob == text };
     let Some(mut rest) = text.strip_prefix(head) else { return false };
     let mut parts = tail.split('*').peekable();
@@ -113,8 +177,8 @@ fn matches(glob: &str, text: &str) -> bool {
     true
 }
 
-/// Options win over the file, as with OpenFaaS's client.
-fn add_options(spec: &mut FunctionSpec, args: &DeployArgs) {
+/// Adds the options. They override the file, as with OpenFaaS's client.
+fn apply_options(spec: &mut FunctionSpec, args: &DeployArgs) {
     spec.env_vars.extend(args.env.iter().cloned());
     spec.labels.extend(args.label.iter().cloned());
     spec.annotations.extend(args.annotation.iter().cloned());
@@ -122,14 +186,14 @@ fn add_options(spec: &mut FunctionSpec, args: &DeployArgs) {
     spec.secrets.extend(new);
 }
 
-fn row(client: &Client, spec: &FunctionSpec, sent: Result<Deployed, Failure>) -> Row {
+fn new_row(client: &ApiClient, spec: &FunctionSpec, sent: Result<DeployOutcome, CommandError>) -> DeployRow {
     let (outcome, error) = match sent {
         Ok(outcome) => (Some(outcome), None),
-        Err(failure) => (None, Some(failure.text)),
+        Err(error) => (None, Some(error.text)),
     };
     let state = if outcome.is_some() { "accepted" } else { "refused" }.to_owned();
-    let url = super::invoke::url(client, &spec.id());
-    Row {
+    let url = super::invoke::function_url(client, &spec.id());
+    DeployRow {
         name: spec.service.to_string(),
         namespace: spec.namespace.to_string(),
         outcome,
@@ -140,39 +204,41 @@ fn row(client: &Client, spec: &FunctionSpec, sent: Result<Deployed, Failure>) ->
     }
 }
 
-fn note(rows: &mut [Row], item: &Item) {
-    let mine = |row: &&mut Row| row.name == item.id.name.as_str() && row.namespace == item.id.namespace.as_str();
-    let Some(row) = rows.iter_mut().find(mine) else { return };
-    row.ready = item.phase.as_ref().is_some_and(Phase::is_settled);
-    if let Verdict::Failed(why) = &item.verdict {
+fn update_row(rows: &mut [DeployRow], item: &WaitItem) {
+    let is_same =
+        |row: &&mut DeployRow| row.name == item.id.name.as_str() && row.namespace == item.id.namespace.as_str();
+    let Some(row) = rows.iter_mut().find(is_same) else { return };
+    row.ready = item.phase.as_ref().is_some_and(ReadyPhase::is_settled);
+    if let WaitOutcome::Failed(why) = &item.outcome {
         row.error = Some(why.clone());
     }
-    let state = |phase: &Phase| phase.text().split(": ").next().unwrap_or_default().to_owned();
+    // The reason of trouble is too long for a column; it is printed on standard error.
+    let state = |phase: &ReadyPhase| phase.to_text().split(": ").next().unwrap_or_default().to_owned();
     row.state = item.phase.as_ref().map(state).unwrap_or_default();
 }
 
-fn show(rows: &[Row], json: bool) -> Result<(), Failure> {
+fn print_rows(rows: &[DeployRow], json: bool) -> Result<(), CommandError> {
     if json {
         return output::print_json(&rows);
     }
-    let mut table = Table::new(&["NAME", "DEPLOYED", "STATE", "URL"]);
+    let mut table = TextTable::new(&["NAME", "DEPLOYED", "STATE", "URL"]);
     for row in rows {
         let outcome = match row.outcome {
-            Some(Deployed::Created) => "created",
-            Some(Deployed::Updated) => "updated",
+            Some(DeployOutcome::Created) => "created",
+            Some(DeployOutcome::Updated) => "updated",
             None => "no",
         };
-        table.row([row.name.clone(), outcome.to_owned(), row.state.clone(), row.url.clone()]);
+        table.add_row([row.name.clone(), outcome.to_owned(), row.state.clone(), row.url.clone()]);
     }
     output::print(&table.render())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::matches;
+    use super::matches_glob;
 
     #[test]
-    fn globs() {
+    fn globs_match() {
         for (glob, text, wanted) in [
             ("cart", "cart", true),
             ("cart", "carts", false),
@@ -183,7 +249,7 @@ mod tests {
             ("a*a", "a", false),
             ("*-api", "shop-api", true),
         ] {
-            assert_eq!(matches(glob, text), wanted, "{glob} {text}");
+            assert_eq!(matches_glob(glob, text), wanted, "{glob} {text}");
         }
     }
 }

@@ -1,72 +1,84 @@
-//! `describe`: all that is known of one function.
+//! `describe`: configuration, state and instances of one function.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::io::stdout;
 
-use nearpath_types::{FunctionStatus, Resources, policy};
+use clap::Args;
+use nearpath_types::{FunctionId, FunctionStatus, Resources, policy};
 
-use super::readiness::Phase;
-use crate::api::{Client, Target};
-use crate::args::DescribeArgs;
-use crate::exit::{Exit, Outcome};
-use crate::output::{self, Paint, Style, Table};
+use super::readiness::ReadyPhase;
+use crate::api::{ApiClient, GatewayTarget};
+use crate::args::GatewayArgs;
+use crate::exit::{CommandResult, ExitStatus};
+use crate::output::{self, TextStyle, TextTable};
 
-pub(super) fn run(args: &DescribeArgs) -> Outcome {
-    let client = Client::new(Target::of(&args.connection, None)?);
+/// Options of `describe`.
+#[derive(Debug, Args)]
+#[allow(missing_docs)]
+pub struct DescribeArgs {
+    /// Function, as NAME or NAME.NAMESPACE
+    pub name: FunctionId,
+    /// Print JSON: OpenFaaS's FunctionStatus
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub gateway: GatewayArgs,
+}
+
+pub(super) fn run(args: &DescribeArgs) -> CommandResult {
+    let client = ApiClient::new(GatewayTarget::from_args(&args.gateway, None)?);
     let status = client.function(&args.name)?;
     if args.json {
         output::print_json(&status)?;
-        return Ok(Exit::Ok);
+        return Ok(ExitStatus::Ok);
     }
-    let url = super::invoke::url(&client, &args.name);
-    output::print(&page(&status, &url, Style::of(&stdout())))?;
-    Ok(Exit::Ok)
+    let url = super::invoke::function_url(&client, &args.name);
+    output::print(&format_page(&status, &url, TextStyle::for_stream(&stdout())))?;
+    Ok(ExitStatus::Ok)
 }
 
-fn page(status: &FunctionStatus, url: &str, style: Style) -> String {
+fn format_page(status: &FunctionStatus, url: &str, style: TextStyle) -> String {
     let spec = &status.spec;
-    let phase = Phase::of(status);
-    let paint = match phase {
-        Phase::Ready { .. } | Phase::Asleep => Paint::Good,
-        Phase::Starting { .. } => Paint::Doubtful,
-        Phase::Trouble { .. } => Paint::Bad,
-    };
-    let mut page = Page(String::new());
-    page.line("Name", &status.name);
-    page.line("Namespace", &spec.namespace);
-    page.line("State", &style.paint(paint, &phase.text()));
-    page.line("URL", url);
-    page.line("Image", &spec.image);
-    page.line("Command", &spec.env_process);
-    page.line("Created", &status.created_at);
-    page.line("Invocations", &format!("{:.0}", status.invocation_count));
-    page.line("Calls", spec.annotations.get(policy::CALLS).map(String::as_str).unwrap_or_default());
-    page.line("Limits", &resources(spec.limits.as_ref()));
-    page.line("Requests", &resources(spec.requests.as_ref()));
+    let phase = ReadyPhase::of(status);
+    let mut page = KeyValuePage(String::new());
+    page.add_line("Name", &status.name);
+    page.add_line("Namespace", &spec.namespace);
+    page.add_line("State", &style.paint(phase.color(), &phase.to_text()));
+    page.add_line("URL", url);
+    page.add_line("Image", &spec.image);
+    page.add_line("Command", &spec.env_process);
+    page.add_line("Created", &status.created_at);
+    page.add_line("Invocations", &format!("{:.0}", status.invocation_count));
+    page.add_line("Calls", spec.annotations.get(policy::CALLS).map(String::as_str).unwrap_or_default());
+    page.add_line("Limits", &format_resources(spec.limits.as_ref()));
+    page.add_line("Requests", &format_resources(spec.requests.as_ref()));
     if let Some(usage) = &status.usage {
-        page.line("Usage", &format!("cpu {:.0}m, memory {:.1} MiB", usage.cpu, usage.total_memory_bytes / 1_048_576.0));
+        page.add_line(
+            "Usage",
+            &format!("cpu {:.0}m, memory {:.1} MiB", usage.cpu, usage.total_memory_bytes / 1_048_576.0),
+        );
     }
-    page.line("Secrets", &spec.secrets.join(", "));
-    page.line("Constraints", &spec.constraints.join(", "));
-    page.map("Environment", &spec.env_vars);
-    page.map("Labels", &spec.labels);
-    page.map("Annotations", &spec.annotations);
-    page.0 += &instances(status);
+    page.add_line("Secrets", &spec.secrets.join(", "));
+    page.add_line("Constraints", &spec.constraints.join(", "));
+    page.add_map("Environment", &spec.env_vars);
+    page.add_map("Labels", &spec.labels);
+    page.add_map("Annotations", &spec.annotations);
+    page.0 += &instance_table(status);
     page.0
 }
 
-/// `Key:  value` lines; what is empty is left out.
-struct Page(String);
+/// `Key:  value` lines; empty values are left out.
+struct KeyValuePage(String);
 
-impl Page {
-    fn line(&mut self, key: &str, value: &str) {
+impl KeyValuePage {
+    fn add_line(&mut self, key: &str, value: &str) {
         if !value.is_empty() {
             let _ = writeln!(self.0, "{:<13}{value}", format!("{key}:")); // a String takes every write
         }
     }
 
-    fn map(&mut self, key: &str, map: &BTreeMap<String, String>) {
+    fn add_map(&mut self, key: &str, map: &BTreeMap<String, String>) {
         for (index, (name, value)) in map.iter().enumerate() {
             let head = if index == 0 { format!("{key}:") } else { String::new() };
             let _ = writeln!(self.0, "{head:<13}{name}={value}"); // a String takes every write
@@ -74,7 +86,7 @@ impl Page {
     }
 }
 
-fn resources(resources: Option<&Resources>) -> String {
+fn format_resources(resources: Option<&Resources>) -> String {
     let Some(resources) = resources else { return String::new() };
     let memory = resources.memory.as_ref().map(|memory| format!("memory {memory}"));
     let cpu = resources.cpu.as_ref().map(|cpu| format!("cpu {cpu}"));
@@ -82,17 +94,17 @@ fn resources(resources: Option<&Resources>) -> String {
     [memory, cpu, pids].into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
-fn instances(status: &FunctionStatus) -> String {
+fn instance_table(status: &FunctionStatus) -> String {
     if status.instances.is_empty() {
         return String::new();
     }
-    let mut table = Table::new(&["INSTANCE", "STATE", "REVISION", "PID", "ADDRESS", "START"]);
+    let mut table = TextTable::new(&["INSTANCE", "STATE", "REVISION", "PID", "ADDRESS", "START"]);
     for instance in &status.instances {
         let total: f64 = instance.start_ms.values().sum();
         let phases: Vec<_> = instance.start_ms.iter().map(|(name, ms)| format!("{name} {ms:.1}")).collect();
         let start = if phases.is_empty() { String::new() } else { format!("{total:.1} ms ({})", phases.join(", ")) };
         let (revision, pid) = (instance.revision.to_string(), instance.pid.to_string());
-        table.row([instance.id.clone(), instance.state.clone(), revision, pid, instance.addr.clone(), start]);
+        table.add_row([instance.id.clone(), instance.state.clone(), revision, pid, instance.addr.clone(), start]);
     }
     format!("\n{}", table.render())
 }

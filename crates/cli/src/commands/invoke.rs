@@ -1,54 +1,99 @@
-//! `invoke`: one call of a function, streamed both ways. No credentials are sent: functions are open to callers, and a
-//! function has no business with the administrator's password.
+//! `invoke`: one call of a function, streamed both ways.
+//!
+//! No credentials are sent: functions are open to callers, and must not learn the administrator's password.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, Write};
 use std::time::Duration;
 
+use clap::Args;
 use http::{HeaderName, HeaderValue, Method, Request, Response, header};
-use nearpath_types::FunctionId;
 use nearpath_types::name::DEFAULT_NAMESPACE;
+use nearpath_types::{FunctionId, duration};
 use ureq::Body;
 
-use crate::api::{Client, Target, error_text, escape};
-use crate::args::InvokeArgs;
-use crate::exit::{Exit, Failure, Outcome};
+use crate::api::{ApiClient, GatewayTarget, error_text, percent_encode};
+use crate::args::{GatewayArgs, parse_pair};
+use crate::exit::{CommandError, CommandResult, ExitStatus};
 use crate::output;
 
-pub(super) fn run(args: &InvokeArgs) -> Outcome {
+/// Options of `invoke`.
+#[derive(Debug, Args)]
+#[allow(missing_docs)]
+pub struct InvokeArgs {
+    /// Function, as NAME or NAME.NAMESPACE
+    pub name: FunctionId,
+    /// Body: the text itself, @FILE, or - for standard input [default: standard input unless it is a terminal]
+    #[arg(short, long, value_name = "DATA", allow_hyphen_values = true)]
+    pub data: Option<String>,
+    /// Header field
+    #[arg(short = 'H', long, value_name = "NAME: VALUE", value_parser = parse_header)]
+    pub header: Vec<(String, String)>,
+    /// HTTP method
+    #[arg(short = 'X', long, default_value = "POST")]
+    pub method: String,
+    /// Path after the function's name
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub path: String,
+    /// Query parameter
+    #[arg(long, value_name = "KEY=VALUE", value_parser = parse_pair)]
+    pub query: Vec<(String, String)>,
+    /// Give up after this time
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    pub timeout: Option<Duration>,
+    /// Queue the call and return at once; comes with a later version
+    #[arg(long = "async")]
+    pub asynchronous: bool,
+    /// Print status and header fields to standard error
+    #[arg(short, long)]
+    pub verbose: bool,
+    #[command(flatten)]
+    pub gateway: GatewayArgs,
+}
+
+/// Parses `NAME: VALUE`, or `NAME=VALUE` as OpenFaaS's client takes it.
+fn parse_header(text: &str) -> Result<(String, String), String> {
+    match text.split_once([':', '=']) {
+        Some((key, value)) if !key.trim().is_empty() => Ok((key.trim().to_owned(), value.trim().to_owned())),
+        _ => Err("expected `NAME: VALUE`".to_owned()),
+    }
+}
+
+pub(super) fn run(args: &InvokeArgs) -> CommandResult {
     if args.asynchronous {
-        return Err(Failure::new(
-            Exit::Usage,
+        return Err(CommandError::new(
+            ExitStatus::Usage,
             "--async: asynchronous calls come with a later version; call without it",
         ));
     }
-    let client = Client::new(Target::of(&args.connection, None)?);
-    let head = head(&client, args)?;
-    let source = Source::of(args, head.method())?;
-    let response = source.send(&client, head, args.timeout)?;
+    let client = ApiClient::new(GatewayTarget::from_args(&args.gateway, None)?);
+    let head = request_head(&client, args)?;
+    let body = BodySource::from_args(args, head.method())?;
+    let response = body.send(&client, head, args.timeout)?;
     if args.verbose {
-        print_head(&response);
+        print_response_head(&response);
     }
-    deliver(response)
+    print_response(response)
 }
 
-/// Where a function is called.
-pub(super) fn url(client: &Client, id: &FunctionId) -> String {
+/// The URL of a function.
+pub(super) fn function_url(client: &ApiClient, id: &FunctionId) -> String {
     match id.namespace.as_str() {
         DEFAULT_NAMESPACE => format!("{}/function/{}", client.base(), id.name),
         _ => format!("{}/function/{id}", client.base()),
     }
 }
 
-fn head(client: &Client, args: &InvokeArgs) -> Result<Request<()>, Failure> {
-    let usage = |text: String| Failure::new(Exit::Usage, text);
+fn request_head(client: &ApiClient, args: &InvokeArgs) -> Result<Request<()>, CommandError> {
+    let usage = |text: String| CommandError::new(ExitStatus::Usage, text);
     let method: Method =
         args.method.parse().map_err(|_| usage(format!("--method {:?} is not an HTTP method", args.method)))?;
-    let mut uri = url(client, &args.name);
+    let mut uri = function_url(client, &args.name);
     if !args.path.is_empty() {
         uri = format!("{uri}/{}", args.path.trim_start_matches('/'));
     }
-    let pairs: Vec<_> = args.query.iter().map(|(key, value)| format!("{}={}", escape(key), escape(value))).collect();
+    let pairs: Vec<_> =
+        args.query.iter().map(|(key, value)| format!("{}={}", percent_encode(key), percent_encode(value))).collect();
     if !pairs.is_empty() {
         uri += &format!("{}{}", if uri.contains('?') { '&' } else { '?' }, pairs.join("&"));
     }
@@ -60,47 +105,53 @@ fn head(client: &Client, args: &InvokeArgs) -> Result<Request<()>, Failure> {
         request = request.header(name, value);
     }
     if !args.header.iter().any(|(name, _)| name.eq_ignore_ascii_case("content-type")) {
-        request = request.header(header::CONTENT_TYPE, "text/plain"); // what OpenFaaS's client sends
+        // OpenFaaS's client sends the same, and functions may depend on it.
+        request = request.header(header::CONTENT_TYPE, "text/plain");
     }
     request.body(()).map_err(|error| usage(format!("{uri} is not a valid address: {error}")))
 }
 
-/// Where the body comes from.
-enum Source {
-    Nothing,
+/// Source of the request's body.
+enum BodySource {
+    Empty,
     Text(Vec<u8>),
     File(File),
     Stdin(io::Stdin),
 }
 
-impl Source {
-    fn of(args: &InvokeArgs, method: &Method) -> Result<Self, Failure> {
-        let bodiless = [Method::GET, Method::HEAD, Method::OPTIONS, Method::DELETE].contains(method);
+impl BodySource {
+    fn from_args(args: &InvokeArgs, method: &Method) -> Result<Self, CommandError> {
+        let has_no_body = [Method::GET, Method::HEAD, Method::OPTIONS, Method::DELETE].contains(method);
         match args.data.as_deref() {
-            None if bodiless || io::stdin().is_terminal() => Ok(Self::Nothing),
+            None if has_no_body || io::stdin().is_terminal() => Ok(Self::Empty),
             None | Some("-") => Ok(Self::Stdin(io::stdin())),
             Some(data) => match data.strip_prefix('@') {
                 None => Ok(Self::Text(data.as_bytes().to_vec())),
                 Some(path) => match File::open(path) {
                     Ok(file) => Ok(Self::File(file)),
-                    Err(error) => Err(Failure::new(Exit::Usage, format!("-d @{path}: {error}"))),
+                    Err(error) => Err(CommandError::new(ExitStatus::Usage, format!("-d @{path}: {error}"))),
                 },
             },
         }
     }
 
-    /// Texts and files are sent with their length, standard input in chunks.
-    fn send(self, client: &Client, head: Request<()>, limit: Option<Duration>) -> Result<Response<Body>, Failure> {
+    /// Sends the request: texts and files with their length, standard input in chunks.
+    fn send(
+        self,
+        client: &ApiClient,
+        head: Request<()>,
+        timeout: Option<Duration>,
+    ) -> Result<Response<Body>, CommandError> {
         match self {
-            Self::Nothing => client.send(head, limit),
-            Self::Text(text) => client.send(head.map(|()| text), limit),
-            Self::File(file) => client.send(head.map(|()| file), limit),
-            Self::Stdin(stdin) => client.send(head.map(|()| stdin), limit),
+            Self::Empty => client.send(head, timeout),
+            Self::Text(text) => client.send(head.map(|()| text), timeout),
+            Self::File(file) => client.send(head.map(|()| file), timeout),
+            Self::Stdin(stdin) => client.send(head.map(|()| stdin), timeout),
         }
     }
 }
 
-fn print_head(response: &Response<Body>) {
+fn print_response_head(response: &Response<Body>) {
     eprintln!("{:?} {}", response.version(), response.status());
     for (name, value) in response.headers() {
         eprintln!("{name}: {}", String::from_utf8_lossy(value.as_bytes()));
@@ -108,33 +159,34 @@ fn print_head(response: &Response<Body>) {
     eprintln!();
 }
 
-/// The body to standard output as it comes; a refusal by the platform is told on standard error instead.
-fn deliver(response: Response<Body>) -> Outcome {
+/// Streams the body to standard output. An error of the platform goes to standard error instead: it is no output of the function.
+fn print_response(response: Response<Body>) -> CommandResult {
     let status = response.status();
     let reason = response
         .headers()
         .get("x-nearpath-reason")
         .map(|reason| String::from_utf8_lossy(reason.as_bytes()).into_owned());
     if let Some(reason) = reason {
-        let exit = if reason == "no_function" { Exit::NotFound } else { Exit::FunctionError };
-        return Err(Failure::new(exit, refusal(status.as_u16(), &reason, &error_text(response))));
+        let exit = if reason == "no_function" { ExitStatus::NotFound } else { ExitStatus::FunctionError };
+        return Err(CommandError::new(exit, platform_error(status.as_u16(), &reason, &error_text(response))));
     }
-    copy(response.into_body())?;
+    copy_to_stdout(response.into_body())?;
     match status.is_client_error() || status.is_server_error() {
-        true => Err(Failure::new(Exit::FunctionError, format!("the function answered {status}"))),
-        false => Ok(Exit::Ok),
+        true => Err(CommandError::new(ExitStatus::FunctionError, format!("the function answered {status}"))),
+        false => Ok(ExitStatus::Ok),
     }
 }
 
-/// The platform's texts name their reason; where one was lost on the way, its header tells it.
-fn refusal(status: u16, reason: &str, text: &str) -> String {
+/// The text of a platform's error, with its reason once.
+fn platform_error(status: u16, reason: &str, text: &str) -> String {
+    // The gateway's own texts name the reason; a proxy in between may have replaced the text.
     match text.contains(reason) {
         true => format!("{status}: {text}"),
         false => format!("{status} ({reason}): {text}"),
     }
 }
 
-fn copy(body: Body) -> Result<(), Failure> {
+fn copy_to_stdout(body: Body) -> Result<(), CommandError> {
     let mut reader = body.into_with_config().limit(u64::MAX).reader();
     let mut out = io::stdout().lock();
     let mut buffer = vec![0; 64 << 10];
@@ -143,19 +195,21 @@ fn copy(body: Body) -> Result<(), Failure> {
             Ok(0) => return Ok(()),
             Ok(read) => read,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(Failure::new(Exit::FunctionError, format!("the answer broke off: {error}"))),
+            Err(error) => {
+                return Err(CommandError::new(ExitStatus::FunctionError, format!("the answer broke off: {error}")));
+            }
         };
-        out.write_all(&buffer[..read]).and_then(|()| out.flush()).map_err(|error| output::lost(&error))?;
+        out.write_all(&buffer[..read]).and_then(|()| out.flush()).map_err(|error| output::write_error(&error))?;
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::refusal;
+    use super::platform_error;
 
     #[test]
-    fn the_reason_is_told_once() {
-        assert_eq!(refusal(404, "no_function", "gateway: no_function: none"), "404: gateway: no_function: none");
-        assert_eq!(refusal(502, "connect_failed", "bad gateway"), "502 (connect_failed): bad gateway");
+    fn the_reason_is_named_once() {
+        assert_eq!(platform_error(404, "no_function", "gateway: no_function: none"), "404: gateway: no_function: none");
+        assert_eq!(platform_error(502, "connect_failed", "bad gateway"), "502 (connect_failed): bad gateway");
     }
 }

@@ -1,18 +1,44 @@
-//! `logs`: what a function's instances wrote.
+//! `logs`: the log lines of a function's instances.
 
 use std::io::BufRead;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
+use clap::Args;
 use nearpath_types::status::rfc3339;
-use nearpath_types::{LogLine, LogQuery};
+use nearpath_types::{FunctionId, LogLine, LogQuery, duration};
 
-use crate::api::{Client, Target};
-use crate::args::LogsArgs;
-use crate::exit::{Exit, Failure, Outcome};
+use crate::api::{ApiClient, GatewayTarget};
+use crate::args::GatewayArgs;
+use crate::exit::{CommandError, CommandResult, ExitStatus};
 use crate::output;
 
-pub(super) fn run(args: &LogsArgs) -> Outcome {
-    let client = Client::new(Target::of(&args.connection, None)?);
+/// Options of `logs`.
+#[derive(Debug, Args)]
+#[allow(missing_docs)]
+pub struct LogsArgs {
+    /// Function, as NAME or NAME.NAMESPACE
+    pub name: FunctionId,
+    /// Continue with new lines until Ctrl-C
+    #[arg(short, long)]
+    pub follow: bool,
+    /// Show only the last lines
+    #[arg(long, value_name = "N")]
+    pub tail: Option<usize>,
+    /// Show only lines that are not older
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    pub since: Option<Duration>,
+    /// Show only lines of this instance
+    #[arg(long, value_name = "ID")]
+    pub instance: Option<String>,
+    /// Print one JSON object per line, as the gateway sends them
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub gateway: GatewayArgs,
+}
+
+pub(super) fn run(args: &LogsArgs) -> CommandResult {
+    let client = ApiClient::new(GatewayTarget::from_args(&args.gateway, None)?);
     let query = LogQuery {
         function: args.name.clone(),
         instance: args.instance.clone(),
@@ -21,16 +47,17 @@ pub(super) fn run(args: &LogsArgs) -> Outcome {
         follow: args.follow,
     };
     for line in client.logs(&query)?.split(b'\n') {
-        let line = line.map_err(|error| Failure::new(Exit::Unreachable, format!("the log broke off: {error}")))?;
+        let broken = |error| CommandError::new(ExitStatus::Unreachable, format!("the log broke off: {error}"));
+        let line = line.map_err(broken)?;
         if !line.trim_ascii().is_empty() {
-            output::print(&shown(&String::from_utf8_lossy(&line), args.json))?;
+            output::print(&format_line(&String::from_utf8_lossy(&line), args.json))?;
         }
     }
-    Ok(Exit::Ok)
+    Ok(ExitStatus::Ok)
 }
 
-/// One line as it is printed; what is not understood is passed on as it came.
-fn shown(line: &str, json: bool) -> String {
+/// Formats one line; a line of unknown shape is passed on as it came.
+fn format_line(line: &str, json: bool) -> String {
     match serde_json::from_str::<LogLine>(line) {
         Ok(line) if !json => format!("{} {} {}\n", rfc3339::format(line.timestamp), line.instance, line.text),
         _ => format!("{}\n", line.trim_end()),

@@ -1,32 +1,47 @@
 //! `ls`: the functions of a namespace.
 
-use nearpath_types::FunctionStatus;
+use clap::Args;
+use nearpath_types::{FunctionStatus, Namespace};
 
-use crate::api::{Client, Target};
-use crate::args::LsArgs;
-use crate::exit::{Exit, Outcome};
-use crate::output::{self, Table};
+use crate::api::{ApiClient, GatewayTarget};
+use crate::args::GatewayArgs;
+use crate::exit::{CommandResult, ExitStatus};
+use crate::output::{self, TextTable};
 
-pub(super) fn run(args: &LsArgs) -> Outcome {
-    let client = Client::new(Target::of(&args.connection, None)?);
+/// Options of `ls`.
+#[derive(Debug, Args)]
+#[allow(missing_docs)]
+pub struct LsArgs {
+    /// Namespace to list
+    #[arg(short, long, value_name = "NAMESPACE")]
+    pub namespace: Option<Namespace>,
+    /// Print JSON: a list of OpenFaaS's FunctionStatus
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub gateway: GatewayArgs,
+}
+
+pub(super) fn run(args: &LsArgs) -> CommandResult {
+    let client = ApiClient::new(GatewayTarget::from_args(&args.gateway, None)?);
     let mut functions = client.functions(args.namespace.as_ref())?;
     functions.sort_by(|a, b| (&a.spec.namespace, &a.name).cmp(&(&b.spec.namespace, &b.name)));
     match args.json {
         true => output::print_json(&functions)?,
-        false => output::print(&table(&functions).render())?,
+        false => output::print(&function_table(&functions).render())?,
     }
-    Ok(Exit::Ok)
+    Ok(ExitStatus::Ok)
 }
 
-fn table(functions: &[FunctionStatus]) -> Table {
-    let mut table = Table::new(&["NAME", "READY", "INVOCATIONS", "IMAGE"]).right(2);
+fn function_table(functions: &[FunctionStatus]) -> TextTable {
+    let mut table = TextTable::new(&["NAME", "READY", "INVOCATIONS", "IMAGE"]).align_right(2);
     for function in functions {
         let ready = match (function.available_replicas, function.replicas) {
             (_, 0) => "asleep".to_owned(),
             (ready, wanted) => format!("{ready}/{wanted}{}", if function.trouble.is_some() { " trouble" } else { "" }),
         };
         let image = function.spec.image.clone();
-        table.row([function.name.clone(), ready, format!("{:.0}", function.invocation_count), image]);
+        table.add_row([function.name.clone(), ready, format!("{:.0}", function.invocation_count), image]);
     }
     table
 }

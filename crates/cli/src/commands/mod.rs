@@ -1,6 +1,5 @@
-//! One file a command: typed words in, calls of the API, an [`Outcome`] out.
+//! One file per command: its options, the calls of the API, and its output.
 
-mod chain;
 mod completion;
 mod deploy;
 mod describe;
@@ -14,24 +13,35 @@ mod rm;
 mod scale;
 mod secrets;
 mod stack_file;
+mod status;
 mod version;
 
 use std::process::ExitCode;
 
-use crate::args::Command;
-use crate::exit::{Exit, Outcome};
+pub(crate) use completion::CompletionArgs;
+pub(crate) use deploy::DeployArgs;
+pub(crate) use describe::DescribeArgs;
+pub(crate) use invoke::InvokeArgs;
+pub(crate) use logs::LogsArgs;
+pub(crate) use ls::LsArgs;
+pub(crate) use pool::PoolCommand;
+pub(crate) use rm::RmArgs;
+pub(crate) use scale::ScaleArgs;
+pub(crate) use status::StatusCommand;
+pub(crate) use version::VersionArgs;
 
-/// Runs a command and tells a failure on standard error.
+use crate::args::Command;
+use crate::exit::{CommandResult, ExitStatus};
+
+/// Runs a command and prints its error, if any, on standard error.
 pub fn run(command: Command) -> ExitCode {
-    let outcome: Outcome = match command {
+    let result: CommandResult = match command {
         Command::Up(args) => return crate::up::run(*args),
         Command::Deploy(args) => deploy::run(&args),
         Command::Ls(args) => ls::run(&args),
         Command::Describe(args) => describe::run(&args),
         Command::Invoke(args) => invoke::run(&args),
-        Command::Paths(args) => chain::paths(&args),
-        Command::Edges(args) => chain::edges(&args),
-        Command::Memory(args) => chain::memory(&args),
+        Command::Status(command) => status::run(&command),
         Command::Pool(command) => pool::run(&command),
         Command::Rendezvous(args) => crate::rendezvous::run(&args),
         Command::Logs(args) => logs::run(&args),
@@ -41,18 +51,18 @@ pub fn run(command: Command) -> ExitCode {
         Command::Version(args) => version::run(&args),
         Command::Completion(args) => completion::run(&args),
     };
-    match outcome {
+    match result {
         Ok(exit) => exit.into(),
-        Err(failure) => {
-            if !failure.text.is_empty() {
-                eprintln!("nearpath: {failure}");
+        Err(error) => {
+            if !error.text.is_empty() {
+                eprintln!("nearpath: {error}");
             }
-            failure.exit.into()
+            error.exit.into()
         }
     }
 }
 
-/// What a command that did all it could ends in: the first failure's code, after all have been told.
-fn worst(exits: impl IntoIterator<Item = Exit>) -> Exit {
-    exits.into_iter().find(|exit| *exit != Exit::Ok).unwrap_or(Exit::Ok)
+/// The exit status of a command on several functions: that of the first failure.
+fn first_failure(exits: impl IntoIterator<Item = ExitStatus>) -> ExitStatus {
+    exits.into_iter().find(|exit| *exit != ExitStatus::Ok).unwrap_or(ExitStatus::Ok)
 }

@@ -1,59 +1,80 @@
-//! `pool ls`, `pool top`: connections to destinations outside, as they are and as they go.
+//! `pool ls`, `pool top`: connections to destinations outside, as a snapshot or as rates.
 
 use std::io::{IsTerminal, stdout};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use clap::{Args, Subcommand};
 use nearpath_types::pool::PoolStatus;
+use nearpath_types::{StatusQuery, StatusReport, duration};
 
-use super::chain::{Asked, show, size};
-use crate::api::{Client, Target};
-use crate::args::{ChainArgs, PoolCommand, PoolTopArgs};
-use crate::exit::{Exit, Outcome};
-use crate::output::{self, Table};
+use super::status::{StatusArgs, StatusFilter, format_bytes, show};
+use crate::api::{ApiClient, GatewayTarget};
+use crate::args::GatewayArgs;
+use crate::exit::{CommandError, CommandResult, ExitStatus};
+use crate::output::{self, TextTable};
 
-/// To the upper left corner, and nothing below.
-const CLEAR: &str = "\x1b[H\x1b[J";
-/// More often than this is work for nobody's eyes.
-const SHORTEST: Duration = Duration::from_millis(100);
+/// Views of the connections to destinations outside.
+#[derive(Debug, Subcommand)]
+#[allow(missing_docs)]
+pub enum PoolCommand {
+    /// List them by function and destination, with counters since the node started
+    #[command(visible_alias = "list")]
+    Ls(StatusArgs),
+    /// Show rates, again and again, until Ctrl-C
+    Top(PoolTopArgs),
+}
 
-/// Shows them.
-pub(super) fn run(command: &PoolCommand) -> Outcome {
+/// Options of `pool top`.
+#[derive(Debug, Args)]
+#[allow(missing_docs)]
+pub struct PoolTopArgs {
+    /// Time between two samples
+    #[arg(long, default_value = "2s", value_parser = duration::parse, value_name = "DURATION")]
+    pub interval: Duration,
+    /// Exit after this many tables
+    #[arg(long, value_name = "COUNT")]
+    pub count: Option<u64>,
+    #[command(flatten)]
+    pub filter: StatusFilter,
+    #[command(flatten)]
+    pub gateway: GatewayArgs,
+}
+
+/// Moves the cursor to the upper left corner and clears the screen (ECMA-48).
+const CLEAR_SCREEN: &str = "\x1b[H\x1b[J";
+/// Shortest interval: nobody reads faster.
+const MIN_INTERVAL: Duration = Duration::from_millis(100);
+
+pub(super) fn run(command: &PoolCommand) -> CommandResult {
     match command {
-        PoolCommand::Ls(args) => list(args),
+        PoolCommand::Ls(args) => show(StatusQuery::Pool, args),
         PoolCommand::Top(args) => top(args),
     }
 }
 
-fn list(args: &ChainArgs) -> Outcome {
-    show(args, Client::pool, is_of, table)
-}
-
-fn is_of(one: &PoolStatus, name: &Asked<'_>) -> bool {
-    name.is(&one.owner) || name.is_chain(one.owner.split_once('/').map(|(_, chain)| chain))
-}
-
-fn top(args: &PoolTopArgs) -> Outcome {
-    let client = Client::new(Target::of(&args.connection, None)?);
-    let named = args.name.as_ref().map(|name| name.namespace.clone());
-    let namespace = named.or_else(|| args.namespace.clone()).unwrap_or_default();
-    let look = || {
-        let mut all = client.pool(&namespace)?;
-        all.retain(|one| args.name.as_ref().is_none_or(|name| is_of(one, &Asked(name))));
-        Ok((Instant::now(), all))
-    };
-    let mut before = look()?;
+fn top(args: &PoolTopArgs) -> CommandResult {
+    let client = ApiClient::new(GatewayTarget::from_args(&args.gateway, None)?);
+    let mut before = sample(&client, &args.filter)?;
     for _ in 0..args.count.unwrap_or(u64::MAX) {
-        thread::sleep(args.interval.max(SHORTEST));
-        let after = look()?;
-        let text = speeds(&before.1, &after.1, after.0 - before.0).render();
-        output::print(&if stdout().is_terminal() { format!("{CLEAR}{text}") } else { text })?;
+        thread::sleep(args.interval.max(MIN_INTERVAL));
+        let after = sample(&client, &args.filter)?;
+        let text = rate_table(&before.1, &after.1, after.0 - before.0).render();
+        output::print(&if stdout().is_terminal() { format!("{CLEAR_SCREEN}{text}") } else { text })?;
         before = after;
     }
-    Ok(Exit::Ok)
+    Ok(ExitStatus::Ok)
 }
 
-fn table(all: &[PoolStatus]) -> Table {
+fn sample(client: &ApiClient, filter: &StatusFilter) -> Result<(Instant, Vec<PoolStatus>), CommandError> {
+    match filter.fetch(client, StatusQuery::Pool)? {
+        StatusReport::Pool(rows) => Ok((Instant::now(), rows)),
+        _ => Ok((Instant::now(), Vec::new())), // a report has the rows of its query
+    }
+}
+
+/// The table of `pool ls`.
+pub(super) fn pool_table(all: &[PoolStatus]) -> TextTable {
     let headings = [
         "OWNER",
         "DESTINATION",
@@ -72,20 +93,21 @@ fn table(all: &[PoolStatus]) -> Table {
         "AHEAD",
         "PINS",
     ];
-    let mut table = (3..14).fold(Table::new(&headings), Table::right);
+    let mut table = (3..14).fold(TextTable::new(&headings), TextTable::align_right);
     for one in all {
         let names = [one.owner.clone(), one.destination.clone(), one.protocol.clone()];
         let counts = [one.hits, one.misses, one.waits, one.refused, one.resets].map(|count| count.to_string());
-        let bytes = size(one.sent_bytes.saturating_add(one.received_bytes));
+        let bytes = format_bytes(one.sent_bytes.saturating_add(one.received_bytes));
         let age = one.oldest_seconds.map_or("-".to_owned(), |age| format!("{age:.0}s"));
         let pins: Vec<_> = one.pins.iter().map(|(why, count)| format!("{why} {count}")).collect();
-        table.row(names.into_iter().chain(now(one)).chain(counts).chain([bytes, age, ahead(one), pins.join(", ")]));
+        let rest = [bytes, age, count_ahead(one), pins.join(", ")];
+        table.add_row(names.into_iter().chain(current_columns(one)).chain(counts).chain(rest));
     }
     table
 }
 
-/// What the node did before the destination or the function asked for it: what is not 0.
-fn ahead(one: &PoolStatus) -> String {
+/// Counters of work done ahead of the function or the destination, without those that are 0.
+fn count_ahead(one: &PoolStatus) -> String {
     let counts = [
         ("cached", one.cache_hits),
         ("early", one.early_writes),
@@ -93,19 +115,19 @@ fn ahead(one: &PoolStatus) -> String {
         ("prefetched", one.prefetch_used),
         ("in vain", one.prefetch_unused),
     ];
-    let told: Vec<_> =
+    let shown: Vec<_> =
         counts.iter().filter(|(_, count)| *count > 0).map(|(what, count)| format!("{what} {count}")).collect();
-    if told.is_empty() { "-".to_owned() } else { told.join(", ") }
+    if shown.is_empty() { "-".to_owned() } else { shown.join(", ") }
 }
 
-/// What is at this moment: its own connections, the warm ones of them, all below the ceiling, clients that wait.
-fn now(one: &PoolStatus) -> [String; 4] {
-    let there = format!("{}/{}", one.open_there, one.max);
-    [one.open.to_string(), one.warm.to_string(), there, one.waiting.to_string()]
+/// Current values: its own connections, the idle ones of them, all at the destination of `max`, waiting clients.
+fn current_columns(one: &PoolStatus) -> [String; 4] {
+    let at_destination = format!("{}/{}", one.open_there, one.max);
+    [one.open.to_string(), one.warm.to_string(), at_destination, one.waiting.to_string()]
 }
 
-/// What happened between two looks, a second; those first to whom most happened.
-fn speeds(before: &[PoolStatus], after: &[PoolStatus], time: Duration) -> Table {
+/// Rates per second between two samples, the busiest first.
+fn rate_table(before: &[PoolStatus], after: &[PoolStatus], time: Duration) -> TextTable {
     let headings = [
         "OWNER",
         "DESTINATION",
@@ -119,27 +141,29 @@ fn speeds(before: &[PoolStatus], after: &[PoolStatus], time: Duration) -> Table 
         "REFUSED/s",
         "BYTES/s",
     ];
-    let mut table = (2..11).fold(Table::new(&headings), Table::right);
-    let mut rows: Vec<_> = after.iter().map(|one| (one, grown(before, one))).collect();
+    let mut table = (2..11).fold(TextTable::new(&headings), TextTable::align_right);
+    let mut rows: Vec<_> = after.iter().map(|one| (one, growth(before, one))).collect();
     rows.sort_by_key(|(_, [hits, misses, ..])| std::cmp::Reverse(hits + misses));
-    for (one, grown) in rows {
-        let speed = |count: u64| count as f64 / time.as_secs_f64().max(1e-3);
-        let [counts @ .., bytes] = grown;
+    for (one, growth) in rows {
+        let rate = |count: u64| count as f64 / time.as_secs_f64().max(1e-3);
+        let [counts @ .., bytes] = growth;
         let names = [one.owner.clone(), one.destination.clone()];
-        let counts = counts.map(|count| format!("{:.1}", speed(count)));
-        table.row(names.into_iter().chain(now(one)).chain(counts).chain([size(speed(bytes) as u64)]));
+        let counts = counts.map(|count| format!("{:.1}", rate(count)));
+        let bytes = format_bytes(rate(bytes) as u64);
+        table.add_row(names.into_iter().chain(current_columns(one)).chain(counts).chain([bytes]));
     }
     table
 }
 
-/// Hits, misses, waits, refusals and bytes since the look before. A node that began anew counts from 0.
-fn grown(before: &[PoolStatus], one: &PoolStatus) -> [u64; 5] {
+/// Growth of hits, misses, waits, refusals and bytes since the last sample.
+fn growth(before: &[PoolStatus], one: &PoolStatus) -> [u64; 5] {
     let counts = |one: &PoolStatus| [one.hits, one.misses, one.waits, one.refused, one.sent_bytes + one.received_bytes];
-    let is_it = |old: &&PoolStatus| {
+    let is_same = |old: &&PoolStatus| {
         (&old.owner, &old.destination, &old.identity) == (&one.owner, &one.destination, &one.identity)
     };
-    let old = before.iter().find(is_it).map(counts).unwrap_or_default();
+    let old = before.iter().find(is_same).map(counts).unwrap_or_default();
     let new = counts(one);
+    // A restarted node counts from 0 again: then the new value is the growth.
     std::array::from_fn(|n| new[n].checked_sub(old[n]).unwrap_or(new[n]))
 }
 
@@ -165,24 +189,24 @@ mod tests {
     }
 
     #[test]
-    fn a_row_says_how_far_the_ceiling_is_and_why_connections_are_kept() {
-        let text = table(&[one(7)]).render();
+    fn a_row_shows_the_limit_and_the_reasons_of_pins() {
+        let text = pool_table(&[one(7)]).render();
         let row = text.lines().nth(1).unwrap();
         assert!(row.starts_with("cart.dev  db:5432      postgres     3     0  12/20"), "{text}");
         assert!(row.ends_with("7.0 KiB    -  cached 3, lost 1  LISTEN 2"), "{text}");
     }
 
     #[test]
-    fn speeds_are_differences_and_the_busiest_comes_first() {
+    fn rates_are_differences_and_the_busiest_comes_first() {
         let quiet = PoolStatus { owner: "a.dev".into(), ..one(100) };
-        let text = speeds(&[quiet.clone(), one(10)], &[quiet, one(30)], Duration::from_secs(2)).render();
+        let text = rate_table(&[quiet.clone(), one(10)], &[quiet, one(30)], Duration::from_secs(2)).render();
         let rows: Vec<_> = text.lines().skip(1).map(|row| row.split_whitespace().collect::<Vec<_>>()).collect();
         assert_eq!((rows[0][0], rows[0][6], rows[1][0], rows[1][6]), ("cart.dev", "10.0", "a.dev", "0.0"), "{text}");
     }
 
     #[test]
-    fn a_node_that_began_anew_counts_from_nothing() {
-        assert_eq!(grown(&[one(10)], &one(4))[0], 4);
-        assert_eq!(grown(&[], &one(4))[0], 4);
+    fn a_restarted_node_counts_from_zero() {
+        assert_eq!(growth(&[one(10)], &one(4))[0], 4);
+        assert_eq!(growth(&[], &one(4))[0], 4);
     }
 }

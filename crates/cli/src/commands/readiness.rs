@@ -1,46 +1,47 @@
-//! When is a function that was deployed or scaled *there*? Pure decisions over statuses; time is an argument.
+//! Readiness of a deployed or scaled function, decided from its statuses. Pure; time is an argument.
 
 use std::time::Duration;
 
 use nearpath_types::FunctionStatus;
 
-/// A failed start that is still told after this long is the function's own fault, and not the end of the instance that
-/// is being replaced.
-const GRACE: Duration = Duration::from_secs(1);
+use crate::output::TextColor;
 
-/// What a function is doing.
+/// A start failure that is reported for this long is the new revision's own, not the end of an instance that is being replaced.
+const FAILURE_GRACE: Duration = Duration::from_secs(1);
+
+/// State of a function on its way to its wanted instances.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Phase {
-    /// As many instances as wanted are ready and run the newest revision.
+pub(crate) enum ReadyPhase {
+    /// All wanted instances are ready and run the newest revision.
     Ready { wanted: u64 },
-    /// None is wanted.
+    /// No instance is wanted.
     Asleep,
-    /// Some are still missing.
+    /// Some instances are missing.
     Starting { ready: u64, wanted: u64 },
-    /// Some are missing, and this is why.
+    /// Some instances are missing, and the node reports a reason.
     Trouble { ready: u64, wanted: u64, why: String },
 }
 
-impl Phase {
-    /// What a status says.
+impl ReadyPhase {
+    /// Derives the phase from a status.
     pub(crate) fn of(status: &FunctionStatus) -> Self {
-        let (ready, wanted) = (ready(status), status.replicas);
+        let (ready, wanted) = (count_ready(status), status.replicas);
         match &status.trouble {
             _ if wanted == 0 => Self::Asleep,
             _ if ready >= wanted => Self::Ready { wanted },
-            // The words are the tenant's: what would steer a terminal is taken out.
+            // The reason holds output of the tenant: control characters could steer a terminal.
             Some(why) => Self::Trouble { ready, wanted, why: why.replace(char::is_control, " ") },
             None => Self::Starting { ready, wanted },
         }
     }
 
-    /// Whether there is nothing to wait for.
+    /// Returns whether there is nothing to wait for.
     pub(crate) fn is_settled(&self) -> bool {
         matches!(self, Self::Ready { .. } | Self::Asleep)
     }
 
-    /// As a person reads it.
-    pub(crate) fn text(&self) -> String {
+    /// The phase for people.
+    pub(crate) fn to_text(&self) -> String {
         match self {
             Self::Ready { wanted } => format!("ready {wanted}/{wanted}"),
             Self::Asleep => "asleep".to_owned(),
@@ -48,46 +49,60 @@ impl Phase {
             Self::Trouble { ready, wanted, why } => format!("trouble {ready}/{wanted}: {why}"),
         }
     }
+
+    /// The colour of [`Self::to_text`].
+    pub(crate) fn color(&self) -> TextColor {
+        match self {
+            Self::Ready { .. } | Self::Asleep => TextColor::Good,
+            Self::Starting { .. } => TextColor::Warning,
+            Self::Trouble { .. } => TextColor::Bad,
+        }
+    }
 }
 
-/// Ready instances of the revision that is wanted. Where the gateway tells no revision, the newest one seen counts.
-fn ready(status: &FunctionStatus) -> u64 {
+/// Counts ready instances of the wanted revision.
+fn count_ready(status: &FunctionStatus) -> u64 {
     let newest = status.instances.iter().map(|instance| instance.revision).max();
     let Some(newest) = newest else { return status.available_replicas };
+    // OpenFaaS's gateways report no revision: there, the newest one seen counts.
     let revision = if status.revision > 0 { status.revision } else { newest };
     let current = status.instances.iter().filter(|instance| instance.revision == revision && instance.state == "ready");
     current.count() as u64
 }
 
-/// Whether to wait on.
+/// Result of waiting so far.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    /// Ask again.
+pub(crate) enum WaitOutcome {
+    /// Not known yet.
     Pending,
-    /// It is there.
-    There,
-    /// It will not be there without a change.
+    /// The function is ready.
+    Ready,
+    /// The function does not become ready without a change.
     Failed(String),
 }
 
-/// One function that is waited for.
+/// Memory of one wait.
 #[derive(Debug, Default)]
-pub(crate) struct Waiting {
+pub(crate) struct WaitState {
     trouble_since: Option<Duration>,
 }
 
-impl Waiting {
-    /// Judges what was seen at `now`, counted from any fixed moment.
-    pub(crate) fn observe(&mut self, now: Duration, phase: &Phase) -> Verdict {
+impl WaitState {
+    /// Judges the phase seen at `now`, which counts from any fixed moment.
+    pub(crate) fn observe(&mut self, now: Duration, phase: &ReadyPhase) -> WaitOutcome {
         match phase {
-            Phase::Ready { .. } | Phase::Asleep => Verdict::There,
-            Phase::Starting { .. } => {
+            ReadyPhase::Ready { .. } | ReadyPhase::Asleep => WaitOutcome::Ready,
+            ReadyPhase::Starting { .. } => {
                 self.trouble_since = None;
-                Verdict::Pending
+                WaitOutcome::Pending
             }
-            Phase::Trouble { why, .. } => {
+            ReadyPhase::Trouble { why, .. } => {
                 let since = *self.trouble_since.get_or_insert(now);
-                if now.saturating_sub(since) >= GRACE { Verdict::Failed(why.clone()) } else { Verdict::Pending }
+                if now.saturating_sub(since) >= FAILURE_GRACE {
+                    WaitOutcome::Failed(why.clone())
+                } else {
+                    WaitOutcome::Pending
+                }
             }
         }
     }
@@ -111,23 +126,26 @@ mod tests {
 
     #[test]
     fn instances_of_an_older_revision_do_not_count() {
-        assert_eq!(Phase::of(&status(1, 2, &[("ready", 1)], None)), Phase::Starting { ready: 0, wanted: 1 });
-        assert_eq!(Phase::of(&status(1, 2, &[("draining", 1), ("ready", 2)], None)), Phase::Ready { wanted: 1 });
+        assert_eq!(ReadyPhase::of(&status(1, 2, &[("ready", 1)], None)), ReadyPhase::Starting { ready: 0, wanted: 1 });
         assert_eq!(
-            Phase::of(&status(1, 0, &[("ready", 1), ("starting", 2)], None)),
-            Phase::Starting { ready: 0, wanted: 1 }
+            ReadyPhase::of(&status(1, 2, &[("draining", 1), ("ready", 2)], None)),
+            ReadyPhase::Ready { wanted: 1 }
         );
-        assert_eq!(Phase::of(&status(0, 2, &[], Some("old"))), Phase::Asleep);
+        assert_eq!(
+            ReadyPhase::of(&status(1, 0, &[("ready", 1), ("starting", 2)], None)),
+            ReadyPhase::Starting { ready: 0, wanted: 1 }
+        );
+        assert_eq!(ReadyPhase::of(&status(0, 2, &[], Some("old"))), ReadyPhase::Asleep);
     }
 
     #[test]
-    fn trouble_must_last_before_it_is_believed() {
-        let crash = Phase::of(&status(1, 1, &[], Some("exit 1")));
-        let starting = Phase::of(&status(1, 1, &[], None));
-        let mut waiting = Waiting::default();
-        assert_eq!(waiting.observe(Duration::ZERO, &crash), Verdict::Pending);
-        assert_eq!(waiting.observe(Duration::from_millis(900), &starting), Verdict::Pending);
-        assert_eq!(waiting.observe(Duration::from_millis(1_000), &crash), Verdict::Pending);
-        assert_eq!(waiting.observe(Duration::from_millis(2_000), &crash), Verdict::Failed("exit 1".into()));
+    fn trouble_must_last_before_it_counts_as_failure() {
+        let crash = ReadyPhase::of(&status(1, 1, &[], Some("exit 1")));
+        let starting = ReadyPhase::of(&status(1, 1, &[], None));
+        let mut state = WaitState::default();
+        assert_eq!(state.observe(Duration::ZERO, &crash), WaitOutcome::Pending);
+        assert_eq!(state.observe(Duration::from_millis(900), &starting), WaitOutcome::Pending);
+        assert_eq!(state.observe(Duration::from_millis(1_000), &crash), WaitOutcome::Pending);
+        assert_eq!(state.observe(Duration::from_millis(2_000), &crash), WaitOutcome::Failed("exit 1".into()));
     }
 }

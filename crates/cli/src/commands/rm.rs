@@ -1,20 +1,39 @@
-//! `rm`: functions by name, or all of a stack file. One that is missing does not keep the others.
+//! `rm`: removes functions by name, or all of a stack file. A missing one does not stop the others.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
+use clap::Args;
 use nearpath_stack::{Surroundings, ThisMachine};
-use nearpath_types::FunctionId;
+use nearpath_types::{FunctionId, FunctionSpec};
 use serde::Serialize;
 
-use super::{stack_file, worst};
-use crate::api::{Client, Target};
-use crate::args::RmArgs;
-use crate::exit::{Exit, Outcome};
+use super::{first_failure, stack_file};
+use crate::api::{ApiClient, GatewayTarget};
+use crate::args::GatewayArgs;
+use crate::exit::{CommandError, CommandResult, ExitStatus};
 use crate::output;
 
+/// Options of `rm`.
+#[derive(Debug, Args)]
+#[allow(missing_docs)]
+pub struct RmArgs {
+    /// Functions, as NAME or NAME.NAMESPACE
+    #[arg(value_name = "NAME", required_unless_present = "file")]
+    pub names: Vec<FunctionId>,
+    /// Remove every function of a stack file
+    #[arg(short, long, visible_alias = "yaml", value_name = "FILE", conflicts_with = "names")]
+    pub file: Option<PathBuf>,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub gateway: GatewayArgs,
+}
+
+/// The result for one function; the shape of `--json`.
 #[derive(Serialize)]
-struct Row {
+struct RemoveResult {
     name: String,
     namespace: String,
     removed: bool,
@@ -22,38 +41,41 @@ struct Row {
     error: Option<String>,
 }
 
-pub(super) fn run(args: &RmArgs) -> Outcome {
-    let (mut ids, mut gateway) = (args.names.clone(), None);
+pub(super) fn run(args: &RmArgs) -> CommandResult {
+    let (mut ids, mut stack_gateway) = (args.names.clone(), None);
     if let Some(file) = &args.file {
-        let stack = stack_file::read(file, &NamesOnly(file))?;
-        ids = stack.functions.iter().map(nearpath_types::FunctionSpec::id).collect();
-        gateway = stack.gateway;
+        let stack = stack_file::read(file, &StackFileOnly(file))?;
+        ids = stack.functions.iter().map(FunctionSpec::id).collect();
+        stack_gateway = stack.gateway;
     }
-    let client = Client::new(Target::of(&args.connection, gateway.as_deref())?);
-    let (mut rows, mut exits) = (Vec::new(), Vec::new());
+    let client = ApiClient::new(GatewayTarget::from_args(&args.gateway, stack_gateway.as_deref())?);
+    let (mut results, mut exits) = (Vec::new(), Vec::new());
     for id in &ids {
         let error = match client.remove(id) {
             Ok(()) => None,
-            Err(failure) if matches!(failure.exit, Exit::Unreachable | Exit::Unauthorised) => return Err(failure),
-            Err(failure) => {
-                exits.push(failure.exit);
-                Some(failure.text)
+            // These would fail for every other function, too.
+            Err(error) if matches!(error.exit, ExitStatus::Unreachable | ExitStatus::Unauthorised) => {
+                return Err(error);
+            }
+            Err(error) => {
+                exits.push(error.exit);
+                Some(error.text)
             }
         };
-        report(id, error.as_deref(), args.json)?;
-        rows.push(row(id, error));
+        print_progress(id, error.as_deref(), args.json)?;
+        results.push(result(id, error));
     }
     if args.json {
-        output::print_json(&rows)?;
+        output::print_json(&results)?;
     }
-    Ok(worst(exits))
+    Ok(first_failure(exits))
 }
 
-fn row(id: &FunctionId, error: Option<String>) -> Row {
-    Row { name: id.name.to_string(), namespace: id.namespace.to_string(), removed: error.is_none(), error }
+fn result(id: &FunctionId, error: Option<String>) -> RemoveResult {
+    RemoveResult { name: id.name.to_string(), namespace: id.namespace.to_string(), removed: error.is_none(), error }
 }
 
-fn report(id: &FunctionId, error: Option<&str>, json: bool) -> Result<(), crate::exit::Failure> {
+fn print_progress(id: &FunctionId, error: Option<&str>, json: bool) -> Result<(), CommandError> {
     match error {
         Some(error) => eprintln!("nearpath: {error}"),
         None if !json => output::print(&format!("{}: removed\n", id.name))?,
@@ -62,10 +84,10 @@ fn report(id: &FunctionId, error: Option<&str>, json: bool) -> Result<(), crate:
     Ok(())
 }
 
-/// To remove functions their folders and environment files need not be there any more: only the stack file itself is read.
-struct NamesOnly<'a>(&'a Path);
+/// Reads the stack file alone: its folders and environment files may be gone by the time its functions are removed.
+struct StackFileOnly<'a>(&'a Path);
 
-impl Surroundings for NamesOnly<'_> {
+impl Surroundings for StackFileOnly<'_> {
     fn var(&self, name: &str) -> Option<String> {
         ThisMachine.var(name)
     }

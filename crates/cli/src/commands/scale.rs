@@ -1,32 +1,56 @@
-//! `scale`: how many instances run.
+//! `scale`: the number of instances.
 
-use nearpath_types::{FunctionStatus, Policy, policy::SCALE_MAX};
+use std::time::Duration;
+
+use clap::Args;
+use nearpath_types::{FunctionId, FunctionStatus, Policy, duration, policy::SCALE_MAX};
 use serde_json::json;
 
-use super::progress::{self, Item};
-use crate::api::{Client, Target};
-use crate::args::ScaleArgs;
-use crate::exit::{Exit, Failure, Outcome};
+use super::progress::{self, WaitItem};
+use crate::api::{ApiClient, GatewayTarget};
+use crate::args::GatewayArgs;
+use crate::exit::{CommandError, CommandResult, ExitStatus};
 use crate::output;
 
-pub(super) fn run(args: &ScaleArgs) -> Outcome {
-    let client = Client::new(Target::of(&args.connection, None)?);
+/// Options of `scale`.
+#[derive(Debug, Args)]
+#[allow(missing_docs)]
+pub struct ScaleArgs {
+    /// Function, as NAME or NAME.NAMESPACE
+    pub name: FunctionId,
+    /// Number of instances
+    pub replicas: u64,
+    /// Wait until they are ready
+    #[arg(long)]
+    pub wait: bool,
+    /// Longest wait
+    #[arg(long, default_value = "60s", value_parser = duration::parse, value_name = "DURATION")]
+    pub timeout: Duration,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub gateway: GatewayArgs,
+}
+
+pub(super) fn run(args: &ScaleArgs) -> CommandResult {
+    let client = ApiClient::new(GatewayTarget::from_args(&args.gateway, None)?);
     client.scale(&args.name, args.replicas)?;
-    let mut exit = Exit::Ok;
+    let mut exit = ExitStatus::Ok;
     if args.wait {
-        let mut items = [Item::new(args.name.clone())];
+        let mut items = [WaitItem::new(args.name.clone())];
         progress::wait(&client, &mut items, args.timeout, args.json)?;
-        exit = progress::settle(&items[0], args.timeout);
+        exit = progress::report_outcome(&items[0], args.timeout);
     }
     let status = client.function(&args.name)?;
-    if let Some(why) = difference(args.replicas, &status) {
-        eprintln!("nearpath: warning: {}: {why}", args.name);
+    if let Some(reason) = explain_difference(args.replicas, &status) {
+        eprintln!("nearpath: warning: {}: {reason}", args.name);
     }
-    show(args, &status)?;
+    print_result(args, &status)?;
     Ok(exit)
 }
 
-fn show(args: &ScaleArgs, status: &FunctionStatus) -> Result<(), Failure> {
+fn print_result(args: &ScaleArgs, status: &FunctionStatus) -> Result<(), CommandError> {
     let (name, namespace) = (args.name.name.as_str(), args.name.namespace.as_str());
     let (wanted, ready) = (status.replicas, status.available_replicas);
     match args.json {
@@ -37,20 +61,18 @@ fn show(args: &ScaleArgs, status: &FunctionStatus) -> Result<(), Failure> {
     }
 }
 
-/// Why another number is wanted than was asked for.
-fn difference(asked: u64, status: &FunctionStatus) -> Option<String> {
+/// Explains why the gateway's number of replicas differs from the requested one.
+fn explain_difference(requested: u64, status: &FunctionStatus) -> Option<String> {
     let wanted = status.replicas;
-    let most = status.spec.labels.get(SCALE_MAX).and_then(|text| text.trim().parse::<u32>().ok());
-    let most = u64::from(most.unwrap_or(Policy::default().scale_max).max(1));
-    match asked {
-        _ if wanted == asked => None,
-        _ if asked > most && wanted == most => {
-            Some(format!("{asked} replicas were asked for, and {SCALE_MAX} allows {most}: scaled to {most}"))
+    let max = status.spec.labels.get(SCALE_MAX).and_then(|text| text.trim().parse::<u32>().ok());
+    let max = u64::from(max.unwrap_or(Policy::default().scale_max).max(1));
+    match requested {
+        _ if wanted == requested => None,
+        _ if requested > max && wanted == max => {
+            Some(format!("{requested} replicas were requested, and {SCALE_MAX} allows {max}: scaled to {max}"))
         }
         0 => Some(format!("a call has woken it again, to {wanted}: it sleeps only while nobody calls it")),
-        _ => Some(format!(
-            "{asked} replicas were asked for, but {wanted} are wanted now: somebody else changed it since"
-        )),
+        _ => Some(format!("{requested} replicas were requested, but somebody else has set {wanted} since")),
     }
 }
 
@@ -58,21 +80,21 @@ fn difference(asked: u64, status: &FunctionStatus) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn told(asked: u64, wanted: u64, labels: serde_json::Value) -> String {
+    fn explanation(requested: u64, wanted: u64, labels: serde_json::Value) -> String {
         let status = json!({
             "name": "f", "image": "", "namespace": "openfaas-fn", "invocationCount": 0.0, "replicas": wanted,
             "availableReplicas": 0, "createdAt": "", "labels": labels,
         });
-        difference(asked, &serde_json::from_value(status).unwrap()).unwrap_or_default()
+        explain_difference(requested, &serde_json::from_value(status).unwrap()).unwrap_or_default()
     }
 
     #[test]
-    fn the_reason_fits_the_numbers() {
-        assert_eq!(told(3, 3, json!({})), "");
-        assert!(told(100_000_000, 20, json!({})).contains("com.openfaas.scale.max allows 20: scaled to 20"));
-        assert!(told(9, 4, json!({ SCALE_MAX: "4" })).contains("allows 4: scaled to 4"));
-        assert!(told(0, 2, json!({})).contains("a call has woken it again, to 2"));
-        assert!(told(9, 2, json!({ SCALE_MAX: "4" })).contains("somebody else"));
-        assert!(told(3, 5, json!({})).contains("somebody else"));
+    fn the_explanation_fits_the_numbers() {
+        assert_eq!(explanation(3, 3, json!({})), "");
+        assert!(explanation(100_000_000, 20, json!({})).contains("com.openfaas.scale.max allows 20: scaled to 20"));
+        assert!(explanation(9, 4, json!({ SCALE_MAX: "4" })).contains("allows 4: scaled to 4"));
+        assert!(explanation(0, 2, json!({})).contains("a call has woken it again, to 2"));
+        assert!(explanation(9, 2, json!({ SCALE_MAX: "4" })).contains("somebody else"));
+        assert!(explanation(3, 5, json!({})).contains("somebody else"));
     }
 }

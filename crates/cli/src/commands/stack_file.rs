@@ -1,28 +1,28 @@
-//! Finding and reading the stack file that a command works on.
+//! The stack file that a command works on.
 
 use std::path::{Path, PathBuf};
 
 use nearpath_stack::{ReadError, Stack, Surroundings};
 
-use crate::exit::{Exit, Failure};
+use crate::exit::{CommandError, ExitStatus};
 
-/// The file that was named, or the one that is here.
-pub(super) fn find(named: Option<&Path>) -> Result<PathBuf, Failure> {
+/// Returns the named file, or the one in the working directory.
+pub(super) fn find(named: Option<&Path>) -> Result<PathBuf, CommandError> {
     if let Some(path) = named {
         return Ok(path.to_owned());
     }
-    let here = ["stack.yml", "stack.yaml"].map(PathBuf::from);
-    here.into_iter().find(|path| path.exists()).ok_or_else(|| {
+    let defaults = ["stack.yml", "stack.yaml"].map(PathBuf::from);
+    defaults.into_iter().find(|path| path.exists()).ok_or_else(|| {
         let text =
             "no stack.yml or stack.yaml here: name a file with -f, or a function with NAME and --image or --handler";
-        Failure::new(Exit::Usage, text)
+        CommandError::new(ExitStatus::Usage, text)
     })
 }
 
-/// Reads a stack file. Everything doubtful or wrong in it is told on standard error.
-pub(super) fn read(path: &Path, around: &dyn Surroundings) -> Result<Stack, Failure> {
-    let fail = |text| Failure::new(Exit::BadStack, text);
-    match nearpath_stack::read(path, around) {
+/// Reads a stack file, and prints warnings and errors on standard error.
+pub(super) fn read(path: &Path, surroundings: &dyn Surroundings) -> Result<Stack, CommandError> {
+    let fail = |text| CommandError::new(ExitStatus::BadStack, text);
+    match nearpath_stack::read(path, surroundings) {
         Ok(parsed) => {
             eprint!("{}", parsed.warnings);
             Ok(parsed.stack)

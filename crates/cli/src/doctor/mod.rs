@@ -1,119 +1,127 @@
-//! `doctor`: what this machine can do, what is lost where it cannot, and what to do about it.
+//! `doctor`: checks prerequisites and explains how to fix what is missing.
 //!
-//! [`machine`] looks at what `nearpath up` needs around it, [`egress`] at how functions get outside, [`crate::capabilities`] asks the kernel. Nothing is changed.
+//! [`machine`] checks the surroundings of `nearpath up`, [`egress`] the functions' connections to destinations outside, [`udp`] the sockets
+//! for QUIC, [`capabilities`] the kernel. Nothing is changed.
 
+mod capabilities;
 mod egress;
 mod machine;
 mod ports;
 mod udp;
 
 use std::io::stdout;
+use std::path::PathBuf;
 
+use clap::Args;
 use serde::Serialize;
 
-use crate::args::DoctorArgs;
 use crate::data_dir::default_data_dir;
-use crate::exit::{Exit, Outcome};
-use crate::output::{self, Paint, Style};
+use crate::exit::{CommandResult, ExitStatus};
+use crate::output::{self, TextColor, TextStyle};
 
-/// How a check came out.
+/// Options of `doctor`.
+#[derive(Debug, Args)]
+#[allow(missing_docs)]
+pub struct DoctorArgs {
+    /// Data directory to check [default: as `nearpath up`]
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// Print the checks as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Verdict {
-    /// As it should be.
+enum CheckStatus {
+    /// Fully available.
     Ok,
-    /// It works, with a drawback.
+    /// Works, with a drawback.
     Warn,
-    /// Something does not work.
+    /// Does not work.
     Lost,
 }
 
-/// One thing that was looked at; also the shape of `--json`.
+/// One check; the shape of `--json`, whose field names are stable.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct Check {
-    /// What was looked at.
-    pub(crate) name: String,
-    /// How it came out.
-    pub(crate) verdict: Verdict,
-    /// What was found.
-    pub(crate) found: String,
-    /// What does not work, or not as well.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) lost: Option<String>,
-    /// What to do about it.
+struct Check {
+    name: String,
+    #[serde(rename = "verdict")]
+    status: CheckStatus,
+    found: String,
+    /// The effect of a drawback.
+    #[serde(rename = "lost", skip_serializing_if = "Option::is_none")]
+    effect: Option<String>,
     #[serde(rename = "do", skip_serializing_if = "Option::is_none")]
-    pub(crate) advice: Option<String>,
-    /// Whether nothing can run because of it.
-    pub(crate) fatal: bool,
+    remedy: Option<String>,
+    /// Nothing can run because of it.
+    fatal: bool,
 }
 
 impl Check {
-    pub(crate) fn ok(name: &str, found: impl Into<String>) -> Self {
-        Self {
-            name: name.to_owned(),
-            verdict: Verdict::Ok,
-            found: found.into(),
-            lost: None,
-            advice: None,
-            fatal: false,
-        }
+    fn ok(name: &str, found: impl Into<String>) -> Self {
+        let (name, found) = (name.to_owned(), found.into());
+        Self { name, status: CheckStatus::Ok, found, effect: None, remedy: None, fatal: false }
     }
 
-    pub(crate) fn warn(name: &str, found: impl Into<String>, lost: &str, advice: &str) -> Self {
-        let (lost, advice) = (Some(lost.to_owned()), Some(advice.to_owned()));
-        Self { verdict: Verdict::Warn, lost, advice, ..Self::ok(name, found) }
+    fn warn(name: &str, found: impl Into<String>, effect: &str, remedy: &str) -> Self {
+        let (effect, remedy) = (Some(effect.to_owned()), Some(remedy.to_owned()));
+        Self { status: CheckStatus::Warn, effect, remedy, ..Self::ok(name, found) }
     }
 
-    pub(crate) fn lost(name: &str, found: impl Into<String>, lost: &str, advice: &str) -> Self {
-        Self { verdict: Verdict::Lost, ..Self::warn(name, found, lost, advice) }
+    fn lost(name: &str, found: impl Into<String>, effect: &str, remedy: &str) -> Self {
+        Self { status: CheckStatus::Lost, ..Self::warn(name, found, effect, remedy) }
     }
 
-    /// A loss with which nothing can run.
-    pub(crate) fn fatal(name: &str, found: impl Into<String>, lost: &str, advice: &str) -> Self {
-        Self { fatal: true, ..Self::lost(name, found, lost, advice) }
+    /// A failed check without which nothing can run.
+    fn fatal(name: &str, found: impl Into<String>, effect: &str, remedy: &str) -> Self {
+        Self { fatal: true, ..Self::lost(name, found, effect, remedy) }
     }
 }
 
 #[derive(Serialize)]
-struct Findings {
+struct DoctorReport {
     usable: bool,
     checks: Vec<Check>,
 }
 
-pub(crate) fn run(args: &DoctorArgs) -> Outcome {
+pub(crate) fn run(args: &DoctorArgs) -> CommandResult {
     let data_dir = args.data_dir.clone().unwrap_or_else(default_data_dir);
     let mut checks = machine::checks(&data_dir);
     checks.extend(ports::checks());
     checks.extend(udp::checks());
-    checks.extend(crate::capabilities::checks());
+    checks.extend(capabilities::checks());
     checks.extend(egress::checks());
+    // Drawbacks are no failure: scripts ask whether functions can run here at all.
     let usable = !checks.iter().any(|check| check.fatal);
     match args.json {
-        true => output::print_json(&Findings { usable, checks })?,
-        false => output::print(&page(&checks, usable, Style::of(&stdout())))?,
+        true => output::print_json(&DoctorReport { usable, checks })?,
+        false => output::print(&format_page(&checks, usable, TextStyle::for_stream(&stdout())))?,
     }
-    Ok(if usable { Exit::Ok } else { Exit::Failed })
+    Ok(if usable { ExitStatus::Ok } else { ExitStatus::Failed })
 }
 
-fn page(checks: &[Check], usable: bool, style: Style) -> String {
+fn format_page(checks: &[Check], usable: bool, style: TextStyle) -> String {
     let width = checks.iter().map(|check| check.name.chars().count()).max().unwrap_or(0);
     let mut out = String::new();
     for check in checks {
-        let (paint, word) = match check.verdict {
-            Verdict::Ok => (Paint::Good, "ok  "),
-            Verdict::Warn => (Paint::Doubtful, "warn"),
-            Verdict::Lost => (Paint::Bad, "lost"),
+        // Padded before colouring: escape sequences would count as columns.
+        let (color, status) = match check.status {
+            CheckStatus::Ok => (TextColor::Good, "ok  "),
+            CheckStatus::Warn => (TextColor::Warning, "warn"),
+            CheckStatus::Lost => (TextColor::Bad, "lost"),
         };
-        out += &format!("{}  {:<width$}  {}\n", style.paint(paint, word), check.name, check.found);
+        out += &format!("{}  {:<width$}  {}\n", style.paint(color, status), check.name, check.found);
         let indent = " ".repeat(width + 8);
-        out += &check.lost.as_ref().map(|lost| format!("{indent}lost: {lost}\n")).unwrap_or_default();
-        out += &check.advice.as_ref().map(|advice| format!("{indent}do:   {advice}\n")).unwrap_or_default();
+        out += &check.effect.as_ref().map(|effect| format!("{indent}lost: {effect}\n")).unwrap_or_default();
+        out += &check.remedy.as_ref().map(|remedy| format!("{indent}do:   {remedy}\n")).unwrap_or_default();
     }
-    let bad = checks.iter().filter(|check| check.verdict != Verdict::Ok).count();
-    let end = match (usable, bad) {
-        (false, _) => "nothing can run on this machine until this is mended".to_owned(),
-        (true, 0) => "everything is there".to_owned(),
-        (true, bad) => format!("functions can run; {bad} of {} checks say with what drawback", checks.len()),
+    let bad = checks.iter().filter(|check| check.status != CheckStatus::Ok).count();
+    let summary = match (usable, bad) {
+        (false, _) => "no function can run on this machine until this is fixed".to_owned(),
+        (true, 0) => "all checks passed".to_owned(),
+        (true, bad) => format!("functions can run; {bad} of {} checks found a drawback", checks.len()),
     };
-    format!("{out}\n{end}\n")
+    format!("{out}\n{summary}\n")
 }

@@ -1,4 +1,4 @@
-//! What calls over QUIC find here: buffers for bursts, and datagrams in batches.
+//! UDP sockets for QUIC: buffers for bursts, and datagrams in batches.
 
 use nearpath_wire::quic::udp::{BUFFER, Given, try_out};
 
@@ -6,61 +6,67 @@ use super::Check;
 
 pub(super) fn checks() -> Vec<Check> {
     match try_out() {
-        Ok(given) => of(&given),
+        Ok(given) => checks_of(&given),
         Err(error) => {
-            let lost = "calls between machines go over TCP";
-            vec![Check::warn("UDP", error.to_string(), lost, "allow UDP sockets on loopback, and IPv4")]
+            let effect = "calls between machines use TCP";
+            vec![Check::warn("UDP", error.to_string(), effect, "allow UDP sockets on loopback, and IPv4")]
         }
     }
 }
 
-fn of(given: &Given) -> Vec<Check> {
+fn checks_of(given: &Given) -> Vec<Check> {
     vec![
-        buffer(
+        buffer_check(
             "UDP receive buffer",
             given.receive,
             "net.core.rmem_max",
             "bursts of QUIC calls are lost and sent again",
         ),
-        buffer("UDP send buffer", given.send, "net.core.wmem_max", "large answers over QUIC leave in smaller batches"),
-        batches("UDP GSO", given.batch_out, "large bodies over QUIC cost a system call for every datagram"),
-        batches("UDP GRO", given.batch_in, "large bodies over QUIC are read datagram by datagram"),
+        buffer_check(
+            "UDP send buffer",
+            given.send,
+            "net.core.wmem_max",
+            "large responses over QUIC leave in smaller batches",
+        ),
+        batch_check("UDP GSO", given.batch_out, "large bodies over QUIC cost a system call per datagram"),
+        batch_check("UDP GRO", given.batch_in, "large bodies over QUIC are read datagram by datagram"),
     ]
 }
 
-fn buffer(name: &str, given: usize, setting: &str, lost: &str) -> Check {
+fn buffer_check(name: &str, given: usize, setting: &str, effect: &str) -> Check {
     let found = format!("{} KiB of {} KiB", given >> 10, BUFFER >> 10);
     match given >= BUFFER {
         true => Check::ok(name, found),
         false => {
-            let advice =
-                format!("`sysctl -w {setting}={BUFFER}` as root; in a file in /etc/sysctl.d it outlives a restart");
-            Check::warn(name, found, lost, &advice)
+            let remedy = format!("`sysctl -w {setting}={BUFFER}` as root; a file in /etc/sysctl.d makes it permanent");
+            Check::warn(name, found, effect, &remedy)
         }
     }
 }
 
-fn batches(name: &str, datagrams: usize, lost: &str) -> Check {
+fn batch_check(name: &str, datagrams: usize, effect: &str) -> Check {
     match datagrams > 1 {
         true => Check::ok(name, format!("{datagrams} datagrams at a time")),
-        false => Check::warn(name, "not there", lost, "use Linux 5.0 or newer"),
+        // UDP_SEGMENT came with Linux 4.18, UDP_GRO with 5.0.
+        false => Check::warn(name, "not available", effect, "use Linux 5.0 or newer"),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::Verdict;
+    use crate::doctor::CheckStatus;
 
     #[test]
-    fn small_buffers_come_with_the_line_that_mends_them() {
-        let little = Given { receive: 212_992, send: BUFFER, batch_out: 64, batch_in: 1 };
-        let [receive, send, out, back] = &of(&little)[..] else { panic!("four checks") };
-        assert_eq!((receive.verdict, receive.found.as_str()), (Verdict::Warn, "208 KiB of 4096 KiB"));
-        assert!(receive.advice.as_ref().unwrap().contains("`sysctl -w net.core.rmem_max=4194304`"));
-        assert!(receive.lost.is_some() && !receive.fatal);
-        assert_eq!((send.verdict, out.verdict, back.verdict), (Verdict::Ok, Verdict::Ok, Verdict::Warn));
-        let none = Given { send: 0, ..little };
-        assert!(of(&none)[1].advice.as_ref().unwrap().contains("net.core.wmem_max"));
+    fn small_buffers_come_with_the_command_that_fixes_them() {
+        // 212992 is the kernel's default.
+        let small = Given { receive: 212_992, send: BUFFER, batch_out: 64, batch_in: 1 };
+        let [receive, send, out, back] = &checks_of(&small)[..] else { panic!("four checks") };
+        assert_eq!((receive.status, receive.found.as_str()), (CheckStatus::Warn, "208 KiB of 4096 KiB"));
+        assert!(receive.remedy.as_ref().unwrap().contains("`sysctl -w net.core.rmem_max=4194304`"));
+        assert!(receive.effect.is_some() && !receive.fatal);
+        assert_eq!((send.status, out.status, back.status), (CheckStatus::Ok, CheckStatus::Ok, CheckStatus::Warn));
+        let none = Given { send: 0, ..small };
+        assert!(checks_of(&none)[1].remedy.as_ref().unwrap().contains("net.core.wmem_max"));
     }
 }

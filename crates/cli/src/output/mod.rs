@@ -1,4 +1,4 @@
-//! What a person or a script reads: plain aligned text, or JSON.
+//! Output for people and scripts: aligned text, or JSON.
 
 mod style;
 mod table;
@@ -7,27 +7,28 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-pub(crate) use style::{Paint, Style};
-pub(crate) use table::Table;
+pub(crate) use style::{TextColor, TextStyle};
+pub(crate) use table::TextTable;
 
-use crate::exit::{Exit, Failure};
+use crate::exit::{CommandError, ExitStatus};
 
-/// Writes to standard output. A reader that has gone (`nearpath ls | head -1`) is no error of ours: the caller ends.
-pub(crate) fn print(text: &str) -> Result<(), Failure> {
+/// Writes to standard output.
+pub(crate) fn print(text: &str) -> Result<(), CommandError> {
     let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|error| lost(&error))
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|error| write_error(&error))
 }
 
-/// What a failed write to standard output comes to.
-pub(crate) fn lost(error: &io::Error) -> Failure {
+/// The error of a failed write to standard output.
+pub(crate) fn write_error(error: &io::Error) -> CommandError {
     match error.kind() {
-        io::ErrorKind::BrokenPipe => Failure::told(Exit::Ok),
-        _ => Failure::new(Exit::Failed, format!("cannot write to standard output: {error}")),
+        // A reader that left (`nearpath ls | head -1`) has all it wants: the command ends as if it were done.
+        io::ErrorKind::BrokenPipe => CommandError::silent(ExitStatus::Ok),
+        _ => CommandError::new(ExitStatus::Failed, format!("cannot write to standard output: {error}")),
     }
 }
 
 /// Writes a value as indented JSON and a newline.
-pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
+pub(crate) fn print_json(value: &impl Serialize) -> Result<(), CommandError> {
     let text = serde_json::to_string_pretty(value).expect("our own types can be written as JSON");
     print(&format!("{text}\n"))
 }

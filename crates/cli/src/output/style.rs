@@ -1,37 +1,38 @@
-//! Colours: only on a terminal, and not when `NO_COLOR` is set (<https://no-color.org>) or the terminal is `dumb`.
+//! Colours: only on a terminal, unless `NO_COLOR` is set (<https://no-color.org>) or the terminal is `dumb`.
 
 use std::io::IsTerminal;
 
-/// What a text means.
+/// Meaning of a coloured text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Paint {
+pub(crate) enum TextColor {
     Good,
-    Doubtful,
+    Warning,
     Bad,
     Faint,
 }
 
-/// Whether to colour.
+/// Colours or plain text.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Style {
+pub(crate) struct TextStyle {
     colours: bool,
 }
 
-impl Style {
-    /// For a stream of this process.
-    pub(crate) fn of(stream: &impl IsTerminal) -> Self {
-        let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-        let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-        Self { colours: stream.is_terminal() && !set("NO_COLOR") && !dumb }
+impl TextStyle {
+    /// The style for a stream of this process.
+    pub(crate) fn for_stream(stream: &impl IsTerminal) -> Self {
+        let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+        let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        Self { colours: stream.is_terminal() && !is_set("NO_COLOR") && !is_dumb }
     }
 
-    /// The text, coloured or plain.
-    pub(crate) fn paint(self, paint: Paint, text: &str) -> String {
-        let code = match paint {
-            Paint::Good => 32,
-            Paint::Doubtful => 33,
-            Paint::Bad => 31,
-            Paint::Faint => 2,
+    /// Returns the text in that colour, or plain.
+    pub(crate) fn paint(self, color: TextColor, text: &str) -> String {
+        // SGR codes of ECMA-48, which every terminal knows.
+        let code = match color {
+            TextColor::Good => 32,
+            TextColor::Warning => 33,
+            TextColor::Bad => 31,
+            TextColor::Faint => 2,
         };
         match self.colours {
             true => format!("\x1b[{code}m{text}\x1b[0m"),

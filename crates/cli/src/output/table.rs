@@ -1,29 +1,30 @@
-//! Columns aligned by their widest cell, two spaces between them, no lines. The last column is not padded.
+//! Tables: columns as wide as their widest cell, two spaces apart, without lines.
 
 /// Rows of text under headings.
-pub(crate) struct Table {
+pub(crate) struct TextTable {
     rows: Vec<Vec<String>>,
-    right: Vec<usize>,
+    right_aligned: Vec<usize>,
 }
 
-impl Table {
-    /// A table with these headings.
+impl TextTable {
+    /// Creates a table with these headings.
     pub(crate) fn new(headings: &[&str]) -> Self {
-        Self { rows: vec![headings.iter().map(|heading| (*heading).to_owned()).collect()], right: Vec::new() }
+        Self { rows: vec![headings.iter().map(|heading| (*heading).to_owned()).collect()], right_aligned: Vec::new() }
     }
 
     /// Aligns a column of numbers to the right.
-    pub(crate) fn right(mut self, column: usize) -> Self {
-        self.right.push(column);
+    pub(crate) fn align_right(mut self, column: usize) -> Self {
+        self.right_aligned.push(column);
         self
     }
 
     /// Adds a row; it should have a cell for each heading.
-    pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+    pub(crate) fn add_row(&mut self, cells: impl IntoIterator<Item = String>) {
+        // Cells hold texts of tenants: control characters could steer a terminal.
         self.rows.push(cells.into_iter().map(|cell| cell.replace(char::is_control, " ")).collect());
     }
 
-    /// The whole table, a newline after each row.
+    /// Returns the table as text, a newline after each row.
     pub(crate) fn render(&self) -> String {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let width =
@@ -31,11 +32,12 @@ impl Table {
         let widths: Vec<_> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
         let mut out = String::new();
         for row in &self.rows {
-            let cell = |(column, cell): (usize, &String)| match self.right.contains(&column) {
+            let cell = |(column, cell): (usize, &String)| match self.right_aligned.contains(&column) {
                 true => format!("{cell:>width$}", width = widths[column]),
                 false => format!("{cell:<width$}", width = widths[column]),
             };
             let line = row.iter().enumerate().map(cell).collect::<Vec<_>>().join("  ");
+            // Padding after the last cell would wrap on narrow terminals.
             out += line.trim_end();
             out.push('\n');
         }
@@ -45,13 +47,13 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
-    use super::Table;
+    use super::TextTable;
 
     #[test]
-    fn columns_are_aligned_and_nothing_trails() {
-        let mut table = Table::new(&["NAME", "N", "IMAGE"]).right(1);
-        table.row(["long-name".into(), "7".into(), "x\ny".into()]);
-        table.row(["é".into(), "100".into(), String::new()]);
+    fn columns_are_aligned_without_trailing_spaces() {
+        let mut table = TextTable::new(&["NAME", "N", "IMAGE"]).align_right(1);
+        table.add_row(["long-name".into(), "7".into(), "x\ny".into()]);
+        table.add_row(["é".into(), "100".into(), String::new()]);
         assert_eq!(table.render(), "NAME         N  IMAGE\nlong-name    7  x y\né          100\n");
     }
 }

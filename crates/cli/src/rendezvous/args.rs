@@ -1,43 +1,43 @@
-//! What was typed.
+//! Options of `nearpath rendezvous` as typed.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use nearpath_meet::server::Place;
-use nearpath_meet::ticket::Job;
+use nearpath_p2p::ticket::Job;
+use nearpath_rendezvous::Place;
 use nearpath_types::duration;
 
 /// Options of `rendezvous`.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct RendezvousArgs {
-    /// What to do other than to serve.
+    /// A subcommand instead of serving.
     #[command(subcommand)]
     pub command: Option<RendezvousCommand>,
-    /// How to serve.
+    /// Options for serving.
     #[command(flatten)]
     pub serve: ServeArgs,
 }
 
-/// What to do other than to serve.
+/// Subcommands of `rendezvous`.
 #[derive(Debug, Subcommand)]
 #[allow(missing_docs)]
 pub enum RendezvousCommand {
-    /// Print a ticket that lets one worker of a job in
+    /// Print a ticket that admits one worker of a job
     Ticket(TicketArgs),
 }
 
-/// Options of `rendezvous`, when it serves.
+/// Options for serving.
 #[derive(Debug, Args)]
 #[allow(missing_docs)]
 pub struct ServeArgs {
-    /// Address for lines and relays (WebSocket)
+    /// Address for control connections and relays (WebSocket)
     #[arg(long, default_value = "127.0.0.1:7843", value_name = "ADDR:PORT")]
     pub listen: SocketAddr,
 
-    /// Certificate chain, PEM: lines and relays have TLS
+    /// Certificate chain, PEM: enables TLS for control connections and relays
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
 
@@ -45,55 +45,58 @@ pub struct ServeArgs {
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
 
-    /// No TLS on an address that is not loopback: a proxy in front has it. Tickets are readable between the two
+    /// Serve without TLS on an address that is not loopback: a proxy in front terminates TLS. Tickets are readable between
+    /// the two
     #[arg(long, conflicts_with = "tls_cert")]
     pub behind_proxy: bool,
 
-    /// Where workers ask how they are seen: this port and the next, over UDP and TCP; `=IP` is what workers reach it by, if that is
-    /// another address. Twice: on two addresses, which tells more kinds of NAT apart [default: --listen's address, port 7844]
-    #[arg(long, value_name = "ADDR:PORT[=IP]", value_parser = place)]
+    /// Address for reflexive-address probes (STUN-like): this port and the next, over UDP and TCP; `=IP` is the address under
+    /// which workers reach it, if it differs. Twice: two addresses distinguish more kinds of NAT [default: --listen's
+    /// address, port 7844]
+    #[arg(long, value_name = "ADDR:PORT[=IP]", value_parser = parse_observer)]
     pub observe: Vec<Place>,
 
-    /// The operator's address: /metrics and /healthz
+    /// Address of /metrics and /healthz, for the operator
     #[arg(long, default_value = "127.0.0.1:7842", value_name = "ADDR:PORT")]
     pub admin_listen: SocketAddr,
 
     #[command(flatten)]
     pub key: KeyArgs,
 
-    /// Lines at a time
+    /// Maximum number of control connections
     #[arg(long, default_value = "50000", value_name = "N", help_heading = "Limits")]
     pub lines: usize,
 
-    /// Lines of one job
+    /// Maximum number of control connections of one job
     #[arg(long, default_value = "20000", value_name = "N", help_heading = "Limits")]
     pub lines_of_a_job: usize,
 
-    /// New connections in a second of strangers from one address, and of one worker with a ticket; ten times as many at once
+    /// Maximum number of new connections per second from one address, and of one worker with a ticket; bursts may be ten
+    /// times as large
     #[arg(long, default_value = "200", value_name = "N", help_heading = "Limits")]
     pub arrivals: u64,
 
-    /// Relays at a time
+    /// Maximum number of relays
     #[arg(long, default_value = "10000", value_name = "N", help_heading = "Limits")]
     pub relays: usize,
 
-    /// Bytes a second over one relay, both directions together, and of one line; 0: no limit
+    /// Maximum bytes per second of one relay, both directions together, and of one control connection; 0: no limit
     #[arg(long, default_value = "0", value_name = "BYTES", help_heading = "Limits")]
     pub relay_rate: u64,
 
-    /// Bytes a second over all relays and lines of a job; 0: no limit
+    /// Maximum bytes per second of all relays and control connections of a job; 0: no limit
     #[arg(long, default_value = "0", value_name = "BYTES", help_heading = "Limits")]
     pub job_rate: u64,
 
-    /// A relay over which nothing goes for so long is closed
+    /// Close relays without traffic after this time
     #[arg(long, default_value = "10m", value_parser = duration::parse, value_name = "DURATION", help_heading = "Limits")]
     pub relay_idle: Duration,
 
-    /// How long open relays may go on after SIGTERM
+    /// Time for open relays to finish after SIGTERM; then they are closed
     #[arg(long, default_value = "30s", value_parser = duration::parse, value_name = "DURATION")]
     pub drain_timeout: Duration,
 
-    /// Print where it listens as one line of JSON on standard output
+    /// Print the addresses as one line of JSON on standard output
     #[arg(long)]
     pub json: bool,
 
@@ -102,18 +105,18 @@ pub struct ServeArgs {
     pub log_json: bool,
 }
 
-/// Where the key is.
+/// The key file.
 #[derive(Debug, Clone, Args)]
 pub struct KeyArgs {
-    /// File with the key by which tickets are known; made at the first start, readable by its owner only [default: rendezvous.key in the
-    /// data directory]
+    /// File with the key that signs tickets; created at the first start, readable by its owner only [default: rendezvous.key
+    /// in the data directory]
     #[arg(long, env = "NEARPATH_RENDEZVOUS_KEY", value_name = "FILE")]
     pub key: Option<PathBuf>,
 }
 
 impl KeyArgs {
-    /// The file.
-    pub(super) fn path(&self) -> PathBuf {
+    /// The key file, or its default.
+    pub(super) fn key_path(&self) -> PathBuf {
         self.key.clone().unwrap_or_else(|| crate::default_data_dir().join("rendezvous.key"))
     }
 }
@@ -128,30 +131,30 @@ pub struct TicketArgs {
     /// Worker: NAME/NUMBER, or its identity (spiffe://...)
     #[arg(long, value_name = "WORKER")]
     pub worker: String,
-    /// How long it is good
+    /// Validity of the ticket
     #[arg(long = "for", default_value = "15m", value_parser = duration::parse, value_name = "DURATION")]
     pub life: Duration,
-    /// Reports that name nobody go to this worker
+    /// Send reports without a recipient to this worker
     #[arg(long)]
     pub leader: bool,
-    /// Print JSON: the ticket, the identity in it and its end
+    /// Print JSON: the ticket, its identity and its expiry
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
     pub key: KeyArgs,
 }
 
-/// `ADDR:PORT` or `ADDR:PORT=IP`.
-fn place(text: &str) -> Result<Place, String> {
+/// Parses `ADDR:PORT` or `ADDR:PORT=IP`.
+fn parse_observer(text: &str) -> Result<Place, String> {
     let (bind, public) = match text.split_once('=') {
         Some((bind, public)) => {
-            (bind, Some(public.parse::<IpAddr>().map_err(|_| format!("{public:?} is no IP address"))?))
+            (bind, Some(public.parse::<IpAddr>().map_err(|_| format!("invalid IP address {public:?}"))?))
         }
         None => (text, None),
     };
-    let bind: SocketAddr = bind.parse().map_err(|_| format!("{bind:?} is not ADDR:PORT"))?;
+    let bind: SocketAddr = bind.parse().map_err(|_| format!("invalid address {bind:?}: expected ADDR:PORT"))?;
     if bind.port() == u16::MAX {
-        Err("the next port is taken, too: choose a lower one".to_owned())
+        Err("the next port is used as well: choose a lower one".to_owned())
     } else {
         Ok(Place { bind, public })
     }

@@ -1,6 +1,6 @@
-//! `nearpath rendezvous`: where workers behind NATs meet, and tickets for them.
+//! `nearpath rendezvous`: introduces workers behind NATs to each other, and mints their tickets.
 //!
-//! [`args`] is what was typed, [`run`] serves until a signal, [`ticket`] mints. What is served is `nearpath_meet::server`.
+//! [`args`] holds the options as typed, [`run`] serves until a signal, [`ticket`] mints. The server itself is `nearpath_rendezvous`.
 
 mod args;
 mod serve;
@@ -8,10 +8,10 @@ mod ticket;
 
 pub use args::{RendezvousArgs, RendezvousCommand, ServeArgs, TicketArgs};
 
-use crate::exit::Outcome;
+use crate::exit::CommandResult;
 
 /// Serves, or mints a ticket.
-pub(crate) fn run(args: &RendezvousArgs) -> Outcome {
+pub(crate) fn run(args: &RendezvousArgs) -> CommandResult {
     match &args.command {
         Some(RendezvousCommand::Ticket(ticket)) => ticket::run(ticket),
         None => serve::run(&args.serve),

@@ -1,24 +1,24 @@
-//! What was typed.
+//! Options of `nearpath up` as typed.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use nearpath_server::CpuQuota;
 use nearpath_types::duration;
 
-use super::adapters::AdapterArgs;
-use super::cpu::GatewayCpu;
+use super::device_args::DeviceArgs;
 
 /// Options of `nearpath up`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct UpArgs {
-    /// Where state lives: functions, secrets, scale. One process a directory. Default: /var/lib/nearpath as root, else
-    /// ~/.local/state/nearpath
+    /// Folder for functions, secrets and replica counts; each process needs its own. Default: /var/lib/nearpath as root,
+    /// else ~/.local/state/nearpath
     #[arg(long, env = "NEARPATH_DATA_DIR", value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
 
-    /// Take over from the process that has the data directory, if there is one: an upgrade that loses no request. That one answers what it was
-    /// asked, for --drain-timeout at most, and ends
+    /// Take over from the process that uses the data directory, if there is one: an upgrade that loses no request. The old
+    /// process finishes in-flight requests (up to --drain-timeout) and exits
     #[arg(long, conflicts_with = "no_sandbox")]
     pub take_over: bool,
 
@@ -40,54 +40,53 @@ pub struct UpArgs {
 
     /// HTTP/3 on the port of --tls-listen, over UDP
     #[arg(long, default_value = "on", value_enum, value_name = "on|off")]
-    pub http3: Switch,
+    pub http3: Toggle,
 
-    /// The operator's address: /metrics and /healthz
+    /// Address of /metrics and /healthz, for the operator
     #[arg(long, default_value = "127.0.0.1:8082", value_name = "ADDR:PORT")]
     pub admin_listen: SocketAddr,
 
-    /// No password for the API. Only with loopback addresses, and only where you are the only user: whoever
-    /// deploys can read every folder that this process can read
+    /// Serve the API without a password. Only on loopback addresses, and only where you are the only user: anyone who can
+    /// deploy can read every file this process can read
     #[arg(long)]
     pub insecure: bool,
 
-    /// Folder with basic-auth-user and basic-auth-password; default: made in the data directory at the first start
+    /// Folder with basic-auth-user and basic-auth-password; default: the data directory, where the first start creates them
     #[arg(long, env = "secret_mount_path", value_name = "DIR")]
     pub secret_mount_path: Option<PathBuf>,
 
-    /// Run functions without any isolation, with your rights, where not even user namespaces are permitted
+    /// Run functions without isolation, with your rights, on machines that permit not even user namespaces
     #[arg(long)]
     pub no_sandbox: bool,
 
-    /// Gateway threads; default: one a core
+    /// Gateway threads; default: one per core
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
 
-    /// How much CPU the gateway's threads may use together: auto (follows the rate of requests), thousandths of a
-    /// core, or none (no limit)
+    /// CPU for all gateway threads together: auto (follows the request rate), thousandths of a core, or none (unlimited)
     #[arg(long, default_value = "none", value_name = "auto|MILLIS|none")]
-    pub gateway_cpu: GatewayCpu,
+    pub gateway_cpu: CpuQuota,
 
-    /// How packets get from the gateway to instances: none (the gateway's sockets are where the instances' veth pairs end)
-    /// or tc (the gateway has a network namespace of its own, and a BPF program moves and counts packets between the two
-    /// past the host's stack). tc needs root and Linux 6.6
+    /// Packet path between gateway and instances: none (the gateway's sockets are at the instances' veth pairs) or tc (the
+    /// gateway has its own network namespace, and a BPF program moves and counts packets past the host's stack). tc needs
+    /// root and Linux 6.6
     #[arg(long, default_value = "none", value_enum, value_name = "tc|none", conflicts_with = "no_sandbox")]
-    pub forward: Forward,
+    pub forward: ForwardArg,
 
-    /// Write one JSON line a request to this file, or to standard output with `-`
+    /// Write one JSON line per request to this file, or to standard output with `-`
     #[arg(long, value_name = "FILE")]
     pub access_log: Option<PathBuf>,
 
-    /// The watchdog to run functions with; default: nearpath-watchdog beside this program
+    /// The watchdog to run functions with; default: nearpath-watchdog next to this program
     #[arg(long, env = "NEARPATH_WATCHDOG", value_name = "FILE")]
     pub watchdog: Option<PathBuf>,
 
-    /// How long the certificates are good that gateway and instances show each other over QUIC and TLS; renewed after two
-    /// thirds of it, 3s to 24h
-    #[arg(long, default_value = "24h", value_parser = lifetime, value_name = "DURATION")]
+    /// Lifetime of the certificates of gateway and instances for QUIC and TLS, 3s to 24h; they are renewed after two thirds
+    /// of it
+    #[arg(long, default_value = "24h", value_parser = certificate_lifetime, value_name = "DURATION")]
     pub certificate_lifetime: Duration,
 
-    /// How long requests may take to finish after SIGTERM before they are cut
+    /// Time for running requests to finish after SIGTERM; then they are aborted
     #[arg(long, default_value = "30s", value_parser = duration::parse, value_name = "DURATION")]
     pub drain_timeout: Duration,
 
@@ -95,115 +94,116 @@ pub struct UpArgs {
     #[arg(long)]
     pub log_json: bool,
 
-    /// What callers' connections may take.
+    /// Limits of callers' connections.
     #[command(flatten)]
     pub callers: CallerArgs,
 
     /// MQTT and CoAP.
     #[command(flatten)]
-    pub adapters: AdapterArgs,
+    pub devices: DeviceArgs,
 }
 
-/// What stands between the gateway and instances.
+/// Packet path between gateway and instances.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum Forward {
-    /// Nothing: both are ends of one veth pair.
+pub enum ForwardArg {
+    /// Gateway and instances are ends of one veth pair.
     #[default]
     None,
-    /// `bpf/tc_forward.c` between two pairs.
+    /// A BPF program moves packets between two pairs.
     Tc,
 }
 
-/// Whether something is there.
+/// A feature that can be switched off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Switch {
-    /// It is.
+pub enum Toggle {
+    /// enabled
     On,
-    /// It is not.
+    /// disabled
     Off,
 }
 
-/// Limits of callers' connections: what nobody may hold for ever. The defaults are those of
-/// [`nearpath_gateway::Settings`].
+/// Limits of callers' connections. The defaults are those of [`nearpath_server::GatewaySettings`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::Args)]
 #[command(next_help_heading = "Limits of callers' connections")]
 pub struct CallerArgs {
-    /// From a request's first byte to the end of its head; also from connecting to the first request
-    #[arg(long, default_value = "10s", value_parser = limit, value_name = "DURATION")]
+    /// Maximum time from a request's first byte to the end of its head; also from connecting to the first request
+    #[arg(long, default_value = "10s", value_parser = time_limit, value_name = "DURATION")]
     pub header_timeout: Duration,
 
-    /// A connection without a request is closed after this
-    #[arg(long, default_value = "75s", value_parser = limit, value_name = "DURATION")]
+    /// Close connections without a request after this time
+    #[arg(long, default_value = "75s", value_parser = time_limit, value_name = "DURATION")]
     pub idle_timeout: Duration,
 
-    /// A caller that takes nothing of its answer for so long is cut off
-    #[arg(long, default_value = "60s", value_parser = limit, value_name = "DURATION")]
+    /// Abort callers that read nothing of their response for this time
+    #[arg(long, default_value = "60s", value_parser = time_limit, value_name = "DURATION")]
     pub write_timeout: Duration,
 
-    /// Longest silence inside a request's body
-    #[arg(long, default_value = "30s", value_parser = limit, value_name = "DURATION")]
+    /// Maximum pause inside a request's body
+    #[arg(long, default_value = "30s", value_parser = time_limit, value_name = "DURATION")]
     pub body_idle_timeout: Duration,
 
-    /// Connections at a time on one address, up to 1000000; more wait in the kernel's backlog
-    #[arg(long, default_value = "16384", value_parser = connections, value_name = "N")]
+    /// Maximum number of connections per address, up to 1000000; further ones wait in the kernel's backlog
+    #[arg(long, default_value = "16384", value_parser = connection_limit, value_name = "N")]
     pub max_connections: usize,
 
-    /// Handshakes of HTTP/3 under way from which on newcomers prove their address first, at the cost of a round trip; 0: always
+    /// Number of concurrent HTTP/3 handshakes above which new clients must prove their address first, at the cost of a round
+    /// trip; 0: always
     #[arg(long, default_value = "512", value_name = "N")]
     pub http3_retry_above: usize,
 }
 
-/// Beyond it a limit is none.
-const LONGEST: Duration = Duration::from_secs(24 * 3_600);
+/// Longest time limit; a longer one would bound nothing.
+const MAX_TIME_LIMIT: Duration = Duration::from_secs(24 * 3_600);
 
-fn limit(text: &str) -> Result<Duration, String> {
+fn time_limit(text: &str) -> Result<Duration, String> {
     match duration::parse(text) {
         Ok(limit) if limit.is_zero() => {
-            Err("it would cut off everybody at once: write a longer time, such as 30s".to_owned())
+            Err("it would cut off everybody at once: use a longer time, such as 30s".to_owned())
         }
         Ok(limit) if limit < Duration::from_millis(1) => Err("the shortest limit is 1ms".to_owned()),
-        Ok(limit) if limit > LONGEST => Err("the longest limit is 24h".to_owned()),
+        Ok(limit) if limit > MAX_TIME_LIMIT => Err("the longest limit is 24h".to_owned()),
         Ok(limit) => Ok(limit),
         Err(error) => Err(error.to_string()),
     }
 }
 
-/// Certificates count in seconds: a shorter one could end before it is renewed. A longer one would be good for too long where it is stolen.
-fn lifetime(text: &str) -> Result<Duration, String> {
+fn certificate_lifetime(text: &str) -> Result<Duration, String> {
+    // Certificates count in seconds: a shorter one could expire before its renewal. A longer one would serve a thief too long.
     match duration::parse(text) {
-        Ok(lifetime) if (Duration::from_secs(3)..=LONGEST).contains(&lifetime) => Ok(lifetime),
-        Ok(_) => Err("write a time from 3s to 24h".to_owned()),
+        Ok(lifetime) if (Duration::from_secs(3)..=MAX_TIME_LIMIT).contains(&lifetime) => Ok(lifetime),
+        Ok(_) => Err("expected a time from 3s to 24h".to_owned()),
         Err(error) => Err(error.to_string()),
     }
 }
 
-/// As many as one machine has file descriptors for, at most.
-pub(super) fn connections(text: &str) -> Result<usize, String> {
+/// Parses a number of connections; more than the upper bound exceeds the file descriptors of one machine.
+pub(super) fn connection_limit(text: &str) -> Result<usize, String> {
     let number = text.trim().parse().ok().filter(|number| (1..=1_000_000).contains(number));
-    number.ok_or_else(|| "write a number from 1 to 1000000".to_owned())
+    number.ok_or_else(|| "expected a number from 1 to 1000000".to_owned())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use clap::Parser;
-    use nearpath_gateway::Settings;
+    use nearpath_server::GatewaySettings;
 
     #[derive(Parser)]
-    struct Typed {
+    struct TestCommand {
         #[command(flatten)]
         up: UpArgs,
     }
 
-    fn typed(options: &[&str]) -> Result<CallerArgs, String> {
+    fn parse_limits(options: &[&str]) -> Result<CallerArgs, String> {
         let words = ["up"].iter().chain(options);
-        Typed::try_parse_from(words).map(|typed| typed.up.callers).map_err(|error| error.to_string())
+        TestCommand::try_parse_from(words).map(|parsed| parsed.up.callers).map_err(|error| error.to_string())
     }
 
     #[test]
     fn the_defaults_are_the_gateways() {
-        let Settings { header_timeout, idle_timeout, write_timeout, body_idle_timeout, .. } = Settings::default();
-        let Settings { max_connections, retry_above: http3_retry_above, .. } = Settings::default();
+        let GatewaySettings { header_timeout, idle_timeout, write_timeout, body_idle_timeout, .. } =
+            GatewaySettings::default();
+        let GatewaySettings { max_connections, retry_above: http3_retry_above, .. } = GatewaySettings::default();
         let defaults = CallerArgs {
             header_timeout,
             idle_timeout,
@@ -212,13 +212,14 @@ mod tests {
             max_connections,
             http3_retry_above,
         };
-        assert_eq!(typed(&[]).unwrap(), defaults);
+        assert_eq!(parse_limits(&[]).unwrap(), defaults);
     }
 
     #[test]
     fn certificates_live_from_3_seconds_to_a_day() {
         let lifetime = |text| {
-            Typed::try_parse_from(["up", "--certificate-lifetime", text]).map(|typed| typed.up.certificate_lifetime)
+            TestCommand::try_parse_from(["up", "--certificate-lifetime", text])
+                .map(|parsed| parsed.up.certificate_lifetime)
         };
         assert_eq!(lifetime("3s").unwrap(), Duration::from_secs(3));
         for bad in ["2999ms", "25h", "soon"] {
@@ -227,20 +228,20 @@ mod tests {
     }
 
     #[test]
-    fn limits_that_are_none_are_refused() {
+    fn useless_limits_are_rejected() {
         for option in ["--header-timeout", "--idle-timeout", "--write-timeout", "--body-idle-timeout"] {
-            assert!(typed(&[option, "1m30s"]).is_ok());
-            for (bad, told) in
+            assert!(parse_limits(&[option, "1m30s"]).is_ok());
+            for (bad, reason) in
                 [("0", "cut off everybody"), ("soon", "invalid duration"), ("1ns", "1ms"), ("25h", "24h")]
             {
-                let text = typed(&[option, bad]).unwrap_err();
-                assert!(text.contains(told) && text.contains(option), "{text}");
+                let text = parse_limits(&[option, bad]).unwrap_err();
+                assert!(text.contains(reason) && text.contains(option), "{text}");
             }
         }
         for bad in ["0", "many", "1000001", "-1", "18446744073709551616"] {
-            let text = typed(&[&format!("--max-connections={bad}")]).unwrap_err();
+            let text = parse_limits(&[&format!("--max-connections={bad}")]).unwrap_err();
             assert!(text.contains("from 1 to 1000000") && text.contains("--max-connections"), "{text}");
         }
-        assert_eq!(typed(&["--max-connections", "7"]).unwrap().max_connections, 7);
+        assert_eq!(parse_limits(&["--max-connections", "7"]).unwrap().max_connections, 7);
     }
 }

@@ -1,42 +1,44 @@
-//! What `nearpath up` prints when all is up.
+//! The text that `nearpath up` prints once it serves.
 
-use nearpath_controller::Controller;
-use nearpath_kernel::sandbox::Isolation;
+use nearpath_server::{Auth, ForwardMode, IsolationLevel, ServerSettings};
 
-use super::args::Forward;
-use super::plan::Plan;
-
-/// What a person who typed `nearpath up` wants to know first.
-pub(super) fn print(plan: &Plan, controller: &Controller) {
-    let isolation = match plan.isolation {
-        Isolation::Root => "namespaces, cgroups, seccomp",
-        Isolation::UserNamespace => "user namespaces (`nearpath doctor` says what is lost without root)",
-        Isolation::None => "none (--no-sandbox): functions run with your rights; edges between them are not enforced",
-    };
+/// Prints addresses, folders and the isolation on standard error.
+pub(super) fn print(settings: &ServerSettings, isolation: IsolationLevel) {
     eprintln!("nearpath {} is up", env!("CARGO_PKG_VERSION"));
-    eprintln!("  gateway  http://{}", plan.listen);
-    if let Some(tls) = &plan.tls {
-        let http3 = if tls.http3 { " (and HTTP/3)" } else { "" };
-        eprintln!("           https://{}{http3}", tls.listen);
-    }
-    if let Some(mqtt) = plan.adapters.mqtt_listen {
-        eprintln!("           mqtt://{mqtt}");
-    }
-    if let Some(coap) = plan.adapters.coap_listen {
-        eprintln!("           coap://{coap}");
-    }
-    eprintln!("  metrics  http://{}/metrics", plan.admin_listen);
-    eprintln!("  state    {}", plan.data_dir.display());
-    match (controller.credentials(), &plan.secret_mount_path) {
-        (None, _) => eprintln!("  password none (--insecure)"),
-        (Some(_), folder) => {
-            let folder = folder.as_ref().unwrap_or(&plan.data_dir);
-            eprintln!("  password in {}", folder.join("basic-auth-password").display());
+    print_addresses(settings);
+    eprintln!("  state    {}", settings.data_dir.display());
+    match &settings.auth {
+        Auth::Off => eprintln!("  password none (--insecure)"),
+        Auth::Files(folder) => eprintln!("  password in {}", folder.join("basic-auth-password").display()),
+        Auth::Generated | Auth::Given(_) => {
+            eprintln!("  password in {}", settings.data_dir.join("basic-auth-password").display());
         }
     }
+    let isolation = match isolation {
+        IsolationLevel::Root => "namespaces, cgroups, seccomp",
+        IsolationLevel::UserNamespace => "user namespaces (`nearpath doctor` shows what is lost without root)",
+        IsolationLevel::None => {
+            "none (--no-sandbox): functions run with your rights; edges between them are not enforced"
+        }
+    };
     eprintln!("  sandbox  {isolation}");
-    if plan.forward == Forward::Tc {
+    if settings.forward == ForwardMode::Tc {
         eprintln!("  packets  forwarded by the kernel (--forward tc)");
     }
     eprintln!("try: nearpath deploy -f examples/echo/stack.yml && nearpath invoke echo -d hello");
+}
+
+fn print_addresses(settings: &ServerSettings) {
+    eprintln!("  gateway  http://{}", settings.listen);
+    if let Some(tls) = &settings.tls {
+        let http3 = if tls.http3 { " (and HTTP/3)" } else { "" };
+        eprintln!("           https://{}{http3}", tls.listen);
+    }
+    if let Some(mqtt) = &settings.devices.mqtt {
+        eprintln!("           mqtt://{}", mqtt.listen);
+    }
+    if let Some(coap) = &settings.devices.coap {
+        eprintln!("           coap://{}", coap.listen);
+    }
+    eprintln!("  metrics  http://{}/metrics", settings.admin_listen);
 }

@@ -1,33 +1,26 @@
-//! `nearpath up`: controller, node and gateway in one process.
+//! `nearpath up`: reads the options, and runs the server of `nearpath-server`.
 //!
-//! [`args`] is what was typed, [`plan`] what is ready to use, [`footing`] what has to be there first ([`sockets`], [`network`]), [`house`] builds the parts ([`parts`]) and ties
-//! them together, [`desk`] is the seam where they meet, [`identity`] says who calls and who is called, [`cpu`] what the gateway may use, [`succession`] how one process follows another, [`banner`] what is printed. Everything that can be refused (a port
-//! in use, a second process on the data directory, a missing watchdog) is refused before anything is started.
+//! [`args`] and [`device_args`] hold the options as typed, [`settings`] turns them into settings that are ready to use, [`banner`] is
+//! printed once the server serves.
 
-mod adapters;
 mod args;
 mod banner;
-mod cpu;
-mod desk;
-mod footing;
-mod house;
-mod identity;
-mod network;
-mod parts;
-mod plan;
-mod sockets;
-mod succession;
+mod device_args;
+mod settings;
 
 use std::process::ExitCode;
 
-pub use args::{Forward, UpArgs};
-pub use cpu::GatewayCpu;
+use nearpath_daemon::logs::{self, Format};
 
-/// Runs until a signal ends it. Exit code 0 after an orderly end, 1 when it could not start or run.
-pub fn run(args: UpArgs) -> ExitCode {
-    let outcome = plan::Plan::from_args(args).and_then(|plan| {
-        nearpath_daemon::logs::init(plan.log_format);
-        house::live(plan)
+pub use args::{CallerArgs, ForwardArg, Toggle, UpArgs};
+pub use device_args::DeviceArgs;
+
+/// Runs until a signal or a successor. The exit code is 0 after an orderly end, 1 if the server did not start or failed.
+pub(crate) fn run(args: UpArgs) -> ExitCode {
+    let log_format = if args.log_json { Format::Json } else { Format::Text };
+    let outcome = settings::from_args(args).map_err(|error| error.to_string()).and_then(|settings| {
+        logs::init(log_format);
+        nearpath_server::run(settings, banner::print).map_err(|error| error.to_string())
     });
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -5,13 +5,13 @@
 //! extractors of `input`, so that every error of reading has the same shape.
 
 mod auth;
-mod chains;
 mod functions;
 mod info;
 mod input;
 mod later;
 mod logs;
 mod namespaces;
+mod node_status;
 mod record;
 mod refused;
 mod secrets;
@@ -57,13 +57,10 @@ impl Controller {
                 get(namespaces::describe).post(namespaces::create).put(namespaces::update).delete(namespaces::remove),
             )
             .route("/logs", get(logs::logs))
-            .route("/edges", get(chains::edges))
-            .route("/memory", get(chains::memory))
-            .route("/paths", get(chains::paths))
-            .route("/pool", get(chains::pool))
             .route("/info", get(info::info))
             .route("/telemetry", get(later::telemetry))
-            .route("/alert", post(later::alert));
+            .route("/alert", post(later::alert))
+            .merge(node_status::routes());
         Router::new()
             .nest("/system", system)
             .route("/async-function/{*name}", post(later::asynchronous))

@@ -13,7 +13,8 @@ use crate::child;
 use crate::lab::{FakeFleet, Lab, config, spec};
 
 async fn open(folder: &Path) -> Result<Controller, OpenError> {
-    within(Controller::open(config(folder, Auth::Off), Arc::new(FakeFleet::default()))).await
+    let fleet = Arc::new(FakeFleet::default());
+    within(Controller::open(config(folder, Auth::Off), fleet.clone(), fleet)).await
 }
 
 #[tokio::test]

@@ -14,7 +14,9 @@ use nearpath_testkit::within;
 use nearpath_types::chain::{EdgeStatus, MemoryStatus, PathStatus};
 use nearpath_types::pool::PoolStatus;
 use nearpath_types::status::Usage;
-use nearpath_types::{Desired, DesiredFunction, FunctionId, LogLine, LogQuery, ObservedFunction};
+use nearpath_types::{
+    Desired, DesiredFunction, FunctionId, LogLine, LogQuery, ObservedFunction, StatusQuery, StatusReport, StatusSource,
+};
 use tempfile::TempDir;
 use tokio::sync::{mpsc, watch};
 
@@ -24,7 +26,7 @@ use crate::contract;
 /// copy of every descriptor, also of the lock of a controller that has closed.
 async fn opened(config: Config, fleet: &Arc<FakeFleet>) -> Controller {
     loop {
-        match Controller::open(config.clone(), fleet.clone()).await {
+        match Controller::open(config.clone(), fleet.clone(), fleet.clone()).await {
             Err(OpenError::InUse { .. }) => tokio::task::yield_now().await,
             opened => return opened.unwrap(),
         }
@@ -80,39 +82,39 @@ impl Fleet for FakeFleet {
     fn invocations(&self, _: &FunctionId) -> u64 {
         7
     }
-    fn edges(&self) -> Vec<EdgeStatus> {
-        let edge = |namespace: &str| EdgeStatus {
-            namespace: namespace.to_owned(),
-            caller: format!("front.{namespace}"),
-            ..EdgeStatus::default()
-        };
-        vec![edge("openfaas-fn"), edge("elsewhere")]
-    }
-    fn memory(&self) -> Vec<MemoryStatus> {
-        let chain = |namespace: &str| MemoryStatus {
-            chain: "shop".into(),
-            namespace: namespace.to_owned(),
-            ..MemoryStatus::default()
-        };
-        vec![chain("openfaas-fn"), chain("elsewhere")]
-    }
-    fn paths(&self) -> Vec<PathStatus> {
-        let path = |namespace: &str| PathStatus {
-            caller: "gateway".into(),
-            callee: format!("front.{namespace}"),
-            ..PathStatus::default()
-        };
-        vec![path("openfaas-fn"), path("elsewhere")]
-    }
-    fn pool(&self) -> Vec<PoolStatus> {
-        let one = |namespace: &str| PoolStatus {
-            owner: format!("front.{namespace}"),
-            namespace: namespace.to_owned(),
-            pins: [("LISTEN".to_owned(), 1)].into(),
-            oldest_seconds: Some(0.5),
-            ..PoolStatus::default()
-        };
-        vec![one("openfaas-fn"), one("elsewhere")]
+}
+
+impl StatusSource for FakeFleet {
+    /// One row in the default namespace, one in another.
+    fn status(&self, query: StatusQuery) -> StatusReport {
+        fn rows<T>(row: impl Fn(String) -> T) -> Vec<T> {
+            ["openfaas-fn", "elsewhere"].map(|namespace| row(namespace.to_owned())).into()
+        }
+        match query.name() {
+            "edges" => StatusReport::Edges(rows(|namespace| EdgeStatus {
+                caller: format!("front.{namespace}"),
+                namespace,
+                ..EdgeStatus::default()
+            })),
+            "memory" => StatusReport::Memory(rows(|namespace| MemoryStatus {
+                chain: "shop".into(),
+                namespace,
+                ..MemoryStatus::default()
+            })),
+            "paths" => StatusReport::Paths(rows(|namespace| PathStatus {
+                caller: "gateway".into(),
+                callee: format!("front.{namespace}"),
+                ..PathStatus::default()
+            })),
+            "pool" => StatusReport::Pool(rows(|namespace| PoolStatus {
+                owner: format!("front.{namespace}"),
+                namespace,
+                pins: [("LISTEN".to_owned(), 1)].into(),
+                oldest_seconds: Some(0.5),
+                ..PoolStatus::default()
+            })),
+            _ => query.read(serde_json::json!([])).unwrap(),
+        }
     }
 }
 

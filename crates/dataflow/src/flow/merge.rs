@@ -6,7 +6,7 @@
 //! from [`Merge::trigger`].
 //!
 //! An input may be there [`Start::Later`]: barriers do not wait for it, but the reader does not end before it is known whether it
-//! opens ([`Merge::open`]) or never does ([`Merge::never`]). Both are only said between two checkpoints ([`crate::growth`]).
+//! opens ([`Merge::open`]) or never does ([`Merge::never`]). Both are only said between two checkpoints ([`crate::scale_out`]).
 
 use std::collections::{BTreeSet, VecDeque};
 

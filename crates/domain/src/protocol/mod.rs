@@ -1,80 +1,80 @@
-//! The messages of `contract/dispatch.md`: one JSON object a packet, named by its only known member.
+//! Messages of `contract/dispatch.md`: one JSON object per packet, with one known member.
 //!
-//! Readers pass over messages and members that they do not know, so that both sides can learn new ones apart.
+//! Readers ignore unknown messages and members, so both sides can be upgraded independently.
 
-mod door;
-mod peers;
+mod channels;
+mod handshake;
 #[cfg(test)]
 mod tests;
-mod words;
+mod types;
 
 use serde::{Deserialize, Serialize};
 
-pub use door::{Hello, OwnPool, Refused, Welcome};
-pub use peers::{Broken, Drained, Failed, Gone, Lack, Peer, Terms};
-pub use words::{Bell, End, Isolation, Mode, Role};
+pub use channels::{ChannelBroken, ChannelDrained, ChannelError, ChannelFailed, ChannelGone, EdgeTerms, PeerMessage};
+pub use handshake::{HelloMessage, OwnPoolMessage, RefusedMessage, WelcomeMessage};
+pub use types::{ChannelEnding, ChannelRole, DeliveryMode, DomainIsolation, WakeupMode};
 
-/// Most bytes of a packet.
-pub const MAX_PACKET: usize = 4096;
-/// Of the protocol.
-pub const VERSION: u32 = 1;
+/// Maximum bytes of a packet.
+pub const MAX_PACKET_BYTES: usize = 4096;
+/// Version of the protocol.
+pub const PROTOCOL_VERSION: u32 = 1;
 
-/// From the party.
+/// Message from an endpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum FromParty {
-    /// See [`Hello`].
-    Hello(Hello),
-    /// It takes calls from now on.
+pub enum EndpointMessage {
+    /// See [`HelloMessage`].
+    Hello(HelloMessage),
+    /// The endpoint serves calls from now on.
     Ready {},
-    /// See [`OwnPool`].
-    Pool(OwnPool),
-    /// See [`Drained`].
-    Drained(Drained),
-    /// See [`Broken`].
-    Broken(Broken),
+    /// See [`OwnPoolMessage`].
+    Pool(OwnPoolMessage),
+    /// See [`ChannelDrained`].
+    Drained(ChannelDrained),
+    /// See [`ChannelBroken`].
+    Broken(ChannelBroken),
 }
 
-/// From the node.
+/// Message from the node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum FromNode {
-    /// See [`Welcome`].
-    Welcome(Welcome),
-    /// See [`Refused`].
-    Refused(Refused),
-    /// See [`Peer`].
-    Peer(Peer),
-    /// See [`Gone`].
-    Gone(Gone),
-    /// See [`Failed`].
-    Failed(Failed),
+pub enum NodeMessage {
+    /// See [`WelcomeMessage`].
+    Welcome(WelcomeMessage),
+    /// See [`RefusedMessage`].
+    Refused(RefusedMessage),
+    /// See [`PeerMessage`].
+    Peer(PeerMessage),
+    /// See [`ChannelGone`].
+    Gone(ChannelGone),
+    /// See [`ChannelFailed`].
+    Failed(ChannelFailed),
 }
 
-/// Why a packet is no message; its sender is at fault.
+/// Reason why a packet is invalid; its sender is faulty.
 #[derive(Debug, thiserror::Error)]
-pub enum BadMessage {
-    /// Not JSON, or a member of another type.
+pub enum DispatchMessageError {
+    /// Not JSON, or a member of the wrong type.
     #[error("the packet is not a message of the dispatch protocol: {0}")]
     Json(#[from] serde_json::Error),
-    /// Two messages at once.
+    /// More than one message.
     #[error("the packet holds more than one message")]
     Several,
 }
 
-impl FromParty {
-    /// Reads one. `None` is a message that this version does not know.
-    pub fn read(packet: &[u8]) -> Result<Option<Self>, BadMessage> {
+impl EndpointMessage {
+    /// Parses a packet; `None` for a message that this version does not know.
+    pub fn parse_packet(packet: &[u8]) -> Result<Option<Self>, DispatchMessageError> {
         #[derive(Deserialize)]
-        struct Known {
-            hello: Option<Hello>,
+        struct KnownMembers {
+            hello: Option<HelloMessage>,
             ready: Option<serde::de::IgnoredAny>,
-            pool: Option<OwnPool>,
-            drained: Option<Drained>,
-            broken: Option<Broken>,
+            pool: Option<OwnPoolMessage>,
+            drained: Option<ChannelDrained>,
+            broken: Option<ChannelBroken>,
         }
-        let Known { hello, ready, pool, drained, broken } = serde_json::from_slice(packet)?;
-        only([
+        let KnownMembers { hello, ready, pool, drained, broken } = serde_json::from_slice(packet)?;
+        at_most_one([
             hello.map(Self::Hello),
             ready.map(|_| Self::Ready {}),
             pool.map(Self::Pool),
@@ -84,19 +84,19 @@ impl FromParty {
     }
 }
 
-impl FromNode {
-    /// Reads one. `None` is a message that this version does not know.
-    pub fn read(packet: &[u8]) -> Result<Option<Self>, BadMessage> {
+impl NodeMessage {
+    /// Parses a packet; `None` for a message that this version does not know.
+    pub fn parse_packet(packet: &[u8]) -> Result<Option<Self>, DispatchMessageError> {
         #[derive(Deserialize)]
-        struct Known {
-            welcome: Option<Welcome>,
-            refused: Option<Refused>,
-            peer: Option<Peer>,
-            gone: Option<Gone>,
-            failed: Option<Failed>,
+        struct KnownMembers {
+            welcome: Option<WelcomeMessage>,
+            refused: Option<RefusedMessage>,
+            peer: Option<PeerMessage>,
+            gone: Option<ChannelGone>,
+            failed: Option<ChannelFailed>,
         }
-        let Known { welcome, refused, peer, gone, failed } = serde_json::from_slice(packet)?;
-        only([
+        let KnownMembers { welcome, refused, peer, gone, failed } = serde_json::from_slice(packet)?;
+        at_most_one([
             welcome.map(Self::Welcome),
             refused.map(Self::Refused),
             peer.map(Self::Peer),
@@ -106,8 +106,8 @@ impl FromNode {
     }
 }
 
-fn only<T, const N: usize>(found: [Option<T>; N]) -> Result<Option<T>, BadMessage> {
+fn at_most_one<T, const N: usize>(found: [Option<T>; N]) -> Result<Option<T>, DispatchMessageError> {
     let mut found = found.into_iter().flatten();
     let first = found.next();
-    if found.next().is_some() { Err(BadMessage::Several) } else { Ok(first) }
+    if found.next().is_some() { Err(DispatchMessageError::Several) } else { Ok(first) }
 }

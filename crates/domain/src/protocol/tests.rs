@@ -5,39 +5,50 @@ use nearpath_types::{FunctionId, InstanceId};
 use super::*;
 use proptest::prelude::*;
 
-fn function() -> impl Strategy<Value = Option<FunctionId>> {
+fn any_function() -> impl Strategy<Value = Option<FunctionId>> {
     proptest::option::of("[a-z][a-z0-9]{0,62}".prop_map(|name| name.parse().unwrap()))
 }
 
-fn mode() -> impl Strategy<Value = Mode> {
-    prop_oneof![Just(Mode::Ring), Just(Mode::Sockmap), Just(Mode::Poll)]
+fn any_mode() -> impl Strategy<Value = DeliveryMode> {
+    prop_oneof![Just(DeliveryMode::Ring), Just(DeliveryMode::Sockmap), Just(DeliveryMode::Poll)]
 }
 
-fn isolation() -> impl Strategy<Value = Isolation> {
-    prop_oneof![Just(Isolation::Shared), Just(Isolation::Strict)]
+fn any_isolation() -> impl Strategy<Value = DomainIsolation> {
+    prop_oneof![Just(DomainIsolation::Shared), Just(DomainIsolation::Strict)]
 }
 
-fn classes() -> impl Strategy<Value = Vec<[u32; 2]>> {
+fn any_classes() -> impl Strategy<Value = Vec<[u32; 2]>> {
     proptest::collection::vec(any::<[u32; 2]>(), 0..=15)
 }
 
-fn terms() -> impl Strategy<Value = Terms> {
-    let aliases = proptest::collection::vec(function().prop_filter_map("a name", |name| name), 0..3);
+fn any_terms() -> impl Strategy<Value = EdgeTerms> {
+    let aliases = proptest::collection::vec(any_function().prop_filter_map("a name", |name| name), 0..3);
     let topics = proptest::collection::vec("[a-z+/#]{1,20}", 0..3);
-    (aliases, topics, any::<bool>()).prop_map(|(aliases, topics, events_only)| Terms { aliases, topics, events_only })
+    (aliases, topics, any::<bool>()).prop_map(|(aliases, topics, events_only)| EdgeTerms {
+        aliases,
+        topics,
+        events_only,
+    })
 }
 
-fn from_node() -> impl Strategy<Value = FromNode> {
+fn any_node_message() -> impl Strategy<Value = NodeMessage> {
     let instance = || proptest::option::of(any::<u64>().prop_map(InstanceId));
-    let end = || prop_oneof![Just(End::Withdrawn), Just(End::Dead)];
-    let role = prop_oneof![Just(Role::Caller), Just(Role::Callee)];
+    let end = || prop_oneof![Just(ChannelEnding::Withdrawn), Just(ChannelEnding::Dead)];
+    let role = prop_oneof![Just(ChannelRole::Caller), Just(ChannelRole::Callee)];
     prop_oneof![
-        (".{0,80}", any::<u16>(), function(), instance(), any::<(u64, u64, u32)>(), (mode(), isolation(), classes()))
+        (
+            ".{0,80}",
+            any::<u16>(),
+            any_function(),
+            instance(),
+            any::<(u64, u64, u32)>(),
+            (any_mode(), any_isolation(), any_classes())
+        )
             .prop_map(
-                |(domain, party, function, instance, (pool, bound, capacity), (delivery, isolation, classes))| {
-                    FromNode::Welcome(Welcome {
+                |(domain, endpoint, function, instance, (pool, bound, capacity), (delivery, isolation, classes))| {
+                    NodeMessage::Welcome(WelcomeMessage {
                         domain,
-                        party,
+                        party: endpoint,
                         function,
                         instance,
                         pool,
@@ -49,98 +60,113 @@ fn from_node() -> impl Strategy<Value = FromNode> {
                     })
                 }
             ),
-        (any::<(u32, u16, u32, Option<u64>)>(), role, function(), instance(), terms()).prop_map(
-            |((channel, party, capacity, pool), side, function, instance, terms)| {
-                FromNode::Peer(Peer { channel, side, party, function, instance, capacity, pool, terms })
+        (any::<(u32, u16, u32, Option<u64>)>(), role, any_function(), instance(), any_terms()).prop_map(
+            |((channel, endpoint, capacity, pool), side, function, instance, terms)| {
+                NodeMessage::Peer(PeerMessage {
+                    channel,
+                    side,
+                    party: endpoint,
+                    function,
+                    instance,
+                    capacity,
+                    pool,
+                    terms,
+                })
             }
         ),
-        (any::<u32>(), end()).prop_map(|(channel, state)| FromNode::Gone(Gone { channel, state })),
-        ".{0,200}".prop_map(|why| FromNode::Refused(Refused { why })),
-        (function().prop_filter_map("a name", |name| name), lack())
-            .prop_map(|(function, lacks)| FromNode::Failed(Failed { function, lacks })),
+        (any::<u32>(), end()).prop_map(|(channel, state)| NodeMessage::Gone(ChannelGone { channel, state })),
+        ".{0,200}".prop_map(|why| NodeMessage::Refused(RefusedMessage { why })),
+        (any_function().prop_filter_map("a name", |name| name), any_channel_error())
+            .prop_map(|(function, lacks)| NodeMessage::Failed(ChannelFailed { function, lacks })),
     ]
 }
 
-fn lack() -> impl Strategy<Value = Lack> {
-    prop_oneof![Just(Lack::Descriptors), Just(Lack::Memory), Just(Lack::Other)]
+fn any_channel_error() -> impl Strategy<Value = ChannelError> {
+    prop_oneof![Just(ChannelError::Descriptors), Just(ChannelError::Memory), Just(ChannelError::Other)]
 }
 
-fn several<T: Strategy>(one: T) -> impl Strategy<Value = Vec<T::Value>> {
+fn up_to_three<T: Strategy>(one: T) -> impl Strategy<Value = Vec<T::Value>> {
     proptest::collection::vec(one, 0..4)
 }
 
-fn from_party() -> impl Strategy<Value = FromParty> {
-    let bell = prop_oneof![Just(Bell::Futex), Just(Bell::Eventfd), Just(Bell::None)];
+fn any_endpoint_message() -> impl Strategy<Value = EndpointMessage> {
+    let bell = prop_oneof![Just(WakeupMode::Futex), Just(WakeupMode::Eventfd), Just(WakeupMode::None)];
     prop_oneof![
-        (any::<u32>(), any::<[bool; 2]>(), bell, several(mode()), several(isolation())).prop_map(
+        (any::<u32>(), any::<[bool; 2]>(), bell, up_to_three(any_mode()), up_to_three(any_isolation())).prop_map(
             |(version, [serves, stands_in], bell, delivery, isolation)| {
-                FromParty::Hello(Hello { version, serves, stands_in, bell, delivery, isolation })
+                EndpointMessage::Hello(HelloMessage { version, serves, stands_in, bell, delivery, isolation })
             }
         ),
-        Just(FromParty::Ready {}),
-        any::<u64>().prop_map(|bytes| FromParty::Pool(OwnPool { bytes })),
-        any::<u32>().prop_map(|channel| FromParty::Drained(Drained { channel })),
-        any::<u32>().prop_map(|channel| FromParty::Broken(Broken { channel })),
+        Just(EndpointMessage::Ready {}),
+        any::<u64>().prop_map(|bytes| EndpointMessage::Pool(OwnPoolMessage { bytes })),
+        any::<u32>().prop_map(|channel| EndpointMessage::Drained(ChannelDrained { channel })),
+        any::<u32>().prop_map(|channel| EndpointMessage::Broken(ChannelBroken { channel })),
     ]
 }
 
 proptest! {
     #[test]
-    fn written_and_read(node in from_node(), party in from_party()) {
+    fn messages_survive_writing_and_parsing(node in any_node_message(), endpoint in any_endpoint_message()) {
         let bytes = serde_json::to_vec(&node).unwrap();
-        prop_assert!(bytes.len() <= MAX_PACKET);
-        prop_assert_eq!(FromNode::read(&bytes).unwrap(), Some(node));
-        let bytes = serde_json::to_vec(&party).unwrap();
-        prop_assert_eq!(FromParty::read(&bytes).unwrap(), Some(party));
+        prop_assert!(bytes.len() <= MAX_PACKET_BYTES);
+        prop_assert_eq!(NodeMessage::parse_packet(&bytes).unwrap(), Some(node));
+        let bytes = serde_json::to_vec(&endpoint).unwrap();
+        prop_assert_eq!(EndpointMessage::parse_packet(&bytes).unwrap(), Some(endpoint));
     }
 
     #[test]
-    fn any_bytes_do_no_harm(bytes: Vec<u8>) {
-        let _ = (FromNode::read(&bytes), FromParty::read(&bytes));
+    fn any_packet_bytes_are_parsed_without_panic(bytes: Vec<u8>) {
+        let _ = (NodeMessage::parse_packet(&bytes), EndpointMessage::parse_packet(&bytes));
     }
 }
 
 #[test]
-fn as_the_contract_writes_them() {
+fn messages_have_the_form_of_the_contract() {
     let hello = br#"{"hello":{"version":1,"serves":true,"bell":"eventfd","new":[1]}}"#;
-    let expected = FromParty::Hello(Hello {
+    let expected = EndpointMessage::Hello(HelloMessage {
         version: 1,
         serves: true,
         stands_in: false,
-        bell: Bell::Eventfd,
+        bell: WakeupMode::Eventfd,
         delivery: vec![],
         isolation: vec![],
     });
-    assert_eq!(FromParty::read(hello).unwrap(), Some(expected));
+    assert_eq!(EndpointMessage::parse_packet(hello).unwrap(), Some(expected));
     let hello =
         br#"{"hello":{"version":1,"bell":"none","delivery":["ring","sockmap","pigeon"],"isolation":["strict","x"]}}"#;
-    let delivery = vec![Mode::Ring, Mode::Sockmap, Mode::Unknown];
-    let isolation = vec![Isolation::Strict, Isolation::Unknown];
-    let hello_in_full = Hello { version: 1, serves: false, stands_in: false, bell: Bell::None, delivery, isolation };
-    let expected = FromParty::Hello(hello_in_full);
-    assert_eq!(FromParty::read(hello).unwrap(), Some(expected));
-    assert_eq!(FromParty::read(br#"{"ready":{}}"#).unwrap(), Some(FromParty::Ready {}));
-    assert_eq!(serde_json::to_string(&FromParty::Ready {}).unwrap(), r#"{"ready":{}}"#);
-    let pool = FromParty::read(br#"{"pool":{"bytes":4096}}"#).unwrap();
-    assert_eq!(pool, Some(FromParty::Pool(OwnPool { bytes: 4096 })));
-    let gone = FromNode::read(br#"{"gone":{"channel":12,"state":"withdrawn"}}"#).unwrap();
-    assert_eq!(gone, Some(FromNode::Gone(Gone { channel: 12, state: End::Withdrawn })));
+    let delivery = vec![DeliveryMode::Ring, DeliveryMode::Sockmap, DeliveryMode::Unknown];
+    let isolation = vec![DomainIsolation::Strict, DomainIsolation::Unknown];
+    let hello_in_full =
+        HelloMessage { version: 1, serves: false, stands_in: false, bell: WakeupMode::None, delivery, isolation };
+    let expected = EndpointMessage::Hello(hello_in_full);
+    assert_eq!(EndpointMessage::parse_packet(hello).unwrap(), Some(expected));
+    assert_eq!(EndpointMessage::parse_packet(br#"{"ready":{}}"#).unwrap(), Some(EndpointMessage::Ready {}));
+    assert_eq!(serde_json::to_string(&EndpointMessage::Ready {}).unwrap(), r#"{"ready":{}}"#);
+    let pool = EndpointMessage::parse_packet(br#"{"pool":{"bytes":4096}}"#).unwrap();
+    assert_eq!(pool, Some(EndpointMessage::Pool(OwnPoolMessage { bytes: 4096 })));
+    let gone = NodeMessage::parse_packet(br#"{"gone":{"channel":12,"state":"withdrawn"}}"#).unwrap();
+    assert_eq!(gone, Some(NodeMessage::Gone(ChannelGone { channel: 12, state: ChannelEnding::Withdrawn })));
 }
 
 #[test]
-fn what_is_not_known_is_passed_over() {
-    assert_eq!(FromNode::read(br#"{"weather":{"rain":true}}"#).unwrap(), None);
-    assert!(FromNode::read(br#"{"gone":{"channel":1,"state":"dead"},"refused":{"why":""}}"#).is_err());
-    assert!(FromParty::read(b"GET / HTTP/1.1\r\n\r\n").is_err());
-    assert!(FromParty::read(br#"{"drained":{"channel":-1}}"#).is_err());
+fn unknown_messages_are_ignored() {
+    assert_eq!(NodeMessage::parse_packet(br#"{"weather":{"rain":true}}"#).unwrap(), None);
+    assert!(NodeMessage::parse_packet(br#"{"gone":{"channel":1,"state":"dead"},"refused":{"why":""}}"#).is_err());
+    assert!(EndpointMessage::parse_packet(b"GET / HTTP/1.1\r\n\r\n").is_err());
+    assert!(EndpointMessage::parse_packet(br#"{"drained":{"channel":-1}}"#).is_err());
 }
 
 #[test]
-fn what_a_node_lacks_is_told_by_the_error_that_it_met() {
-    for (number, lack) in [(24, Lack::Descriptors), (23, Lack::Descriptors), (12, Lack::Memory), (13, Lack::Other)] {
-        assert_eq!(Lack::of(&std::io::Error::from_raw_os_error(number)), lack);
+fn a_channel_error_is_derived_from_the_errno() {
+    for (number, lack) in [
+        (24, ChannelError::Descriptors),
+        (23, ChannelError::Descriptors),
+        (12, ChannelError::Memory),
+        (13, ChannelError::Other),
+    ] {
+        assert_eq!(ChannelError::from_io_error(&std::io::Error::from_raw_os_error(number)), lack);
     }
     let unknown = br#"{"failed":{"function":"f.openfaas-fn","lacks":"patience"}}"#;
-    let expected = Failed { function: "f".parse().unwrap(), lacks: Lack::Other };
-    assert_eq!(FromNode::read(unknown).unwrap(), Some(FromNode::Failed(expected)));
+    let expected = ChannelFailed { function: "f".parse().unwrap(), lacks: ChannelError::Other };
+    assert_eq!(NodeMessage::parse_packet(unknown).unwrap(), Some(NodeMessage::Failed(expected)));
 }

@@ -1,26 +1,19 @@
 //! Whether a request may go to an instance now, has to wait, or is refused.
 //!
-//! [`Gate`] and [`wait`] decide and know neither tasks nor clocks; [`enter`] is the rim that waits. No instance
-//! ready: the request is held, the function's bell rung, and the snapshot that brings an instance opens the gate.
+//! [`Gate`] and [`wait_limits`] decide, without tasks and clocks; [`enter`] waits. While no instance is ready, the request is held and
+//! the function woken; the snapshot that brings an instance opens the gate.
 
-mod bell;
-mod gate;
-mod queue;
-mod wait;
-mod word;
+mod wait_limits;
 
 use std::pin::Pin;
 use std::time::Instant;
 
 use nearpath_types::{PlatformError, Reason, duration, policy};
 
-pub(crate) use bell::Bell;
-pub(crate) use gate::{Closed, Entry, Gate, Permit, Waiter};
-pub(crate) use word::UNLIMITED;
-
 use crate::COMPONENT;
 use crate::call::Call;
-use wait::{Next, Patience};
+use crate::function::{Closed, Entry, Gate, Permit, Waiter};
+use wait_limits::{Next, Patience};
 
 /// Lets the request in, now or when its turn comes.
 ///

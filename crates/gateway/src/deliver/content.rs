@@ -8,7 +8,7 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use nearpath_types::Reason;
 use nearpath_wire::{Body, BoxError};
 
-use super::passing::Passing;
+use super::response_body::Passing;
 use crate::record::Completion;
 
 /// The body of an answer.

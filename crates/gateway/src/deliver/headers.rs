@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 
 use http::HeaderMap;
 use http::header::{EXPECT, HOST, HeaderName, HeaderValue};
-use nearpath_path::Choice;
+use nearpath_path::PathChoice;
 use nearpath_types::{duration, policy};
 use nearpath_wire::hop;
 
-use crate::call::{Call, X_CALL_ID, X_NEARPATH_PATH, X_START_TIME, X_TIMEOUT, seconds};
+use crate::call::Call;
+use crate::request::{X_CALL_ID, X_NEARPATH_PATH, X_START_TIME, X_TIMEOUT, seconds};
 
 /// How long it took, in decimal seconds.
 pub(crate) const X_DURATION_SECONDS: HeaderName = HeaderName::from_static("x-duration-seconds");
@@ -71,7 +72,7 @@ pub(crate) fn to_caller(headers: &mut HeaderMap, call: &Call, upgraded: bool, no
 }
 
 /// `shm`, or `http; not_nearer=no_party`.
-fn way(choice: Choice) -> HeaderValue {
+fn way(choice: PathChoice) -> HeaderValue {
     let why = choice.obstacle.map(|obstacle| format!("; not_nearer={}", obstacle.name())).unwrap_or_default();
     HeaderValue::try_from(format!("{}{why}", choice.path)).expect("names of paths and obstacles are ASCII")
 }

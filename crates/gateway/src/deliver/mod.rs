@@ -1,151 +1,143 @@
 //! Brings a request to an instance and the answer back.
 //!
-//! [`send`] picks an instance and sends; while provably nothing was sent it tries another one, or waits for one. After the
-//! first byte a request is never repeated. [`reply`] hands the answer to the caller as it comes, and holds the request's
+//! [`Delivery`] picks an instance and sends; while provably nothing was sent it tries another one, or asks to be admitted again. After
+//! the first byte a request is never repeated. [`reply`] hands the answer to the caller as it comes, and holds the request's
 //! place until its end.
 
 mod attempt;
+mod attempt_outcome;
+mod buffered_request;
 mod content;
-mod exchange;
+mod delivery_errors;
+mod endpoint_slot;
 mod headers;
-mod memory;
-mod open;
-mod outgoing;
-mod passing;
-mod pick;
-pub(crate) mod plain;
-mod pool;
+mod instance_body;
+mod open_response;
+mod outgoing_request;
+mod path_choice;
 mod quic;
-mod source;
-mod spare;
-mod taken;
+mod response_body;
+mod retry;
+mod retry_copy;
+pub(crate) mod shm;
+mod shm_body;
+mod time_limits;
 mod tunnel;
-mod way;
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Response, StatusCode};
 use hyper::upgrade::OnUpgrade;
-use nearpath_types::{PlatformError, Reason, policy};
+use nearpath_types::PlatformError;
 use nearpath_wire::Body;
 
 pub(crate) use content::Content;
-pub(crate) use memory::{Domains, join_all};
-pub(crate) use open::Answers;
-pub use outgoing::functions_uri;
-pub(crate) use pool::Pools;
-pub(crate) use quic::{Lines, open_ahead};
+pub(crate) use delivery_errors::{lost_reply, too_late};
+pub(crate) use endpoint_slot::{Place, pick};
+pub(crate) use open_response::Held;
+pub use outgoing_request::functions_uri;
+pub(crate) use quic::open_ahead;
 
-use crate::COMPONENT;
-use crate::admit::{self, Permit};
-use crate::call::{self, Call};
-use attempt::{Attempt, attempt};
-use open::Held;
-use passing::Passing;
-use pick::Place;
-use source::Source;
+use crate::call::Call;
+use crate::function::Permit;
+use crate::request;
+use attempt::attempt;
+use attempt_outcome::Attempt;
+use instance_body::Source;
+use response_body::Passing;
+use retry::Retries;
 
 /// The head of an answer, and what its request holds.
 pub(crate) struct Answer {
     response: Response<Source>,
     held: Held,
+    /// The caller's side of an upgrade.
     caller: Option<OnUpgrade>,
 }
 
-/// Sends the request to an instance and waits for the head of its answer.
-///
-/// # Errors
-/// Why there is none; see the reasons 12 to 16 of `contract/reasons.toml`.
-pub(crate) async fn send(call: &mut Call, permit: Permit) -> Result<Answer, PlatformError> {
-    let upgrade = call.request.as_mut().filter(|_| call.asked.upgrade);
-    let caller = upgrade.map(hyper::upgrade::on);
-    outgoing::prepare(call)?;
-    let answer = send_after(call, permit, Failures::default()).await?;
-    Ok(Answer { caller, ..answer })
-}
-
-/// Goes on with a request that one instance would not run, as [`send`] does after the first.
-async fn send_elsewhere(call: &mut Call, refused: Place, why: String) -> Result<Answer, PlatformError> {
-    outgoing::prepare(call)?;
-    let mut failures = Failures::default();
-    let permit = failures.next(call, refused, why).await?;
-    send_after(call, permit, failures).await
-}
-
-async fn send_after(call: &mut Call, mut permit: Permit, mut failures: Failures) -> Result<Answer, PlatformError> {
-    loop {
-        let place = find_place(call, permit, &failures).await?;
-        call.record.instance = Some(place.endpoint.id);
-        match attempt(call, &place.endpoint).await? {
-            Attempt::Answered(response, line) => {
-                return Ok(Answer { response, held: Held { place, line }, caller: None });
-            }
-            Attempt::Unsent(error) | Attempt::Refused(error) => {
-                permit = Box::pin(failures.next(call, place, error)).await?
-            }
-        }
+impl Answer {
+    /// An answer that came through memory.
+    pub(crate) fn from_memory(reply: nearpath_domain::CallReply, place: Place) -> Self {
+        Self { response: shm::response(reply), held: Held { place, line: None }, caller: None }
     }
 }
 
-/// A place at an instance that has not failed. Goes back to the gate when a snapshot took the last one away; looks again
-/// after a moment when those that are left have no room.
-async fn find_place(call: &mut Call, mut permit: Permit, failures: &Failures) -> Result<Place, PlatformError> {
-    const MOMENT: Duration = Duration::from_millis(5);
-    loop {
-        permit = match pick::pick(&call.route, permit, &failures.tried, call.lane.random()) {
-            Ok(place) => return Ok(place),
-            Err(permit) => Box::pin(admit::enter_again(call, Some(permit))).await?,
-        };
-        if Instant::now() >= call.clock.deadline() {
-            return Err(unreachable(call, "the others have no room"));
-        }
-        if !failures.tried.is_empty() {
-            tokio::time::sleep(MOMENT).await; // the gate counts on the one that failed: it would let us in again at once
-        }
-        tokio::task::yield_now().await;
+/// The reason for which a request has no answer from a round over the instances.
+pub(crate) enum Undelivered {
+    /// It may have run, or its time is over.
+    Failed(PlatformError),
+    /// No instance is left to try: it has to be admitted again, with its permit if that is still valid.
+    Readmit(Option<Permit>),
+}
+
+impl From<PlatformError> for Undelivered {
+    fn from(error: PlatformError) -> Self {
+        Self::Failed(error)
     }
 }
 
-/// Instances that could not be reached with this request.
-#[derive(Default)]
-struct Failures {
-    tried: Vec<u64>,
-    rounds: u32,
-    first: Option<Instant>,
+/// One request on its way to the instances.
+pub(crate) struct Delivery {
+    retries: Retries,
+    caller: Option<OnUpgrade>,
 }
 
-impl Failures {
-    /// After `place` could not be reached: a permit to try another one. When all have been tried it waits for a snapshot
-    /// that brings a new one, or a moment, for as long as a sleeping function may take to start.
-    async fn next(&mut self, call: &mut Call, place: Place, error: String) -> Result<Permit, PlatformError> {
-        let first = *self.first.get_or_insert_with(Instant::now);
-        self.tried.push(place.endpoint.serial);
-        let limit = (first + call.route.policy.cold_timeout).min(call.clock.deadline());
-        let mut changes = call.lane.table.changes();
-        let permit = match place.leave() {
-            Some(permit) => permit,
-            None => admit::enter_again(call, None).await?,
-        };
-        call.route = call.function.route();
-        if pick::all_tried(&call.function, &self.tried) || self.tried.len() >= call.lane.attempts {
-            let pause = Duration::from_millis(20 << self.rounds.min(5));
-            if Instant::now() + pause >= limit {
-                return Err(unreachable(call, &error));
+impl Delivery {
+    /// Prepares the request for sending.
+    ///
+    /// # Errors
+    /// `body_too_large` when the request says so itself.
+    pub(crate) fn begin(call: &mut Call) -> Result<Self, PlatformError> {
+        let upgrade = call.request.as_mut().filter(|_| call.asked.upgrade);
+        let caller = upgrade.map(hyper::upgrade::on);
+        outgoing_request::prepare(call)?;
+        Ok(Self { retries: Retries::default(), caller })
+    }
+
+    /// The same for a request that one instance has refused already. Returns the permit, unless the refusal voided it.
+    ///
+    /// # Errors
+    /// As [`Delivery::begin`].
+    pub(crate) fn after_refusal(
+        call: &mut Call,
+        refused: Place,
+        why: String,
+    ) -> Result<(Self, Option<Permit>), PlatformError> {
+        outgoing_request::prepare(call)?;
+        let mut retries = Retries::default();
+        let permit = retries.note_failure(call, refused, why);
+        Ok((Self { retries, caller: None }, permit))
+    }
+
+    /// Sends the request to one instance after the other until one answers; to be called again after an [`Undelivered::Readmit`].
+    ///
+    /// # Errors
+    /// Why there is no answer; see the reasons 12 to 16 of `contract/reasons.toml`.
+    pub(crate) async fn send(&mut self, call: &mut Call, mut permit: Permit) -> Result<Answer, Undelivered> {
+        loop {
+            if self.retries.is_waiting() {
+                // On the heap: few requests wait, and every request's future would be as large otherwise.
+                Box::pin(self.retries.wait(call)).await?;
             }
-            let _ = tokio::time::timeout(pause, changes.changed()).await; // either way it is time to look again
-            self.rounds += 1;
-            self.tried.clear();
-            call.route = call.function.route();
-            call.admitted = Instant::now();
+            let place = match self.retries.pick(call, permit) {
+                Ok(place) => place,
+                Err(permit) => return Err(Undelivered::Readmit(Some(permit))),
+            };
+            call.record.instance = Some(place.endpoint.id);
+            let why = match attempt(call, &place.endpoint).await? {
+                Attempt::Answered(response, line) => {
+                    let caller = self.caller.take();
+                    return Ok(Answer { response, held: Held { place, line }, caller });
+                }
+                Attempt::Unsent(why) | Attempt::Refused(why) => why,
+            };
+            permit = match self.retries.note_failure(call, place, why) {
+                Some(permit) => permit,
+                None => return Err(Undelivered::Readmit(None)),
+            };
         }
-        Ok(permit)
     }
-}
-
-fn unreachable(call: &Call, error: &str) -> PlatformError {
-    let message = format!("no instance of {} could be reached: {error}", call.function.name);
-    PlatformError::new(COMPONENT, Reason::ConnectFailed, message).governed_by(policy::COLD_TIMEOUT)
 }
 
 /// The answer as the caller gets it.
@@ -160,7 +152,7 @@ pub(crate) fn reply(mut call: Box<Call>, answer: Answer) -> Response<Content> {
         return upgrade(call, response, held, caller);
     }
     let kind = response.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
-    if call.asked.grpc || kind.is_some_and(call::is_stream) {
+    if call.asked.grpc || kind.is_some_and(request::is_stream) {
         call.clock.endless();
     }
     let bodiless = call.asked.head || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);

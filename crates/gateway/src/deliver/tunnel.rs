@@ -12,7 +12,7 @@ use hyper_util::rt::TokioIo;
 use nearpath_types::Reason;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::open::Held;
+use super::open_response::Held;
 use crate::call::Call;
 
 /// Joins the caller's and the instance's connection once both are upgraded. It counts as in flight until closed.

@@ -11,24 +11,23 @@ use rustix::net::{SocketFlags, acceptfrom_with};
 use tokio::io::Interest;
 use tokio::sync::Semaphore;
 
-use super::Port;
-use super::backoff::Backoff;
+use super::accept_backoff::Backoff;
 use super::connection::serve_connection;
-use crate::lane::Lane;
+use super::{ListenContext, Port};
 
 /// Accepts until the drain begins. Above its number of connections the port leaves newcomers in the kernel's backlog.
-pub(super) async fn accept(lane: Rc<Lane>, port: Rc<Port>, socket: TcpListener) -> io::Result<()> {
+pub(super) async fn accept(context: Rc<ListenContext>, port: Rc<Port>, socket: TcpListener) -> io::Result<()> {
     socket.set_nonblocking(true)?;
     let socket = readiness(socket)?;
     let drain = port.drain.clone();
     tokio::select! {
-        () = accept_all(&lane, &port, &socket) => {}
+        () = accept_all(&context, &port, &socket) => {}
         () = drain.signaled() => {}
     }
     Ok(())
 }
 
-async fn accept_all(lane: &Rc<Lane>, port: &Rc<Port>, socket: &Readiness) {
+async fn accept_all(context: &Rc<ListenContext>, port: &Rc<Port>, socket: &Readiness) {
     let room = Arc::new(Semaphore::new(port.connections));
     let mut backoff = Backoff::default();
     loop {
@@ -36,12 +35,12 @@ async fn accept_all(lane: &Rc<Lane>, port: &Rc<Port>, socket: &Readiness) {
         match next(socket).await {
             Ok((socket, addr)) => {
                 backoff.reset();
-                lane.totals.connections.fetch_add(1, Ordering::Relaxed);
-                lane.spawn(serve_connection(lane.clone(), port.clone(), socket, addr, place));
+                context.worker.totals.connections.fetch_add(1, Ordering::Relaxed);
+                context.worker.spawn(serve_connection(context.clone(), port.clone(), socket, addr, place));
             }
             Err(error) => {
                 let pause = backoff.next();
-                lane.totals.accept_errors.fetch_add(1, Ordering::Relaxed);
+                context.worker.totals.accept_errors.fetch_add(1, Ordering::Relaxed);
                 tracing::warn!(%error, ?pause, "cannot accept a connection; pausing");
                 tokio::time::sleep(pause).await;
             }
@@ -57,7 +56,7 @@ fn readiness(socket: TcpListener) -> io::Result<Readiness> {
     Readiness::from_std(TcpStream::from(OwnedFd::from(socket)))
 }
 
-/// The next connection, non-blocking and not in this thread's epoll: it joins when it must (see [`super::caller`]).
+/// The next connection, non-blocking and not in this thread's epoll: it joins when it must (see [`super::client_socket`]).
 async fn next(socket: &Readiness) -> io::Result<(TcpStream, SocketAddr)> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let (accepted, addr) = socket.async_io(Interest::READABLE, || Ok(acceptfrom_with(socket, flags)?)).await?;

@@ -3,17 +3,20 @@
 //! A port has one socket a thread (`SO_REUSEPORT`); a connection lives and dies on the thread that accepted it.
 
 mod accept;
-mod backoff;
-mod caller;
+mod accept_backoff;
+mod client_requests;
+mod client_socket;
+mod conn_state;
 mod connection;
+mod http1;
+mod http1_errors;
 pub(crate) mod http3;
-mod life;
-mod resets;
+mod listener;
+mod stream_resets;
 mod thread;
-mod watched;
-pub(crate) mod whole;
-mod worded;
+mod tracked_stream;
 
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,10 +24,18 @@ use http::HeaderValue;
 use nearpath_daemon::drain;
 use nearpath_wire::server::Limits;
 
-pub(crate) use life::Lives;
+pub use listener::{Http3, Listener};
 pub(crate) use thread::{Thread, run};
 
-use crate::Zone;
+use crate::context::WorkerContext;
+use crate::request::Zone;
+use conn_state::Lives;
+
+/// One thread's context, and the connections that it serves.
+pub(crate) struct ListenContext {
+    pub worker: Rc<WorkerContext>,
+    pub connections: Lives,
+}
 
 /// A port as one thread serves it.
 pub(crate) struct Port {

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use http::{Method, Request, Version};
-use nearpath_path::{Choice, Obstacle, Path};
+use nearpath_path::{Obstacle, Path, PathChoice};
 use nearpath_types::{InstanceId, Reason};
 
-use super::log::Line;
-use crate::call::Flow;
-use crate::lane::Lane;
-use crate::route::Function;
+use super::access_log::Line;
+use super::recorder::Recorder;
+use crate::function::Function;
+use crate::request::Flow;
 
 /// What nginx and others log when the caller went away before it had an answer.
 const GONE: u16 = 499;
@@ -19,7 +19,7 @@ const GONE: u16 = 499;
 /// One request that has not ended yet. It is handed from the path to the response's body; whoever drops it ends the
 /// request. Unless told otherwise by then, the caller has gone.
 pub(crate) struct Completion {
-    lane: Rc<Lane>,
+    recorder: Rc<Recorder>,
     function: Option<Arc<Function>>,
     started: Instant,
     status: u16,
@@ -33,7 +33,7 @@ pub(crate) struct Completion {
     /// Bytes of a body that came with its head.
     bytes_in: u64,
     body: Option<Rc<Flow>>,
-    way: Choice,
+    way: PathChoice,
     details: Option<Box<Details>>,
 }
 
@@ -55,7 +55,7 @@ struct Details {
 impl Completion {
     /// A request that has just come. `function`: the one it is for; `asked`: as the path named it.
     pub(crate) fn start<B>(
-        lane: &Rc<Lane>,
+        recorder: &Rc<Recorder>,
         request: &Request<B>,
         function: Option<Arc<Function>>,
         asked: &str,
@@ -63,12 +63,12 @@ impl Completion {
         if let Some(function) = &function {
             function.tally.start();
         }
-        Self::new(lane, function, || Details::of(request, asked))
+        Self::new(recorder, function, || Details::of(request, asked))
     }
 
     /// A request for a function that came whole, over HTTP/1.1, with so many bytes of body.
     pub(crate) fn of_plain(
-        lane: &Rc<Lane>,
+        recorder: &Rc<Recorder>,
         function: Arc<Function>,
         method: &Method,
         path: &str,
@@ -76,20 +76,20 @@ impl Completion {
     ) -> Self {
         function.tally.start();
         let details = || Details { method: method.to_string(), path: path.to_owned(), ..Details::unknown("HTTP/1.1") };
-        let mut plain = Self::new(lane, Some(function), details);
+        let mut plain = Self::new(recorder, Some(function), details);
         plain.bytes_in = bytes_in;
         plain
     }
 
     /// A request of which not even the head could be read.
-    pub(crate) fn unread(lane: &Rc<Lane>, protocol: &'static str) -> Self {
-        Self::new(lane, None, || Details::unknown(protocol))
+    pub(crate) fn unread(recorder: &Rc<Recorder>, protocol: &'static str) -> Self {
+        Self::new(recorder, None, || Details::unknown(protocol))
     }
 
-    fn new(lane: &Rc<Lane>, function: Option<Arc<Function>>, details: impl FnOnce() -> Details) -> Self {
-        let details = lane.log.as_ref().map(|_| Box::new(details()));
+    fn new(recorder: &Rc<Recorder>, function: Option<Arc<Function>>, details: impl FnOnce() -> Details) -> Self {
+        let details = recorder.log.as_ref().map(|_| Box::new(details()));
         Self {
-            lane: lane.clone(),
+            recorder: recorder.clone(),
             function,
             started: Instant::now(),
             status: GONE,
@@ -99,7 +99,7 @@ impl Completion {
             bytes_out: 0,
             bytes_in: 0,
             body: None,
-            way: Choice { path: Path::Http, obstacle: None },
+            way: PathChoice { path: Path::Http, obstacle: None },
             details,
         }
     }
@@ -123,12 +123,12 @@ impl Completion {
     }
 
     /// Which path it takes to the instance.
-    pub(crate) fn went(&mut self, way: Choice) {
+    pub(crate) fn went(&mut self, way: PathChoice) {
         self.way = way;
     }
 
     /// Which path it took.
-    pub(crate) fn way(&self) -> Choice {
+    pub(crate) fn way(&self) -> PathChoice {
         self.way
     }
 
@@ -155,7 +155,7 @@ impl Completion {
 
     fn record(&mut self) {
         let took = self.started.elapsed();
-        if self.reason == Some(Reason::CallerGone) && self.lane.is_cutting() {
+        if self.reason == Some(Reason::CallerGone) && self.recorder.is_cutting() {
             self.reason = Some(Reason::Draining);
         }
         match &self.function {
@@ -163,9 +163,9 @@ impl Completion {
                 function.tally.end(self.status, took);
                 self.reason.inspect(|reason| function.tally.refused.add(*reason));
             }
-            None => drop(self.reason.inspect(|reason| self.lane.totals.refused.add(*reason))),
+            None => drop(self.reason.inspect(|reason| self.recorder.totals.refused.add(*reason))),
         }
-        if let (Some(details), Some(log)) = (self.details.take(), &self.lane.log) {
+        if let (Some(details), Some(log)) = (self.details.take(), &self.recorder.log) {
             log.write(self.line(*details, took));
         }
     }

@@ -1,12 +1,14 @@
 //! How a request ends: exactly one [`Completion`] each, from which metrics and access log both come.
 
-mod collector;
+mod access_log;
 mod completion;
-mod log;
-mod quic;
-mod tally;
+mod metrics;
+mod quic_totals;
+mod recorder;
+mod totals;
 
-pub(crate) use collector::{Metrics, Totals};
+pub(crate) use access_log::AccessLog;
 pub(crate) use completion::{Completion, Protocol};
-pub(crate) use log::AccessLog;
-pub(crate) use tally::Tally;
+pub(crate) use metrics::Metrics;
+pub(crate) use recorder::Recorder;
+pub(crate) use totals::Totals;

@@ -1,18 +1,12 @@
-//! Which function a request is for, and whether its caller may call it.
+//! Routing: the function that a request is for, and whether its caller may call it.
 //!
-//! [`parse`] reads the path; [`Table::find`] finds the function in the last snapshot that was published; [`edge`] holds
-//! an inner caller against the edges that its chain declares.
+//! [`parse`] reads the path, and [`resolve`] finds the function in the last snapshot. [`check_edge`] compares an instance's call with
+//! the edges that its chain declares.
 
-mod edge;
-mod endpoint;
-mod function;
-mod reach;
-mod table;
+mod permission;
+mod resolve;
 mod target;
 
-pub(crate) use edge::check as check_edge;
-pub(crate) use endpoint::Endpoint;
-pub(crate) use function::{Function, Route};
-pub(crate) use reach::millis;
-pub(crate) use table::Table;
+pub(crate) use permission::check as check_edge;
+pub(crate) use resolve::{Destination, Unroutable, resolve};
 pub use target::{BadName, Target, parse};

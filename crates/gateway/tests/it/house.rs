@@ -19,11 +19,12 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use nearpath_daemon::drain::{self, Trigger};
 use nearpath_daemon::metrics::Registry;
-use nearpath_domain::Hub;
-use nearpath_gateway::adapt::Adapters;
+use nearpath_domain::DomainHandle;
 use nearpath_gateway::{Control, Gateway, Http3, Listener, Serving, Settings, Zone};
 use nearpath_types::policy::Transport;
-use nearpath_types::{FunctionId, FunctionRoute, Instance, InstanceAddr, InstanceId, InstanceState, Policy, Snapshot};
+use nearpath_types::{
+    FunctionId, FunctionRoute, Instance, InstanceAddr, InstanceId, InstanceState, Locality, Policy, Snapshot,
+};
 use nearpath_wire::Body;
 use nearpath_wire::h3::Site;
 use nearpath_wire::quic::Caller;
@@ -41,7 +42,7 @@ pub(crate) fn full(text: impl Into<Bytes>) -> TestBody {
 }
 
 /// Rings arrive here; the administrator's side says which path it saw.
-pub(crate) struct Rings(mpsc::UnboundedSender<FunctionId>, Option<Hub>);
+pub(crate) struct Rings(mpsc::UnboundedSender<FunctionId>, Option<DomainHandle>);
 
 impl Control for Rings {
     fn wake(&self, function: &FunctionId) {
@@ -89,7 +90,7 @@ impl Front {
             Some(sessions) => Site::with_sessions(pair, &Limits::default(), 2, sessions).unwrap(),
         };
         if !self.unsteered {
-            nearpath_kernel::reuseport::steer(&sockets[0], &site.steering().program()).unwrap();
+            nearpath_kernel::reuseport::attach_steering_program(&sockets[0], &site.steering().program()).unwrap();
         }
         Http3::new(site, sockets)
     }
@@ -133,43 +134,34 @@ impl House {
     }
 
     pub(crate) fn with(settings: Settings) -> Self {
-        Self::adapted(settings, None)
+        Self::build(settings, None, Front::default())
     }
 
     /// With functions that are parties of a security domain.
-    pub(crate) fn of_chain(hub: Hub) -> Self {
-        Self::build(Settings::default(), None, Some(hub), Front::default())
-    }
-
-    /// With listeners for other protocols.
-    pub(crate) fn adapted(settings: Settings, adapters: Option<Adapters>) -> Self {
-        Self::build(settings, adapters, None, Front::default())
+    pub(crate) fn of_chain(hub: DomainHandle) -> Self {
+        Self::build(Settings::default(), Some(hub), Front::default())
     }
 
     /// With certificates, by which it calls instances that have some.
     pub(crate) fn named(caller: watch::Receiver<Caller>) -> Self {
-        Self::build(Settings::default(), None, None, Front { caller: Some(caller), ..Front::default() })
+        Self::build(Settings::default(), None, Front { caller: Some(caller), ..Front::default() })
     }
 
     /// Whose sessions over HTTP/3 are kept elsewhere.
     pub(crate) fn remembering(settings: Settings, sessions: Option<Arc<dyn StoresServerSessions>>) -> Self {
-        Self::build(settings, None, None, Front { sessions, ..Front::default() })
+        Self::build(settings, None, Front { sessions, ..Front::default() })
     }
 
     /// Whose packets of HTTP/3 go to threads as the kernel likes.
     pub(crate) fn unsteered() -> Self {
-        Self::build(Settings::default(), None, None, Front { unsteered: true, ..Front::default() })
+        Self::build(Settings::default(), None, Front { unsteered: true, ..Front::default() })
     }
 
-    fn build(settings: Settings, adapters: Option<Adapters>, hub: Option<Hub>, mut front: Front) -> Self {
+    fn build(settings: Settings, hub: Option<DomainHandle>, mut front: Front) -> Self {
         let (send, rings) = mpsc::unbounded_channel();
         let (registry, log) = (Registry::default(), Lines::default());
         let gateway = Gateway::new(settings, Arc::new(Rings(send, hub)), &registry);
         let gateway = gateway.with_access_log(Box::new(log.clone())).unwrap();
-        let gateway = match adapters {
-            Some(adapters) => gateway.with_adapters(adapters, &registry),
-            None => gateway,
-        };
         let gateway = match front.caller.take() {
             Some(caller) => gateway.with_caller(caller),
             None => gateway,
@@ -247,6 +239,7 @@ pub(crate) fn instance(at: SocketAddr, state: InstanceState) -> Instance {
     Instance {
         id: InstanceId(u64::from(at.port())),
         addr: InstanceAddr(at),
+        locality: Locality::SameNode,
         state,
         quic: None,
         transport: Transport::Auto,

@@ -2,7 +2,6 @@
 #![allow(clippy::unwrap_used)] // clippy.toml allows it in tests, but knows their helpers only inside `#[cfg(test)]`
 
 mod abuse;
-mod adapters;
 mod admission;
 mod basics;
 mod drain;

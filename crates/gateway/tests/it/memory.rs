@@ -12,9 +12,9 @@ use http::{Request, Response};
 use http_body::Frame;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use nearpath_domain::hub::{Door, Hub, Settings};
-use nearpath_domain::post::polled::{Post, Received};
-use nearpath_domain::{Answer, packet, post};
+use nearpath_domain::endpoint::polled::{AsyncEndpoint, ReceivedCall};
+use nearpath_domain::node_side::{DomainHandle, DomainSettings, EndpointSocket};
+use nearpath_domain::{CallResponse, endpoint, packet};
 use nearpath_testkit::{eventually, within};
 use nearpath_types::{InstanceId, Policy, Reason};
 use tokio::io::AsyncWriteExt;
@@ -29,7 +29,7 @@ use crate::streams::{Pieces, pieces};
 /// A gateway and one function, `f`, that can be reached through memory alone.
 struct Chain {
     house: House,
-    hub: Hub,
+    hub: DomainHandle,
     function: Option<JoinHandle<()>>,
 }
 
@@ -37,14 +37,17 @@ struct Chain {
 const NOWHERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 1);
 
 impl Chain {
-    async fn with<F: Future<Output = ()>>(handler: impl Fn(Received) -> F + Send + 'static) -> Self {
-        Self::of(Settings::named("shop.openfaas-fn"), handler).await
+    async fn with<F: Future<Output = ()>>(handler: impl Fn(ReceivedCall) -> F + Send + 'static) -> Self {
+        Self::of(DomainSettings::named("shop.openfaas-fn"), handler).await
     }
 
-    async fn of<F: Future<Output = ()>>(settings: Settings, handler: impl Fn(Received) -> F + Send + 'static) -> Self {
-        let (hub, _faults) = Hub::start(settings).unwrap();
-        let (ours, theirs) = packet::pair().unwrap();
-        hub.admit(InstanceId(1), "f".parse().unwrap(), Door::Connected(ours));
+    async fn of<F: Future<Output = ()>>(
+        settings: DomainSettings,
+        handler: impl Fn(ReceivedCall) -> F + Send + 'static,
+    ) -> Self {
+        let (hub, _faults) = DomainHandle::start(settings).unwrap();
+        let (ours, theirs) = packet::socket_pair().unwrap();
+        hub.admit_instance(InstanceId(1), "f".parse().unwrap(), EndpointSocket::Connected(ours));
         let function = std::thread::spawn(|| serve(theirs, handler));
         let house = House::of_chain(hub.clone());
         house.publish(&[("f", Policy { chain: Some("shop".into()), ..Policy::default() }, &[NOWHERE])]);
@@ -64,7 +67,7 @@ impl Chain {
     }
 
     async fn until_all_slots_are_back(&self) {
-        eventually("all slots are back", async || self.hub.usage().await.slots == 0).await;
+        eventually("all slots are back", async || self.hub.read_usage().await.slots == 0).await;
     }
 }
 
@@ -77,18 +80,18 @@ impl Drop for Chain {
 }
 
 /// Serves calls, each in a task of its own, until one asks for `/die`.
-fn serve<F: Future<Output = ()>>(socket: std::os::fd::OwnedFd, handler: impl Fn(Received) -> F + 'static) {
+fn serve<F: Future<Output = ()>>(socket: std::os::fd::OwnedFd, handler: impl Fn(ReceivedCall) -> F + 'static) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let line = socket.try_clone().unwrap();
     let (handler, local) = (std::rc::Rc::new(handler), tokio::task::LocalSet::new());
     local.block_on(&runtime, async move {
-        let settings = post::Settings { streams: true, ..post::Settings::default() };
-        let (post, driver) = Post::join(socket, settings).await.unwrap();
+        let settings = endpoint::EndpointSettings { stream_bodies: true, ..endpoint::EndpointSettings::default() };
+        let (post, driver) = AsyncEndpoint::join(socket, settings).await.unwrap();
         tokio::task::spawn_local(driver);
-        post.ready().unwrap();
-        while let Some(received) = post.next().await {
-            match received.fields().get(":path") {
-                Some(b"/ping") => received.answer(Answer { status: 204, ..Answer::default() }),
+        post.announce_ready().unwrap();
+        while let Some(received) = post.next_incoming().await {
+            match received.head_fields().get(":path") {
+                Some(b"/ping") => received.send_response(CallResponse { status: 204, ..CallResponse::default() }),
                 Some(b"/die") => {
                     // As the kernel would for a process that is killed: the node hears of it, nobody says a word more.
                     let _ = rustix::net::shutdown(&line, rustix::net::Shutdown::Both);
@@ -105,21 +108,21 @@ fn serve<F: Future<Output = ()>>(socket: std::os::fd::OwnedFd, handler: impl Fn(
     });
 }
 
-async fn echo(mut received: Received) {
-    let rest = received.take_rest();
-    let kind = received.fields().get("content-type").map(Bytes::copy_from_slice);
+async fn echo(mut received: ReceivedCall) {
+    let rest = received.take_reader();
+    let kind = received.head_fields().get("content-type").map(Bytes::copy_from_slice);
     let fields = kind.into_iter().map(|kind| ("content-type".into(), kind)).collect();
     let first = received.body.clone();
-    let mut writer = received.begin(Answer { fields, ..Answer::ok(first) }, None);
+    let mut writer = received.begin_response(CallResponse { fields, ..CallResponse::ok(first) }, None);
     while let Some(rest) = &rest
-        && let Some(part) = rest.next().await
+        && let Some(part) = rest.next_part().await
     {
         let Ok(part) = part else { return };
-        if writer.write(Bytes::copy_from_slice(&part)).await.is_err() {
+        if writer.write_chunk(Bytes::copy_from_slice(&part)).await.is_err() {
             return;
         }
     }
-    writer.finish();
+    writer.finish_body();
 }
 
 fn data(bytes: impl Into<Bytes>) -> Frame<Bytes> {
@@ -149,7 +152,7 @@ async fn a_hundred_megabytes_are_echoed_in_few_slots() {
         ahead.add_permits(bytes.len());
         frames += 1;
         if frames.is_multiple_of(50) {
-            most = most.max(chain.hub.usage().await.slots);
+            most = most.max(chain.hub.read_usage().await.slots);
         }
     }
     assert_eq!(read, 1600 * 65_536);
@@ -181,17 +184,17 @@ async fn events_arrive_one_by_one() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_caller_that_leaves_ends_the_handlers_writing_and_reading() {
     let (heard, mut hears) = unbounded_channel();
-    let chain = Chain::with(move |mut received: Received| {
+    let chain = Chain::with(move |mut received: ReceivedCall| {
         let heard = heard.clone();
         async move {
-            if let Some(rest) = received.take_rest() {
+            if let Some(rest) = received.take_reader() {
                 heard.send("reads").unwrap();
-                while let Some(Ok(_)) = rest.next().await {}
-                heard.send(if rest.is_over() { "complete" } else { "broken off" }).unwrap();
+                while let Some(Ok(_)) = rest.next_part().await {}
+                heard.send(if rest.is_complete() { "complete" } else { "broken off" }).unwrap();
                 return;
             }
-            let mut writer = received.begin(Answer::ok("begun"), None);
-            while writer.write(Bytes::from_static(&[7; 9000])).await.is_ok() {}
+            let mut writer = received.begin_response(CallResponse::ok("begun"), None);
+            while writer.write_chunk(Bytes::from_static(&[7; 9000])).await.is_ok() {}
             heard.send("not wanted").unwrap();
         }
     })
@@ -223,24 +226,24 @@ async fn until_quiet(written: &mut UnboundedReceiver<()>) -> usize {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_reader_holds_a_window_and_no_more() {
     let (told, mut written) = unbounded_channel();
-    let chain = Chain::with(move |received: Received| {
+    let chain = Chain::with(move |received: ReceivedCall| {
         let told = told.clone();
         async move {
-            let mut writer = received.begin(Answer::ok(""), None);
+            let mut writer = received.begin_response(CallResponse::ok(""), None);
             for n in 0..400 {
-                if writer.write(vec![n as u8; 100_000].into()).await.is_err() {
+                if writer.write_chunk(vec![n as u8; 100_000].into()).await.is_err() {
                     return;
                 }
                 let _ = told.send(());
             }
-            writer.finish();
+            writer.finish_body();
         }
     })
     .await;
     let mut answer = chain.ask("/", full("")).await.into_body();
     let seen = until_quiet(&mut written).await;
     assert!(seen < 300, "{seen} of 400 pieces were taken for a reader that reads nothing");
-    let slots = chain.hub.usage().await.slots;
+    let slots = chain.hub.read_usage().await.slots;
     assert!(slots <= 10, "{slots} slots are held");
     let mut read = 0;
     while let Some(frame) = within(answer.frame()).await {
@@ -253,9 +256,9 @@ async fn a_slow_reader_holds_a_window_and_no_more() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_answer_whose_instance_dies_is_broken_off() {
     for known in [None, Some(1_000_000)] {
-        let chain = Chain::with(move |received: Received| async move {
-            let mut writer = received.begin(Answer::ok("begun"), known);
-            writer.write(Bytes::from_static(b", and")).await.unwrap();
+        let chain = Chain::with(move |received: ReceivedCall| async move {
+            let mut writer = received.begin_response(CallResponse::ok("begun"), known);
+            writer.write_chunk(Bytes::from_static(b", and")).await.unwrap();
             std::future::pending().await
         })
         .await;
@@ -275,12 +278,14 @@ async fn an_answer_whose_instance_dies_is_broken_off() {
 }
 
 /// Answers with the head that it got, a name and a value a line, and two fields of which HTTP knows one.
-async fn telling_its_head(received: Received) {
-    let lines =
-        received.fields().flatten().map(|field| format!("{}={}\n", field.name, String::from_utf8_lossy(field.value)));
+async fn telling_its_head(received: ReceivedCall) {
+    let lines = received
+        .head_fields()
+        .flatten()
+        .map(|field| format!("{}={}\n", field.name, String::from_utf8_lossy(field.value)));
     let text: String = lines.collect();
     let fields = vec![("x-own".into(), "1".into()), ("x(own)".into(), "2".into()), ("x-served-by".into(), "me".into())];
-    received.answer(Answer { status: 201, fields, ..Answer::ok(text) });
+    received.send_response(CallResponse { status: 201, fields, ..CallResponse::ok(text) });
 }
 
 /// The names and values of an answer, sorted, without those that differ from request to request.
@@ -324,7 +329,7 @@ async fn the_shortest_way_tells_what_the_long_way_tells() {
 /// In a strict chain the gateway is a party like the others: it reads what it is answered out of the function's own pool.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_strict_chain_is_called_through_memory() {
-    let chain = Chain::of(Settings::named("shop.openfaas-fn").strict(), echo).await;
+    let chain = Chain::of(DomainSettings::named("shop.openfaas-fn").into_strict(), echo).await;
     for bytes in [0, 5, 3000, 2 << 20] {
         let body: Vec<u8> = (0..bytes).map(|n| n as u8).collect();
         let answer = chain.ask("/", full(body.clone())).await;
@@ -339,14 +344,14 @@ async fn a_strict_chain_is_called_through_memory() {
 async fn a_request_that_an_instance_would_not_run_is_not_the_callers_to_repeat() {
     let asked = Arc::new(AtomicUsize::new(0));
     let count = asked.clone();
-    let refusing = move |received: Received| {
+    let refusing = move |received: ReceivedCall| {
         let first = count.fetch_add(1, Ordering::Relaxed) == 0;
         async move {
             let body = received.body.clone();
             let reason = nearpath_types::Reason::Overload as u16;
-            received.answer(match first {
-                true => Answer { reason, ..Answer::platform(Reason::Overload, "full\n") },
-                false => Answer::ok(body),
+            received.send_response(match first {
+                true => CallResponse { reason, ..CallResponse::platform_error(Reason::Overload, "full\n") },
+                false => CallResponse::ok(body),
             });
         }
     };

@@ -3,28 +3,30 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use http::Request;
-use nearpath_domain::hub::{Door, Hub, Settings};
-use nearpath_domain::post::{self, blocking::Post};
-use nearpath_domain::{Answer, packet};
+use nearpath_domain::endpoint::{self, blocking::BlockingEndpoint};
+use nearpath_domain::node_side::{DomainHandle, DomainSettings, EndpointSocket};
+use nearpath_domain::{CallResponse, packet};
 use nearpath_testkit::eventually;
 use nearpath_types::{InstanceId, Policy};
 
 use crate::house::{House, ask, full};
 
 /// An instance that answers with what it was told of the trace: the envelope's, and the one to go on with.
-fn tracing_instance(hub: &Hub) {
-    let (ours, theirs) = packet::pair().unwrap();
-    hub.admit(InstanceId(1), "traced".parse().unwrap(), Door::Connected(ours));
+fn tracing_instance(hub: &DomainHandle) {
+    let (ours, theirs) = packet::socket_pair().unwrap();
+    hub.admit_instance(InstanceId(1), "traced".parse().unwrap(), EndpointSocket::Connected(ours));
     std::thread::spawn(move || {
-        let mut post = Post::join(theirs, post::Settings::default()).unwrap();
-        let _ = post.serve(|_, incoming| Answer::ok(format!("{:x?} {:?}", incoming.trace[0], incoming.traceparent())));
+        let mut post = BlockingEndpoint::join(theirs, endpoint::EndpointSettings::default()).unwrap();
+        let _ = post.serve_calls(|_, incoming| {
+            CallResponse::ok(format!("{:x?} {:?}", incoming.trace[0], incoming.traceparent()))
+        });
     });
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_trace_goes_through_memory() {
     const TRACE: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00";
-    let (hub, _faults) = Hub::start(Settings::named("shop.openfaas-fn")).unwrap();
+    let (hub, _faults) = DomainHandle::start(DomainSettings::named("shop.openfaas-fn")).unwrap();
     tracing_instance(&hub);
     let house = House::of_chain(hub.clone());
     let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 1)); // it only names the instance

@@ -1,4 +1,5 @@
-//! Packets between the stations of one switch: who hangs where, who may send to whom.
+//! Forwarding between the namespaces attached to one hub: which device has which address, and which
+//! pairs may communicate.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,327 +13,355 @@ use aya::programs::tc::{SchedClassifierLinkId, TcAttachOptions};
 use aya::programs::{LinkOrder, SchedClassifier, TcAttachType, TestRun, TestRunOptions};
 use nearpath_types::Eip;
 
-use super::object::{self, load, refused};
+use super::object::{self, load_error, load_object};
+use crate::attached_netns::veth_macs;
 use crate::namespace;
-use crate::netlink::{Mac, Rtnl};
-use crate::station::macs;
+use crate::netlink::{MacAddress, RtnlSocket};
 
-/// Who is behind a device: `struct station`.
+/// `struct device` of `bpf/lib/devices.h`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-struct Owner {
+struct AttachedDevice {
     eip: [u8; 4],
-    near: Mac,
-    far: Mac,
+    hub_mac: MacAddress,
+    device_mac: MacAddress,
 }
 
-/// Where a packet came in, and what it says: `struct way`.
+/// `struct flow_key` of `bpf/lib/devices.h`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-struct Way {
+struct FlowKey {
     device: u32,
-    from: [u8; 4],
-    to: [u8; 4],
+    source: [u8; 4],
+    destination: [u8; 4],
 }
 
-/// Where it goes, and how much went there: `struct row`.
+/// `struct flow_route` of `bpf/lib/devices.h`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-struct Row {
+struct FlowRoute {
     packets: u64,
     bytes: u64,
     device: u32,
-    near: Mac,
-    far: Mac,
-    /// In the network's order.
+    hub_mac: MacAddress,
+    device_mac: MacAddress,
+    /// In network byte order.
     port: [u8; 2],
     unused: [u8; 6],
 }
 
-/// What may go from one station to another.
+/// Traffic that may go from one address to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Leave {
-    Anything,
-    /// Datagrams from this port to this port, for so many who asked.
-    Datagrams(u16, u32),
+enum PairPermission {
+    AnyTraffic,
+    /// Datagrams from this port to the same port, with the number of callers that requested it.
+    UdpPort(u16, u32),
 }
 
 #[expect(unsafe_code, reason = "aya's mark for what may be copied to and from maps")]
-mod plain {
+mod pod_impls {
     // SAFETY: octets alone, without padding; every value is valid.
-    unsafe impl aya::Pod for super::Owner {}
+    unsafe impl aya::Pod for super::AttachedDevice {}
     // SAFETY: a u32 and octets without padding; every value is valid.
-    unsafe impl aya::Pod for super::Way {}
+    unsafe impl aya::Pod for super::FlowKey {}
     // SAFETY: two u64, a u32 and twenty octets: 40 without padding; every value is valid.
-    unsafe impl aya::Pod for super::Row {}
+    unsafe impl aya::Pod for super::FlowRoute {}
 }
 
-/// What went from one station to another since both are there and may talk.
+/// Traffic from one address to another since both are attached and may communicate.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Carried {
-    /// Packets; one that the kernel has not cut into segments yet is one.
+pub struct PairCounters {
+    /// Packets. An aggregate that the kernel has not segmented yet counts as one.
     pub packets: u64,
-    /// Bytes of those, Ethernet headers included.
+    /// Bytes of those packets, Ethernet headers included.
     pub bytes: u64,
 }
 
-/// What became of the packets of all stations.
+/// Outcomes of the packets of all attached namespaces.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Packets {
-    /// Carried to another station.
+pub struct PacketCounters {
+    /// Packets delivered to another namespace.
     pub forwarded: u64,
-    /// ARP requests, answered.
-    pub answered: u64,
-    /// Dropped: to a station that is not there or not allowed. A request for a TCP connection is refused instead.
+    /// ARP requests answered.
+    pub arp_replies: u64,
+    /// Packets dropped because the destination is absent or not allowed. TCP connection requests
+    /// are reset instead.
     pub denied: u64,
-    /// Dropped: the source is not that of the device.
-    pub forged: u64,
-    /// Dropped: neither IPv4 nor an ARP request, or cut short.
-    pub foreign: u64,
-    /// Dropped: their time to live is over.
-    pub expired: u64,
+    /// Packets dropped because the source is not the device's address.
+    pub forged_source: u64,
+    /// Packets dropped because they are neither IPv4 nor an ARP request, or truncated.
+    pub unsupported: u64,
+    /// Packets dropped because their time to live expired.
+    pub ttl_expired: u64,
 }
 
-/// Moves packets between the stations of one switch, past its network stack, and drops all others. Ends, with its
-/// attachments, when it is dropped or its process dies: the switch then forwards nothing.
+/// Moves packets between namespaces attached to one hub, bypassing its network stack, and drops all
+/// others.
+///
+/// Dropping it, or the end of its process, removes all attachments. The hub then forwards nothing.
 pub struct Forwarder {
-    state: Mutex<State>,
+    state: Mutex<ForwarderState>,
 }
 
-struct State {
+struct ForwarderState {
     loaded: Ebpf,
-    owners: HashMap<MapData, u32, Owner>,
-    rows: HashMap<MapData, Way, Row>,
-    counts: PerCpuArray<MapData, u64>,
-    /// Index of the device, and what holds the program there.
-    stations: BTreeMap<Eip, (u32, SchedClassifierLinkId)>,
-    /// Both directions; stations need not be there yet.
-    allowed: BTreeMap<(Eip, Eip), Leave>,
-    /// Further addresses, and the stations that answer for them.
-    further: BTreeMap<Eip, Eip>,
+    devices: HashMap<MapData, u32, AttachedDevice>,
+    routes: HashMap<MapData, FlowKey, FlowRoute>,
+    counters: PerCpuArray<MapData, u64>,
+    /// Device index, and the attached program.
+    attachments: BTreeMap<Eip, (u32, SchedClassifierLinkId)>,
+    /// Both directions. The namespaces need not be attached yet.
+    permissions: BTreeMap<(Eip, Eip), PairPermission>,
+    /// Additional addresses, and the attached address that handles each.
+    aliases: BTreeMap<Eip, Eip>,
 }
 
 impl Forwarder {
     /// Loads the program.
     ///
     /// # Errors
-    /// Without the programs in this build, or without `CAP_BPF` and `CAP_NET_ADMIN`.
-    pub fn load() -> io::Result<Self> {
-        let mut loaded = load(object::tc_forward()?).map_err(|error| refused(&error))?;
-        program(&mut loaded)?.load().map_err(|error| refused(&error))?;
+    /// Fails if this build has no BPF programs, or without `CAP_BPF` and `CAP_NET_ADMIN`.
+    pub fn load_program() -> io::Result<Self> {
+        let mut loaded = load_object(object::tc_forward()?).map_err(|error| load_error(&error))?;
+        classifier(&mut loaded)?.load().map_err(|error| load_error(&error))?;
         let mut take = |name: &str| {
             let map = loaded.take_map(name);
             map.ok_or_else(|| io::Error::other(format!("bpf/tc_forward.c has no map `{name}`")))
         };
-        let bad = |error: MapError| refused(&error);
-        let (owners, rows) = (take("stations")?.try_into().map_err(bad)?, take("rows")?.try_into().map_err(bad)?);
-        let counts = take("counts")?.try_into().map_err(bad)?;
-        let (stations, allowed, further) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Ok(Self { state: Mutex::new(State { loaded, owners, rows, counts, stations, allowed, further }) })
+        let map_error = |error: MapError| load_error(&error);
+        let (devices, routes) =
+            (take("devices")?.try_into().map_err(map_error)?, take("routes")?.try_into().map_err(map_error)?);
+        let counters = take("counters")?.try_into().map_err(map_error)?;
+        let (attachments, permissions, aliases) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Ok(Self {
+            state: Mutex::new(ForwarderState { loaded, devices, routes, counters, attachments, permissions, aliases }),
+        })
     }
 
-    /// From now on `device` of `switch` is where `eip` is: nothing else is believed of it, and nothing goes past the program.
-    /// The device is one end of a pair that [`crate::station`] or [`crate::sandbox`] made, and has no forwarder yet. An eIP
-    /// that is given again has moved.
+    /// Attaches the program to `device` of `hub`, behind which `eip` is.
+    ///
+    /// The device may then send only with that source, and all its packets pass the program. It
+    /// must be one end of a pair made by [`crate::attached_netns`] or [`crate::sandbox`] without a
+    /// forwarder. Attaching an eIP again moves it.
     ///
     /// # Errors
-    /// Without `CAP_SYS_ADMIN`, before Linux 6.6 (no tcx), or when there is no such device.
-    pub fn attach(&self, switch: impl AsFd, eip: Eip, device: &str) -> io::Result<()> {
-        let mut state = self.state();
-        state.detach(eip);
+    /// Fails without `CAP_SYS_ADMIN`, before Linux 6.6 (no tcx), or without such a device.
+    pub fn attach_device(&self, hub: impl AsFd, eip: Eip, device: &str) -> io::Result<()> {
+        let mut state = self.lock_state();
+        state.detach_device(eip);
         let at = {
-            let program = program(&mut state.loaded)?;
-            namespace::within(switch, || put(program, device))?
+            let program = classifier(&mut state.loaded)?;
+            namespace::run_in_netns(hub, || attach_tcx(program, device))?
         };
-        state.stations.insert(eip, at);
-        let known = state.introduce(eip);
+        state.attachments.insert(eip, at);
+        let known = state.write_device(eip);
         if known.is_err() {
-            state.detach(eip); // its packets meet the switch's stack, which forwards nothing
+            state.detach_device(eip); // its packets then meet the hub's stack, which forwards nothing
         }
         known
     }
 
-    /// Nothing goes to or from a station any more. Permissions stay.
-    pub fn detach(&self, eip: Eip) {
-        self.state().detach(eip);
+    /// Stops traffic from and to an address. Permissions stay.
+    pub fn detach_device(&self, eip: Eip) {
+        self.lock_state().detach_device(eip);
     }
 
-    /// What is for `address`, which is no station's own, goes to `station` from now on, and may come from there. Whose, is for [`allow`](Self::allow) to say.
-    pub fn also(&self, address: Eip, station: Eip) {
-        self.state().further.insert(address, station);
+    /// Routes packets for `address`, which no device has, to the device of `eip`. Permissions are
+    /// separate ([`allow_pair`](Self::allow_pair)).
+    pub fn add_alias(&self, address: Eip, eip: Eip) {
+        self.lock_state().aliases.insert(address, eip);
     }
 
-    /// Takes that back. Nobody may be allowed to talk to the address any more.
-    pub fn no_longer(&self, address: Eip) {
-        self.state().further.remove(&address);
+    /// Removes such an address. No pair with it may be allowed any more.
+    pub fn remove_alias(&self, address: Eip) {
+        self.lock_state().aliases.remove(&address);
     }
 
-    /// Lets two stations talk to each other.
+    /// Allows all traffic between two addresses.
     ///
     /// # Errors
-    /// When there are 16384 rows already: two for each pair.
-    pub fn allow(&self, one: Eip, other: Eip) -> io::Result<()> {
-        self.permit(one, other, |_| Leave::Anything)
+    /// Fails when there are 16384 routes; each pair takes two.
+    pub fn allow_pair(&self, one: Eip, other: Eip) -> io::Result<()> {
+        self.add_permission(one, other, |_| PairPermission::AnyTraffic)
     }
 
-    /// Lets datagrams go between two stations, from `port` to the same port of the other; nothing else. Each time this is asked for it has to be taken back
-    /// with [`forbid`](Self::forbid).
+    /// Allows only datagrams between two addresses, from `port` to the same port. Each call needs
+    /// its own [`forbid_pair`](Self::forbid_pair).
     ///
     /// # Errors
-    /// As [`allow`](Self::allow).
-    pub fn allow_datagrams(&self, one: Eip, other: Eip, port: u16) -> io::Result<()> {
-        self.permit(one, other, |before| match before {
-            Some(Leave::Anything) => Leave::Anything,
-            Some(Leave::Datagrams(_, asked)) => Leave::Datagrams(port, asked + 1),
-            None => Leave::Datagrams(port, 1),
+    /// Fails like [`allow_pair`](Self::allow_pair).
+    pub fn allow_udp_port(&self, one: Eip, other: Eip, port: u16) -> io::Result<()> {
+        self.add_permission(one, other, |before| match before {
+            Some(PairPermission::AnyTraffic) => PairPermission::AnyTraffic,
+            Some(PairPermission::UdpPort(_, requests)) => PairPermission::UdpPort(port, requests + 1),
+            None => PairPermission::UdpPort(port, 1),
         })
     }
 
-    fn permit(&self, one: Eip, other: Eip, leave: impl Fn(Option<Leave>) -> Leave) -> io::Result<()> {
-        let mut state = self.state();
+    fn add_permission(
+        &self,
+        one: Eip,
+        other: Eip,
+        permission: impl Fn(Option<PairPermission>) -> PairPermission,
+    ) -> io::Result<()> {
+        let mut state = self.lock_state();
         for pair in [(one, other), (other, one)] {
-            let before = state.allowed.get(&pair).copied();
-            let now = leave(before);
-            state.allowed.insert(pair, now);
-            if before.is_none_or(|before| before.port() != now.port()) {
-                state.connect(pair.0, pair.1)?; // a row that stands keeps its counts
+            let before = state.permissions.get(&pair).copied();
+            let now = permission(before);
+            state.permissions.insert(pair, now);
+            if before.is_none_or(|before| before.udp_port() != now.udp_port()) {
+                state.write_route(pair.0, pair.1)?; // rewriting an unchanged route would reset its counters
             }
         }
         Ok(())
     }
 
-    /// Two stations may not talk any more, or one less of those who asked wants it.
-    pub fn forbid(&self, one: Eip, other: Eip) {
-        let mut state = self.state();
+    /// Forbids traffic between two addresses, or removes one of several requests for it.
+    pub fn forbid_pair(&self, one: Eip, other: Eip) {
+        let mut state = self.lock_state();
         for pair in [(one, other), (other, one)] {
-            match state.allowed.get_mut(&pair) {
-                Some(Leave::Datagrams(_, asked @ 2..)) => *asked -= 1,
+            match state.permissions.get_mut(&pair) {
+                Some(PairPermission::UdpPort(_, requests @ 2..)) => *requests -= 1,
                 _ => {
-                    state.allowed.remove(&pair);
-                    state.disconnect(pair.0, pair.1);
+                    state.permissions.remove(&pair);
+                    state.remove_route(pair.0, pair.1);
                 }
             }
         }
     }
 
-    /// What went from one station to another.
-    pub fn carried(&self, from: Eip, to: Eip) -> Carried {
-        let state = self.state();
-        let row = state.way(from, to).and_then(|way| state.rows.get(&way, 0).ok());
-        row.map_or_else(Carried::default, |row| Carried { packets: row.packets, bytes: row.bytes })
+    /// Returns the traffic from one address to another.
+    pub fn pair_counters(&self, from: Eip, to: Eip) -> PairCounters {
+        let state = self.lock_state();
+        let row = state.flow_key(from, to).and_then(|key| state.routes.get(&key, 0).ok());
+        row.map_or_else(PairCounters::default, |row| PairCounters { packets: row.packets, bytes: row.bytes })
     }
 
-    /// Everything that was sent.
-    pub fn packets(&self) -> Packets {
-        let state = self.state();
+    /// Returns the outcomes of all packets.
+    pub fn packet_counters(&self) -> PacketCounters {
+        let state = self.lock_state();
         let [forwarded, answered, denied, forged, foreign, expired] =
-            [0, 1, 2, 3, 4, 5].map(|index| state.counts.get(&index, 0).map_or(0, |values| values.iter().sum()));
-        Packets { forwarded, answered, denied, forged, foreign, expired }
+            [0, 1, 2, 3, 4, 5].map(|index| state.counters.get(&index, 0).map_or(0, |values| values.iter().sum()));
+        PacketCounters {
+            forwarded,
+            arp_replies: answered,
+            denied,
+            forged_source: forged,
+            unsupported: foreign,
+            ttl_expired: expired,
+        }
     }
 
-    /// What the program says of a frame that comes in by a device with index 1, and the frame as it leaves it: the kernel's
-    /// test run (Documentation/bpf/bpf_prog_run.rst), nothing is sent. Verdicts are those of `<linux/pkt_cls.h>`.
+    /// Runs the program on a frame that arrives by the device with index 1, without sending
+    /// (Documentation/bpf/bpf_prog_run.rst).
+    ///
+    /// Returns the verdict, as in `<linux/pkt_cls.h>`, and the frame as the program leaves it.
     ///
     /// # Errors
-    /// When the frame is shorter than an Ethernet header.
-    pub fn judge(&self, frame: &[u8]) -> io::Result<(u32, Vec<u8>)> {
-        let mut state = self.state();
+    /// Fails when the frame is shorter than an Ethernet header.
+    pub fn test_run(&self, frame: &[u8]) -> io::Result<(u32, Vec<u8>)> {
+        let mut state = self.lock_state();
         let mut out = vec![0; frame.len()];
         let options = TestRunOptions { data_in: Some(frame), data_out: Some(&mut out), ..TestRunOptions::new() };
-        let ran = program(&mut state.loaded)?.test_run(options).map_err(|error| refused(&error))?;
+        let ran = classifier(&mut state.loaded)?.test_run(options).map_err(|error| load_error(&error))?;
         out.truncate(ran.data_size_out as usize);
         Ok((ran.return_value, out))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner) // rows are whole or absent
+    fn lock_state(&self) -> MutexGuard<'_, ForwarderState> {
+        // each change leaves routes whole or absent
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Leave {
-    fn port(self) -> u16 {
+impl PairPermission {
+    fn udp_port(self) -> u16 {
         match self {
-            Self::Anything => 0,
-            Self::Datagrams(port, _) => port,
+            Self::AnyTraffic => 0,
+            Self::UdpPort(port, _) => port,
         }
     }
 }
 
-impl State {
-    /// Writes down who is behind a device, and the rows that this makes possible.
-    fn introduce(&mut self, eip: Eip) -> io::Result<()> {
-        let (device, [near, far]) = (self.stations[&eip].0, macs(eip));
-        let owner = Owner { eip: eip.0.octets(), near, far };
-        self.owners.insert(device, owner, 0).map_err(|error| refused(&error))?;
-        let mine: Vec<_> = self.allowed.keys().copied().filter(|(from, to)| *from == eip || *to == eip).collect();
-        mine.into_iter().try_for_each(|(from, to)| self.connect(from, to))
+impl ForwarderState {
+    /// Writes the entry of an attached device, and the routes that are now possible.
+    fn write_device(&mut self, eip: Eip) -> io::Result<()> {
+        let (device, [near, far]) = (self.attachments[&eip].0, veth_macs(eip));
+        let owner = AttachedDevice { eip: eip.0.octets(), hub_mac: near, device_mac: far };
+        self.devices.insert(device, owner, 0).map_err(|error| load_error(&error))?;
+        let pairs: Vec<_> = self.permissions.keys().copied().filter(|(from, to)| *from == eip || *to == eip).collect();
+        pairs.into_iter().try_for_each(|(from, to)| self.write_route(from, to))
     }
 
-    fn detach(&mut self, eip: Eip) {
-        let mine: Vec<_> = self.allowed.keys().copied().filter(|(from, to)| *from == eip || *to == eip).collect();
-        for (from, to) in mine {
-            self.disconnect(from, to);
+    fn detach_device(&mut self, eip: Eip) {
+        let pairs: Vec<_> = self.permissions.keys().copied().filter(|(from, to)| *from == eip || *to == eip).collect();
+        for (from, to) in pairs {
+            self.remove_route(from, to);
         }
-        if let Some((device, link)) = self.stations.remove(&eip) {
-            let _ = self.owners.remove(&device); // gone is gone
-            let _ = program(&mut self.loaded).and_then(|program| program.detach(link).map_err(|error| refused(&error)));
-        }
-    }
-
-    /// Writes the row from one station to another, when both are there.
-    fn connect(&mut self, from: Eip, to: Eip) -> io::Result<()> {
-        let there = self.station(to);
-        let (Some(way), Some((device, _))) = (self.way(from, to), self.stations.get(&there)) else { return Ok(()) };
-        let [near, far] = macs(there);
-        let port = self.allowed.get(&(from, to)).map_or(0, |leave| leave.port()).to_be_bytes();
-        let row = Row { packets: 0, bytes: 0, device: *device, near, far, port, unused: [0; 6] };
-        self.rows.insert(way, row, 0).map_err(|error| refused(&error))
-    }
-
-    fn disconnect(&mut self, from: Eip, to: Eip) {
-        if let Some(way) = self.way(from, to) {
-            let _ = self.rows.remove(&way); // gone is gone
+        if let Some((device, link)) = self.attachments.remove(&eip) {
+            let _ = self.devices.remove(&device); // the entry may be absent
+            let _ = classifier(&mut self.loaded)
+                .and_then(|program| program.detach(link).map_err(|error| load_error(&error)));
         }
     }
 
-    /// The station that has an address.
-    fn station(&self, address: Eip) -> Eip {
-        self.further.get(&address).copied().unwrap_or(address)
+    /// Writes the route from one address to another when both are attached.
+    fn write_route(&mut self, from: Eip, to: Eip) -> io::Result<()> {
+        let owner = self.owner_of(to);
+        let (Some(key), Some((device, _))) = (self.flow_key(from, to), self.attachments.get(&owner)) else {
+            return Ok(());
+        };
+        let [near, far] = veth_macs(owner);
+        let port = self.permissions.get(&(from, to)).map_or(0, |permission| permission.udp_port()).to_be_bytes();
+        let row =
+            FlowRoute { packets: 0, bytes: 0, device: *device, hub_mac: near, device_mac: far, port, unused: [0; 6] };
+        self.routes.insert(key, row, 0).map_err(|error| load_error(&error))
     }
 
-    fn way(&self, from: Eip, to: Eip) -> Option<Way> {
-        let (device, _) = self.stations.get(&self.station(from))?;
-        Some(Way { device: *device, from: from.0.octets(), to: to.0.octets() })
+    fn remove_route(&mut self, from: Eip, to: Eip) {
+        if let Some(key) = self.flow_key(from, to) {
+            let _ = self.routes.remove(&key); // the route may be absent
+        }
+    }
+
+    /// Returns the attached address that handles `address`.
+    fn owner_of(&self, address: Eip) -> Eip {
+        self.aliases.get(&address).copied().unwrap_or(address)
+    }
+
+    fn flow_key(&self, from: Eip, to: Eip) -> Option<FlowKey> {
+        let (device, _) = self.attachments.get(&self.owner_of(from))?;
+        Some(FlowKey { device: *device, source: from.0.octets(), destination: to.0.octets() })
     }
 }
 
 impl fmt::Debug for Forwarder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Forwarder").field("stations", &self.state().stations.keys()).finish_non_exhaustive()
+        f.debug_struct("Forwarder").field("attachments", &self.lock_state().attachments.keys()).finish_non_exhaustive()
     }
 }
 
-fn program(loaded: &mut Ebpf) -> io::Result<&mut SchedClassifier> {
-    let program = loaded.program_mut("packets");
-    let program = program.ok_or_else(|| io::Error::other("bpf/tc_forward.c has no program `packets`"))?;
-    program.try_into().map_err(|error: aya::programs::ProgramError| refused(&error))
+fn classifier(loaded: &mut Ebpf) -> io::Result<&mut SchedClassifier> {
+    let program = loaded.program_mut("forward_packet");
+    let program = program.ok_or_else(|| io::Error::other("bpf/tc_forward.c has no program `forward_packet`"))?;
+    program.try_into().map_err(|error: aya::programs::ProgramError| load_error(&error))
 }
 
-/// Puts the program on a device of the calling thread's namespace. By tcx, whose links end with their descriptor.
-fn put(program: &mut SchedClassifier, device: &str) -> io::Result<(u32, SchedClassifierLinkId)> {
-    let index = Rtnl::open()?.index(device)?;
+/// Attaches the program to a device of the calling thread's namespace. Uses tcx, whose links end
+/// with their descriptor.
+fn attach_tcx(program: &mut SchedClassifier, device: &str) -> io::Result<(u32, SchedClassifierLinkId)> {
+    let index = RtnlSocket::open()?.device_index(device)?;
     let first = TcAttachOptions::TcxOrder(LinkOrder::default());
     let link = program.attach_with_options(device, TcAttachType::Ingress, first);
-    link.map(|link| (index, link)).map_err(|error| too_old(refused(&error)))
+    link.map(|link| (index, link)).map_err(|error| explain_missing_tcx(load_error(&error)))
 }
 
-/// A kernel that does not know tcx calls it an invalid argument.
-fn too_old(error: io::Error) -> io::Error {
+/// Explains the error of a kernel without tcx, which reports an invalid argument.
+fn explain_missing_tcx(error: io::Error) -> io::Error {
     match error.kind() {
-        io::ErrorKind::InvalidInput => io::Error::new(
-            io::ErrorKind::Unsupported,
-            format!("{error}; programs at veth pairs need Linux 6.6 or later (tcx)"),
-        ),
+        io::ErrorKind::InvalidInput => {
+            io::Error::new(io::ErrorKind::Unsupported, format!("{error}; forwarding needs Linux 6.6 or later (tcx)"))
+        }
         _ => error,
     }
 }

@@ -1,43 +1,49 @@
-//! The programs of `bpf/`, loaded and fed.
+//! The BPF programs of `bpf/`: loading, maps and attachments.
 //!
-//! An [`Exchange`] is the delivery mode `sockmap` and belongs to one security domain. It makes a socket for each party, writes
-//! down who may send where, and has the kernel carry 32-byte records from socket to socket; see `bpf/sk_msg.c`. A
-//! [`Forwarder`] belongs to one switch and moves packets between the namespaces that hang on it; see `bpf/tc_forward.c`.
-//! A [`Fence`] keeps the sockets of one thread where they were connected to, also in other hands; see `bpf/sock_fence.c`. It also lets that thread open
-//! their windows; see `bpf/sock_window.c`.
-//! Maps, programs, attachments and the network namespace of the sockets are anonymous: they end with whoever holds them.
+//! - [`SockmapRouter`] implements the delivery mode `sockmap` of one security domain. It makes a
+//!   socket for each endpoint and stores the permitted channels. The kernel moves 32-byte records
+//!   between the sockets; see `bpf/sk_msg.c`.
+//! - [`Forwarder`] moves packets between the namespaces attached to one hub; see
+//!   `bpf/tc_forward.c`.
+//! - [`SocketCgroupGuard`] confines the sockets of one thread to their destinations, whoever holds
+//!   them; see `bpf/sock_guard.c`. It also lets that thread set initial windows; see
+//!   `bpf/sock_window.c`.
+//!
+//! Maps, programs, attachments and the sockets' namespace have no names: they end with their
+//! holders.
 
-mod exchange;
-mod fence;
 mod forwarder;
+mod initial_window;
 mod object;
-mod sockets;
-mod window;
+mod socket_cgroup_guard;
+mod sockmap_netns;
+mod sockmap_router;
 
 use std::io;
 
 use nearpath_types::Eip;
 
-use crate::station::NEXT_HOP;
-use crate::switch::Switch;
+use crate::attached_netns::NEXT_HOP;
+use crate::hub_netns::HubNetns;
 
-pub use exchange::{Counts, Exchange, Seat};
-pub use fence::Fence;
-pub use forwarder::{Carried, Forwarder, Packets};
+pub use forwarder::{Forwarder, PacketCounters, PairCounters};
+pub use socket_cgroup_guard::SocketCgroupGuard;
+pub use sockmap_router::{SockmapCounters, SockmapPair, SockmapRouter};
 
-/// Whether this build has the programs and this process may load them: tries it. For `nearpath doctor`.
+/// Checks that this build has the programs and this process may load them, by loading one. For
+/// `nearpath doctor`.
 ///
 /// # Errors
-/// What is missing, and what to do.
-pub fn possible() -> io::Result<()> {
-    Exchange::create().map(drop)
+/// Names the missing facility and a remedy.
+pub fn check_sockmap_support() -> io::Result<()> {
+    SockmapRouter::create().map(drop)
 }
 
-/// The same for forwarders: puts one on a device of a namespace made for it, which ends with it. Tried, not looked up.
+/// Checks the same for forwarders, by attaching one to a device of a temporary namespace.
 ///
 /// # Errors
-/// What is missing, and what to do.
-pub fn forwarding_possible() -> io::Result<()> {
-    let switch = Switch::create(NEXT_HOP)?;
-    Forwarder::load()?.attach(&switch, Eip(NEXT_HOP), "lo")
+/// Names the missing facility and a remedy.
+pub fn check_forwarding_support() -> io::Result<()> {
+    let hub = HubNetns::create(NEXT_HOP)?;
+    Forwarder::load_program()?.attach_device(&hub, Eip(NEXT_HOP), "lo")
 }

@@ -1,12 +1,13 @@
-//! Compiled programs: where they are, how they are loaded, what an error of the loader says.
+//! Compiled BPF programs, loading them, and errors of the loader.
 
 use std::io;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
 use aya::{Ebpf, EbpfLoader};
 
-/// Loads without the kernel's own types, which no program of ours asks for: aya would read all of them each time.
-pub(super) fn load(object: &[u8]) -> Result<Ebpf, aya::EbpfError> {
+/// Loads an object without the kernel's type information. No program needs it, and aya would parse
+/// all of it each time.
+pub(super) fn load_object(object: &[u8]) -> Result<Ebpf, aya::EbpfError> {
     static LOADER: LazyLock<Mutex<EbpfLoader<'static>>> = LazyLock::new(|| {
         let mut loader = EbpfLoader::new();
         loader.btf(None);
@@ -15,8 +16,9 @@ pub(super) fn load(object: &[u8]) -> Result<Ebpf, aya::EbpfError> {
     LOADER.lock().unwrap_or_else(PoisonError::into_inner).load(object)
 }
 
-/// An error of aya's with its causes; one of the kernel's keeps its kind, so that `EPERM` can be told apart.
-pub(super) fn refused(error: &(dyn std::error::Error + 'static)) -> io::Error {
+/// Converts an error of aya with its causes. An operating system error keeps its kind, so callers
+/// can detect `EPERM`.
+pub(super) fn load_error(error: &(dyn std::error::Error + 'static)) -> io::Error {
     let mut text = error.to_string();
     let mut kind = io::ErrorKind::Other;
     let mut cause = error.source();
@@ -37,10 +39,10 @@ pub(super) fn sk_msg() -> io::Result<&'static [u8]> {
     Ok(aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/sk_msg.o")))
 }
 
-/// `bpf/sock_fence.c`.
+/// `bpf/sock_guard.c`.
 #[cfg(nearpath_bpf)]
-pub(super) fn sock_fence() -> io::Result<&'static [u8]> {
-    Ok(aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/sock_fence.o")))
+pub(super) fn sock_guard() -> io::Result<&'static [u8]> {
+    Ok(aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/sock_guard.o")))
 }
 
 /// `bpf/sock_window.c`.
@@ -56,16 +58,16 @@ pub(super) fn tc_forward() -> io::Result<&'static [u8]> {
 }
 
 #[cfg(not(nearpath_bpf))]
-pub(super) use missing as sk_msg;
+pub(super) use programs_missing as sk_msg;
 #[cfg(not(nearpath_bpf))]
-pub(super) use missing as sock_fence;
+pub(super) use programs_missing as sock_guard;
 #[cfg(not(nearpath_bpf))]
-pub(super) use missing as sock_window;
+pub(super) use programs_missing as sock_window;
 #[cfg(not(nearpath_bpf))]
-pub(super) use missing as tc_forward;
+pub(super) use programs_missing as tc_forward;
 
 #[cfg(not(nearpath_bpf))]
-pub(super) fn missing() -> io::Result<&'static [u8]> {
-    let why = "this nearpath was built without BPF programs: install clang and build again";
+pub(super) fn programs_missing() -> io::Result<&'static [u8]> {
+    let why = "this nearpath was built without BPF programs: install clang and rebuild";
     Err(io::Error::new(io::ErrorKind::Unsupported, why))
 }

@@ -1,27 +1,27 @@
-//! Where controllers are: read from `/proc/self/mountinfo` and `/proc/self/cgroup`.
+//! Cgroup hierarchies and their controllers, from `/proc/self/mountinfo` and `/proc/self/cgroup`.
 
 use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What can be limited or counted.
+/// A resource that cgroups limit or count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Controller {
+pub enum CgroupController {
     /// Bytes of memory and swap.
     Memory,
     /// CPU time per period.
     Cpu,
-    /// CPU time used; part of [`Controller::Cpu`] in v2.
+    /// Used CPU time; part of [`CgroupController::Cpu`] in v2.
     CpuAccounting,
     /// Processes and threads.
     Pids,
 }
 
-impl Controller {
-    const ALL: [Controller; 4] = [Self::Memory, Self::Cpu, Self::CpuAccounting, Self::Pids];
+impl CgroupController {
+    const ALL: [CgroupController; 4] = [Self::Memory, Self::Cpu, Self::CpuAccounting, Self::Pids];
 
-    /// Its name in the kernel.
+    /// Returns the controller's name in the kernel.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Memory => "memory",
@@ -31,29 +31,31 @@ impl Controller {
         }
     }
 
-    fn among<'a>(names: impl Iterator<Item = &'a str>) -> Vec<Controller> {
+    fn parse_names<'a>(names: impl Iterator<Item = &'a str>) -> Vec<CgroupController> {
         names.filter_map(|name| Self::ALL.into_iter().find(|controller| controller.name() == name)).collect()
     }
 }
 
-impl fmt::Display for Controller {
+impl fmt::Display for CgroupController {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
-/// The kernel's two interfaces.
+/// Version of the kernel's cgroup interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Version {
-    /// A hierarchy for one or two controllers.
+pub enum CgroupVersion {
+    /// A hierarchy with one or two controllers.
     V1,
     /// The unified hierarchy.
     V2,
 }
 
-impl Version {
-    /// The file through which a process joins. v1 has one for a single thread, `tasks`: the child has only one, and
-    /// this way the kernel need not stop every fork on the machine, which takes a grace period of some ten milliseconds.
+impl CgroupVersion {
+    /// Returns the file through which a process joins.
+    ///
+    /// v1 uses `tasks`, which moves one thread: the child has only one. `cgroup.procs` would block
+    /// all forks on the machine for a grace period of about ten milliseconds.
     pub(super) const fn join_file(self) -> &'static str {
         match self {
             Self::V1 => "tasks",
@@ -61,7 +63,7 @@ impl Version {
         }
     }
 
-    /// The file through which one thread joins.
+    /// Returns the file through which one thread joins.
     pub(super) const fn thread_file(self) -> &'static str {
         match self {
             Self::V1 => "tasks",
@@ -72,65 +74,68 @@ impl Version {
 
 /// A hierarchy in which this node has a folder.
 #[derive(Debug)]
-pub(super) struct Hierarchy {
-    pub(super) version: Version,
-    pub(super) controllers: Vec<Controller>,
-    /// The node's folder.
+pub(super) struct CgroupHierarchy {
+    pub(super) version: CgroupVersion,
+    pub(super) controllers: Vec<CgroupController>,
+    /// Folder of the node.
     pub(super) folder: PathBuf,
 }
 
-impl Hierarchy {
-    pub(super) fn has(&self, controller: Controller) -> bool {
+impl CgroupHierarchy {
+    pub(super) fn has_controller(&self, controller: CgroupController) -> bool {
         self.controllers.contains(&controller)
     }
 }
 
 /// A mounted hierarchy.
 #[derive(Debug, PartialEq, Eq)]
-struct Mount {
-    version: Version,
-    point: PathBuf,
-    controllers: Vec<Controller>,
+struct CgroupMount {
+    version: CgroupVersion,
+    mount_point: PathBuf,
+    controllers: Vec<CgroupController>,
 }
 
-/// Every hierarchy where the node's folder can be made, with the controllers that can be used in it.
-pub(super) fn usable(node: &str) -> Vec<Hierarchy> {
+/// Returns every hierarchy where the node's folder can be created, with its usable controllers.
+pub(super) fn usable_hierarchies(node: &str) -> Vec<CgroupHierarchy> {
     let mountinfo = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let mut found: Vec<Hierarchy> = Vec::new();
-    for mount in mounts(&mountinfo) {
+    let mut found: Vec<CgroupHierarchy> = Vec::new();
+    for mount in parse_mounts(&mountinfo) {
         let usable = match mount.version {
-            Version::V1 => in_v1(&mount, node),
-            Version::V2 => in_v2(&mount, &own, node),
+            CgroupVersion::V1 => prepare_v1(&mount, node),
+            CgroupVersion::V2 => prepare_v2(&mount, &own, node),
         };
         match usable {
-            Ok(hierarchy) if hierarchy.controllers.iter().any(|new| found.iter().all(|old| !old.has(*new))) => {
+            Ok(hierarchy)
+                if hierarchy.controllers.iter().any(|new| found.iter().all(|old| !old.has_controller(*new))) =>
+            {
                 found.push(hierarchy);
             }
-            Ok(_) => {} // mounted twice
-            Err(error) => tracing::debug!(%error, mount = %mount.point.display(), "no cgroups here"),
+            Ok(_) => {} // a second mount of the same hierarchy
+            Err(error) => tracing::debug!(%error, mount = %mount.mount_point.display(), "no cgroups here"),
         }
     }
     found
 }
 
-fn in_v1(mount: &Mount, node: &str) -> io::Result<Hierarchy> {
-    let folder = mount.point.join("nearpath").join(node);
+fn prepare_v1(mount: &CgroupMount, node: &str) -> io::Result<CgroupHierarchy> {
+    let folder = mount.mount_point.join("nearpath").join(node);
     fs::create_dir_all(&folder)?;
-    Ok(Hierarchy { version: Version::V1, controllers: mount.controllers.clone(), folder })
+    Ok(CgroupHierarchy { version: CgroupVersion::V1, controllers: mount.controllers.clone(), folder })
 }
 
-/// Tries the root of the hierarchy, then the group that this process is in: one of both has been given to it.
-fn in_v2(mount: &Mount, own: &str, node: &str) -> io::Result<Hierarchy> {
-    let home = mount.point.join(own_v2_group(own).unwrap_or("").trim_start_matches('/'));
-    below_v2(&mount.point, node).or_else(|_| below_v2(&home, node))
+/// Tries the root of the hierarchy, then this process's own group: one of both is usually
+/// delegated.
+fn prepare_v2(mount: &CgroupMount, own: &str, node: &str) -> io::Result<CgroupHierarchy> {
+    let own_group = mount.mount_point.join(own_v2_group(own).unwrap_or("").trim_start_matches('/'));
+    prepare_v2_below(&mount.mount_point, node).or_else(|_| prepare_v2_below(&own_group, node))
 }
 
-/// Hands the controllers down to the node's folder. A group with processes in it cannot hand any down, unless it is the
-/// real root.
-fn below_v2(parent: &Path, node: &str) -> io::Result<Hierarchy> {
+/// Enables the controllers down to the node's folder. Only the real root may have processes beside
+/// groups with controllers.
+fn prepare_v2_below(parent: &Path, node: &str) -> io::Result<CgroupHierarchy> {
     let offered = fs::read_to_string(parent.join("cgroup.controllers"))?;
-    let controllers = Controller::among(offered.split_whitespace());
+    let controllers = CgroupController::parse_names(offered.split_whitespace());
     let nearpath = parent.join("nearpath");
     let folder = nearpath.join(node);
     if controllers.is_empty() {
@@ -146,48 +151,49 @@ fn below_v2(parent: &Path, node: &str) -> io::Result<Hierarchy> {
         }
     }
     let mut controllers = controllers;
-    controllers.push(Controller::CpuAccounting); // every v2 group counts its CPU time
-    Ok(Hierarchy { version: Version::V2, controllers, folder })
+    controllers.push(CgroupController::CpuAccounting); // every v2 group counts its CPU time
+    Ok(CgroupHierarchy { version: CgroupVersion::V2, controllers, folder })
 }
 
-/// The path after `0::` in `/proc/self/cgroup`.
+/// Returns the path after `0::` in `/proc/self/cgroup`.
 pub fn own_v2_group(text: &str) -> Option<&str> {
     text.lines().find_map(|line| line.strip_prefix("0::"))
 }
 
-/// The folder of this process's own group in the unified hierarchy, wherever that is mounted.
+/// Returns the folder of this process's own group in the unified hierarchy, wherever that is
+/// mounted.
 pub(crate) fn own_unified_group() -> Option<PathBuf> {
     let (mountinfo, own) =
         (fs::read_to_string("/proc/self/mountinfo").ok()?, fs::read_to_string("/proc/self/cgroup").ok()?);
-    let unified = mounts(&mountinfo).into_iter().find(|mount| mount.version == Version::V2)?;
-    Some(unified.point.join(own_v2_group(&own)?.trim_start_matches('/')))
+    let unified = parse_mounts(&mountinfo).into_iter().find(|mount| mount.version == CgroupVersion::V2)?;
+    Some(unified.mount_point.join(own_v2_group(&own)?.trim_start_matches('/')))
 }
 
-/// Reads `/proc/PID/mountinfo`; see `man 5 proc_pid_mountinfo`.
-fn mounts(mountinfo: &str) -> Vec<Mount> {
-    mountinfo.lines().filter_map(mount).collect()
+/// Parses `/proc/PID/mountinfo`; see `man 5 proc_pid_mountinfo`.
+fn parse_mounts(mountinfo: &str) -> Vec<CgroupMount> {
+    mountinfo.lines().filter_map(parse_mount).collect()
 }
 
-/// Where hierarchies of use are mounted.
+/// Returns the mount points of usable hierarchies.
 pub fn mount_points(mountinfo: &str) -> Vec<PathBuf> {
-    mounts(mountinfo).into_iter().map(|mount| mount.point).collect()
+    parse_mounts(mountinfo).into_iter().map(|mount| mount.mount_point).collect()
 }
 
-fn mount(line: &str) -> Option<Mount> {
+fn parse_mount(line: &str) -> Option<CgroupMount> {
     let (fields, rest) = line.split_once(" - ")?;
     let point = fields.split(' ').nth(4)?;
     let (kind, rest) = rest.split_once(' ')?;
     let options = rest.rsplit(' ').next()?;
     let (version, controllers) = match kind {
-        "cgroup2" => (Version::V2, Vec::new()),
-        "cgroup" => (Version::V1, Controller::among(options.split(','))),
+        "cgroup2" => (CgroupVersion::V2, Vec::new()),
+        "cgroup" => (CgroupVersion::V1, CgroupController::parse_names(options.split(','))),
         _ => return None,
     };
-    let none_of_ours = version == Version::V1 && controllers.is_empty();
-    (!none_of_ours).then(|| Mount { version, point: unescape(point), controllers })
+    let unused = version == CgroupVersion::V1 && controllers.is_empty();
+    (!unused).then(|| CgroupMount { version, mount_point: unescape(point), controllers })
 }
 
-/// Blanks and backslashes in paths are written as three octal digits: `\040`.
+/// Decodes blanks and backslashes in paths, which the kernel writes as three octal digits: `\040`.
 fn unescape(path: &str) -> PathBuf {
     let mut parts = path.split('\\');
     let mut plain = parts.next().unwrap_or_default().to_owned();
@@ -213,20 +219,20 @@ mod tests {
 ";
 
     #[test]
-    fn a_hybrid_machine_is_understood() {
-        let found = mounts(HYBRID);
+    fn a_hybrid_mountinfo_is_parsed() {
+        let found = parse_mounts(HYBRID);
         assert_eq!(found.len(), 3);
-        assert_eq!(found[0].controllers, [Controller::Cpu, Controller::CpuAccounting]);
-        assert_eq!(found[1].point, Path::new("/sys/fs/cgroup/a b"));
-        assert_eq!(found[2].version, Version::V2);
+        assert_eq!(found[0].controllers, [CgroupController::Cpu, CgroupController::CpuAccounting]);
+        assert_eq!(found[1].mount_point, Path::new("/sys/fs/cgroup/a b"));
+        assert_eq!(found[2].version, CgroupVersion::V2);
         assert_eq!(unescape("/a\\011\\134040\\"), Path::new("/a\t\\040\\"));
         assert_eq!(own_v2_group("9:pids:/x\n0::/user.slice/a\n"), Some("/user.slice/a"));
     }
 
     proptest! {
         #[test]
-        fn any_line_is_answered(line in "[ -~]{0,80}( - cgroup)?[ -~]{0,20}") {
-            let _ = mounts(&line);
+        fn parsing_never_panics(line in "[ -~]{0,80}( - cgroup)?[ -~]{0,20}") {
+            let _ = parse_mounts(&line);
         }
     }
 }

@@ -1,13 +1,14 @@
 //! Memory, CPU and process limits of an instance.
 //!
-//! Each controller is used wherever this machine has it: in the unified hierarchy (v2) or in one of its own (v1). An
-//! instance's groups are the folders `nearpath/NODE/INSTANCE` there. Folders outlive a killed node, so the next one
-//! sweeps its name before it starts anything. See the kernel's `admin-guide/cgroup-v2.rst` and `cgroup-v1/`.
+//! Each controller is used in the hierarchy that this machine has it in: the unified one (v2) or
+//! its own (v1). The groups of an instance are the folders `nearpath/NODE/INSTANCE` there. Folders
+//! outlive a killed node, so the next node of that name sweeps them at its start. See the kernel's
+//! `admin-guide/cgroup-v2.rst` and `cgroup-v1/`.
 
 mod hierarchy;
 mod limits;
 mod removal;
-mod threads;
+mod thread_cgroup;
 
 use std::fs;
 use std::io;
@@ -17,151 +18,163 @@ use std::time::Duration;
 
 use nearpath_types::InstanceId;
 
-use hierarchy::Hierarchy;
+use hierarchy::CgroupHierarchy;
 pub(crate) use hierarchy::own_unified_group;
-pub use hierarchy::{Controller, Version};
+pub use hierarchy::{CgroupController, CgroupVersion};
 #[doc(hidden)] // for the fuzz targets
 pub use hierarchy::{mount_points, own_v2_group};
 #[doc(hidden)] // for the fuzz targets
-pub use limits::field;
-pub use limits::{Limits, Usage};
-pub use removal::Swept;
-pub use threads::ThreadGroup;
+pub use limits::parse_field;
+pub use limits::{ResourceLimits, ResourceUsage};
+pub use removal::SweepReport;
+pub use thread_cgroup::ThreadCgroup;
 
-/// What this machine offers, for one node.
+/// The cgroup hierarchies that one node uses.
 #[derive(Debug, Clone)]
-pub struct Cgroups {
-    hierarchies: Vec<Arc<Hierarchy>>,
+pub struct NodeCgroups {
+    hierarchies: Vec<Arc<CgroupHierarchy>>,
 }
 
-/// The groups of one instance. Dropping it kills what is left inside and removes them.
+/// The groups of one instance. Dropping it kills all processes inside and removes the groups.
 #[derive(Debug)]
-pub struct Cgroup {
-    folders: Vec<(Arc<Hierarchy>, PathBuf)>,
+pub struct InstanceCgroup {
+    folders: Vec<(Arc<CgroupHierarchy>, PathBuf)>,
 }
 
-impl Cgroups {
-    /// Looks for hierarchies in which this process may make groups, and makes the node's folder in each. What is not
-    /// there shows in [`Cgroups::missing`].
-    pub fn detect(node: &str) -> Cgroups {
-        let hierarchies = hierarchy::usable(node).into_iter().map(Arc::new).collect();
-        Cgroups { hierarchies }
+impl NodeCgroups {
+    /// Finds the hierarchies in which this process may create groups, and creates the node's folder
+    /// in each.
+    ///
+    /// [`NodeCgroups::missing_controllers`] lists what is unavailable.
+    pub fn detect(node: &str) -> NodeCgroups {
+        let hierarchies = hierarchy::usable_hierarchies(node).into_iter().map(Arc::new).collect();
+        NodeCgroups { hierarchies }
     }
 
-    /// The controllers that are there, and where.
-    pub fn controllers(&self) -> impl Iterator<Item = (Controller, Version)> + '_ {
+    /// Returns the available controllers and their versions.
+    pub fn available_controllers(&self) -> impl Iterator<Item = (CgroupController, CgroupVersion)> + '_ {
         self.hierarchies.iter().flat_map(|at| at.controllers.iter().map(|controller| (*controller, at.version)))
     }
 
-    /// The limits that cannot be kept on this machine.
-    pub fn missing(&self) -> Vec<Controller> {
-        let there: Vec<_> = self.controllers().map(|(controller, _)| controller).collect();
-        [Controller::Memory, Controller::Cpu, Controller::Pids].into_iter().filter(|c| !there.contains(c)).collect()
+    /// Returns the limits that this machine cannot enforce.
+    pub fn missing_controllers(&self) -> Vec<CgroupController> {
+        let available: Vec<_> = self.available_controllers().map(|(controller, _)| controller).collect();
+        [CgroupController::Memory, CgroupController::Cpu, CgroupController::Pids]
+            .into_iter()
+            .filter(|c| !available.contains(c))
+            .collect()
     }
 
-    /// Makes an instance's groups and sets its limits, as far as there are controllers for them.
+    /// Creates an instance's groups and sets its limits where controllers exist.
     ///
     /// # Errors
-    /// When a folder or limit is refused.
-    pub fn create(&self, instance: InstanceId, limits: &Limits) -> io::Result<Cgroup> {
-        let mut cgroup = Cgroup { folders: Vec::new() };
+    /// Fails when the kernel rejects a folder or limit.
+    pub fn create_instance(&self, instance: InstanceId, limits: &ResourceLimits) -> io::Result<InstanceCgroup> {
+        let mut cgroup = InstanceCgroup { folders: Vec::new() };
         for hierarchy in &self.hierarchies {
             let folder = hierarchy.folder.join(instance.to_string());
             match fs::create_dir(&folder) {
-                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(at(&folder, error)),
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(with_path(&folder, error)),
                 _ => cgroup.folders.push((hierarchy.clone(), folder.clone())),
             }
-            limits.set(hierarchy, &folder)?;
+            limits.write_limits(hierarchy, &folder)?;
         }
         Ok(cgroup)
     }
 
-    /// Removes the node's own folders (not `nearpath`, which other nodes share), at its end. No instance can be created
-    /// afterwards: [`Cgroups::detect`] makes them again.
-    pub fn leave(&self) {
+    /// Removes the node's own folders at its end, but not `nearpath`, which other nodes share.
+    ///
+    /// [`NodeCgroups::detect`] creates them again; until then no instance can be created.
+    pub fn remove_node_folders(&self) {
         for hierarchy in &self.hierarchies {
-            let _ = fs::remove_dir(&hierarchy.folder); // refused while an instance is in it
+            let _ = fs::remove_dir(&hierarchy.folder); // fails while an instance is inside
         }
     }
 
-    /// Kills and removes what an earlier run of this node left behind. To be called before the first instance starts.
+    /// Kills and removes what an earlier run of this node left behind. Call it before the first
+    /// instance starts.
     ///
     /// # Errors
-    /// When something cannot be killed or removed.
-    pub fn sweep(&self) -> io::Result<Swept> {
-        let mut swept = Swept::default();
+    /// Fails when something cannot be killed or removed.
+    pub fn sweep_leftovers(&self) -> io::Result<SweepReport> {
+        let mut report = SweepReport::default();
         for hierarchy in &self.hierarchies {
-            threads::sweep(hierarchy);
+            thread_cgroup::sweep_leftover(hierarchy);
             for entry in fs::read_dir(&hierarchy.folder)? {
                 let entry = entry?;
                 if entry.file_type()?.is_dir() {
-                    swept.killed += removal::remove(&entry.path())?;
-                    swept.removed += 1;
+                    report.killed += removal::remove_group(&entry.path())?;
+                    report.removed += 1;
                 }
             }
         }
-        Ok(swept)
+        Ok(report)
     }
 }
 
-impl Cgroup {
-    /// Files for [`crate::sandbox::Spec::cgroup`]: a process joins by writing `0` to each.
+impl InstanceCgroup {
+    /// Returns files for [`crate::sandbox::SandboxSpec::cgroup_join_files`]. A process joins by
+    /// writing `0` to each.
     pub fn join_files(&self) -> Vec<PathBuf> {
-        let join = |(hierarchy, folder): &(Arc<Hierarchy>, PathBuf)| folder.join(hierarchy.version.join_file());
+        let join = |(hierarchy, folder): &(Arc<CgroupHierarchy>, PathBuf)| folder.join(hierarchy.version.join_file());
         self.folders.iter().map(join).collect()
     }
 
-    /// What the instance has used.
+    /// Reads the resources that the instance has used.
     ///
     /// # Errors
-    /// When a group is gone.
-    pub fn usage(&self) -> io::Result<Usage> {
-        let mut usage = Usage::default();
+    /// Fails when a group is gone.
+    pub fn read_usage(&self) -> io::Result<ResourceUsage> {
+        let mut usage = ResourceUsage::default();
         for (hierarchy, folder) in &self.folders {
-            usage.read(hierarchy, folder)?;
+            usage.add_usage(hierarchy, folder)?;
         }
         Ok(usage)
     }
 
-    /// CPU time that the instance has used since its start; `None` where nobody counts.
-    pub fn cpu(&self) -> Option<Duration> {
-        let counts = |(hierarchy, _): &&(Arc<Hierarchy>, PathBuf)| hierarchy.has(Controller::CpuAccounting);
+    /// Returns the instance's CPU time since its start; `None` without CPU accounting.
+    pub fn cpu_time(&self) -> Option<Duration> {
+        let counts = |(hierarchy, _): &&(Arc<CgroupHierarchy>, PathBuf)| {
+            hierarchy.has_controller(CgroupController::CpuAccounting)
+        };
         let (hierarchy, folder) = self.folders.iter().find(counts)?;
-        limits::cpu_used(hierarchy.version, folder).ok()
+        limits::read_cpu_time(hierarchy.version, folder).ok()
     }
 
-    /// Moves its threads from one processor to another; `None` is every one of `all`. See [`crate::cores`]. Returns how many
-    /// were moved: none without a hierarchy.
+    /// Moves its threads from one processor to another; `None` stands for `all` of them.
+    ///
+    /// Returns the number of moved threads, 0 without a hierarchy. See [`crate::cores`].
     ///
     /// # Errors
-    /// When its group is gone.
-    pub fn place(&self, all: &[usize], from: Option<usize>, to: Option<usize>) -> io::Result<usize> {
+    /// Fails when its group is gone.
+    pub fn move_threads(&self, all: &[usize], from: Option<usize>, to: Option<usize>) -> io::Result<usize> {
+        // Every hierarchy has all threads of the instance, so any will do.
         let Some((hierarchy, folder)) = self.folders.first() else { return Ok(0) };
-        crate::cores::place(&folder.join(hierarchy.version.thread_file()), all, from, to)
+        crate::cores::move_threads(&folder.join(hierarchy.version.thread_file()), all, from, to)
     }
 
-    /// Kills what is left inside and removes the groups. Quick when nothing is; else it waits for the processes' end.
+    /// Kills all processes inside and removes the groups. Waits for the processes' end.
     ///
     /// # Errors
-    /// When a process cannot be killed within five seconds.
-    pub fn remove(mut self) -> io::Result<()> {
+    /// Fails when a process does not end within five seconds.
+    pub fn remove_now(mut self) -> io::Result<()> {
         self.remove_folders()
     }
 
     fn remove_folders(&mut self) -> io::Result<()> {
-        std::mem::take(&mut self.folders).iter().try_for_each(|(_, folder)| removal::remove(folder).map(drop))
+        std::mem::take(&mut self.folders).iter().try_for_each(|(_, folder)| removal::remove_group(folder).map(drop))
     }
 }
 
-impl Drop for Cgroup {
+impl Drop for InstanceCgroup {
     fn drop(&mut self) {
         if let Err(error) = self.remove_folders() {
-            tracing::warn!(%error, "a cgroup is left behind; the node's next start removes it");
+            tracing::warn!(%error, "cgroup could not be removed; the node's next start removes it");
         }
     }
 }
 
-/// Puts a path in front of an error.
-fn at(path: &std::path::Path, error: io::Error) -> io::Error {
+/// Prefixes an error with a path.
+fn with_path(path: &std::path::Path, error: io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }

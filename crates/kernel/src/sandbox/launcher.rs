@@ -1,9 +1,11 @@
-//! The thread that starts instances, and the template that it forks them from.
+//! The thread that launches instances, and the zygote that it forks them from.
 //!
-//! The template is this program, executed once as `instance-init`: a small process with one thread, so a fork of it costs a
-//! tenth of a millisecond, where loading a program anew costs most of one. Children are the launcher's own all the same
-//! (`CLONE_PARENT`): they ask the kernel to be killed when the *thread* that counts as their parent ends. It lives as long
-//! as the node; dropping the launcher, or killing the node, ends every instance.
+//! The zygote is this program, executed once as `instance-init`. It is small and has one thread, so
+//! forking it costs 0.1 ms; executing a program anew costs most of 1 ms.
+//!
+//! Children still have the launcher as parent (`CLONE_PARENT`), and ask the kernel to kill them
+//! when that *thread* ends. The thread lives as long as the node. Dropping the launcher, or killing
+//! the node, ends every instance.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -19,202 +21,222 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::INIT_ARGUMENT;
-use super::guard;
-use super::orders::{self, Streams};
-use super::spec::{Isolation, Spec};
-use crate::seccomp::Filters;
+use super::attach_wait;
+use super::spec::{IsolationLevel, SandboxSpec};
+use super::zygote_protocol::{self, ChildPipes};
+use crate::seccomp::SeccompFilters;
 
-/// A child that is on its way to become an instance.
+/// A child that is becoming an instance.
 #[derive(Debug)]
-pub struct Launched {
-    /// Its process id, as the node sees it. It stays a zombie until somebody waits for it.
+pub struct LaunchedInstance {
+    /// Process id in the node's PID namespace. The process stays a zombie until it is waited for.
     pub pid: u32,
-    /// For waiting and killing without races.
+    /// Handle for waiting and killing without races.
     pub pidfd: OwnedFd,
-    /// What it and the tenant's code write to standard output.
+    /// Reading end of its standard output.
     pub stdout: OwnedFd,
-    /// What they write to standard error.
+    /// Reading end of its standard error.
     pub stderr: OwnedFd,
-    /// Notes about its start: [`super::Note`].
+    /// Reading end of its [`super::StartNote`]s.
     pub notes: OwnedFd,
-    /// The node's end of the socket at which the watchdog hears who it is: `contract/identity.md`. Nothing need be written.
+    /// The node's end of the socket that brings the watchdog its identity: `contract/identity.md`.
+    /// Writing to it is optional.
     pub identity: OwnedFd,
-    /// Where its listener arrives, if its spec asks for one: [`crate::seccomp::handover::receive`]. Who drops it has the instance's connects fail.
+    /// Socket that receives its listener, if its spec asks for one:
+    /// [`crate::seccomp::handover::receive_listener`]. Dropping it makes connect() in the instance
+    /// fail.
     pub listener: Option<OwnedFd>,
-    /// Where the node's sockets inside arrive, if its spec has hatches: [`super::hatch::receive`].
-    pub hatches: Option<OwnedFd>,
+    /// Socket that receives the node's inner sockets, if its spec has any:
+    /// [`super::inner_socket::receive_next`].
+    pub inner_sockets: Option<OwnedFd>,
 }
 
-/// Where a child asks for the forwarder, if its pair is to have one.
-type Guard = Option<OwnedFd>;
+/// The node's end of the attach wait, if a forwarder is to be attached.
+type AttachSocket = Option<OwnedFd>;
 
-/// Starts instances.
+/// Launches instances. Dropping it ends them.
 #[derive(Debug)]
-pub struct Launcher {
-    jobs: Option<mpsc::Sender<Job>>,
+pub struct InstanceLauncher {
+    jobs: Option<mpsc::Sender<LaunchJob>>,
     thread: Option<JoinHandle<()>>,
 }
 
-struct Job {
-    spec: Spec,
-    answer: mpsc::SyncSender<io::Result<(Launched, Guard)>>,
+struct LaunchJob {
+    spec: SandboxSpec,
+    reply: mpsc::SyncSender<io::Result<(LaunchedInstance, AttachSocket)>>,
 }
 
-impl Launcher {
-    /// Starts the thread and the template: the calling program with `instance-init` as its only argument.
+impl InstanceLauncher {
+    /// Starts the thread and the zygote, which is the calling program with `instance-init` as its
+    /// only argument.
     ///
     /// # Errors
-    /// When there is no thread, process, descriptor or memory to be had.
-    pub fn start() -> io::Result<Launcher> {
-        Self::with_program(Path::new("/proc/self/exe"), [INIT_ARGUMENT])
+    /// Fails without a free thread, process, descriptor or memory.
+    pub fn start() -> io::Result<InstanceLauncher> {
+        Self::start_with_program(Path::new("/proc/self/exe"), [INIT_ARGUMENT])
     }
 
-    /// Like [`Launcher::start`] with another program as the template; it must call [`super::instance_init`].
+    /// Does the same with another program as the zygote, which must call [`super::instance_init`].
     ///
     /// # Errors
-    /// As [`Launcher::start`], and when there is no such program.
-    pub fn with_program<A: AsRef<OsStr>>(path: &Path, arguments: impl IntoIterator<Item = A>) -> io::Result<Launcher> {
+    /// Fails like [`InstanceLauncher::start`], and when there is no such program.
+    pub fn start_with_program<A: AsRef<OsStr>>(
+        path: &Path,
+        arguments: impl IntoIterator<Item = A>,
+    ) -> io::Result<InstanceLauncher> {
         let arguments = arguments.into_iter().map(|argument| argument.as_ref().to_owned()).collect();
-        let program = Program { path: path.to_owned(), arguments };
-        let filters = orders::memfd("seccomp", &Filters::compile().map_err(io::Error::other)?.to_bytes())?;
+        let program = ZygoteProgram { path: path.to_owned(), arguments };
+        let filters =
+            zygote_protocol::create_memfd("seccomp", &SeccompFilters::compile().map_err(io::Error::other)?.to_bytes())?;
         let (jobs, work) = mpsc::channel();
-        let (began, begun) = mpsc::sync_channel(1);
-        let run = move || match Bench::new(program, filters) {
-            Ok(bench) => {
-                let _ = began.send(Ok(()));
-                bench.run(&work);
+        let (start_sender, start_result) = mpsc::sync_channel(1);
+        let run = move || match LauncherThread::new(program, filters) {
+            Ok(launcher) => {
+                let _ = start_sender.send(Ok(()));
+                launcher.run(&work);
             }
-            Err(error) => drop(began.send(Err(error))),
+            Err(error) => drop(start_sender.send(Err(error))),
         };
         let thread = thread::Builder::new().name("launcher".into()).spawn(run)?;
-        begun.recv().map_err(|_| ended())??;
-        Ok(Launcher { jobs: Some(jobs), thread: Some(thread) })
+        start_result.recv().map_err(|_| launcher_ended())??;
+        Ok(InstanceLauncher { jobs: Some(jobs), thread: Some(thread) })
     }
 
-    /// Starts an instance; returns once its process exists, long before it is ready. Blocks for about a millisecond, and
-    /// for longer when more instances are under construction than there are cores: call it where blocking is allowed. With
-    /// a forwarder it returns once that stands at the instance's pair.
+    /// Launches an instance and returns once its process exists, long before it is ready. With a
+    /// forwarder it returns once that is attached.
+    ///
+    /// Blocks for about a millisecond, or longer when more instances are starting than there are
+    /// cores.
     ///
     /// # Errors
-    /// When the child cannot be made or the spec lacks its switch. What fails later is told by a note.
-    pub fn launch(&self, spec: &Spec) -> io::Result<Launched> {
-        let (answer, launched) = mpsc::sync_channel(1);
-        let jobs = self.jobs.as_ref().ok_or_else(ended)?;
-        jobs.send(Job { spec: spec.clone(), answer }).map_err(|_| ended())?;
-        let (launched, guard) = launched.recv().map_err(|_| ended())??;
-        if let Some(guard) = guard {
-            guard::stand(guard, spec);
+    /// Fails when the child cannot be created or the spec lacks its hub. Later failures are
+    /// reported in a note.
+    pub fn launch_instance(&self, spec: &SandboxSpec) -> io::Result<LaunchedInstance> {
+        let (reply, launched) = mpsc::sync_channel(1);
+        let jobs = self.jobs.as_ref().ok_or_else(launcher_ended)?;
+        jobs.send(LaunchJob { spec: spec.clone(), reply }).map_err(|_| launcher_ended())?;
+        let (launched, attach_socket) = launched.recv().map_err(|_| launcher_ended())??;
+        if let Some(attach_socket) = attach_socket {
+            attach_wait::attach_when_ready(attach_socket, spec);
         }
         Ok(launched)
     }
 }
 
-impl Drop for Launcher {
+impl Drop for InstanceLauncher {
     fn drop(&mut self) {
         drop(self.jobs.take());
         if let Some(thread) = self.thread.take() {
-            let _ = thread.join(); // a panic there has been printed
+            let _ = thread.join(); // the thread has printed its panic
         }
     }
 }
 
-fn ended() -> io::Error {
-    io::Error::other("the launcher's thread has ended")
+fn launcher_ended() -> io::Error {
+    io::Error::other("the launcher's thread has ended; restart the node")
 }
 
-struct Program {
+struct ZygoteProgram {
     path: PathBuf,
     arguments: Vec<OsString>,
 }
 
-/// What the thread works with.
-struct Bench {
-    program: Program,
-    /// The compiled seccomp list, for every template.
+/// State of the launcher's thread.
+struct LauncherThread {
+    program: ZygoteProgram,
+    /// The compiled seccomp filters, for every zygote.
     filters: OwnedFd,
-    template: Template,
-    gates: Gates,
+    zygote: Zygote,
+    limiter: StartLimiter,
 }
 
-impl Bench {
-    fn new(program: Program, filters: OwnedFd) -> io::Result<Self> {
-        let template = Template::start(&program, &filters)?;
-        Ok(Self { program, filters, template, gates: Gates::default() })
+impl LauncherThread {
+    fn new(program: ZygoteProgram, filters: OwnedFd) -> io::Result<Self> {
+        let zygote = Zygote::start(&program, &filters)?;
+        Ok(Self { program, filters, zygote, limiter: StartLimiter::default() })
     }
 
-    fn run(mut self, work: &mpsc::Receiver<Job>) {
-        for Job { spec, answer } in work {
-            let _ = answer.send(self.launch(&spec)); // nobody may be waiting any more: the child then loses its pipes
+    fn run(mut self, work: &mpsc::Receiver<LaunchJob>) {
+        for LaunchJob { spec, reply } in work {
+            // without a receiver the child loses its pipes and ends
+            let _ = reply.send(self.launch_limited(&spec));
         }
     }
 
-    fn launch(&mut self, spec: &Spec) -> io::Result<(Launched, Guard)> {
-        let networked = spec.isolation != Isolation::None && spec.network.is_some();
-        if networked && spec.network.as_ref().is_some_and(|network| network.switch.is_none()) {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "a spec with a network needs its switch"));
+    fn launch_limited(&mut self, spec: &SandboxSpec) -> io::Result<(LaunchedInstance, AttachSocket)> {
+        let networked = spec.isolation != IsolationLevel::None && spec.network.is_some();
+        if networked && spec.network.as_ref().is_some_and(|network| network.hub.is_none()) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the spec has a network but no hub"));
         }
-        self.gates.wait()?;
-        match self.order(spec) {
-            // Killed by somebody, or by the kernel when memory ran out. It held nothing: another one takes its place.
+        self.limiter.wait_for_slot()?;
+        match self.request_child(spec) {
+            // The zygote was killed, by a user or for lack of memory. It has no state, so a new one
+            // replaces it.
             Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
-                self.template = Template::start(&self.program, &self.filters)?;
-                self.order(spec)
+                self.zygote = Zygote::start(&self.program, &self.filters)?;
+                self.request_child(spec)
             }
             other => other,
         }
     }
 
-    fn order(&mut self, spec: &Spec) -> io::Result<(Launched, Guard)> {
-        let (stdout, out) = pipe_with(PipeFlags::CLOEXEC)?;
-        let (stderr, err) = pipe_with(PipeFlags::CLOEXEC)?;
-        let (notes, note) = pipe_with(PipeFlags::CLOEXEC)?;
-        let (who, identity) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        let (gate, hold) = pipe_with(PipeFlags::CLOEXEC)?;
-        let streams = Streams { stdout: out, stderr: err, notes: note, identity: who, gate: hold };
-        let (guard, asks) = guarded(spec)?.unzip();
-        let (listener, hands) = handed(spec.listened)?.unzip();
-        let (hatches, opens) = handed(hatched(spec))?.unzip();
-        orders::send(self.template.socket.as_fd(), spec, &streams, [&hands, &opens, &asks].map(Option::as_ref))?;
-        drop((streams, asks, hands, opens));
-        let (pid, pidfd) = orders::answered(self.template.socket.as_fd())?;
-        self.gates.open.push_back(gate);
-        Ok((Launched { pid, pidfd, stdout, stderr, notes, identity, listener, hatches }, guard))
+    fn request_child(&mut self, spec: &SandboxSpec) -> io::Result<(LaunchedInstance, AttachSocket)> {
+        let (stdout, stdout_end) = pipe_with(PipeFlags::CLOEXEC)?;
+        let (stderr, stderr_end) = pipe_with(PipeFlags::CLOEXEC)?;
+        let (notes, notes_end) = pipe_with(PipeFlags::CLOEXEC)?;
+        let (identity_end, identity) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        let (start_end, started) = pipe_with(PipeFlags::CLOEXEC)?;
+        let streams =
+            ChildPipes { stdout: stdout_end, stderr: stderr_end, notes: notes_end, identity: identity_end, started };
+        let (attach_socket, attach_end) = attach_sockets(spec)?.unzip();
+        let (listener, listener_end) = handover_sockets(spec.intercept_connects)?.unzip();
+        let (inner_sockets, inner_end) = handover_sockets(has_inner_sockets(spec))?.unzip();
+        zygote_protocol::send_request(
+            self.zygote.socket.as_fd(),
+            spec,
+            &streams,
+            [&listener_end, &inner_end, &attach_end].map(Option::as_ref),
+        )?;
+        drop((streams, attach_end, listener_end, inner_end));
+        let (pid, pidfd) = zygote_protocol::receive_reply(self.zygote.socket.as_fd())?;
+        self.limiter.starting.push_back(start_end);
+        Ok((LaunchedInstance { pid, pidfd, stdout, stderr, notes, identity, listener, inner_sockets }, attach_socket))
     }
 }
 
-/// The node's end and the child's, where a forwarder is to stand at the pair.
-fn guarded(spec: &Spec) -> io::Result<Option<(OwnedFd, OwnedFd)>> {
+/// Creates a socket pair for the attach wait, if the spec has a forwarder.
+fn attach_sockets(spec: &SandboxSpec) -> io::Result<Option<(OwnedFd, OwnedFd)>> {
     let wanted = spec.network.as_ref().is_some_and(|network| network.forwarder.is_some());
-    match wanted && spec.isolation != Isolation::None {
+    match wanted && spec.isolation != IsolationLevel::None {
         true => Ok(Some(socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?)),
         false => Ok(None),
     }
 }
 
-/// Whether the node has sockets inside.
-fn hatched(spec: &Spec) -> bool {
-    let wanted = spec.network.as_ref().is_some_and(|network| !network.hatches.is_empty());
-    wanted && spec.isolation != Isolation::None
+/// Returns whether the node has sockets inside.
+fn has_inner_sockets(spec: &SandboxSpec) -> bool {
+    let wanted = spec.network.as_ref().is_some_and(|network| !network.inner_sockets.is_empty());
+    wanted && spec.isolation != IsolationLevel::None
 }
 
-/// The node's end and the child's, where the child is to hand something over.
-fn handed(wanted: bool) -> io::Result<Option<(OwnedFd, OwnedFd)>> {
+/// Creates a socket pair over which the child sends descriptors.
+fn handover_sockets(wanted: bool) -> io::Result<Option<(OwnedFd, OwnedFd)>> {
     match wanted {
         true => Ok(Some(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)),
         false => Ok(None),
     }
 }
 
-/// The process that forks instances. It ends when its socket does.
-struct Template {
+/// The process that forks instances. It ends when its socket is closed.
+struct Zygote {
     socket: OwnedFd,
     process: Child,
 }
 
-impl Template {
-    fn start(program: &Program, filters: &OwnedFd) -> io::Result<Self> {
+impl Zygote {
+    fn start(program: &ZygoteProgram, filters: &OwnedFd) -> io::Result<Self> {
         let (socket, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-        orders::put(socket.as_fd(), b"f", &[filters.as_fd()])?;
+        zygote_protocol::send_message(socket.as_fd(), b"f", &[filters.as_fd()])?;
         let mut command = Command::new(&program.path);
         command.args(&program.arguments).env_clear().current_dir("/").stdin(Stdio::from(theirs)).stdout(Stdio::null());
         let process = command.spawn()?;
@@ -222,32 +244,35 @@ impl Template {
     }
 }
 
-impl Drop for Template {
+impl Drop for Zygote {
     fn drop(&mut self) {
-        let _ = self.process.kill(); // it may have ended by itself
+        let _ = self.process.kill(); // it may have ended already
         let _ = self.process.wait();
     }
 }
 
-/// Instances under construction. More at once than there are cores would finish later, all of them: they would wait for one
-/// another in the kernel's network lock.
+/// Limits the number of starting instances. More than there are cores would all finish later: they
+/// wait for each other on the kernel's network lock.
 #[derive(Default)]
-struct Gates {
-    open: VecDeque<OwnedFd>,
+struct StartLimiter {
+    starting: VecDeque<OwnedFd>,
 }
 
-impl Gates {
-    /// Waits until there are fewer than cores. One that takes a second is not waited for: something is wrong with it.
-    fn wait(&mut self) -> io::Result<()> {
+impl StartLimiter {
+    /// Waits until fewer instances are starting than there are cores. An instance that takes a
+    /// second is no longer counted.
+    fn wait_for_slot(&mut self) -> io::Result<()> {
         let cores = thread::available_parallelism().map_or(1, usize::from);
-        while self.open.len() >= cores {
-            let mut ends: Vec<_> = self.open.iter().map(|gate| PollFd::new(gate, PollFlags::empty())).collect();
+        while self.starting.len() >= cores {
+            // Hang-up is always reported: the child closes its end at exec, or when it dies.
+            let mut ends: Vec<_> =
+                self.starting.iter().map(|start_end| PollFd::new(start_end, PollFlags::empty())).collect();
             let ready = poll(&mut ends, Some(&Timespec { tv_sec: 1, tv_nsec: 0 }))?;
             let closed: Vec<_> = ends.iter().map(|end| !end.revents().is_empty()).collect();
             let mut closed = closed.into_iter();
-            self.open.retain(|_| !closed.next().unwrap_or(false));
+            self.starting.retain(|_| !closed.next().unwrap_or(false));
             if ready == 0 {
-                self.open.pop_front();
+                self.starting.pop_front();
             }
         }
         Ok(())

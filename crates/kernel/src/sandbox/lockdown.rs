@@ -1,4 +1,5 @@
-//! Giving up power, in the order that each step still has the power it needs itself, and becoming the watchdog.
+//! Dropping privileges, in an order in which each step still has what it needs, and becoming the
+//! watchdog.
 #![expect(unsafe_code, reason = "execve, dup2 and signal masks have no safe interface")]
 
 use std::convert::Infallible;
@@ -11,45 +12,50 @@ use rustix::process::{Gid, Resource, Rlimit, Signal, Uid, setrlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use super::notes::{IDENTITY_FD, IDENTITY_FD_VARIABLE, NOTES_FD, NOTES_FD_VARIABLE};
-use super::orders::Streams;
-use super::spec::{Isolation, Spec};
-use crate::seccomp::Filters;
+use super::spec::{IsolationLevel, SandboxSpec};
+use super::zygote_protocol::ChildPipes;
+use crate::seccomp::SeccompFilters;
 
-/// The highest capability number that the kernel's 64-bit sets can hold.
-const MOST_CAPABILITIES: u32 = 63;
+/// Highest capability number in the kernel's 64-bit sets.
+const MAX_CAPABILITY: u32 = 63;
 
-/// Gives up user, groups, capabilities and the right to gain any; `/dev/stdout` stays usable.
-pub(super) fn drop_power(spec: &Spec) -> io::Result<()> {
+/// Drops user, groups and capabilities, and the right to regain them. `/dev/stdout` stays usable.
+pub(super) fn drop_capabilities(spec: &SandboxSpec) -> io::Result<()> {
     drop_bounding_set()?;
     rustix::thread::clear_ambient_capability_set()?;
-    if spec.isolation == Isolation::Root {
+    if spec.isolation == IsolationLevel::Root {
         change_user(spec)?;
     }
-    let none = CapabilitySet::empty();
-    let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };
+    let empty = CapabilitySet::empty();
+    let sets = CapabilitySets { effective: empty, permitted: empty, inheritable: empty };
     rustix::thread::set_capabilities(None, sets)?;
     Ok(rustix::thread::set_no_new_privs(true)?)
 }
 
-fn change_user(spec: &Spec) -> io::Result<()> {
+fn change_user(spec: &SandboxSpec) -> io::Result<()> {
     if spec.uid == 0 || spec.gid == 0 {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "an instance cannot run as root"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "an instance cannot run as root: set uid and gid above 0",
+        ));
     }
     let (uid, gid) = (Uid::from_raw(spec.uid), Gid::from_raw(spec.gid));
     for stream in [rustix::stdio::stdout(), rustix::stdio::stderr()] {
-        rustix::fs::fchown(stream, Some(uid), Some(gid))?; // else opening /dev/stdout is refused
+        rustix::fs::fchown(stream, Some(uid), Some(gid))?; // without this, opening /dev/stdout is refused
     }
     rustix::thread::set_thread_groups(&[])?;
+    // Groups change before the user, who may not change them any more.
     rustix::thread::set_thread_res_gid(gid, gid, gid)?;
     Ok(rustix::thread::set_thread_res_uid(uid, uid, uid)?)
 }
 
-/// Without privilege (`Isolation::None`) there is nothing to drop from and the kernel refuses: `no_new_privs` does it.
+/// Empties the bounding set. Without privilege (`IsolationLevel::None`) the kernel refuses, and
+/// `no_new_privs` has the same effect.
 fn drop_bounding_set() -> io::Result<()> {
-    for number in 0..=MOST_CAPABILITIES {
+    for number in 0..=MAX_CAPABILITY {
         let capability = CapabilitySet::from_bits_retain(1 << number);
         match rustix::thread::remove_capability_from_bounding_set(capability) {
-            Err(rustix::io::Errno::INVAL) => break, // the kernel knows no higher one
+            Err(rustix::io::Errno::INVAL) => break, // the kernel knows no higher capability
             Err(rustix::io::Errno::PERM) => break,
             other => other?,
         }
@@ -57,26 +63,30 @@ fn drop_bounding_set() -> io::Result<()> {
     Ok(())
 }
 
-/// Limits that hold whatever cgroups there are.
-pub(super) fn limit(spec: &Spec) -> io::Result<()> {
-    let exactly = |n| Rlimit { current: Some(n), maximum: Some(n) };
-    setrlimit(Resource::Core, exactly(0))?; // a core file would hold secrets
+/// Sets limits that hold without cgroups.
+pub(super) fn set_limits(spec: &SandboxSpec) -> io::Result<()> {
+    let fixed_limit = |n| Rlimit { current: Some(n), maximum: Some(n) };
+    setrlimit(Resource::Core, fixed_limit(0))?; // a core file could contain secrets
     let allowed = rustix::process::getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
-    setrlimit(Resource::Nofile, exactly(spec.open_files.min(allowed)))?;
+    setrlimit(Resource::Nofile, fixed_limit(spec.open_files.min(allowed)))?;
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     Ok(())
 }
 
-/// Dies with the launcher's thread. A change of user forgets this, so it is asked for again; `alive`, a socket to the
-/// launcher, shows one that was gone before the kernel knew.
+/// Asks the kernel to kill this process with the launcher's thread.
+///
+/// A change of user clears this, so it is requested again. `alive` is a socket to the launcher: its
+/// hang-up shows a launcher that ended before the request.
 pub(super) fn die_with_launcher(alive: BorrowedFd<'_>) -> io::Result<()> {
     signal_at_end_of_launcher(Signal::KILL, alive)
 }
 
-/// Has the watchdog told of the launcher's end. Its death takes a PID namespace with it; without one the tenant's processes
-/// would outlive it, so there it is asked to end, and ends them first.
-pub(super) fn end_with_launcher(spec: &Spec, alive: BorrowedFd<'_>) -> io::Result<()> {
-    let signal = if spec.isolation == Isolation::None { Signal::TERM } else { Signal::KILL };
+/// Asks the kernel to signal the watchdog when the launcher ends.
+///
+/// A PID namespace ends with the watchdog, so it is killed. Without one the tenant's processes
+/// would survive, so the watchdog is asked to end them first.
+pub(super) fn end_with_launcher(spec: &SandboxSpec, alive: BorrowedFd<'_>) -> io::Result<()> {
+    let signal = if spec.isolation == IsolationLevel::None { Signal::TERM } else { Signal::KILL };
     signal_at_end_of_launcher(signal, alive)
 }
 
@@ -90,20 +100,21 @@ fn signal_at_end_of_launcher(signal: Signal, alive: BorrowedFd<'_>) -> io::Resul
     }
 }
 
-/// What exec needs, made before the last step so that nothing is allocated or looked up behind the filter.
-pub(super) struct Image {
+/// Arguments of exec, prepared so that nothing is allocated once the filter is in force.
+pub(super) struct ExecImage {
     path: CString,
     arguments: Vec<CString>,
     environment: Vec<CString>,
 }
 
-impl Image {
-    pub(super) fn new(spec: &Spec) -> io::Result<Self> {
-        let text =
-            |bytes: Vec<u8>| CString::new(bytes).map_err(|_| invalid("an argument or variable holds a NUL byte"));
+impl ExecImage {
+    pub(super) fn new(spec: &SandboxSpec) -> io::Result<Self> {
+        let text = |bytes: Vec<u8>| {
+            CString::new(bytes).map_err(|_| invalid_input("an argument or environment variable contains a NUL byte"))
+        };
         let path = match spec.isolation {
-            Isolation::None => spec.program.as_os_str().as_bytes().to_vec(),
-            _ => Spec::WATCHDOG.into(),
+            IsolationLevel::None => spec.program.as_os_str().as_bytes().to_vec(),
+            _ => SandboxSpec::WATCHDOG_PATH.into(),
         };
         let arguments = spec.arguments.iter().map(|argument| text(argument.clone().into_bytes()));
         let mut variables = spec.environment.clone();
@@ -117,57 +128,59 @@ impl Image {
         })
     }
 
-    /// Puts the seccomp list in force and becomes the program; returns only to say why not.
-    pub(super) fn execute(&self, filters: &Filters) -> io::Result<Infallible> {
+    /// Applies the seccomp filters and executes the program; returns only on failure.
+    pub(super) fn execute(&self, filters: &SeccompFilters) -> io::Result<Infallible> {
         let pointers = |texts: &[CString]| -> Vec<_> {
             texts.iter().map(|text| text.as_ptr()).chain(std::iter::once(std::ptr::null())).collect()
         };
         let (argv, envp) = (pointers(&self.arguments), pointers(&self.environment));
-        filters.apply()?;
+        filters.apply_to_thread()?;
         // SAFETY: path, argv and envp are NUL-terminated and live until execve has replaced or refused them.
         unsafe { libc::execve(self.path.as_ptr(), argv.as_ptr(), envp.as_ptr()) };
         Err(io::Error::last_os_error())
     }
 }
 
-/// Resets what this program's runtime changed: SIGPIPE ignored; and signals that the node may have blocked.
+/// Resets the signal state of this program's runtime: ignored SIGPIPE, and signals that the node
+/// blocked.
 pub(super) fn reset_signals() {
     // SAFETY: the set is initialised by sigemptyset before it is read; this process has one thread.
     unsafe {
-        let mut none = std::mem::zeroed();
-        libc::sigemptyset(&raw mut none);
-        libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
+        let mut empty = std::mem::zeroed();
+        libc::sigemptyset(&raw mut empty);
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const empty, std::ptr::null_mut());
         libc::signal(libc::SIGPIPE, libc::SIG_DFL);
     }
 }
 
-/// Keeps the descriptors of notes and identity free of anything that is opened from now on.
+/// Occupies the descriptors of notes and identity, so that nothing else opened gets them.
 pub(super) fn reserve_descriptors() -> io::Result<()> {
     let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
     for kept in [NOTES_FD, IDENTITY_FD] {
         if null.as_raw_fd() != kept {
-            place(null.as_raw_fd(), kept)?;
+            duplicate_onto(null.as_raw_fd(), kept)?;
         }
     }
     if [NOTES_FD, IDENTITY_FD].contains(&null.as_raw_fd()) {
-        let _ = null.into_raw_fd(); // it is one of them, and stays
+        let _ = null.into_raw_fd(); // it is one of the two, and stays open
     }
     Ok(())
 }
 
-/// Puts the streams on their descriptors, notes and identity on those that [`reserve_descriptors`] kept, and standard
-/// input on `/dev/null`.
-pub(super) fn arrange_descriptors(streams: &Streams<OwnedFd>) -> io::Result<OwnedFd> {
-    place(NOTES_FD, 0)?;
-    place(streams.stdout.as_raw_fd(), 1)?;
-    place(streams.stderr.as_raw_fd(), 2)?;
-    place(streams.notes.as_raw_fd(), NOTES_FD)?;
-    place(streams.identity.as_raw_fd(), IDENTITY_FD)?;
+/// Moves the pipes to their descriptors: notes and identity to those that [`reserve_descriptors`]
+/// occupied, standard input to `/dev/null`.
+pub(super) fn arrange_descriptors(streams: &ChildPipes<OwnedFd>) -> io::Result<OwnedFd> {
+    // The reserved descriptor is /dev/null, and is replaced only afterwards.
+    duplicate_onto(NOTES_FD, 0)?;
+    duplicate_onto(streams.stdout.as_raw_fd(), 1)?;
+    duplicate_onto(streams.stderr.as_raw_fd(), 2)?;
+    duplicate_onto(streams.notes.as_raw_fd(), NOTES_FD)?;
+    duplicate_onto(streams.identity.as_raw_fd(), IDENTITY_FD)?;
     // SAFETY: `reserve_descriptors` gave this descriptor up, so the value returned is its only owner.
     Ok(unsafe { OwnedFd::from_raw_fd(NOTES_FD) })
 }
 
-/// Has everything but the first five descriptors closed at exec, also what a careless library left open.
+/// Closes all but the first five descriptors at exec, including those that a library left open.
 pub(super) fn close_rest_at_exec() -> io::Result<()> {
     let flags = libc::CLOSE_RANGE_CLOEXEC as libc::c_int;
     // SAFETY: close_range takes no memory; marking descriptors takes none from its owner.
@@ -177,11 +190,11 @@ pub(super) fn close_rest_at_exec() -> io::Result<()> {
     }
 }
 
-fn place(from: RawFd, to: RawFd) -> io::Result<()> {
+fn duplicate_onto(from: RawFd, to: RawFd) -> io::Result<()> {
     // SAFETY: dup2 takes no memory; `to` is a standard stream, NOTES_FD or IDENTITY_FD, which no value in this process owns.
     if unsafe { libc::dup2(from, to) } < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-fn invalid(why: &str) -> io::Error {
+fn invalid_input(why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, why)
 }

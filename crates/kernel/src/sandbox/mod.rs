@@ -1,35 +1,37 @@
-//! An instance as a sandboxed process.
+//! Instances as sandboxed processes.
 //!
-//! [`Launcher`] lives on one thread of the node and runs this very program once more as `instance-init`: the template
-//! ([`instance_init`]), which forks for each [`Spec`]. The child joins its cgroups, builds its network (`network`) and its root
-//! (`root`), gives up every privilege (`lockdown`) and becomes the watchdog; where a forwarder is to stand at its pair, it waits
-//! for that (`guard`). Where warm sockets may take the place of its own, it hands out the end at which its connects are asked about
-//! ([`crate::seccomp::handover`]), last of all. What it meets on the way it reports line
-//! by line (`notes`; the format is in `contract/notes.md`).
+//! [`InstanceLauncher`] uses one thread of the node and runs this program once more as
+//! `instance-init`, the zygote ([`instance_init`]), which forks for each [`SandboxSpec`]. The child
+//! joins its cgroups, builds its network (`network`) and its root (`rootfs`), drops all privileges
+//! (`lockdown`) and becomes the watchdog.
+//!
+//! With a forwarder the child waits until it is attached (`attach_wait`). For warm sockets it
+//! finally hands a seccomp listener to the node ([`crate::seccomp::handover`]). Progress is
+//! reported line by line (`notes`; the format is in `contract/notes.md`).
 
-mod etc;
-mod guard;
-pub mod hatch;
+mod attach_wait;
+mod etc_files;
 mod init;
+pub mod inner_socket;
 mod launcher;
 mod lockdown;
 mod mounts;
 mod network;
 mod notes;
-mod orders;
-mod root;
+mod rootfs;
 mod spawn;
 mod spec;
-mod user;
+mod user_namespace;
+mod zygote_protocol;
 
-pub use hatch::Hatch;
 pub use init::instance_init;
-pub use launcher::{Launched, Launcher};
-pub use notes::{NOTES_FD, NOTES_FD_VARIABLE, Note};
-pub(crate) use orders::{put, take};
-pub(crate) use spawn::allowed as namespaces_allowed;
-pub use spec::{Bind, Destination, Isolation, Network, Spec};
-pub use user::enter_user_namespace;
+pub use inner_socket::InnerSocket;
+pub use launcher::{InstanceLauncher, LaunchedInstance};
+pub use notes::{NOTES_FD, NOTES_FD_VARIABLE, StartNote};
+pub(crate) use spawn::try_namespaces as namespaces_allowed;
+pub use spec::{BindMount, DestinationRoute, InstanceNetwork, IsolationLevel, SandboxSpec};
+pub use user_namespace::enter_user_namespace;
+pub(crate) use zygote_protocol::{receive_message, send_message};
 
-/// The argument with which the node's program is started to become an instance.
+/// Argument that starts the node's program as an instance.
 pub const INIT_ARGUMENT: &str = "instance-init";

@@ -1,4 +1,4 @@
-//! The instance's network: a namespace with `lo` and `eth0`, whose other end is in the switch.
+//! The network of an instance: a namespace with `lo` and `eth0`, whose other end is in the hub.
 #![expect(unsafe_code, reason = "unshare can break assumptions about shared descriptors")]
 
 use std::fs::File;
@@ -8,22 +8,24 @@ use std::os::fd::AsFd;
 use nearpath_types::InstanceId;
 use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 
-use super::spec::Network;
-use crate::netlink::{LOOPBACK, Route, Rtnl, Veth};
-use crate::station::macs;
-use crate::switch::write_settings;
+use super::spec::InstanceNetwork;
+use crate::attached_netns::veth_macs;
+use crate::hub_netns::write_sysctls;
+use crate::netlink::{Ipv4Route, LOOPBACK_INDEX, RtnlSocket, VethPair};
 
-/// `eth0`: the second device, after `lo`.
-const ETH0: u32 = 2;
+/// Index of `eth0`, the second device after `lo`.
+const ETH0_INDEX: u32 = 2;
 
-const SETTINGS: &[(&str, &str)] = &[
-    ("ipv6/conf/all/disable_ipv6", "1"), // before a device exists: no address, no duplicate address detection
+const INSTANCE_SYSCTLS: &[(&str, &str)] = &[
+    // before a device exists, so it gets no address and no duplicate address detection
+    ("ipv6/conf/all/disable_ipv6", "1"),
     ("ipv6/conf/default/disable_ipv6", "1"),
-    ("ipv4/ip_unprivileged_port_start", "0"), // a handler may listen on port 80; nobody else is in this namespace
+    // a handler may listen on port 80; the namespace has no other users
+    ("ipv4/ip_unprivileged_port_start", "0"),
 ];
 
-/// Unshares every namespace that an instance has of its own; the PID namespace came with the fork.
-pub(super) fn unshare() -> io::Result<()> {
+/// Unshares every namespace that an instance has of its own, except the PID namespace of the fork.
+pub(super) fn unshare_namespaces() -> io::Result<()> {
     let all = UnshareFlags::NEWNET
         | UnshareFlags::NEWNS
         | UnshareFlags::NEWUTS
@@ -33,45 +35,70 @@ pub(super) fn unshare() -> io::Result<()> {
     Ok(unsafe { rustix::thread::unshare_unsafe(all) }?)
 }
 
-/// A netlink socket in the switch's namespace. The caller is in that namespace afterwards, and unshares its own next.
-pub(super) fn socket_in(switch: impl AsFd) -> io::Result<Rtnl> {
-    rustix::thread::move_into_link_name_space(switch.as_fd(), Some(LinkNameSpaceType::Network))?;
-    Rtnl::open()
+/// Opens a netlink socket in the hub. The caller stays in that namespace until it unshares its own.
+pub(super) fn open_rtnl_in(hub: impl AsFd) -> io::Result<RtnlSocket> {
+    rustix::thread::move_into_link_name_space(hub.as_fd(), Some(LinkNameSpaceType::Network))?;
+    RtnlSocket::open()
 }
 
-/// Sets up the calling process's new network namespace, and the other end through `switch`. Of an instance whose pair is
-/// guarded the switch's stack knows nothing: without a route strict reverse-path filtering drops what it sends.
-pub(super) fn connect(instance: InstanceId, network: &Network, switch: &mut Rtnl, guarded: bool) -> io::Result<()> {
-    write_settings(SETTINGS)?;
+/// Configures the calling process's new network namespace, and the other end of its pair through
+/// `hub`.
+///
+/// With a forwarder the hub has no route to the instance, so strict reverse-path filtering drops
+/// its packets until the forwarder is attached.
+pub(super) fn build_network(
+    instance: InstanceId,
+    network: &InstanceNetwork,
+    hub: &mut RtnlSocket,
+    has_forwarder: bool,
+) -> io::Result<()> {
+    write_sysctls(INSTANCE_SYSCTLS)?;
     let here = File::open("/proc/self/ns/net")?;
     let near = device_name(instance);
-    let veth = Veth { near: &near, far: "eth0", far_index: ETH0, far_namespace: here.as_fd(), macs: macs(network.eip) };
-    switch.veth(&veth)?;
-    let device = switch.index(&near)?;
+    let veth = VethPair {
+        near: &near,
+        far: "eth0",
+        far_index: ETH0_INDEX,
+        far_namespace: here.as_fd(),
+        macs: veth_macs(network.eip),
+    };
+    hub.create_veth_pair(&veth)?;
+    let device = hub.device_index(&near)?;
     let (eip, gateway) = (network.eip.0, network.gateway);
-    if !guarded {
-        switch.route(&Route { to: Some((eip, 32)), via: None, device, source: Some(gateway) })?;
+    if !has_forwarder {
+        hub.add_route(&Ipv4Route { destination: Some((eip, 32)), next_hop: None, device, source: Some(gateway) })?;
     }
-    let mut inside = loopback()?;
-    inside.address(ETH0, eip)?;
-    inside.up(ETH0)?;
-    inside.route(&Route { to: Some((gateway, 32)), via: None, device: ETH0, source: Some(eip) })?;
-    let beyond = |to| Route { to, via: Some(gateway), device: ETH0, source: Some(eip) };
-    match guarded {
-        true => inside.route(&beyond(None)), // the forwarder refuses what is not allowed
-        // The switch would drop it in silence. Without a route the instance's own kernel says at once that there is no way.
-        false => network.destinations.iter().try_for_each(|one| inside.route(&beyond(Some((one.address, one.length))))),
+    let mut inside = set_up_loopback()?;
+    inside.add_address(ETH0_INDEX, eip)?;
+    inside.set_up(ETH0_INDEX)?;
+    inside.add_route(&Ipv4Route {
+        destination: Some((gateway, 32)),
+        next_hop: None,
+        device: ETH0_INDEX,
+        source: Some(eip),
+    })?;
+    let via_gateway =
+        |to| Ipv4Route { destination: to, next_hop: Some(gateway), device: ETH0_INDEX, source: Some(eip) };
+    match has_forwarder {
+        true => inside.add_route(&via_gateway(None)), // the forwarder refuses everything not allowed
+        // The hub would drop such packets silently. Without a route the instance's own kernel
+        // reports the error at once.
+        false => network
+            .destinations
+            .iter()
+            .try_for_each(|one| inside.add_route(&via_gateway(Some((one.address, one.prefix_len))))),
     }
 }
 
 /// Sets `lo` up in the calling process's namespace.
-pub(super) fn loopback() -> io::Result<Rtnl> {
-    let mut rtnl = Rtnl::open()?;
-    rtnl.up(LOOPBACK)?;
+pub(super) fn set_up_loopback() -> io::Result<RtnlSocket> {
+    let mut rtnl = RtnlSocket::open()?;
+    rtnl.set_up(LOOPBACK_INDEX)?;
     Ok(rtnl)
 }
 
-/// The name of an instance's device in the switch: at most 15 octets, so of a longer id the low 52 bits.
+/// Returns the name of an instance's device in the hub. Names have at most 15 octets, so ids are
+/// cut to 52 bits.
 pub(super) fn device_name(instance: InstanceId) -> String {
     format!("np{:x}", instance.0 & ((1 << 52) - 1))
 }

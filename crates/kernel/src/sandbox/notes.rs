@@ -1,27 +1,29 @@
-//! Notes: what a starting instance tells the node, line by line, over a pipe. The format is in `contract/notes.md`.
+//! Notes that a starting instance sends to the node, line by line over a pipe. The format is in
+//! `contract/notes.md`.
 
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-/// The descriptor on which the watchdog finds the pipe.
+/// Descriptor of the pipe in the watchdog.
 pub const NOTES_FD: i32 = 3;
-/// The environment variable that says so.
+/// Environment variable with that number.
 pub const NOTES_FD_VARIABLE: &str = "NEARPATH_NOTES_FD";
-/// The descriptor on which the watchdog is told who it is.
+/// Descriptor of the identity socket in the watchdog.
 pub(super) const IDENTITY_FD: i32 = 4;
-/// The environment variable that says so.
+/// Environment variable with that number.
 pub(super) const IDENTITY_FD_VARIABLE: &str = "NEARPATH_IDENTITY_FD";
 
-/// One line.
+/// A line of the pipe.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Note {
+pub enum StartNote {
     /// A phase of the start ended.
     Phase {
-        /// `init`, `cgroup`, `network`, `root`, `lockdown`, `watchdog`, `handler`; others may come.
+        /// `init`, `cgroup`, `network`, `root`, `lockdown`, `watchdog` or `handler`; others may
+        /// follow.
         name: String,
-        /// How long it took.
+        /// Duration of the phase.
         took: Duration,
     },
     /// The instance may be called.
@@ -30,46 +32,46 @@ pub enum Note {
     Failed(String),
 }
 
-impl Note {
-    /// Reads a line; `None` for one that is not known, which is to be passed over.
-    pub fn parse(line: &str) -> Option<Note> {
+impl StartNote {
+    /// Parses a line; `None` for an unknown one, which is ignored.
+    pub fn parse_line(line: &str) -> Option<StartNote> {
         let line = line.trim_end_matches(['\r', '\n']);
         match line.split_once(' ') {
-            None if line == "ready" => Some(Note::Ready),
-            Some(("failed", text)) => Some(Note::Failed(text.to_owned())),
+            None if line == "ready" => Some(StartNote::Ready),
+            Some(("failed", text)) => Some(StartNote::Failed(text.to_owned())),
             Some(("phase", rest)) => {
                 let (name, nanos) = rest.split_once(' ')?;
-                Some(Note::Phase { name: name.to_owned(), took: Duration::from_nanos(nanos.parse().ok()?) })
+                Some(StartNote::Phase { name: name.to_owned(), took: Duration::from_nanos(nanos.parse().ok()?) })
             }
             _ => None,
         }
     }
 }
 
-/// The child's end. A node that has gone away is no reason to fail: the child dies with it anyway.
-pub(super) struct Notes {
+/// The child's end. Write errors are ignored: without the node the child ends anyway.
+pub(super) struct NoteWriter {
     pipe: File,
-    since: Instant,
+    phase_start: Instant,
 }
 
-impl Notes {
+impl NoteWriter {
     pub(super) fn new(pipe: OwnedFd) -> Self {
-        Self { pipe: pipe.into(), since: Instant::now() }
+        Self { pipe: pipe.into(), phase_start: Instant::now() }
     }
 
-    /// Ends a phase and begins the next one.
-    pub(super) fn phase(&mut self, name: &str) {
-        let nanos = self.since.elapsed().as_nanos();
-        self.line(&format!("phase {name} {nanos}\n"));
-        self.since = Instant::now();
+    /// Reports the end of a phase and begins the next one.
+    pub(super) fn end_phase(&mut self, name: &str) {
+        let nanos = self.phase_start.elapsed().as_nanos();
+        self.write_line(&format!("phase {name} {nanos}\n"));
+        self.phase_start = Instant::now();
     }
 
-    /// Says why there will be no instance.
-    pub(super) fn failed(&mut self, why: &str) {
-        self.line(&format!("failed {}\n", why.replace(['\n', '\r'], " ")));
+    /// Reports that the start failed.
+    pub(super) fn report_failure(&mut self, reason: &str) {
+        self.write_line(&format!("failed {}\n", reason.replace(['\n', '\r'], " ")));
     }
 
-    fn line(&mut self, text: &str) {
+    fn write_line(&mut self, text: &str) {
         let _ = self.pipe.write_all(text.as_bytes());
     }
 }
@@ -79,20 +81,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn known_lines_are_read_and_others_passed_over() {
+    fn known_lines_are_parsed_and_others_ignored() {
         let took = Duration::from_nanos(1_500);
-        assert_eq!(Note::parse("phase root 1500\n"), Some(Note::Phase { name: "root".into(), took }));
-        assert_eq!(Note::parse("ready"), Some(Note::Ready));
-        assert_eq!(Note::parse("failed root: no /usr"), Some(Note::Failed("root: no /usr".into())));
+        assert_eq!(StartNote::parse_line("phase root 1500\n"), Some(StartNote::Phase { name: "root".into(), took }));
+        assert_eq!(StartNote::parse_line("ready"), Some(StartNote::Ready));
+        assert_eq!(StartNote::parse_line("failed root: no /usr"), Some(StartNote::Failed("root: no /usr".into())));
         for unknown in ["", "readyish", "phase root", "phase root x", "hello world"] {
-            assert_eq!(Note::parse(unknown), None, "{unknown}");
+            assert_eq!(StartNote::parse_line(unknown), None, "{unknown}");
         }
     }
 
     proptest::proptest! {
         #[test]
-        fn any_text_is_answered(line in ".{0,60}") {
-            let _ = Note::parse(&line);
+        fn parsing_never_panics(line in ".{0,60}") {
+            let _ = StartNote::parse_line(&line);
         }
     }
 }

@@ -6,35 +6,38 @@ use std::os::fd::{FromRawFd, OwnedFd};
 
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 
-/// What a fork returns.
-pub(super) enum Forked {
-    /// To the child: itself.
+/// Result of a fork.
+pub(super) enum ForkResult {
+    /// The calling process is the child.
     Child,
-    /// To the one that forked: the child, whose parent is the forker's own parent.
+    /// The calling process forked; the child's parent is the caller's own parent.
     Sibling {
-        /// As the forker's PID namespace counts.
+        /// Process id in the forker's PID namespace.
         pid: Pid,
-        /// Shows the child's end.
+        /// Handle that becomes readable at the child's end.
         pidfd: OwnedFd,
     },
 }
 
-/// Forks a child that belongs to the caller's parent (`CLONE_PARENT`): the parent waits for it, and its thread's end is the one
-/// that `PR_SET_PDEATHSIG` speaks of. With `own_pids` the child is the first process of a PID namespace. The caller must
-/// have one thread only.
-pub(super) fn fork_sibling(own_pids: bool) -> io::Result<Forked> {
-    let namespaces = if own_pids { libc::CLONE_NEWPID } else { 0 };
-    let (pid, pidfd) = clone(libc::CLONE_PARENT | namespaces)?;
+/// Forks a child of the caller's parent (`CLONE_PARENT`).
+///
+/// The parent waits for it, and `PR_SET_PDEATHSIG` refers to the parent's thread. With
+/// `pid_namespace` the child is the first process of a PID namespace. The caller must have one
+/// thread only.
+pub(super) fn fork_sibling(pid_namespace: bool) -> io::Result<ForkResult> {
+    let namespaces = if pid_namespace { libc::CLONE_NEWPID } else { 0 };
+    let (pid, pidfd) = clone_process(libc::CLONE_PARENT | namespaces)?;
     match pidfd {
-        None => Ok(Forked::Child),
-        Some(pidfd) => Ok(Forked::Sibling { pid, pidfd }),
+        None => Ok(ForkResult::Child),
+        Some(pidfd) => Ok(ForkResult::Sibling { pid, pidfd }),
     }
 }
 
-/// Whether a child may be made in these namespaces (`CLONE_NEW*`) and change mounts there, where `CLONE_NEWNS` is one.
-pub(crate) fn allowed(namespaces: libc::c_int) -> io::Result<()> {
+/// Checks that a child may be created in these namespaces (`CLONE_NEW*`), and may change mounts
+/// where `CLONE_NEWNS` is one.
+pub(crate) fn try_namespaces(namespaces: libc::c_int) -> io::Result<()> {
     use std::os::fd::AsFd;
-    let (_, pidfd) = clone(libc::SIGCHLD | namespaces)?;
+    let (_, pidfd) = clone_process(libc::SIGCHLD | namespaces)?;
     let Some(pidfd) = pidfd else { try_mount(namespaces) };
     let status = waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED)?.and_then(|status| status.exit_status());
     match status {
@@ -44,8 +47,9 @@ pub(crate) fn allowed(namespaces: libc::c_int) -> io::Result<()> {
     }
 }
 
-/// `clone(2)` as fork; no descriptor for the child. The flags share neither memory nor descriptors.
-fn clone(flags: libc::c_int) -> io::Result<(Pid, Option<OwnedFd>)> {
+/// Calls `clone(2)` like fork; the child gets no descriptor. The flags share neither memory nor
+/// descriptors.
+fn clone_process(flags: libc::c_int) -> io::Result<(Pid, Option<OwnedFd>)> {
     let mut pidfd: libc::c_int = -1;
     let flags = libc::c_long::from(flags | libc::CLONE_PIDFD);
     // SAFETY: without CLONE_VM and with no stack given, the child continues on a copy of this one. The order of the last
@@ -59,8 +63,9 @@ fn clone(flags: libc::c_int) -> io::Result<(Pid, Option<OwnedFd>)> {
     }
 }
 
-/// Some systems let everybody make a user namespace, but allow nothing in it: so a mount change is tried. Other threads'
-/// locks may be held in this copy of the process: only system calls from here on.
+/// Tries to change a mount: some systems allow user namespaces but nothing inside them.
+///
+/// This copy of the process may hold other threads' locks, so only system calls follow.
 fn try_mount(namespaces: libc::c_int) -> ! {
     let change = libc::MS_REC | libc::MS_PRIVATE;
     let none = std::ptr::null();

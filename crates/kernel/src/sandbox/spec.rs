@@ -1,4 +1,4 @@
-//! Everything that one instance needs, as told by the node to the child that becomes the instance.
+//! The specification of an instance, which the node sends to the child that becomes it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,147 +8,156 @@ use std::sync::Arc;
 use nearpath_types::{Eip, InstanceId};
 use serde::{Deserialize, Serialize};
 
-use super::hatch::Hatch;
+use super::inner_socket::InnerSocket;
 use crate::bpf::Forwarder;
-use crate::switch::Switch;
+use crate::hub_netns::HubNetns;
 
-/// How far an instance is kept apart from the machine.
+/// Isolation of instances from the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Isolation {
-    /// The node is root: every namespace, an unprivileged uid an instance, cgroups.
+pub enum IsolationLevel {
+    /// For a node with root: every namespace, an unprivileged uid per instance, cgroups.
     Root,
-    /// The node is not root, but made a user namespace ([`super::enter_user_namespace`]): every namespace, one uid for
-    /// all instances, cgroups only where they were delegated.
+    /// For a node without root in a user namespace ([`super::enter_user_namespace`]): every
+    /// namespace, one uid for all instances, delegated cgroups.
     UserNamespace,
-    /// No namespaces: an ordinary process with `no_new_privs`, the seccomp list and resource limits.
+    /// No namespaces: an ordinary process with `no_new_privs`, seccomp filters and resource limits.
     None,
 }
 
-/// A host file or folder shown inside the instance.
+/// A host file or folder that is visible inside the instance.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Bind {
-    /// Where it is on the host.
+pub struct BindMount {
+    /// Path on the host.
     pub source: PathBuf,
-    /// Where the instance sees it: absolute, without `..`.
+    /// Path inside the instance: absolute, without `..`.
     pub target: PathBuf,
-    /// Whether the instance may write to it.
+    /// Permits the instance to write.
     pub writable: bool,
 }
 
-/// The instance's place in the node's network.
+/// Connection of an instance to the node's network.
 #[derive(Clone, Serialize, Deserialize)]
-pub struct Network {
-    /// Its address.
+pub struct InstanceNetwork {
+    /// Address of the instance.
     pub eip: Eip,
-    /// The gateway's address: without `destinations` the only one that it reaches.
+    /// Address of the gateway, the only reachable one without `destinations`.
     pub gateway: std::net::Ipv4Addr,
-    /// Where its veth pair's other end goes. Handed to the child as a descriptor; must be set when launching.
+    /// Namespace of the veth pair's other end. The child gets it as a descriptor; required for
+    /// launching.
     #[serde(skip)]
-    pub switch: Option<Arc<Switch>>,
-    /// What moves the pair's packets instead of the switch's stack. It stands before anything of the instance runs;
-    /// whom it lets through is for the caller to say, and to take it away for the caller as well.
+    pub hub: Option<Arc<HubNetns>>,
+    /// Forwarder that replaces the hub's network stack. It is attached before any code of the
+    /// instance runs. The caller sets permissions and detaches it.
     #[serde(skip)]
     pub forwarder: Option<Arc<Forwarder>>,
-    /// Addresses outside that the switch answers for: besides the gateway, the only ones to which it has a route.
-    pub destinations: Vec<Destination>,
-    /// Where the node has sockets inside; with any, [`super::Launched::hatches`] brings them.
-    pub hatches: Vec<Hatch>,
+    /// Destinations that the hub handles: besides the gateway, the only routes of the instance.
+    pub destinations: Vec<DestinationRoute>,
+    /// Sockets of the node inside the instance; [`super::LaunchedInstance::inner_sockets`] receives
+    /// them.
+    pub inner_sockets: Vec<InnerSocket>,
 }
 
-/// An address outside that an instance may know, or a network of them.
+/// A destination address, or a network of them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Destination {
-    /// The address.
+pub struct DestinationRoute {
+    /// Address of the destination.
     pub address: std::net::Ipv4Addr,
-    /// The length of its network's prefix; 32: it is one address.
-    pub length: u8,
-    /// What it is called in the instance's `/etc/hosts`, if it has a name.
-    pub name: Option<String>,
+    /// Prefix length of its network; 32 for one address.
+    pub prefix_len: u8,
+    /// Name in the instance's `/etc/hosts`, if any.
+    pub hostname: Option<String>,
 }
 
-impl Network {
-    /// A place at the switch, from which nothing but the gateway is reached.
-    pub fn new(eip: Eip, gateway: std::net::Ipv4Addr, switch: Option<Arc<Switch>>) -> Self {
-        Self { eip, gateway, switch, forwarder: None, destinations: Vec::new(), hatches: Vec::new() }
+impl InstanceNetwork {
+    /// Returns a network from which only the gateway is reachable.
+    pub fn new(eip: Eip, gateway: std::net::Ipv4Addr, hub: Option<Arc<HubNetns>>) -> Self {
+        Self { eip, gateway, hub, forwarder: None, destinations: Vec::new(), inner_sockets: Vec::new() }
     }
 }
 
-impl fmt::Debug for Network {
+impl fmt::Debug for InstanceNetwork {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Network").field("eip", &self.eip).field("gateway", &self.gateway).finish()
+        f.debug_struct("InstanceNetwork").field("eip", &self.eip).field("gateway", &self.gateway).finish()
     }
 }
 
-/// One instance, completely. Start from [`Spec::new`].
+/// Everything that one instance needs. Start from [`SandboxSpec::new`].
 #[derive(Clone, Serialize, Deserialize)]
-pub struct Spec {
-    /// Names its veth and, without `hostname`, nothing else.
+pub struct SandboxSpec {
+    /// Id; names the veth device, and the host without `hostname`.
     pub instance: InstanceId,
-    /// How far it is kept apart.
-    pub isolation: Isolation,
-    /// What it calls itself. A host name: letters, digits and `-`, at most 63.
+    /// Isolation of the instance.
+    pub isolation: IsolationLevel,
+    /// Host name: letters, digits and `-`, at most 63.
     pub hostname: String,
-    /// Its place in the network; `None`: no device but its own loopback. Not used with [`Isolation::None`].
-    pub network: Option<Network>,
-    /// An address of its own loopback that the name `gateway` means, instead of the gateway's.
-    pub pickup: Option<std::net::Ipv4Addr>,
-    /// Files through which the child joins its cgroups: [`crate::cgroup::Cgroup::join_files`].
-    pub cgroup: Vec<PathBuf>,
-    /// Its user, not 0. Used with [`Isolation::Root`] only.
+    /// Network; `None` leaves only the instance's own loopback. Ignored with
+    /// [`IsolationLevel::None`].
+    pub network: Option<InstanceNetwork>,
+    /// Loopback address that the name `gateway` resolves to, instead of the gateway's.
+    pub local_gateway: Option<std::net::Ipv4Addr>,
+    /// Files through which the child joins its cgroups:
+    /// [`crate::cgroup::InstanceCgroup::join_files`].
+    pub cgroup_join_files: Vec<PathBuf>,
+    /// User id, not 0. For [`IsolationLevel::Root`] only.
     pub uid: u32,
-    /// Its group, not 0. Used with [`Isolation::Root`] only.
+    /// Group id, not 0. For [`IsolationLevel::Root`] only.
     pub gid: u32,
-    /// What it sees of the host beside `/usr`, `/opt` and some of `/etc`. With [`Isolation::None`] it only tells where
-    /// `workdir` is on the host.
-    pub binds: Vec<Bind>,
-    /// Files below `/var/openfaas/secrets`, by name. With [`Isolation::None`]: in `scratch`.
+    /// Host folders besides `/usr`, `/opt` and parts of `/etc`. With [`IsolationLevel::None`] they
+    /// only locate `workdir` on the host.
+    pub binds: Vec<BindMount>,
+    /// Files below `/var/openfaas/secrets`, by name. With [`IsolationLevel::None`] they are in
+    /// `scratch`.
     #[serde(with = "secrets")]
     pub secrets: BTreeMap<String, Vec<u8>>,
-    /// Whether only `/tmp` and `/dev/shm` can be written to.
+    /// Makes everything but `/tmp` and `/dev/shm` read-only.
     pub read_only_root: bool,
-    /// Size of `/tmp`, in bytes; what is in it counts as the instance's memory.
+    /// Size of `/tmp` in bytes; its content counts as memory of the instance.
     pub tmp_bytes: u64,
-    /// Size of the root file system, in bytes, where it can be written to.
+    /// Size of a writable root file system in bytes.
     pub root_bytes: u64,
-    /// Most file descriptors a process of the instance may have.
+    /// Maximum number of open descriptors per process.
     pub open_files: u64,
-    /// With [`Isolation::None`], a folder of its own, which the node removes after it: `TMPDIR`, and `secrets` in it.
+    /// With [`IsolationLevel::None`], a private folder for `TMPDIR` and `secrets`, which the node
+    /// removes afterwards.
     pub scratch: Option<PathBuf>,
-    /// The watchdog, on the host. Inside it is [`Spec::WATCHDOG`].
+    /// Path of the watchdog on the host. Inside it is [`SandboxSpec::WATCHDOG_PATH`].
     pub program: PathBuf,
-    /// The watchdog's arguments, without its name.
+    /// Arguments of the watchdog, without its name.
     pub arguments: Vec<String>,
-    /// Its whole environment; `NEARPATH_NOTES_FD` is added.
+    /// Complete environment; `NEARPATH_NOTES_FD` is added.
     pub environment: BTreeMap<String, String>,
-    /// Whether its connects are asked about, so that a warm socket can take the place of its own.
-    pub listened: bool,
-    /// Where it starts, as a path inside.
+    /// Reports connect() to the node, so that a warm socket can replace the instance's own.
+    pub intercept_connects: bool,
+    /// Working directory inside the instance.
     pub workdir: PathBuf,
 }
 
-impl Spec {
-    /// Where the watchdog is inside an instance.
-    pub const WATCHDOG: &'static str = "/run/nearpath/nearpath-watchdog";
-    /// Where a function's folder is inside an instance.
-    pub const FUNCTION: &'static str = "/home/app/function";
-    /// Where secrets are inside an instance: OpenFaaS's place.
-    pub const SECRETS: &'static str = "/var/openfaas/secrets";
+impl SandboxSpec {
+    /// Path of the watchdog inside an instance.
+    pub const WATCHDOG_PATH: &'static str = "/run/nearpath/nearpath-watchdog";
+    /// Path of the function's folder inside an instance.
+    pub const FUNCTION_DIR: &'static str = "/home/app/function";
+    /// Path of the secrets inside an instance, as in OpenFaaS.
+    pub const SECRETS_DIR: &'static str = "/var/openfaas/secrets";
 
-    /// A spec with a read-only root, 64 MiB of `/tmp`, no network, no binds and an empty environment.
-    pub fn new(instance: InstanceId, isolation: Isolation, program: PathBuf) -> Self {
+    /// Returns a spec with a read-only root, 64 MiB of `/tmp`, no network, no binds and an empty
+    /// environment.
+    pub fn new(instance: InstanceId, isolation: IsolationLevel, program: PathBuf) -> Self {
         Self {
             instance,
             isolation,
             hostname: instance.to_string(),
             network: None,
-            pickup: None,
-            cgroup: Vec::new(),
+            local_gateway: None,
+            cgroup_join_files: Vec::new(),
             uid: 65_534,
+            // nobody and nogroup on every Linux distribution.
             gid: 65_534,
             binds: Vec::new(),
             secrets: BTreeMap::new(),
             read_only_root: true,
+            // As much as a container's default for /dev/shm.
             tmp_bytes: 64 << 20,
             root_bytes: 16 << 20,
             open_files: 65_536,
@@ -156,23 +165,24 @@ impl Spec {
             program,
             arguments: Vec::new(),
             environment: BTreeMap::new(),
-            listened: false,
+            intercept_connects: false,
             workdir: PathBuf::from("/"),
         }
     }
 
-    /// The host's path of a path inside, by the binds; the path itself where no bind holds it.
-    pub(crate) fn on_host(&self, inside: &Path) -> PathBuf {
-        let through = |bind: &Bind| Some(bind.source.join(inside.strip_prefix(&bind.target).ok()?));
+    /// Converts a path inside to the host's path, by the binds. A path outside all binds is
+    /// returned unchanged.
+    pub(crate) fn host_path(&self, inside: &Path) -> PathBuf {
+        let through = |bind: &BindMount| Some(bind.source.join(inside.strip_prefix(&bind.target).ok()?));
         self.binds.iter().find_map(through).unwrap_or_else(|| inside.to_owned())
     }
 }
 
-/// Secret bytes stay out of logs.
-impl fmt::Debug for Spec {
+/// Keeps the bytes of secrets out of logs.
+impl fmt::Debug for SandboxSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<_> = self.secrets.keys().collect();
-        f.debug_struct("Spec")
+        f.debug_struct("SandboxSpec")
             .field("instance", &self.instance)
             .field("isolation", &self.isolation)
             .field("network", &self.network)
@@ -183,7 +193,7 @@ impl fmt::Debug for Spec {
     }
 }
 
-/// Secrets in the child's orders: text as it is, anything else as a list of bytes.
+/// Secrets in spawn requests: UTF-8 as text, anything else as a list of bytes.
 mod secrets {
     use std::collections::BTreeMap;
 
@@ -191,25 +201,25 @@ mod secrets {
 
     #[derive(Serialize, Deserialize)]
     #[serde(untagged)]
-    enum Content {
+    enum SecretContent {
         Text(String),
         Bytes(Vec<u8>),
     }
 
     pub(super) fn serialize<S: Serializer>(from: &BTreeMap<String, Vec<u8>>, to: S) -> Result<S::Ok, S::Error> {
         let content = |bytes: &Vec<u8>| match String::from_utf8(bytes.clone()) {
-            Ok(text) => Content::Text(text),
-            Err(error) => Content::Bytes(error.into_bytes()),
+            Ok(text) => SecretContent::Text(text),
+            Err(error) => SecretContent::Bytes(error.into_bytes()),
         };
         to.collect_map(from.iter().map(|(name, bytes)| (name, content(bytes))))
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, Vec<u8>>, D::Error> {
         let bytes = |content| match content {
-            Content::Text(text) => text.into_bytes(),
-            Content::Bytes(bytes) => bytes,
+            SecretContent::Text(text) => text.into_bytes(),
+            SecretContent::Bytes(bytes) => bytes,
         };
-        let all = BTreeMap::<String, Content>::deserialize(from)?;
+        let all = BTreeMap::<String, SecretContent>::deserialize(from)?;
         Ok(all.into_iter().map(|(name, content)| (name, bytes(content))).collect())
     }
 }
@@ -220,23 +230,23 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_path_inside_is_found_on_the_host() {
-        let mut spec = Spec::new(InstanceId(1), Isolation::None, "/bin/true".into());
-        let target = PathBuf::from(Spec::FUNCTION);
-        spec.binds = vec![Bind { source: "/srv/echo".into(), target, writable: false }];
-        assert_eq!(spec.on_host(Path::new("/home/app/function/sub")), Path::new("/srv/echo/sub"));
-        assert_eq!(spec.on_host(Path::new("/tmp")), Path::new("/tmp"));
+    fn an_inner_path_maps_to_its_host_path() {
+        let mut spec = SandboxSpec::new(InstanceId(1), IsolationLevel::None, "/bin/true".into());
+        let target = PathBuf::from(SandboxSpec::FUNCTION_DIR);
+        spec.binds = vec![BindMount { source: "/srv/echo".into(), target, writable: false }];
+        assert_eq!(spec.host_path(Path::new("/home/app/function/sub")), Path::new("/srv/echo/sub"));
+        assert_eq!(spec.host_path(Path::new("/tmp")), Path::new("/tmp"));
     }
 
     proptest! {
         #[test]
-        fn a_spec_survives_the_way_to_the_child(name in "[a-z]{1,8}", secret in prop::collection::vec(any::<u8>(), 0..40)) {
-            let mut spec = Spec::new(InstanceId(u64::MAX), Isolation::Root, "/bin/true".into());
+        fn a_spec_survives_serialization(name in "[a-z]{1,8}", secret in prop::collection::vec(any::<u8>(), 0..40)) {
+            let mut spec = SandboxSpec::new(InstanceId(u64::MAX), IsolationLevel::Root, "/bin/true".into());
             spec.secrets.insert(name.clone(), secret.clone());
-            let read: Spec = serde_json::from_slice(&serde_json::to_vec(&spec).unwrap()).unwrap();
+            let read: SandboxSpec = serde_json::from_slice(&serde_json::to_vec(&spec).unwrap()).unwrap();
             prop_assert_eq!(&read.secrets[&name], &secret);
-            let shown = format!("{read:?}");
-            prop_assert!(shown.contains(&name));
+            let debug_text = format!("{read:?}");
+            prop_assert!(debug_text.contains(&name));
         }
     }
 }

@@ -1,10 +1,13 @@
-//! The system calls that no instance may make.
+//! System calls that instances may not make.
 //!
-//! The list is data (`seccomp/ARCH.json`, each rule with its reason) and a deny list: everything else is allowed, so
-//! that a tenant's program meets an ordinary Linux. It stands behind namespaces, uid and dropped capabilities as a second
-//! wall, and keeps away rarely used kernel code. `forbidden` calls fail with EPERM; `absent` ones with ENOSYS, because
-//! programs have another way when the kernel seems too old. Calls by a foreign ABI (32 bit on a 64-bit machine) kill the
-//! process, those by x32 fail with ENOSYS: their numbers differ, so the list would not see them.
+//! The list is data (`seccomp/ARCH.json`, each rule with its reason), and a deny list: everything
+//! else is allowed, so tenants' programs find an ordinary Linux. It is a second line of defence
+//! behind namespaces, uids and dropped capabilities, and keeps instances away from rarely used
+//! kernel code.
+//!
+//! `forbidden` calls fail with EPERM. `absent` calls fail with ENOSYS, because programs then use an
+//! older call. Calls of a foreign ABI (32 bit on a 64-bit machine) kill the process, those of x32
+//! fail with ENOSYS: their numbers differ, so the list would miss them.
 
 pub mod handover;
 pub mod listener;
@@ -16,39 +19,39 @@ use seccompiler::{BpfMap, BpfProgram, TargetArch, compile_from_json, sock_filter
 const X86_64: &str = include_str!("../../seccomp/x86_64.json");
 const AARCH64: &str = include_str!("../../seccomp/aarch64.json");
 
-/// Set in the number of every x32 system call (`__X32_SYSCALL_BIT` in `asm/unistd.h`).
+/// Bit in the number of every x32 system call (`__X32_SYSCALL_BIT` in `asm/unistd.h`).
 const X32_BIT: u32 = 0x4000_0000;
 
-/// Why the list could not be compiled: it does not fit this machine.
+/// A list that does not fit this machine.
 #[derive(Debug, thiserror::Error)]
-pub enum FilterError {
-    /// There is no list for this architecture.
-    #[error("no seccomp list for the architecture {0}")]
-    Architecture(&'static str),
-    /// The list is wrong.
+pub enum SeccompFilterError {
+    /// No list exists for this architecture.
+    #[error("no seccomp list for the architecture {0}: use x86_64 or aarch64")]
+    UnsupportedArchitecture(&'static str),
+    /// The list is invalid.
     #[error("the seccomp list for this architecture is invalid: {0}")]
-    List(#[from] seccompiler::Error),
+    InvalidList(#[from] seccompiler::Error),
 }
 
-/// The compiled list, ready to be put in force.
+/// The compiled filters.
 #[derive(Debug, Clone)]
-pub struct Filters(Vec<BpfProgram>);
+pub struct SeccompFilters(Vec<BpfProgram>);
 
-impl Filters {
+impl SeccompFilters {
     /// Compiles the list of this machine's architecture.
     ///
     /// # Errors
-    /// When there is none.
-    pub fn compile() -> Result<Self, FilterError> {
+    /// Fails without a list for it.
+    pub fn compile() -> Result<Self, SeccompFilterError> {
         let name = std::env::consts::ARCH;
         match name {
             "x86_64" => Self::compile_for(X86_64, TargetArch::x86_64),
             "aarch64" => Self::compile_for(AARCH64, TargetArch::aarch64),
-            _ => Err(FilterError::Architecture(name)),
+            _ => Err(SeccompFilterError::UnsupportedArchitecture(name)),
         }
     }
 
-    fn compile_for(list: &str, architecture: TargetArch) -> Result<Self, FilterError> {
+    fn compile_for(list: &str, architecture: TargetArch) -> Result<Self, SeccompFilterError> {
         let map: BpfMap = compile_from_json(list.as_bytes(), architecture)?;
         let mut programs: Vec<_> = map.into_values().collect();
         if matches!(architecture, TargetArch::x86_64) {
@@ -57,15 +60,16 @@ impl Filters {
         Ok(Self(programs))
     }
 
-    /// Puts the list in force for the calling thread and what it executes or forks, for good. Sets `no_new_privs`.
+    /// Applies the filters permanently to the calling thread and everything that it executes or
+    /// forks. Sets `no_new_privs`.
     ///
     /// # Errors
-    /// When the kernel has no seccomp.
-    pub fn apply(&self) -> io::Result<()> {
+    /// Fails on a kernel without seccomp.
+    pub fn apply_to_thread(&self) -> io::Result<()> {
         self.0.iter().try_for_each(|program| seccompiler::apply_filter(program).map_err(io::Error::other))
     }
 
-    /// For another process on this machine.
+    /// Serialises the filters for another process on this machine.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         for program in &self.0 {
@@ -79,27 +83,28 @@ impl Filters {
         bytes
     }
 
-    /// Reads what [`Filters::to_bytes`] wrote.
+    /// Parses the bytes of [`SeccompFilters::to_bytes`].
     pub(crate) fn from_bytes(mut bytes: &[u8]) -> Option<Self> {
         let mut programs = Vec::new();
         while !bytes.is_empty() {
             let (length, rest) = bytes.split_first_chunk()?;
             let (ops, rest) = rest.split_at_checked(8 * u32::from_ne_bytes(*length) as usize)?;
-            programs.push(ops.chunks_exact(8).map(instruction).collect::<Option<_>>()?);
+            programs.push(ops.chunks_exact(8).map(parse_instruction).collect::<Option<_>>()?);
             bytes = rest;
         }
         Some(Self(programs))
     }
 }
 
-fn instruction(bytes: &[u8]) -> Option<sock_filter> {
+fn parse_instruction(bytes: &[u8]) -> Option<sock_filter> {
     let (code, rest) = bytes.split_first_chunk()?;
     let ([jt, jf], rest) = rest.split_first_chunk()?;
     let (k, _) = rest.split_first_chunk()?;
     Some(sock_filter { code: u16::from_ne_bytes(*code), jt: *jt, jf: *jf, k: u32::from_ne_bytes(*k) })
 }
 
-/// Four instructions that the list's compiler cannot express: the number is at offset 0 of `struct seccomp_data`.
+/// Builds a filter that the list's compiler cannot express. The system call number is at offset 0
+/// of `struct seccomp_data`.
 fn refuse_x32() -> BpfProgram {
     const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const JUMP_GE: u16 = (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16;
@@ -118,9 +123,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_lists_compile() {
-        assert_eq!(Filters::compile_for(X86_64, TargetArch::x86_64).unwrap().0.len(), 3);
-        assert_eq!(Filters::compile_for(AARCH64, TargetArch::aarch64).unwrap().0.len(), 2);
+    fn lists_of_both_architectures_compile() {
+        assert_eq!(SeccompFilters::compile_for(X86_64, TargetArch::x86_64).unwrap().0.len(), 3);
+        assert_eq!(SeccompFilters::compile_for(AARCH64, TargetArch::aarch64).unwrap().0.len(), 2);
     }
 
     #[test]
@@ -134,9 +139,9 @@ mod tests {
     }
 
     #[test]
-    fn compiled_lists_survive_the_way_to_the_child() {
-        let filters = Filters::compile_for(X86_64, TargetArch::x86_64).unwrap();
-        assert_eq!(Filters::from_bytes(&filters.to_bytes()).unwrap().0, filters.0);
-        assert!(Filters::from_bytes(&[1, 0, 0, 0, 9]).is_none());
+    fn filters_survive_serialization() {
+        let filters = SeccompFilters::compile_for(X86_64, TargetArch::x86_64).unwrap();
+        assert_eq!(SeccompFilters::from_bytes(&filters.to_bytes()).unwrap().0, filters.0);
+        assert!(SeccompFilters::from_bytes(&[1, 0, 0, 0, 9]).is_none());
     }
 }

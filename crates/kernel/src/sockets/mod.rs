@@ -1,16 +1,17 @@
-//! What a TCP socket is set to, whom it may hear, how its bytes flow, and whether it is still open after it was given away.
+//! TCP sockets: options, locking to a peer, path measurements, initial windows, and detection of
+//! closed ones.
 
-mod diag;
-mod flow;
-mod lock;
+mod flow_info;
+mod initial_window;
 mod options;
-pub(crate) mod raw;
-mod window;
+mod peer_lock;
+pub(crate) mod raw_options;
+mod sock_diag;
 
-pub use diag::{Diag, Ended, Ends, Identity};
-pub use flow::{Flow, flow};
-pub use lock::{is_locked, lock_to_peer};
-pub(crate) use options::untold;
-pub use options::{Change, Options};
-pub use raw::{State, state};
-pub use window::{Window, open_window};
+pub use flow_info::{TcpFlowInfo, tcp_flow_info};
+pub use initial_window::{InitialWindow, set_initial_window};
+pub(crate) use options::unreported_options;
+pub use options::{OptionChange, SocketOptions};
+pub use peer_lock::{is_filter_locked, lock_to_peer};
+pub use raw_options::{TcpState, tcp_state};
+pub use sock_diag::{CloseMonitor, ClosedSocket, SockDiag, SocketIdentity};

@@ -1,105 +1,108 @@
-//! What a program has set on a socket of its own, to be set on another one in its place.
+//! Options that a program has set on its own socket, to be set on the one that replaces it.
 
 use std::io;
 use std::os::fd::AsFd;
 
-use super::raw::{get, set};
+use super::raw_options::{get_option, set_option};
 
-/// What becomes of an option that differs from a new socket's.
+/// Treatment of an option that differs from a new socket's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Care {
-    /// It is set on the other socket, too.
+enum CopyPolicy {
+    /// Sets the value on the other socket.
     Copy,
-    /// The same, and the kernel doubles what it is told (socket(7), `SO_RCVBUF`).
-    CopyHalf,
-    /// The same, also where it does not differ if [`TOS`] does: that one changes it.
-    After,
-    /// It had to be there when the connection was made, or belongs to the program alone: no other socket will do.
+    /// Sets half the value, because the kernel doubles it (socket(7), `SO_RCVBUF`).
+    CopyHalved,
+    /// Sets the value also if only [`TOS`] differs, because setting that changes it.
+    CopyAfterTos,
+    /// Refuses any replacement: the option had to be set before connecting, or belongs to the
+    /// program alone.
     Refuse,
 }
 
-struct Entry {
+struct OptionEntry {
     name: &'static str,
     level: i32,
     number: i32,
-    care: Care,
-    /// Whether programs set it all the time: it is looked at always. The others are where somebody has set such a one.
-    usual: bool,
+    policy: CopyPolicy,
+    /// Set for options that programs use often: always compared. Others are compared once a program
+    /// has set such an option.
+    common: bool,
 }
 
-const fn entry(name: &'static str, level: i32, number: i32, care: Care) -> Entry {
-    Entry { name, level, number, care, usual: false }
+const fn rare_option(name: &'static str, level: i32, number: i32, care: CopyPolicy) -> OptionEntry {
+    OptionEntry { name, level, number, policy: care, common: false }
 }
 
-const fn usual(name: &'static str, level: i32, number: i32, care: Care) -> Entry {
-    Entry { name, level, number, care, usual: true }
+const fn common_option(name: &'static str, level: i32, number: i32, care: CopyPolicy) -> OptionEntry {
+    OptionEntry { name, level, number, policy: care, common: true }
 }
 
-/// Setting it sets `SO_PRIORITY`, too (ip(7)).
-const TOS: Entry = usual("IP_TOS", libc::IPPROTO_IP, libc::IP_TOS, Care::Copy);
+/// Setting it also sets `SO_PRIORITY` (ip(7)).
+const TOS: OptionEntry = common_option("IP_TOS", libc::IPPROTO_IP, libc::IP_TOS, CopyPolicy::Copy);
 
-/// Ways of an IPv4 socket.
-const V4: &[Entry] = &[
-    usual("TCP_NODELAY", libc::IPPROTO_TCP, libc::TCP_NODELAY, Care::Copy),
-    usual("SO_KEEPALIVE", libc::SOL_SOCKET, libc::SO_KEEPALIVE, Care::Copy),
-    usual("TCP_KEEPIDLE", libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, Care::Copy),
-    usual("TCP_KEEPINTVL", libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, Care::Copy),
-    usual("TCP_KEEPCNT", libc::IPPROTO_TCP, libc::TCP_KEEPCNT, Care::Copy),
-    usual("TCP_USER_TIMEOUT", libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, Care::Copy),
-    entry("TCP_QUICKACK", libc::IPPROTO_TCP, libc::TCP_QUICKACK, Care::Copy),
-    entry("TCP_CORK", libc::IPPROTO_TCP, libc::TCP_CORK, Care::Copy),
-    entry("TCP_NOTSENT_LOWAT", libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, Care::Copy),
-    entry("TCP_INQ", libc::IPPROTO_TCP, libc::TCP_INQ, Care::Copy),
-    entry("TCP_MAXSEG", libc::IPPROTO_TCP, libc::TCP_MAXSEG, Care::Refuse),
-    entry("TCP_CONGESTION", libc::IPPROTO_TCP, libc::TCP_CONGESTION, Care::Refuse),
-    entry("TCP_FASTOPEN_CONNECT", libc::IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT, Care::Refuse),
-    entry("TCP_DEFER_ACCEPT", libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, Care::Refuse),
-    entry("TCP_WINDOW_CLAMP", libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, Care::Refuse),
-    entry("TCP_ULP", libc::IPPROTO_TCP, libc::TCP_ULP, Care::Refuse),
-    entry("TCP_SYNCNT", libc::IPPROTO_TCP, libc::TCP_SYNCNT, Care::Copy),
-    entry("TCP_LINGER2", libc::IPPROTO_TCP, libc::TCP_LINGER2, Care::Copy),
-    usual("SO_RCVTIMEO", libc::SOL_SOCKET, libc::SO_RCVTIMEO, Care::Copy),
-    usual("SO_SNDTIMEO", libc::SOL_SOCKET, libc::SO_SNDTIMEO, Care::Copy),
-    usual("SO_LINGER", libc::SOL_SOCKET, libc::SO_LINGER, Care::Copy),
-    usual("SO_RCVBUF", libc::SOL_SOCKET, libc::SO_RCVBUF, Care::CopyHalf),
-    usual("SO_SNDBUF", libc::SOL_SOCKET, libc::SO_SNDBUF, Care::CopyHalf),
-    entry("SO_RCVLOWAT", libc::SOL_SOCKET, libc::SO_RCVLOWAT, Care::Copy),
-    entry("SO_OOBINLINE", libc::SOL_SOCKET, libc::SO_OOBINLINE, Care::Copy),
-    entry("SO_ZEROCOPY", libc::SOL_SOCKET, libc::SO_ZEROCOPY, Care::Copy),
-    entry("SO_TIMESTAMP", libc::SOL_SOCKET, libc::SO_TIMESTAMP, Care::Refuse),
-    entry("SO_TIMESTAMPING", libc::SOL_SOCKET, libc::SO_TIMESTAMPING, Care::Refuse),
-    entry("SO_BINDTODEVICE", libc::SOL_SOCKET, libc::SO_BINDTODEVICE, Care::Refuse),
-    entry("SO_MARK", libc::SOL_SOCKET, libc::SO_MARK, Care::Refuse),
-    usual("SO_REUSEADDR", libc::SOL_SOCKET, libc::SO_REUSEADDR, Care::Copy),
-    usual("SO_REUSEPORT", libc::SOL_SOCKET, libc::SO_REUSEPORT, Care::Refuse),
-    entry("SO_DONTROUTE", libc::SOL_SOCKET, libc::SO_DONTROUTE, Care::Refuse),
-    entry("SO_BUSY_POLL", libc::SOL_SOCKET, libc::SO_BUSY_POLL, Care::Refuse),
-    entry("SO_PEEK_OFF", libc::SOL_SOCKET, libc::SO_PEEK_OFF, Care::Refuse),
-    entry("SO_TIMESTAMPNS", libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, Care::Refuse),
-    entry("SO_MAX_PACING_RATE", libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, Care::Copy),
-    entry("SO_ATTACH_FILTER", libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, Care::Refuse), // reading it is SO_GET_FILTER
+/// Options of an IPv4 socket.
+const IPV4_OPTIONS: &[OptionEntry] = &[
+    common_option("TCP_NODELAY", libc::IPPROTO_TCP, libc::TCP_NODELAY, CopyPolicy::Copy),
+    common_option("SO_KEEPALIVE", libc::SOL_SOCKET, libc::SO_KEEPALIVE, CopyPolicy::Copy),
+    common_option("TCP_KEEPIDLE", libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, CopyPolicy::Copy),
+    common_option("TCP_KEEPINTVL", libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, CopyPolicy::Copy),
+    common_option("TCP_KEEPCNT", libc::IPPROTO_TCP, libc::TCP_KEEPCNT, CopyPolicy::Copy),
+    common_option("TCP_USER_TIMEOUT", libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, CopyPolicy::Copy),
+    rare_option("TCP_QUICKACK", libc::IPPROTO_TCP, libc::TCP_QUICKACK, CopyPolicy::Copy),
+    rare_option("TCP_CORK", libc::IPPROTO_TCP, libc::TCP_CORK, CopyPolicy::Copy),
+    rare_option("TCP_NOTSENT_LOWAT", libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, CopyPolicy::Copy),
+    rare_option("TCP_INQ", libc::IPPROTO_TCP, libc::TCP_INQ, CopyPolicy::Copy),
+    rare_option("TCP_MAXSEG", libc::IPPROTO_TCP, libc::TCP_MAXSEG, CopyPolicy::Refuse),
+    rare_option("TCP_CONGESTION", libc::IPPROTO_TCP, libc::TCP_CONGESTION, CopyPolicy::Refuse),
+    rare_option("TCP_FASTOPEN_CONNECT", libc::IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT, CopyPolicy::Refuse),
+    rare_option("TCP_DEFER_ACCEPT", libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, CopyPolicy::Refuse),
+    rare_option("TCP_WINDOW_CLAMP", libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, CopyPolicy::Refuse),
+    rare_option("TCP_ULP", libc::IPPROTO_TCP, libc::TCP_ULP, CopyPolicy::Refuse),
+    rare_option("TCP_SYNCNT", libc::IPPROTO_TCP, libc::TCP_SYNCNT, CopyPolicy::Copy),
+    rare_option("TCP_LINGER2", libc::IPPROTO_TCP, libc::TCP_LINGER2, CopyPolicy::Copy),
+    common_option("SO_RCVTIMEO", libc::SOL_SOCKET, libc::SO_RCVTIMEO, CopyPolicy::Copy),
+    common_option("SO_SNDTIMEO", libc::SOL_SOCKET, libc::SO_SNDTIMEO, CopyPolicy::Copy),
+    common_option("SO_LINGER", libc::SOL_SOCKET, libc::SO_LINGER, CopyPolicy::Copy),
+    common_option("SO_RCVBUF", libc::SOL_SOCKET, libc::SO_RCVBUF, CopyPolicy::CopyHalved),
+    common_option("SO_SNDBUF", libc::SOL_SOCKET, libc::SO_SNDBUF, CopyPolicy::CopyHalved),
+    rare_option("SO_RCVLOWAT", libc::SOL_SOCKET, libc::SO_RCVLOWAT, CopyPolicy::Copy),
+    rare_option("SO_OOBINLINE", libc::SOL_SOCKET, libc::SO_OOBINLINE, CopyPolicy::Copy),
+    rare_option("SO_ZEROCOPY", libc::SOL_SOCKET, libc::SO_ZEROCOPY, CopyPolicy::Copy),
+    rare_option("SO_TIMESTAMP", libc::SOL_SOCKET, libc::SO_TIMESTAMP, CopyPolicy::Refuse),
+    rare_option("SO_TIMESTAMPING", libc::SOL_SOCKET, libc::SO_TIMESTAMPING, CopyPolicy::Refuse),
+    rare_option("SO_BINDTODEVICE", libc::SOL_SOCKET, libc::SO_BINDTODEVICE, CopyPolicy::Refuse),
+    rare_option("SO_MARK", libc::SOL_SOCKET, libc::SO_MARK, CopyPolicy::Refuse),
+    common_option("SO_REUSEADDR", libc::SOL_SOCKET, libc::SO_REUSEADDR, CopyPolicy::Copy),
+    common_option("SO_REUSEPORT", libc::SOL_SOCKET, libc::SO_REUSEPORT, CopyPolicy::Refuse),
+    rare_option("SO_DONTROUTE", libc::SOL_SOCKET, libc::SO_DONTROUTE, CopyPolicy::Refuse),
+    rare_option("SO_BUSY_POLL", libc::SOL_SOCKET, libc::SO_BUSY_POLL, CopyPolicy::Refuse),
+    rare_option("SO_PEEK_OFF", libc::SOL_SOCKET, libc::SO_PEEK_OFF, CopyPolicy::Refuse),
+    rare_option("SO_TIMESTAMPNS", libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, CopyPolicy::Refuse),
+    rare_option("SO_MAX_PACING_RATE", libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, CopyPolicy::Copy),
+    // the same number reads as SO_GET_FILTER
+    rare_option("SO_ATTACH_FILTER", libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, CopyPolicy::Refuse),
     TOS,
-    entry("SO_PRIORITY", libc::SOL_SOCKET, libc::SO_PRIORITY, Care::After),
-    entry("IP_TTL", libc::IPPROTO_IP, libc::IP_TTL, Care::Copy),
-    usual("IP_RECVERR", libc::IPPROTO_IP, libc::IP_RECVERR, Care::Copy),
-    entry("IP_TRANSPARENT", libc::IPPROTO_IP, libc::IP_TRANSPARENT, Care::Refuse),
-    entry("IP_FREEBIND", libc::IPPROTO_IP, libc::IP_FREEBIND, Care::Refuse),
-    entry("IP_BIND_ADDRESS_NO_PORT", libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, Care::Refuse),
-    usual("IP_MTU_DISCOVER", libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, Care::Refuse),
-    entry("IP_MINTTL", libc::IPPROTO_IP, libc::IP_MINTTL, Care::Refuse),
-    entry("IP_OPTIONS", libc::IPPROTO_IP, libc::IP_OPTIONS, Care::Refuse),
+    rare_option("SO_PRIORITY", libc::SOL_SOCKET, libc::SO_PRIORITY, CopyPolicy::CopyAfterTos),
+    rare_option("IP_TTL", libc::IPPROTO_IP, libc::IP_TTL, CopyPolicy::Copy),
+    common_option("IP_RECVERR", libc::IPPROTO_IP, libc::IP_RECVERR, CopyPolicy::Copy),
+    rare_option("IP_TRANSPARENT", libc::IPPROTO_IP, libc::IP_TRANSPARENT, CopyPolicy::Refuse),
+    rare_option("IP_FREEBIND", libc::IPPROTO_IP, libc::IP_FREEBIND, CopyPolicy::Refuse),
+    rare_option("IP_BIND_ADDRESS_NO_PORT", libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, CopyPolicy::Refuse),
+    common_option("IP_MTU_DISCOVER", libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, CopyPolicy::Refuse),
+    rare_option("IP_MINTTL", libc::IPPROTO_IP, libc::IP_MINTTL, CopyPolicy::Refuse),
+    rare_option("IP_OPTIONS", libc::IPPROTO_IP, libc::IP_OPTIONS, CopyPolicy::Refuse),
 ];
 
-/// What an IPv6 socket has beside them.
-const V6: &[Entry] = &[
-    usual("IPV6_V6ONLY", libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, Care::Refuse),
-    entry("IPV6_TCLASS", libc::IPPROTO_IPV6, libc::IPV6_TCLASS, Care::Copy),
-    entry("IPV6_UNICAST_HOPS", libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS, Care::Copy),
-    usual("IPV6_RECVERR", libc::IPPROTO_IPV6, libc::IPV6_RECVERR, Care::Copy),
+/// Additional options of an IPv6 socket.
+const IPV6_OPTIONS: &[OptionEntry] = &[
+    common_option("IPV6_V6ONLY", libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, CopyPolicy::Refuse),
+    rare_option("IPV6_TCLASS", libc::IPPROTO_IPV6, libc::IPV6_TCLASS, CopyPolicy::Copy),
+    rare_option("IPV6_UNICAST_HOPS", libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS, CopyPolicy::Copy),
+    common_option("IPV6_RECVERR", libc::IPPROTO_IPV6, libc::IPV6_RECVERR, CopyPolicy::Copy),
 ];
 
-/// Options that mean nothing on a TCP socket, or nothing that is looked at: what comes with datagrams.
-const INDIFFERENT: &[(i32, i32)] = &[
+/// Options without effect on a TCP socket, or only for datagrams.
+const IGNORED_OPTIONS: &[(i32, i32)] = &[
     (libc::SOL_SOCKET, libc::SO_BROADCAST),
     (libc::SOL_SOCKET, libc::SO_PASSCRED),
     (libc::SOL_UDP, libc::UDP_GRO),
@@ -111,73 +114,77 @@ const INDIFFERENT: &[(i32, i32)] = &[
     (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER),
 ];
 
-/// Levels and numbers of the options that may be set without anybody being told, because they are always looked at, or never.
-pub(crate) fn untold() -> impl Iterator<Item = (i32, i32)> {
-    let usual = table(true).filter(|entry| entry.usual).map(|entry| (entry.level, entry.number));
-    usual.chain(INDIFFERENT.iter().copied())
+/// Returns levels and numbers of options that the seccomp filter does not report, because they are
+/// always or never compared.
+pub(crate) fn unreported_options() -> impl Iterator<Item = (i32, i32)> {
+    let usual = options_for(true).filter(|entry| entry.common).map(|entry| (entry.level, entry.number));
+    usual.chain(IGNORED_OPTIONS.iter().copied())
 }
 
-fn table(v6: bool) -> impl Iterator<Item = &'static Entry> {
-    V4.iter().chain(if v6 { V6 } else { &[] })
+fn options_for(v6: bool) -> impl Iterator<Item = &'static OptionEntry> {
+    IPV4_OPTIONS.iter().chain(if v6 { IPV6_OPTIONS } else { &[] })
 }
 
-/// An option's octets; the longest here is a time in two words.
+/// Value of an option; the longest here is a time of two words.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Value {
+struct OptionValue {
     octets: [u8; 16],
     length: u8,
 }
 
-impl Value {
-    /// What cannot be read has a length that nothing else has.
-    fn of(socket: impl AsFd, entry: &Entry) -> Self {
+impl OptionValue {
+    /// Reads an option. An unreadable one gets a length that no value has.
+    fn read_from(socket: impl AsFd, entry: &OptionEntry) -> Self {
         let mut octets = [0; 16];
-        let length = get(socket, entry.level, entry.number, &mut octets);
+        let length = get_option(socket, entry.level, entry.number, &mut octets);
         Self { octets, length: length.map_or(u8::MAX, |length| length as u8) }
     }
 }
 
-/// What a TCP socket is set to.
+/// Option values of a TCP socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Options {
-    values: Vec<Value>,
+pub struct SocketOptions {
+    values: Vec<OptionValue>,
     v6: bool,
 }
 
-/// An option that differs from a new socket's, and can be set.
+/// An option that differs from a new socket's and can be copied.
 #[derive(Debug, Clone, Copy)]
-pub struct Change {
-    entry: &'static Entry,
-    value: Value,
+pub struct OptionChange {
+    entry: &'static OptionEntry,
+    value: OptionValue,
 }
 
-impl std::fmt::Debug for Entry {
+impl std::fmt::Debug for OptionEntry {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name)
     }
 }
 
-impl Options {
-    /// Those of a socket of the family `AF_INET6` if `v6`, else of `AF_INET`.
-    pub fn of(socket: impl AsFd, v6: bool) -> Self {
-        Self { values: table(v6).map(|entry| Value::of(&socket, entry)).collect(), v6 }
+impl SocketOptions {
+    /// Reads the options of an `AF_INET6` socket if `v6`, else of an `AF_INET` one.
+    pub fn read_from(socket: impl AsFd, v6: bool) -> Self {
+        Self { values: options_for(v6).map(|entry| OptionValue::read_from(&socket, entry)).collect(), v6 }
     }
 
-    /// What has been set on a socket, where these are what a new one has: to be set on the one that takes its place. `all`: somebody has set an option
-    /// that programs seldom set ([`Listener::has_heard_of_odd_options`](crate::seccomp::listener::Listener::has_heard_of_odd_options)), so each is
-    /// looked at: that is a system call.
+    /// Compares a socket with these defaults, and returns the changes for its replacement.
+    ///
+    /// `all` also compares rarely set options, one system call each. It is needed once a program
+    /// has set one
+    /// ([`SeccompListener::saw_rare_option`](crate::seccomp::listener::SeccompListener::saw_rare_option)).
     ///
     /// # Errors
-    /// The name of an option for which no other socket will do.
-    pub fn changes(&self, socket: impl AsFd, all: bool) -> Result<Vec<Change>, &'static str> {
+    /// Returns the name of an option that cannot be copied.
+    pub fn changes_on(&self, socket: impl AsFd, all: bool) -> Result<Vec<OptionChange>, &'static str> {
         let mut changes = Vec::new();
-        for (entry, fresh) in table(self.v6).zip(&self.values).filter(|(entry, _)| all || entry.usual) {
-            let value = Value::of(&socket, entry);
-            let after = entry.care == Care::After && changes.iter().any(|change: &Change| change.name() == TOS.name);
-            match entry.care {
-                _ if value == *fresh && !after => {}
-                Care::Copy | Care::CopyHalf | Care::After if value.length != u8::MAX => {
-                    changes.push(Change { entry, value })
+        for (entry, default) in options_for(self.v6).zip(&self.values).filter(|(entry, _)| all || entry.common) {
+            let value = OptionValue::read_from(&socket, entry);
+            let after = entry.policy == CopyPolicy::CopyAfterTos
+                && changes.iter().any(|change: &OptionChange| change.option_name() == TOS.name);
+            match entry.policy {
+                _ if value == *default && !after => {}
+                CopyPolicy::Copy | CopyPolicy::CopyHalved | CopyPolicy::CopyAfterTos if value.length != u8::MAX => {
+                    changes.push(OptionChange { entry, value })
                 }
                 _ => return Err(entry.name),
             }
@@ -186,25 +193,25 @@ impl Options {
     }
 }
 
-impl Change {
-    /// Sets it.
+impl OptionChange {
+    /// Sets the option on another socket.
     ///
     /// # Errors
-    /// When the socket does not take it.
-    pub fn apply(&self, socket: impl AsFd) -> io::Result<()> {
+    /// Fails when the socket rejects it.
+    pub fn apply_to(&self, socket: impl AsFd) -> io::Result<()> {
         let Self { entry, value } = self;
-        match entry.care {
-            Care::CopyHalf => {
+        match entry.policy {
+            CopyPolicy::CopyHalved => {
                 let [a, b, c, d, ..] = value.octets;
                 let half = i32::from_ne_bytes([a, b, c, d]) / 2;
-                set(socket, entry.level, entry.number, &half.to_ne_bytes())
+                set_option(socket, entry.level, entry.number, &half.to_ne_bytes())
             }
-            _ => set(socket, entry.level, entry.number, &value.octets[..usize::from(value.length)]),
+            _ => set_option(socket, entry.level, entry.number, &value.octets[..usize::from(value.length)]),
         }
     }
 
-    /// The option's name, as in the manual.
-    pub fn name(&self) -> &'static str {
+    /// Returns the option's name, as in the manual.
+    pub fn option_name(&self) -> &'static str {
         self.entry.name
     }
 }
@@ -215,70 +222,81 @@ mod tests {
     use rustix::net::{AddressFamily, SocketType, socket, sockopt};
     use std::time::Duration;
 
-    fn fresh(v6: bool) -> std::os::fd::OwnedFd {
+    fn new_socket(v6: bool) -> std::os::fd::OwnedFd {
         let family = if v6 { AddressFamily::INET6 } else { AddressFamily::INET };
         socket(family, SocketType::STREAM, None).unwrap()
     }
 
     #[test]
-    fn new_sockets_do_not_differ() {
+    fn new_sockets_have_no_changes() {
         for v6 in [false, true] {
-            let known = Options::of(fresh(v6), v6);
-            assert!(known.changes(fresh(v6), true).unwrap().is_empty());
-            let unread: Vec<_> = table(v6).zip(&known.values).filter(|(_, value)| value.length == u8::MAX).collect();
+            let defaults = SocketOptions::read_from(new_socket(v6), v6);
+            assert!(defaults.changes_on(new_socket(v6), true).unwrap().is_empty());
+            let unread: Vec<_> =
+                options_for(v6).zip(&defaults.values).filter(|(_, value)| value.length == u8::MAX).collect();
             assert!(unread.is_empty(), "{unread:?}");
         }
     }
 
     #[test]
-    fn what_was_set_is_set_again() {
-        let (own, other) = (fresh(false), fresh(false));
-        sockopt::set_tcp_nodelay(&own, true).unwrap();
-        sockopt::set_socket_keepalive(&own, true).unwrap();
-        sockopt::set_tcp_keepidle(&own, Duration::from_secs(7)).unwrap();
-        sockopt::set_socket_linger(&own, Some(Duration::from_secs(3))).unwrap();
-        sockopt::set_socket_recv_buffer_size(&own, 20_000).unwrap();
-        sockopt::set_socket_timeout(&own, sockopt::Timeout::Recv, Some(Duration::from_millis(1500))).unwrap();
-        sockopt::set_ip_tos(&own, 0x20).unwrap();
-        let new = Options::of(&other, false);
-        let changes = new.changes(&own, true).unwrap();
+    fn changed_options_are_copied() {
+        let (original, replacement) = (new_socket(false), new_socket(false));
+        sockopt::set_tcp_nodelay(&original, true).unwrap();
+        sockopt::set_socket_keepalive(&original, true).unwrap();
+        sockopt::set_tcp_keepidle(&original, Duration::from_secs(7)).unwrap();
+        sockopt::set_socket_linger(&original, Some(Duration::from_secs(3))).unwrap();
+        sockopt::set_socket_recv_buffer_size(&original, 20_000).unwrap();
+        sockopt::set_socket_timeout(&original, sockopt::Timeout::Recv, Some(Duration::from_millis(1500))).unwrap();
+        sockopt::set_ip_tos(&original, 0x20).unwrap();
+        let new = SocketOptions::read_from(&replacement, false);
+        let changes = new.changes_on(&original, true).unwrap();
         assert_eq!(changes.len(), 8, "{changes:?}");
-        changes.iter().for_each(|change| change.apply(&other).unwrap());
-        assert!(Options::of(&own, false).changes(&other, true).unwrap().is_empty());
+        changes.iter().for_each(|change| change.apply_to(&replacement).unwrap());
+        assert!(SocketOptions::read_from(&original, false).changes_on(&replacement, true).unwrap().is_empty());
     }
 
     #[test]
-    fn what_is_seldom_set_is_looked_at_only_where_it_was() {
-        let (own, new) = (fresh(false), Options::of(fresh(false), false));
-        sockopt::set_tcp_congestion(&own, "reno").unwrap();
-        sockopt::set_tcp_nodelay(&own, true).unwrap();
-        assert_eq!(new.changes(&own, false).unwrap().len(), 1);
-        assert_eq!(new.changes(&own, true).unwrap_err(), "TCP_CONGESTION");
-        let untold: Vec<_> = untold().collect();
-        let looked_at: Vec<_> =
-            table(true).filter(|entry| !entry.usual).map(|entry| (entry.level, entry.number)).collect();
-        assert!(looked_at.iter().all(|option| !untold.contains(option)), "one is neither told nor looked at");
+    fn rare_options_are_checked_only_on_request() {
+        let (original, new) = (new_socket(false), SocketOptions::read_from(new_socket(false), false));
+        sockopt::set_tcp_congestion(&original, "reno").unwrap();
+        sockopt::set_tcp_nodelay(&original, true).unwrap();
+        assert_eq!(new.changes_on(&original, false).unwrap().len(), 1);
+        assert_eq!(new.changes_on(&original, true).unwrap_err(), "TCP_CONGESTION");
+        let untold: Vec<_> = unreported_options().collect();
+        let compared: Vec<_> =
+            options_for(true).filter(|entry| !entry.common).map(|entry| (entry.level, entry.number)).collect();
+        assert!(compared.iter().all(|option| !untold.contains(option)), "an option is neither reported nor compared");
     }
 
     #[test]
-    fn a_priority_is_not_lost_to_a_type_of_service() {
+    fn copying_ip_tos_keeps_the_priority() {
         for priority in [0, 4] {
-            let (own, other) = (fresh(false), fresh(false));
-            sockopt::set_ip_tos(&own, 0x48).unwrap(); // makes it 2
-            set(&own, libc::SOL_SOCKET, libc::SO_PRIORITY, &i32::to_ne_bytes(priority)).unwrap();
-            let new = Options::of(&other, false);
-            new.changes(&own, true).unwrap().iter().for_each(|change| change.apply(&other).unwrap());
-            assert_eq!(Options::of(&own, false), Options::of(&other, false), "{priority}");
+            let (original, replacement) = (new_socket(false), new_socket(false));
+            sockopt::set_ip_tos(&original, 0x48).unwrap(); // sets the priority to 2
+            set_option(&original, libc::SOL_SOCKET, libc::SO_PRIORITY, &i32::to_ne_bytes(priority)).unwrap();
+            let new = SocketOptions::read_from(&replacement, false);
+            new.changes_on(&original, true).unwrap().iter().for_each(|change| change.apply_to(&replacement).unwrap());
+            assert_eq!(
+                SocketOptions::read_from(&original, false),
+                SocketOptions::read_from(&replacement, false),
+                "{priority}"
+            );
         }
     }
 
     #[test]
-    fn what_another_socket_cannot_have_is_named() {
-        let own = fresh(true);
-        sockopt::set_ipv6_v6only(&own, true).unwrap();
-        assert_eq!(Options::of(fresh(true), true).changes(&own, true).unwrap_err(), "IPV6_V6ONLY");
-        let own = fresh(false);
-        sockopt::set_tcp_congestion(&own, "reno").unwrap();
-        assert_eq!(Options::of(fresh(false), false).changes(&own, true).unwrap_err(), "TCP_CONGESTION");
+    fn an_option_that_cannot_be_copied_is_named() {
+        let original = new_socket(true);
+        sockopt::set_ipv6_v6only(&original, true).unwrap();
+        assert_eq!(
+            SocketOptions::read_from(new_socket(true), true).changes_on(&original, true).unwrap_err(),
+            "IPV6_V6ONLY"
+        );
+        let original = new_socket(false);
+        sockopt::set_tcp_congestion(&original, "reno").unwrap();
+        assert_eq!(
+            SocketOptions::read_from(new_socket(false), false).changes_on(&original, true).unwrap_err(),
+            "TCP_CONGESTION"
+        );
     }
 }

@@ -1,15 +1,16 @@
-//! The one task that owns the node's state.
+//! The task that owns the node's state.
 //!
-//! It hears what is wanted and what happens, asks [`reconcile::plan`] for each function, publishes the outcome and only
-//! then acts on what the outcome withdraws. Everything slow happens in the instances' own tasks.
+//! It receives the desired state and events, calls [`reconcile::plan`] for each function, and
+//! publishes the result. Only then does it act on withdrawn instances. Slow work happens in the
+//! instances' own tasks.
 
-mod crews;
-mod function;
-mod lots;
+mod allocations;
+mod chain_threads;
+mod function_state;
+mod instance_factory;
+mod instance_record;
+mod instance_table;
 mod publisher;
-mod record;
-mod records;
-mod workshop;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
@@ -22,316 +23,342 @@ use nearpath_types::{Desired, FunctionId, InstanceId, InstanceState};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::sleep_until;
 
-use crate::artifact::Key;
-use crate::config::Settle;
-use crate::instance::ending::Ending;
-use crate::instance::life::{Event, StopOrder};
-use crate::metrics::Metrics;
-use crate::placement::placer::{PERIOD, Placer};
-use crate::reconcile::{self, Action};
-use publisher::Functions;
-use record::{Meter, Record};
-use records::Records;
+use crate::artifact::ArtifactKey;
+use crate::config::SettleHook;
+use crate::instance::ending::InstanceEnding;
+use crate::instance::lifecycle::{InstanceEvent, StopRequest};
+use crate::metrics::NodeMetrics;
+use crate::placement::placer::{PLACEMENT_INTERVAL, Placer};
+use crate::reconcile::{self, ReconcileAction};
+use instance_record::{InstanceRecord, UsageMeter};
+use instance_table::InstanceTable;
+use publisher::FunctionStates;
 
-pub(crate) use lots::Lots;
-pub(crate) use publisher::Publisher;
-pub(crate) use workshop::{Premises, Workshop};
+pub(crate) use allocations::Allocations;
+pub(crate) use instance_factory::{InstanceDefaults, InstanceFactory};
+pub(crate) use publisher::StatePublisher;
 
-/// What the node's handle asks for.
-pub(crate) enum Command {
-    /// What a function uses.
+/// A command of the node's handle.
+pub(crate) enum AgentCommand {
+    /// Measures the usage of a function.
     Usage(FunctionId, oneshot::Sender<Usage>),
-    /// The version of the snapshot that tells what was wished last.
-    Version(oneshot::Sender<u64>),
-    /// A thread of the gateway wants a socket for every domain.
-    Gateway(mpsc::UnboundedSender<OwnedFd>),
-    /// Drain everything; answered when nothing is left.
+    /// Returns the version of the snapshot that reflects the last desired state.
+    WaitPublished(oneshot::Sender<u64>),
+    /// Adds a gateway thread, which gets a socket for every domain.
+    AddGatewayThread(mpsc::UnboundedSender<OwnedFd>),
+    /// Drains everything; answered when nothing is left.
     Stop(oneshot::Sender<()>),
 }
 
-/// Where the agent hears from.
-pub(crate) struct Inbox {
+/// Receivers of the agent's inputs.
+pub(crate) struct AgentInputs {
     pub(crate) desired: watch::Receiver<Desired>,
-    pub(crate) commands: mpsc::UnboundedReceiver<Command>,
-    pub(crate) events: mpsc::UnboundedReceiver<Event>,
+    pub(crate) commands: mpsc::UnboundedReceiver<AgentCommand>,
+    pub(crate) events: mpsc::UnboundedReceiver<InstanceEvent>,
 }
 
-pub(crate) struct Agent {
-    workshop: Workshop,
-    publisher: Publisher,
-    settle: Settle,
-    metrics: Metrics,
-    functions: Functions,
-    records: Records,
+pub(crate) struct NodeAgent {
+    factory: InstanceFactory,
+    publisher: StatePublisher,
+    settle: SettleHook,
+    metrics: NodeMetrics,
+    functions: FunctionStates,
+    instances: InstanceTable,
     stopping: Option<oneshot::Sender<()>>,
-    /// Who waits for the next publication.
-    waiting: Vec<oneshot::Sender<u64>>,
-    /// Copies that were needed when they were last collected; `None`: not known before the first wish.
-    needed: Option<BTreeSet<Key>>,
-    informed: bool,
-    /// Where the chains' instances run, and when to look at that again.
+    /// Callers that wait for the next publication.
+    version_waiters: Vec<oneshot::Sender<u64>>,
+    /// Copies that were needed at the last collection; `None` before the first desired state.
+    needed: Option<BTreeSet<ArtifactKey>>,
+    has_desired: bool,
+    /// Placement of the chains' instances, and the time of the next one.
     placer: Placer,
-    next_look: tokio::time::Instant,
+    next_placement: tokio::time::Instant,
 }
 
-impl Agent {
-    pub(crate) fn new(workshop: Workshop, publisher: Publisher, settle: Settle, metrics: Metrics) -> Self {
+impl NodeAgent {
+    pub(crate) fn new(
+        factory: InstanceFactory,
+        publisher: StatePublisher,
+        settle: SettleHook,
+        metrics: NodeMetrics,
+    ) -> Self {
         Self {
-            workshop,
+            factory,
             publisher,
             settle,
             metrics,
             functions: BTreeMap::new(),
-            records: Records::default(),
+            instances: InstanceTable::default(),
             stopping: None,
-            waiting: Vec::new(),
+            version_waiters: Vec::new(),
             needed: None,
-            informed: false,
+            has_desired: false,
             placer: Placer::new(),
-            next_look: tokio::time::Instant::now() + PERIOD,
+            next_placement: tokio::time::Instant::now() + PLACEMENT_INTERVAL,
         }
     }
 
-    /// Works until it is stopped, or until its handle is dropped: then the instances are killed.
-    pub(crate) async fn run(mut self, mut inbox: Inbox) {
+    /// Runs until it is stopped, or its handle is dropped; then the instances are killed.
+    pub(crate) async fn run(mut self, mut inputs: AgentInputs) {
         loop {
-            let retry_at = self.step();
-            if self.records.is_empty() && self.stopping.is_some() {
+            // Every input can change the plan of any function, so all are planned again.
+            let retry_at = self.reconcile_all();
+            if self.instances.is_empty() && self.stopping.is_some() {
                 break;
             }
             tokio::select! {
-                command = inbox.commands.recv() => match command {
-                    Some(command) => self.obey(command, &mut inbox.desired),
+                command = inputs.commands.recv() => match command {
+                    Some(command) => self.handle_command(command, &mut inputs.desired),
                     None => break,
                 },
-                Ok(()) = inbox.desired.changed() => self.wish(&mut inbox.desired),
-                Some(event) = inbox.events.recv() => {
-                    self.hear(event);
-                    while let Ok(event) = inbox.events.try_recv() {
-                        self.hear(event);
+                // A watch channel: only the latest desired state counts.
+                Ok(()) = inputs.desired.changed() => self.apply_desired(&mut inputs.desired),
+                Some(event) = inputs.events.recv() => {
+                    self.handle_event(event);
+                    // One publication covers all waiting events.
+                    while let Ok(event) = inputs.events.try_recv() {
+                        self.handle_event(event);
                     }
                 }
                 () = sleep_until(retry_at.unwrap_or_else(Instant::now).into()), if retry_at.is_some() => {}
-                () = sleep_until(self.next_look), if self.places() => {
-                    self.next_look = tokio::time::Instant::now() + PERIOD;
-                    self.placer.look(self.crews());
+                () = sleep_until(self.next_placement), if self.needs_placement() => {
+                    self.next_placement = tokio::time::Instant::now() + PLACEMENT_INTERVAL;
+                    self.placer.measure_and_place(self.chain_threads());
                 }
             }
         }
         if let Some(done) = self.stopping.take() {
-            let machine = self.workshop.tools.machine.clone();
-            let settled = tokio::task::spawn_blocking(move || machine.settle()).await;
+            let machine = self.factory.context.machine.clone();
+            // Blocking: asynchronous writes of ended instances are flushed first.
+            let settled = tokio::task::spawn_blocking(move || machine.flush_writes()).await;
             settled.expect("settling does not panic");
-            self.workshop.tools.machine.leave();
-            let _ = done.send(()); // the asker may have left
+            self.factory.context.machine.remove_cgroups();
+            let _ = done.send(()); // the caller may have left
         }
     }
 
-    /// Plans, publishes, and then tells the withdrawn instances to stop. Returns when to look again.
-    fn step(&mut self) -> Option<Instant> {
+    /// Plans, publishes, and then asks withdrawn instances to stop. Returns the time of the next
+    /// retry.
+    fn reconcile_all(&mut self) -> Option<Instant> {
         let now = tokio::time::Instant::now().into_std();
         let mut withdrawn = Vec::new();
         let ids: Vec<_> = self.functions.keys().cloned().collect();
-        let retries: Vec<_> = ids.iter().map(|id| self.reconcile(id, now, &mut withdrawn)).collect();
+        let retries: Vec<_> = ids.iter().map(|id| self.reconcile_function(id, now, &mut withdrawn)).collect();
+        // Removed functions stay until their last instance is gone, so that its end is still
+        // reported.
         self.functions.retain(|id, function| {
-            let lives = function.desired.is_some() || self.records.has(id);
-            if !lives {
-                self.workshop.tools.logs.forget(id);
+            let is_alive = function.desired.is_some() || self.instances.has_instances(id);
+            if !is_alive {
+                self.factory.context.logs.remove_function(id);
             }
-            lives
+            is_alive
         });
-        let version = self.publisher.publish(&self.functions, &self.records);
-        for asker in self.waiting.drain(..) {
-            let _ = asker.send(version); // the asker may have left
+        let version = self.publisher.publish_state(&self.functions, &self.instances);
+        for waiter in self.version_waiters.drain(..) {
+            let _ = waiter.send(version); // the caller may have left
         }
-        self.metrics.count(self.records.iter().map(|record| record.state));
-        withdrawn.into_iter().for_each(|(id, was_ready)| self.order_stop(id, was_ready, version));
+        self.metrics.set_states(self.instances.iter().map(|record| record.state));
+        // Only after the publication: the snapshot must show them as draining first.
+        withdrawn.into_iter().for_each(|(id, was_ready)| self.request_stop(id, was_ready, version));
         self.collect_artifacts();
         retries.into_iter().flatten().min()
     }
 
-    fn reconcile(&mut self, id: &FunctionId, now: Instant, withdrawn: &mut Vec<(InstanceId, bool)>) -> Option<Instant> {
+    fn reconcile_function(
+        &mut self,
+        id: &FunctionId,
+        now: Instant,
+        withdrawn: &mut Vec<(InstanceId, bool)>,
+    ) -> Option<Instant> {
         let function = &self.functions[id];
-        let want = function.want().filter(|_| self.stopping.is_none());
-        let seen: Vec<_> = self.records.of(id).map(Record::seen).collect();
-        let plan = reconcile::plan(want, &seen, &function.backoff, now);
+        let desired = function.desired_instances().filter(|_| self.stopping.is_none());
+        let views: Vec<_> = self.instances.instances_of(id).map(InstanceRecord::reconcile_view).collect();
+        let plan = reconcile::plan(desired, &views, &function.backoff, now);
         let mut refused = false;
         for action in plan.actions {
             match action {
-                Action::Start(count) => refused = !(0..count).all(|_| self.start(id, now)),
-                Action::Withdraw(id) => withdrawn.extend(self.withdraw(id)),
+                ReconcileAction::Start(count) => refused = !(0..count).all(|_| self.start_instance(id, now)),
+                ReconcileAction::Withdraw(id) => withdrawn.extend(self.mark_draining(id)),
             }
         }
-        // after a refusal the back-off has changed: ask it, not the plan
+        // a refusal changed the back-off after planning
         if refused { self.functions[id].backoff.retry_at() } else { plan.retry_at }
     }
 
-    /// Whether an instance was set going.
-    fn start(&mut self, id: &FunctionId, now: Instant) -> bool {
+    /// Starts an instance; returns whether its task was spawned.
+    fn start_instance(&mut self, id: &FunctionId, now: Instant) -> bool {
         let Some(function) = self.functions.get_mut(id) else { return false };
         let Some(desired) = &function.desired else { return false };
-        self.workshop.tools.artifacts.also_need((id.clone(), desired.revision));
-        match self.workshop.start(desired, now) {
+        self.factory.context.artifacts.add_needed((id.clone(), desired.revision));
+        match self.factory.start_instance(desired, now) {
             Ok(record) => {
-                tracing::debug!(function = %id, instance = %record.id, revision = %record.revision, "starts");
-                self.records.insert(record);
+                tracing::debug!(function = %id, instance = %record.id, revision = %record.revision, "instance starts");
+                self.instances.insert(record);
                 true
             }
             Err(text) => {
-                tracing::warn!(function = %id, "cannot start: {text}");
-                self.metrics.started(false);
-                function.learn_refusal(text, now);
+                tracing::warn!(function = %id, "instance could not be started: {text}");
+                self.metrics.count_start(false);
+                function.record_refusal(text, now);
                 false
             }
         }
     }
 
-    /// Marks an instance as draining; tells whether it was ready.
-    fn withdraw(&mut self, id: InstanceId) -> Option<(InstanceId, bool)> {
-        let record = self.records.get_mut(id)?;
+    /// Marks an instance as draining; returns whether it was ready.
+    fn mark_draining(&mut self, id: InstanceId) -> Option<(InstanceId, bool)> {
+        let record = self.instances.get_mut(id)?;
         let state = std::mem::replace(&mut record.state, InstanceState::Draining);
         Some((id, state == InstanceState::Ready))
     }
 
-    /// An instance that was never ready is in nobody's hands, so nobody has to settle.
-    fn order_stop(&mut self, id: InstanceId, was_ready: bool, version: u64) {
-        let Some(record) = self.records.get_mut(id) else { return };
+    /// Asks an instance to stop. One that was never ready is unknown to the gateway, so nothing has
+    /// to settle.
+    fn request_stop(&mut self, id: InstanceId, was_ready: bool, version: u64) {
+        let Some(record) = self.instances.get_mut(id) else { return };
         let Some(stop) = record.stop.take() else { return };
-        let limit = record.stop_limit;
+        let limit = record.stop_timeout;
         let withdrawn = match was_ready {
-            true => self.settled(id, version),
+            true => self.wait_withdrawn(id, version),
             false => Box::pin(std::future::ready(())),
         };
-        let _ = stop.send(StopOrder { withdrawn, limit }); // it may just have ended
+        let _ = stop.send(StopRequest { withdrawn, timeout: limit }); // the instance may just have ended
     }
 
-    /// Ends when neither the gateway nor a peer in memory sends it anything new.
-    fn settled(&self, id: InstanceId, version: u64) -> BoxFuture<'static, ()> {
-        let (outside, inside) = (self.settle.settled(version), self.workshop.domains.withdraw(id));
+    /// Waits until neither the gateway nor an endpoint in memory sends new calls to an instance.
+    fn wait_withdrawn(&self, id: InstanceId, version: u64) -> BoxFuture<'static, ()> {
+        let (gateway_settled, domain_withdrawn) =
+            (self.settle.wait_settled(version), self.factory.domains.withdraw_instance(id));
         Box::pin(async move {
-            outside.await;
-            inside.await;
+            gateway_settled.await;
+            domain_withdrawn.await;
         })
     }
 
-    fn obey(&mut self, command: Command, desired: &mut watch::Receiver<Desired>) {
+    fn handle_command(&mut self, command: AgentCommand, desired: &mut watch::Receiver<Desired>) {
         match command {
-            Command::Usage(id, answer) => self.measure(&id, answer),
-            Command::Version(answer) => {
-                self.wish(desired); // the wish came before the question, on another channel
-                self.waiting.push(answer);
+            AgentCommand::Usage(id, reply) => self.measure_usage(&id, reply),
+            AgentCommand::WaitPublished(reply) => {
+                // the desired state was sent before this command, on another channel
+                self.apply_desired(desired);
+                self.version_waiters.push(reply);
             }
-            Command::Gateway(sockets) => self.workshop.domains.let_gateway_in(sockets),
-            Command::Stop(done) => self.stopping = Some(done),
+            AgentCommand::AddGatewayThread(sockets) => self.factory.domains.add_gateway_thread(sockets),
+            AgentCommand::Stop(done) => self.stopping = Some(done),
         }
     }
 
-    fn wish(&mut self, desired: &mut watch::Receiver<Desired>) {
+    fn apply_desired(&mut self, desired: &mut watch::Receiver<Desired>) {
         let desired = desired.borrow_and_update().clone();
-        self.informed = true;
+        self.has_desired = true;
         let mut all: BTreeMap<_, _> = desired.functions.into_iter().map(|one| (one.spec.id(), one)).collect();
         for (id, function) in &mut self.functions {
             match all.remove(id) {
-                Some(desired) => function.wish(desired),
+                Some(desired) => function.apply_desired(desired),
                 None => function.desired = None,
             }
         }
         for (id, desired) in all {
-            self.functions.entry(id).or_default().wish(desired);
+            self.functions.entry(id).or_default().apply_desired(desired);
         }
         let policies = self.functions.iter().map(|(id, function)| (id, function.policy()));
-        self.workshop.tools.identities.permit(policies.clone());
-        self.workshop.domains.declare(policies);
+        self.factory.context.identities.set_callers(policies.clone());
+        self.factory.domains.apply_functions(policies);
     }
 
-    fn hear(&mut self, event: Event) {
+    fn handle_event(&mut self, event: InstanceEvent) {
         match event {
-            Event::Launched { id, pid, process } => {
-                let Some(record) = self.records.get_mut(id) else { return };
+            InstanceEvent::Launched { id, pid, process } => {
+                let Some(record) = self.instances.get_mut(id) else { return };
                 record.pid = pid;
-                record.meter = Some(Arc::new(Meter::new(process, record.started)));
+                record.meter = Some(Arc::new(UsageMeter::new(process, record.started)));
             }
-            Event::Named(id, name) => {
-                if let Some(record) = self.records.get_mut(id) {
+            InstanceEvent::Named(id, name) => {
+                if let Some(record) = self.instances.get_mut(id) {
                     record.quic = Some(name);
                 }
             }
-            Event::Phase(id, phase) => {
-                self.metrics.phase(&phase.name, phase.took);
-                if let Some(record) = self.records.get_mut(id) {
+            InstanceEvent::Phase(id, phase) => {
+                self.metrics.observe_phase(&phase.name, phase.took);
+                if let Some(record) = self.instances.get_mut(id) {
                     record.add_phase(phase);
                 }
             }
-            Event::Ready(id) => self.hear_ready(id),
-            Event::Exited(id) => {
-                if let Some(record) = self.records.get_mut(id) {
+            InstanceEvent::Ready(id) => self.handle_ready(id),
+            InstanceEvent::Exited(id) => {
+                if let Some(record) = self.instances.get_mut(id) {
                     record.exited = true;
                 }
             }
-            Event::Gone(id, ending) => self.hear_gone(id, &ending),
+            InstanceEvent::Removed(id, ending) => self.handle_removed(id, &ending),
         }
     }
 
-    fn hear_ready(&mut self, id: InstanceId) {
-        let Some(record) = self.records.get_mut(id) else { return };
+    fn handle_ready(&mut self, id: InstanceId) {
+        let Some(record) = self.instances.get_mut(id) else { return };
         if record.state != InstanceState::Starting {
-            return; // it was withdrawn meanwhile
+            return; // withdrawn in the meantime
         }
         let now = tokio::time::Instant::now().into_std();
         (record.state, record.ready) = (InstanceState::Ready, Some(now));
-        self.metrics.started(true);
-        self.metrics.phase("total", now.saturating_duration_since(record.started));
+        self.metrics.count_start(true);
+        self.metrics.observe_phase("total", now.saturating_duration_since(record.started));
         if let Some(function) = self.functions.get_mut(&record.function) {
-            function.learn_ready(record);
+            function.record_ready(record);
         }
-        if self.places() {
-            self.placer.seat(self.crews());
+        if self.needs_placement() {
+            self.placer.apply_policies(self.chain_threads());
         }
     }
 
-    fn hear_gone(&mut self, id: InstanceId, ending: &Ending) {
-        let Some(record) = self.records.remove(id) else { return };
-        self.workshop.take_back(&record);
-        if let Ending::FailedStart(text) | Ending::Impossible(text) | Ending::Died(text) = ending {
+    fn handle_removed(&mut self, id: InstanceId, ending: &InstanceEnding) {
+        let Some(record) = self.instances.remove(id) else { return };
+        self.factory.release_instance(&record);
+        if let InstanceEnding::FailedStart(text) | InstanceEnding::Impossible(text) | InstanceEnding::Died(text) =
+            ending
+        {
             tracing::warn!(function = %record.function, instance = %id, revision = %record.revision, "{text}");
-            self.workshop.tools.logs.push(&record.function, id, format!("nearpath: {text}"));
+            self.factory.context.logs.push_line(&record.function, id, format!("nearpath: {text}"));
         }
-        if let Ending::FailedStart(_) | Ending::Impossible(_) = ending {
-            self.metrics.started(false);
+        if let InstanceEnding::FailedStart(_) | InstanceEnding::Impossible(_) = ending {
+            self.metrics.count_start(false);
         }
         if let Some(function) = self.functions.get_mut(&record.function) {
-            function.learn_ending(&record, ending, tokio::time::Instant::now().into_std());
+            function.record_ending(&record, ending, tokio::time::Instant::now().into_std());
         }
     }
 
-    /// Sums up what a function's instances use; reads files, so not here.
-    fn measure(&self, id: &FunctionId, answer: oneshot::Sender<Usage>) {
-        let meters: Vec<_> = self.records.of(id).filter_map(|record| record.meter.clone()).collect();
+    /// Sums the usage of a function's instances, on a blocking thread because it reads files.
+    fn measure_usage(&self, id: &FunctionId, reply: oneshot::Sender<Usage>) {
+        let meters: Vec<_> = self.instances.instances_of(id).filter_map(|record| record.meter.clone()).collect();
         let now = tokio::time::Instant::now().into_std();
         tokio::task::spawn_blocking(move || {
             let mut usage = Usage::default();
-            for (cpu, memory) in meters.iter().filter_map(|meter| meter.read(now)) {
+            for (cpu, memory) in meters.iter().filter_map(|meter| meter.read_usage(now)) {
                 usage.cpu += cpu;
                 usage.total_memory_bytes += memory;
             }
-            let _ = answer.send(usage); // the asker may have left
+            let _ = reply.send(usage); // the caller may have left
         });
     }
 
-    /// Removes copies that neither a wish nor a living instance needs, when that has changed.
+    /// Removes copies that neither a desired function nor a living instance needs, when that has
+    /// changed.
     fn collect_artifacts(&mut self) {
-        let wished = self.functions.iter().filter_map(|(id, f)| Some((id.clone(), f.want()?.revision)));
-        let lived = self.records.iter().map(|record| (record.function.clone(), record.revision));
-        let needed: BTreeSet<_> = wished.chain(lived).collect();
-        if !self.informed || self.needed.as_ref() == Some(&needed) {
+        let desired_keys =
+            self.functions.iter().filter_map(|(id, f)| Some((id.clone(), f.desired_instances()?.revision)));
+        let living_keys = self.instances.iter().map(|record| (record.function.clone(), record.revision));
+        let needed: BTreeSet<_> = desired_keys.chain(living_keys).collect();
+        // Before the first desired state every copy would look unneeded.
+        if !self.has_desired || self.needed.as_ref() == Some(&needed) {
             return;
         }
-        let artifacts = self.workshop.tools.artifacts.clone();
-        artifacts.need(needed.clone());
+        let artifacts = self.factory.context.artifacts.clone();
+        artifacts.set_needed(needed.clone());
         self.needed = Some(needed);
         tokio::task::spawn_blocking(move || {
-            if let Err(error) = artifacts.collect() {
-                tracing::warn!(%error, "copies of removed functions are left behind; the next change tries again");
+            if let Err(error) = artifacts.collect_garbage() {
+                tracing::warn!(%error, "copies of removed functions could not be removed; the next change retries");
             }
         });
     }

@@ -1,4 +1,4 @@
-//! Tells the data plane and the controller how things stand.
+//! Publication of the node's state to the data plane and the controller.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,34 +6,35 @@ use std::sync::Arc;
 use nearpath_types::{FunctionId, ObservedFunction, Snapshot};
 use tokio::sync::watch;
 
-use super::function::Function;
-use super::record::Record;
-use super::records::Records;
+use super::function_state::FunctionState;
+use super::instance_record::InstanceRecord;
+use super::instance_table::InstanceTable;
 
-pub(super) type Functions = BTreeMap<FunctionId, Function>;
+pub(super) type FunctionStates = BTreeMap<FunctionId, FunctionState>;
 
-pub(crate) struct Publisher {
-    snapshots: watch::Sender<Arc<Snapshot>>,
-    observed: watch::Sender<Arc<Vec<ObservedFunction>>>,
+pub(crate) struct StatePublisher {
+    subscribe_snapshots: watch::Sender<Arc<Snapshot>>,
+    subscribe_observed: watch::Sender<Arc<Vec<ObservedFunction>>>,
 }
 
-impl Publisher {
+impl StatePublisher {
     pub(crate) fn new() -> Self {
-        Self { snapshots: watch::Sender::default(), observed: watch::Sender::default() }
+        Self { subscribe_snapshots: watch::Sender::default(), subscribe_observed: watch::Sender::default() }
     }
 
-    pub(crate) fn snapshots(&self) -> watch::Receiver<Arc<Snapshot>> {
-        self.snapshots.subscribe()
+    pub(crate) fn subscribe_snapshots(&self) -> watch::Receiver<Arc<Snapshot>> {
+        self.subscribe_snapshots.subscribe()
     }
 
-    pub(crate) fn observed(&self) -> watch::Receiver<Arc<Vec<ObservedFunction>>> {
-        self.observed.subscribe()
+    pub(crate) fn subscribe_observed(&self) -> watch::Receiver<Arc<Vec<ObservedFunction>>> {
+        self.subscribe_observed.subscribe()
     }
 
-    /// Publishes what holds now; returns the version of the snapshot that tells it.
-    pub(super) fn publish(&self, functions: &Functions, records: &Records) -> u64 {
-        let routes = functions.iter().filter_map(|(id, function)| function.route(records.of(id))).collect();
-        self.snapshots.send_if_modified(|last| {
+    /// Publishes the current state; returns the version of its snapshot.
+    pub(super) fn publish_state(&self, functions: &FunctionStates, instances: &InstanceTable) -> u64 {
+        let routes =
+            functions.iter().filter_map(|(id, function)| function.function_route(instances.instances_of(id))).collect();
+        self.subscribe_snapshots.send_if_modified(|last| {
             let changed = last.functions != routes;
             if changed {
                 *last = Arc::new(Snapshot { version: last.version + 1, functions: routes });
@@ -42,10 +43,10 @@ impl Publisher {
         });
         let observed = functions.iter().map(|(id, function)| ObservedFunction {
             id: id.clone(),
-            instances: records.of(id).map(Record::observed).collect(),
+            instances: instances.instances_of(id).map(InstanceRecord::observed_instance).collect(),
             trouble: function.trouble.as_deref().map(str::to_owned),
         });
-        self.observed.send_replace(Arc::new(observed.collect()));
-        self.snapshots.borrow().version
+        self.subscribe_observed.send_replace(Arc::new(observed.collect()));
+        self.subscribe_snapshots.borrow().version
     }
 }

@@ -1,7 +1,8 @@
-//! Copies a tenant's folder without ever following a link or trusting a name twice.
+//! Copying of a tenant's folder without following links or resolving a name twice.
 //!
-//! The node may be root and the folder may belong to anyone, who may change it meanwhile. So every step goes through the
-//! descriptor of the folder it is in (`openat` with `O_NOFOLLOW`), and what was opened is what is judged.
+//! The node may be root, and the owner may change the folder at any time. Every step therefore goes
+//! through the descriptor of its parent folder (`openat` with `O_NOFOLLOW`). Checks apply to the
+//! opened file.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -13,31 +14,31 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, fstat, openat, readlinkat, statat};
 use rustix::io::Errno;
 
-/// System folders that every instance has: an absolute link into them works inside, too (a virtual environment's
-/// `python` is one).
-const SYSTEM: &[&str] = &["/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/opt", "/dev", "/proc", "/tmp"];
+/// System folders of every instance. Absolute links into them work inside too; a virtual
+/// environment's `python` is one.
+const SYSTEM_DIRS: &[&str] = &["/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/opt", "/dev", "/proc", "/tmp"];
 
-/// The deepest nesting of folders.
-const DEEPEST: usize = 64;
+/// Maximum nesting of folders.
+const MAX_DEPTH: usize = 64;
 
-/// How much a function's folder may hold.
+/// Limits of a function's folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limit {
-    /// Bytes of all files.
+pub struct FolderLimit {
+    /// Maximum bytes of all files.
     pub bytes: u64,
-    /// Files, folders and links.
+    /// Maximum number of files, folders and links.
     pub entries: u64,
 }
 
-impl Default for Limit {
+impl Default for FolderLimit {
     fn default() -> Self {
         Self { bytes: 1 << 30, entries: 100_000 }
     }
 }
 
-/// Why a folder was not copied; the texts are for the tenant, paths are as the tenant wrote them.
+/// Reasons why a folder was not copied. The texts are for the tenant, with paths as written there.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)] // the texts say it
+#[allow(missing_docs)] // the texts describe the variants
 pub enum CopyError {
     #[error("{path}: {error}", path = path.display())]
     Io { path: PathBuf, error: io::Error },
@@ -45,121 +46,136 @@ pub enum CopyError {
     Escapes { path: PathBuf, target: PathBuf },
     #[error("{path} is neither file, folder nor link: remove it", path = path.display())]
     Special { path: PathBuf },
-    #[error("it holds more than {0} bytes: remove what is not needed to run (caches, .git, test data)")]
+    #[error("the folder holds more than {0} bytes: remove what is not needed to run (caches, .git, test data)")]
     TooLarge(u64),
-    #[error("it holds more than {0} files: remove what is not needed to run (caches, .git, test data)")]
+    #[error("the folder holds more than {0} files: remove what is not needed to run (caches, .git, test data)")]
     TooMany(u64),
-    #[error("{path} lies deeper than {DEEPEST} folders", path = path.display())]
+    #[error("{path} is nested deeper than {MAX_DEPTH} folders: flatten the folder", path = path.display())]
     TooDeep { path: PathBuf },
 }
 
 impl CopyError {
-    /// Whether the folder's owner has to change it; what the system refuses may pass.
+    /// Returns whether the owner must change the folder; system errors may pass.
     pub fn is_lasting(&self) -> bool {
         !matches!(self, Self::Io { .. })
     }
 }
 
-/// Copies `source` to `target`, which must not exist. All files become readable for everyone, none writable.
+/// Copies `source` to `target`, which must not exist. Copied files are readable for everyone and
+/// not writable.
 ///
 /// # Errors
-/// See [`CopyError`]; part of the copy may exist then.
-pub(super) fn folder(source: &Path, target: &Path, limit: Limit) -> Result<(), CopyError> {
+/// See [`CopyError`]; a part of the copy may exist.
+pub(super) fn copy_folder(source: &Path, target: &Path, limit: FolderLimit) -> Result<(), CopyError> {
     let top = rustix::fs::open(source, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
     let top = top.map_err(|errno| io_error(source, errno.into()))?;
-    let mut copy = Copy { source: source.to_owned(), limit, left: limit };
-    copy.folder(top, Path::new(""), target, 0)
+    let mut copy = FolderCopier { source: source.to_owned(), limit, left: limit };
+    copy.copy_folder(top, Path::new(""), target, 0)
 }
 
 fn io_error(path: &Path, error: io::Error) -> CopyError {
     CopyError::Io { path: path.to_owned(), error }
 }
 
-struct Copy {
+struct FolderCopier {
     source: PathBuf,
-    limit: Limit,
-    left: Limit,
+    limit: FolderLimit,
+    left: FolderLimit,
 }
 
-impl Copy {
-    /// `at` is the path below the source, for texts and for judging links.
-    fn folder(&mut self, from: OwnedFd, at: &Path, target: &Path, depth: usize) -> Result<(), CopyError> {
-        if depth > DEEPEST {
-            return Err(CopyError::TooDeep { path: self.shown(at) });
+impl FolderCopier {
+    /// Copies a folder. `at` is its path below the source, for error texts and link checks.
+    fn copy_folder(&mut self, from: OwnedFd, at: &Path, target: &Path, depth: usize) -> Result<(), CopyError> {
+        if depth > MAX_DEPTH {
+            return Err(CopyError::TooDeep { path: self.source_path(at) });
         }
         fs::create_dir(target).map_err(|error| io_error(target, error))?;
-        let entries = Dir::read_from(&from).map_err(|errno| self.failed(at, errno))?;
+        let entries = Dir::read_from(&from).map_err(|errno| self.copy_error(at, errno))?;
         for entry in entries {
-            let entry = entry.map_err(|errno| self.failed(at, errno))?;
+            let entry = entry.map_err(|errno| self.copy_error(at, errno))?;
             let name = Path::new(std::ffi::OsStr::from_bytes(entry.file_name().to_bytes()));
             if name != Path::new(".") && name != Path::new("..") {
-                self.entry(&from, name, &at.join(name), &target.join(name), depth)?;
+                self.copy_entry(&from, name, &at.join(name), &target.join(name), depth)?;
             }
         }
-        open_up(target, 0o755)
+        set_mode(target, 0o755)
     }
 
-    fn entry(&mut self, from: &OwnedFd, name: &Path, at: &Path, target: &Path, depth: usize) -> Result<(), CopyError> {
+    fn copy_entry(
+        &mut self,
+        from: &OwnedFd,
+        name: &Path,
+        at: &Path,
+        target: &Path,
+        depth: usize,
+    ) -> Result<(), CopyError> {
         self.left.entries = self.left.entries.checked_sub(1).ok_or(CopyError::TooMany(self.limit.entries))?;
-        let kind = statat(from, name, AtFlags::SYMLINK_NOFOLLOW).map_err(|errno| self.failed(at, errno))?;
+        // Only a hint for the way to open: the opened file is checked again.
+        let kind = statat(from, name, AtFlags::SYMLINK_NOFOLLOW).map_err(|errno| self.copy_error(at, errno))?;
         let open = |flags| openat(from, name, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty());
         match FileType::from_raw_mode(kind.st_mode) {
             FileType::Directory => {
-                let inner = open(OFlags::RDONLY | OFlags::DIRECTORY).map_err(|errno| self.failed(at, errno))?;
-                self.folder(inner, at, target, depth + 1)
+                let inner = open(OFlags::RDONLY | OFlags::DIRECTORY).map_err(|errno| self.copy_error(at, errno))?;
+                self.copy_folder(inner, at, target, depth + 1)
             }
-            FileType::Symlink => self.link(from.as_fd(), name, at, target),
+            FileType::Symlink => self.copy_link(from.as_fd(), name, at, target),
             FileType::RegularFile => {
-                let file = open(OFlags::RDONLY | OFlags::NONBLOCK).map_err(|errno| self.failed(at, errno))?;
-                self.file(File::from(file), at, target)
+                // Without O_NONBLOCK, opening a FIFO that replaced the file would block.
+                let file = open(OFlags::RDONLY | OFlags::NONBLOCK).map_err(|errno| self.copy_error(at, errno))?;
+                self.copy_file(File::from(file), at, target)
             }
-            _ => Err(CopyError::Special { path: self.shown(at) }),
+            _ => Err(CopyError::Special { path: self.source_path(at) }),
         }
     }
 
-    fn file(&mut self, from: File, at: &Path, target: &Path) -> Result<(), CopyError> {
-        let stat = fstat(&from).map_err(|errno| self.failed(at, errno))?;
+    fn copy_file(&mut self, from: File, at: &Path, target: &Path) -> Result<(), CopyError> {
+        let stat = fstat(&from).map_err(|errno| self.copy_error(at, errno))?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err(CopyError::Special { path: self.shown(at) }); // it was exchanged since it was listed
+            return Err(CopyError::Special { path: self.source_path(at) }); // replaced since it was listed
         }
         let mut to = File::create_new(target).map_err(|error| io_error(target, error))?;
+        // One byte above the limit is enough to detect that it is exceeded.
         let copied = io::copy(&mut from.take(self.left.bytes.saturating_add(1)), &mut to);
-        let copied = copied.map_err(|error| io_error(&self.shown(at), error))?;
+        let copied = copied.map_err(|error| io_error(&self.source_path(at), error))?;
         self.left.bytes = self.left.bytes.checked_sub(copied).ok_or(CopyError::TooLarge(self.limit.bytes))?;
+        // Other bits are the owner's business; the copy must only keep programs runnable.
         let executable = stat.st_mode & 0o111 != 0;
-        open_up(target, if executable { 0o555 } else { 0o444 })
+        set_mode(target, if executable { 0o555 } else { 0o444 })
     }
 
-    fn link(&self, from: impl AsFd, name: &Path, at: &Path, target: &Path) -> Result<(), CopyError> {
-        let text = readlinkat(from, name, Vec::new()).map_err(|errno| self.failed(at, errno))?;
-        let goal = Path::new(std::ffi::OsStr::from_bytes(text.to_bytes()));
-        match stays_inside(at, goal) {
-            true => symlink(goal, target).map_err(|error| io_error(target, error)),
-            false => Err(CopyError::Escapes { path: self.shown(at), target: goal.to_owned() }),
+    fn copy_link(&self, from: impl AsFd, name: &Path, at: &Path, target: &Path) -> Result<(), CopyError> {
+        let text = readlinkat(from, name, Vec::new()).map_err(|errno| self.copy_error(at, errno))?;
+        let link_target = Path::new(std::ffi::OsStr::from_bytes(text.to_bytes()));
+        match stays_inside(at, link_target) {
+            true => symlink(link_target, target).map_err(|error| io_error(target, error)),
+            false => Err(CopyError::Escapes { path: self.source_path(at), target: link_target.to_owned() }),
         }
     }
 
-    fn failed(&self, at: &Path, errno: Errno) -> CopyError {
-        io_error(&self.shown(at), errno.into())
+    fn copy_error(&self, at: &Path, errno: Errno) -> CopyError {
+        io_error(&self.source_path(at), errno.into())
     }
 
-    fn shown(&self, at: &Path) -> PathBuf {
+    fn source_path(&self, at: &Path) -> PathBuf {
         self.source.join(at)
     }
 }
 
-fn open_up(path: &Path, mode: u32) -> Result<(), CopyError> {
+fn set_mode(path: &Path, mode: u32) -> Result<(), CopyError> {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(|error| io_error(path, error))
 }
 
-/// Whether a link at `at` (relative to the top) leads to something that the instance sees. Judged by the letters alone:
-/// links are never followed while copying, so a wrong answer costs the tenant an error inside and nobody else anything.
-fn stays_inside(at: &Path, goal: &Path) -> bool {
-    if goal.is_absolute() {
-        return SYSTEM.iter().any(|system| goal.starts_with(system)) && !goal.components().any(is_parent);
+/// Returns whether a link at `at` (relative to the source) stays visible in the instance.
+///
+/// Only its text is checked. Copying never follows links, so a wrong result only causes an error
+/// inside the instance.
+fn stays_inside(at: &Path, link_target: &Path) -> bool {
+    if link_target.is_absolute() {
+        return SYSTEM_DIRS.iter().any(|system_dir| link_target.starts_with(system_dir))
+            && !link_target.components().any(is_parent);
     }
     let mut depth = at.components().count().saturating_sub(1);
-    goal.components().all(|component| match component {
+    link_target.components().all(|component| match component {
         Component::ParentDir => depth.checked_sub(1).map(|up| depth = up).is_some(),
         Component::Normal(_) => {
             depth += 1;
@@ -178,8 +194,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn links_are_judged_by_where_they_lead() {
-        let inside = |at, goal| stays_inside(Path::new(at), Path::new(goal));
+    fn links_are_checked_by_their_target() {
+        let inside = |at, link_target| stays_inside(Path::new(at), Path::new(link_target));
         assert!(inside("bin/run", "../lib/run.py"));
         assert!(inside("bin/python", "/usr/bin/python3"));
         assert!(inside("a", "./b/../c"));

@@ -1,9 +1,10 @@
-//! Deployments that do not change: on the first use of a revision its folder is copied, and every instance of it, now or
-//! after a restart, sees that copy.
+//! Immutable deployments: a revision's folder is copied on first use, and all its instances use
+//! that copy, also after a restart.
 //!
-//! A copy appears under `artifacts/FUNCTION/REVISION` by a rename, so it is complete or absent. It goes when nothing
-//! needs it any more; what the node does not know at its start goes too. No start waits for the disk: until a copy is
-//! flushed a mark lies in `unsynced`, and a node that finds one at its start makes that copy again.
+//! A copy appears under `artifacts/FUNCTION/REVISION` by a rename, so it is complete or absent.
+//! Unneeded copies are removed, including those unknown at the node's start. No start waits for the
+//! disk: a mark in `unsynced` exists until a copy is flushed. A node that finds a mark at its start
+//! copies again.
 
 mod copy;
 
@@ -15,15 +16,15 @@ use std::{fs, io};
 use nearpath_types::{FunctionId, Revision};
 use tokio::sync::OnceCell;
 
-pub use copy::{CopyError, Limit};
+pub use copy::{CopyError, FolderLimit};
 
-const DRAFTS: &str = "drafts";
-const UNSYNCED: &str = "unsynced";
+const DRAFTS_DIR: &str = "drafts";
+const UNSYNCED_DIR: &str = "unsynced";
 
-/// One version of one function.
-pub type Key = (FunctionId, Revision);
+/// A revision of a function.
+pub type ArtifactKey = (FunctionId, Revision);
 
-/// Why there is no artifact. The texts are for the tenant.
+/// Reasons why an artifact is unavailable. The texts are for the tenant.
 #[derive(Debug, thiserror::Error)]
 pub enum ArtifactError {
     /// The reference names no folder.
@@ -31,21 +32,21 @@ pub enum ArtifactError {
         "image {0:?} cannot be run: images need an image store, which this node does not have yet; name a folder of this machine as file:///ABSOLUTE/FOLDER"
     )]
     NoImageStore(String),
-    /// The folder cannot be taken over.
+    /// The folder cannot be copied.
     #[error("the folder of the image cannot be used: {0}")]
     Copy(#[from] CopyError),
-    /// The node's own disk.
+    /// The node's own disk failed.
     #[error("the node cannot keep a copy of the function's folder: {path}: {error}", path = path.display())]
     Store {
-        /// Where.
+        /// The file or folder.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
 }
 
 impl ArtifactError {
-    /// Whether another try must fail too, until the function is deployed anew.
+    /// Returns whether every retry must fail until the function is deployed again.
     pub fn is_lasting(&self) -> bool {
         match self {
             Self::NoImageStore(_) => true,
@@ -55,161 +56,167 @@ impl ArtifactError {
     }
 }
 
-/// The copies below one folder.
+/// Copies below one folder.
 #[derive(Debug)]
-pub struct Artifacts {
+pub struct ArtifactStore {
     root: PathBuf,
-    limit: Limit,
-    state: Mutex<State>,
-    collecting: Mutex<()>,
+    limit: FolderLimit,
+    state: Mutex<StoreState>,
+    collect_lock: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    needed: BTreeSet<Key>,
-    copying: HashMap<Key, Arc<OnceCell<PathBuf>>>,
+struct StoreState {
+    needed: BTreeSet<ArtifactKey>,
+    copying: HashMap<ArtifactKey, Arc<OnceCell<PathBuf>>>,
     drafts: u64,
 }
 
-impl Artifacts {
-    /// Opens the store below `root` and removes the drafts that an interrupted life left. Blocks.
+impl ArtifactStore {
+    /// Opens the store below `root` and removes drafts of an interrupted run. Blocks.
     ///
     /// # Errors
-    /// When the folder cannot be made or read.
-    pub fn open(root: PathBuf, limit: Limit) -> io::Result<Self> {
-        for folder in [DRAFTS, UNSYNCED] {
+    /// Fails when the folder cannot be created or read.
+    pub fn open(root: PathBuf, limit: FolderLimit) -> io::Result<Self> {
+        for folder in [DRAFTS_DIR, UNSYNCED_DIR] {
             fs::create_dir_all(root.join(folder))?;
         }
-        for mark in fs::read_dir(root.join(UNSYNCED))? {
+        for mark in fs::read_dir(root.join(UNSYNCED_DIR))? {
             let mark = mark?;
             remove_folder(&root.join(mark.file_name().to_string_lossy().replace('@', "/")))?;
             fs::remove_file(mark.path())?;
         }
-        for draft in fs::read_dir(root.join(DRAFTS))? {
-            fs::remove_dir_all(draft?.path())?;
+        for draft_path in fs::read_dir(root.join(DRAFTS_DIR))? {
+            fs::remove_dir_all(draft_path?.path())?;
         }
-        Ok(Self { root, limit, state: Mutex::default(), collecting: Mutex::default() })
+        Ok(Self { root, limit, state: Mutex::default(), collect_lock: Mutex::default() })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn lock_state(&self) -> MutexGuard<'_, StoreState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The folder of a revision, copied from `image` if this is its first use. Instances that start together share one
-    /// copying; a failed one is tried again by the next.
+    /// Returns the folder of a revision, copied from `image` on first use.
+    ///
+    /// Concurrent callers share one copying; after a failure the next caller retries.
     ///
     /// # Errors
     /// See [`ArtifactError`].
-    pub async fn get(self: &Arc<Self>, key: &Key, image: &str) -> Result<PathBuf, ArtifactError> {
-        let source = folder(image)?;
-        let cell = self.state().copying.entry(key.clone()).or_default().clone();
-        let path = cell.get_or_try_init(|| self.clone().copy(source, key.clone()));
+    pub async fn get_folder(self: &Arc<Self>, key: &ArtifactKey, image: &str) -> Result<PathBuf, ArtifactError> {
+        let source = source_folder(image)?;
+        let cell = self.lock_state().copying.entry(key.clone()).or_default().clone();
+        let path = cell.get_or_try_init(|| self.clone().copy_folder(source, key.clone()));
         path.await.cloned()
     }
 
-    async fn copy(self: Arc<Self>, source: PathBuf, key: Key) -> Result<PathBuf, ArtifactError> {
-        let (store, place, mark) = (self.clone(), self.place(&key), self.mark(&key));
-        let filling = (place.clone(), mark.clone());
-        let copied = tokio::task::spawn_blocking(move || store.fill(&source, &filling.0, &filling.1)).await;
+    async fn copy_folder(self: Arc<Self>, source: PathBuf, key: ArtifactKey) -> Result<PathBuf, ArtifactError> {
+        let (store, target, mark) = (self.clone(), self.revision_folder(&key), self.unsynced_mark(&key));
+        let filling = (target.clone(), mark.clone());
+        let copied = tokio::task::spawn_blocking(move || store.create_copy(&source, &filling.0, &filling.1)).await;
         if copied.expect("copying does not panic")? {
-            let copy = place.clone();
-            tokio::task::spawn_blocking(move || flush(&copy, &mark));
+            let copy = target.clone();
+            tokio::task::spawn_blocking(move || flush_copy(&copy, &mark));
         }
-        Ok(place)
+        Ok(target)
     }
 
-    fn mark(&self, (function, revision): &Key) -> PathBuf {
-        self.root.join(UNSYNCED).join(format!("{function}@{revision}"))
+    fn unsynced_mark(&self, (function, revision): &ArtifactKey) -> PathBuf {
+        self.root.join(UNSYNCED_DIR).join(format!("{function}@{revision}"))
     }
 
-    fn place(&self, (function, revision): &Key) -> PathBuf {
+    fn revision_folder(&self, (function, revision): &ArtifactKey) -> PathBuf {
         self.root.join(function.to_string()).join(revision.to_string())
     }
 
-    /// Makes the copy unless it is there; whether it was made.
-    fn fill(&self, source: &Path, place: &Path, mark: &Path) -> Result<bool, ArtifactError> {
-        if place.is_dir() {
+    /// Creates a missing copy; returns whether it was created.
+    fn create_copy(&self, source: &Path, target: &Path, mark: &Path) -> Result<bool, ArtifactError> {
+        if target.is_dir() {
             return Ok(false);
         }
-        let draft = self.draft();
-        let copied = copy::folder(source, &draft, self.limit).map_err(ArtifactError::from);
-        let kept = copied.and_then(|()| self.publish(&draft, place, mark).map_err(|error| store_error(place, error)));
-        if kept.is_err() {
-            let _ = fs::remove_dir_all(&draft); // the next start of the node tries again
+        let draft_path = self.new_draft_path();
+        let copied = copy::copy_folder(source, &draft_path, self.limit).map_err(ArtifactError::from);
+        let published = copied
+            .and_then(|()| self.publish_draft(&draft_path, target, mark).map_err(|error| store_error(target, error)));
+        if published.is_err() {
+            let _ = fs::remove_dir_all(&draft_path); // the node's next start removes it
         }
-        kept.map(|()| true)
+        published.map(|()| true)
     }
 
-    fn publish(&self, draft: &Path, place: &Path, mark: &Path) -> io::Result<()> {
-        let _no_collecting = self.state();
+    fn publish_draft(&self, draft_path: &Path, target: &Path, mark: &Path) -> io::Result<()> {
+        let _state = self.lock_state();
+        // Before the rename: a copy without a mark counts as flushed.
         fs::write(mark, "")?;
-        fs::create_dir_all(place.parent().unwrap_or(place))?;
-        fs::rename(draft, place)
+        fs::create_dir_all(target.parent().unwrap_or(target))?;
+        fs::rename(draft_path, target)
     }
 
-    fn draft(&self) -> PathBuf {
-        let mut state = self.state();
+    fn new_draft_path(&self) -> PathBuf {
+        let mut state = self.lock_state();
         state.drafts += 1;
-        self.root.join(DRAFTS).join(state.drafts.to_string())
+        self.root.join(DRAFTS_DIR).join(state.drafts.to_string())
     }
 
-    /// Says that a copy is needed from now on, besides the others. To be called before its first use.
-    pub fn also_need(&self, key: Key) {
-        self.state().needed.insert(key);
+    /// Marks a copy as needed, in addition to others. Call it before the first use.
+    pub fn add_needed(&self, key: ArtifactKey) {
+        self.lock_state().needed.insert(key);
     }
 
-    /// Says which copies are needed from now on, and no others.
-    pub fn need(&self, needed: BTreeSet<Key>) {
-        let mut state = self.state();
+    /// Replaces the set of needed copies.
+    pub fn set_needed(&self, needed: BTreeSet<ArtifactKey>) {
+        let mut state = self.lock_state();
+        // A failed or outdated copying must not be served from memory later.
         state.copying.retain(|key, _| needed.contains(key));
         state.needed = needed;
     }
 
-    /// Removes what is not needed. Blocks. One that becomes needed again meanwhile is copied anew.
+    /// Removes unneeded copies. Blocks. A copy that becomes needed meanwhile is created again.
     ///
     /// # Errors
-    /// When something cannot be read or removed.
-    pub fn collect(&self) -> io::Result<()> {
-        let _alone = self.collecting.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Fails when something cannot be read or removed.
+    pub fn collect_garbage(&self) -> io::Result<()> {
+        let _collecting = self.collect_lock.lock().unwrap_or_else(PoisonError::into_inner);
         for function in fs::read_dir(&self.root)? {
             let function = function?;
-            if function.file_name() != DRAFTS && function.file_name() != UNSYNCED {
-                self.collect_function(&function.path())?;
+            // The two working folders are not functions.
+            if function.file_name() != DRAFTS_DIR && function.file_name() != UNSYNCED_DIR {
+                self.collect_revisions(&function.path())?;
             }
         }
         Ok(())
     }
 
-    fn collect_function(&self, folder: &Path) -> io::Result<()> {
+    fn collect_revisions(&self, folder: &Path) -> io::Result<()> {
         for revision in fs::read_dir(folder)? {
             let path = revision?.path();
-            let trash = self.draft();
-            if self.discard(&path, &trash)? {
+            let trash = self.new_draft_path();
+            if self.discard_unneeded(&path, &trash)? {
                 fs::remove_dir_all(trash)?;
             }
         }
-        let _no_publishing = self.state();
-        let _ = fs::remove_dir(folder); // fails while it holds a revision
+        let _state = self.lock_state();
+        let _ = fs::remove_dir(folder); // fails while the folder has revisions
         Ok(())
     }
 
-    /// Moves a copy that is not needed out of sight. The lock is held over the move, so that it cannot become needed in
-    /// between.
-    fn discard(&self, path: &Path, trash: &Path) -> io::Result<bool> {
-        let state = self.state();
-        match state.needed.iter().any(|key| self.place(key) == path) {
+    /// Moves an unneeded copy away. The lock is held during the move, so the copy cannot become
+    /// needed in between.
+    fn discard_unneeded(&self, path: &Path, trash: &Path) -> io::Result<bool> {
+        let state = self.lock_state();
+        match state.needed.iter().any(|key| self.revision_folder(key) == path) {
             true => Ok(false),
             false => fs::rename(path, trash).map(|()| true),
         }
     }
 }
 
-/// After this a power cut leaves a whole copy. When it fails the mark stays, which costs a copying at the next start.
-fn flush(copy: &Path, mark: &Path) {
+/// Flushes a copy, after which a power failure leaves it whole. On failure the mark stays, and the
+/// next start copies again.
+fn flush_copy(copy: &Path, mark: &Path) {
     let flushed = fs::File::open(copy).and_then(|folder| Ok(rustix::fs::syncfs(folder)?));
     match flushed.and_then(|()| fs::remove_file(mark)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            tracing::warn!(copy = %copy.display(), %error, "a copy could not be flushed to the disk");
+            tracing::warn!(copy = %copy.display(), %error, "copy could not be flushed to disk; the next start copies again");
         }
         _ => {}
     }
@@ -222,7 +229,7 @@ fn remove_folder(path: &Path) -> io::Result<()> {
     }
 }
 
-fn folder(image: &str) -> Result<PathBuf, ArtifactError> {
+fn source_folder(image: &str) -> Result<PathBuf, ArtifactError> {
     let path = image.strip_prefix("file://").filter(|path| path.starts_with('/') && !path.contains('\0'));
     path.map(PathBuf::from).ok_or_else(|| ArtifactError::NoImageStore(image.to_owned()))
 }

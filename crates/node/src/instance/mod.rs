@@ -1,8 +1,9 @@
-//! One instance, from its launch to its last trace: [`life::Life`] walks it through, [`notes`] hears how its start goes,
-//! [`variables`] makes its environment, [`chain`] what a chain adds to it, [`ending::Ending`] tells the tenant why it is gone.
+//! A single instance: [`lifecycle::Lifecycle`] runs it, and [`notes`] reads the progress of its start.
+//! [`variables`] builds its environment, and [`chain`] adds the variables of a chain.
+//! [`ending::InstanceEnding`] explains its end to the tenant.
 
 pub mod chain;
 pub mod ending;
-pub mod life;
+pub mod lifecycle;
 pub mod notes;
 pub mod variables;

@@ -1,4 +1,4 @@
-//! The lines that an instance's init and its watchdog write to the notes pipe; `contract/notes.md` describes them.
+//! Notes that an instance's init and watchdog write to the notes pipe; see `contract/notes.md`.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -8,27 +8,31 @@ use nearpath_types::StartPhase;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 
-/// The longest line that is kept; the rest of a longer one is ignored.
-const LONGEST: usize = 4_096;
+/// Maximum length of a line in bytes; the rest is ignored.
+const MAX_LINE_BYTES: usize = 4_096;
 
-/// What an instance tells about its start.
+/// A note about the start of an instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Note {
+pub enum InstanceNote {
     /// A phase of the start ended.
     Phase(StartPhase),
-    /// It may be called.
+    /// The instance may be called.
     Ready,
-    /// The start failed, and why, for the tenant.
+    /// The start failed; the text is for the tenant.
     Failed(String),
 }
 
-/// Reads one line. `None`: a line of another kind, to be passed over. What comes after the start of the watchdog is
-/// written inside the instance, so names are held to a plain alphabet and texts lose their control characters.
-pub fn parse(line: &str) -> Option<Note> {
-    match sandbox::Note::parse(line)? {
-        sandbox::Note::Ready => Some(Note::Ready),
-        sandbox::Note::Failed(text) => Some(Note::Failed(readable(&text))),
-        sandbox::Note::Phase { name, took } => is_plain(&name).then_some(Note::Phase(StartPhase { name, took })),
+/// Parses a line; `None` for an unknown one.
+///
+/// After the watchdog's start, lines come from inside the instance. Names are therefore restricted
+/// to a plain alphabet, and texts lose their control characters.
+pub fn parse_line(line: &str) -> Option<InstanceNote> {
+    match sandbox::StartNote::parse_line(line)? {
+        sandbox::StartNote::Ready => Some(InstanceNote::Ready),
+        sandbox::StartNote::Failed(text) => Some(InstanceNote::Failed(readable(&text))),
+        sandbox::StartNote::Phase { name, took } => {
+            is_plain(&name).then_some(InstanceNote::Phase(StartPhase { name, took }))
+        }
     }
 }
 
@@ -36,32 +40,32 @@ fn is_plain(name: &str) -> bool {
     !name.is_empty() && name.len() <= 32 && name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_')
 }
 
-/// Text of a tenant's process that goes into our own texts: no control characters, no endless length.
+/// Makes a tenant's text safe for messages: without control characters, and of limited length.
 pub fn readable(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(1_000).collect()
 }
 
-/// The reading end of the pipe.
+/// Reads notes from the pipe.
 #[derive(Debug)]
-pub struct Notes {
+pub struct NoteReader {
     pipe: pipe::Receiver,
     pending: Vec<u8>,
 }
 
-impl Notes {
+impl NoteReader {
     /// Reads from `pipe`. Needs a running runtime.
     ///
     /// # Errors
-    /// When it is not a pipe or cannot be registered.
+    /// Fails when it is not a pipe or cannot be registered.
     pub fn new(pipe: OwnedFd) -> io::Result<Self> {
         Ok(Self { pipe: pipe::Receiver::from_owned_fd(pipe)?, pending: Vec::new() })
     }
 
-    /// The next note; `None` when the other end is closed. Nothing is lost when the future is dropped.
-    pub async fn next(&mut self) -> Option<Note> {
+    /// Returns the next note; `None` at the end of the pipe. Cancellation loses nothing.
+    pub async fn next_note(&mut self) -> Option<InstanceNote> {
         loop {
-            while let Some(line) = self.line() {
-                if let Some(note) = parse(&line) {
+            while let Some(line) = self.take_line() {
+                if let Some(note) = parse_line(&line) {
                     return Some(note);
                 }
             }
@@ -71,9 +75,10 @@ impl Notes {
         }
     }
 
-    fn line(&mut self) -> Option<String> {
+    fn take_line(&mut self) -> Option<String> {
         let Some(end) = self.pending.iter().position(|b| *b == b'\n') else {
-            self.pending.truncate(LONGEST);
+            // An endless line must not fill the node's memory.
+            self.pending.truncate(MAX_LINE_BYTES);
             return None;
         };
         let line: Vec<u8> = self.pending.drain(..=end).collect();
@@ -89,35 +94,38 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn the_three_kinds_and_nothing_else() {
+    fn only_the_three_kinds_are_parsed() {
         let took = Duration::from_nanos(1_500);
-        assert_eq!(parse("phase root 1500"), Some(Note::Phase(StartPhase { name: "root".into(), took })));
-        assert_eq!(parse("ready"), Some(Note::Ready));
-        assert_eq!(parse("failed no such file: ./run\x1b[2J"), Some(Note::Failed("no such file: ./run[2J".into())));
+        assert_eq!(parse_line("phase root 1500"), Some(InstanceNote::Phase(StartPhase { name: "root".into(), took })));
+        assert_eq!(parse_line("ready"), Some(InstanceNote::Ready));
+        assert_eq!(
+            parse_line("failed no such file: ./run\x1b[2J"),
+            Some(InstanceNote::Failed("no such file: ./run[2J".into()))
+        );
         for other in ["", "ready now", "phase", "phase x", "phase x -1", "phase X{}\" 1", "hello"] {
-            assert_eq!(parse(other), None, "{other}");
+            assert_eq!(parse_line(other), None, "{other}");
         }
     }
 
     #[tokio::test]
-    async fn lines_in_pieces_are_put_together() {
+    async fn a_line_in_pieces_is_reassembled() {
         let (read, mut write) = std::io::pipe().unwrap();
-        let mut notes = Notes::new(read.into()).unwrap();
+        let mut notes = NoteReader::new(read.into()).unwrap();
         write.write_all(b"noise\npha").unwrap();
-        let stopped = tokio::time::timeout(Duration::from_millis(1), notes.next()).await;
+        let stopped = tokio::time::timeout(Duration::from_millis(1), notes.next_note()).await;
         assert!(stopped.is_err(), "there is no note yet");
         write.write_all(b"se root 7\nready\nfailed cut").unwrap();
         drop(write);
         let took = Duration::from_nanos(7);
-        assert_eq!(notes.next().await, Some(Note::Phase(StartPhase { name: "root".into(), took })));
-        assert_eq!(notes.next().await, Some(Note::Ready));
-        assert_eq!(notes.next().await, None);
+        assert_eq!(notes.next_note().await, Some(InstanceNote::Phase(StartPhase { name: "root".into(), took })));
+        assert_eq!(notes.next_note().await, Some(InstanceNote::Ready));
+        assert_eq!(notes.next_note().await, None);
     }
 
     proptest! {
         #[test]
-        fn any_line_is_answered(line in ".{0,200}") {
-            if let Some(Note::Failed(text)) = parse(&line) {
+        fn texts_lose_their_control_characters(line in ".{0,200}") {
+            if let Some(InstanceNote::Failed(text)) = parse_line(&line) {
                 prop_assert!(!text.contains(char::is_control));
             }
         }

@@ -1,10 +1,11 @@
-//! What instances write, kept for a while and handed to whoever asks.
+//! Output of instances, stored for a while and delivered to readers.
 //!
-//! Each function has a [`ring::Ring`] that outlives its instances. Readers get what is kept and then, if they follow, what
-//! comes: through a bounded channel each, so a slow reader loses lines and is told how many, and nobody waits for it.
+//! Each function has a [`log_ring::LogRing`] that outlives its instances. Readers get the stored
+//! lines and, if they follow, new ones through a bounded channel. A slow reader loses lines and is
+//! told how many, so nobody waits for it.
 
-pub mod lines;
-pub mod ring;
+pub mod line_splitter;
+pub mod log_ring;
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -16,39 +17,40 @@ use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 use tokio::sync::mpsc;
 
-use lines::Lines;
-use ring::{Bound, Ring};
+use line_splitter::LineSplitter;
+use log_ring::{LogBound, LogRing};
 
-/// Lines that may wait for a following reader.
-const BACKLOG: usize = 1_024;
+/// Maximum number of lines that wait for a following reader.
+const MAX_FOLLOWER_LINES: usize = 1_024;
 
-/// The logs of all functions on the node. Cloning makes another handle.
+/// Logs of all functions on the node. Clones share their state.
 #[derive(Debug, Clone)]
-pub struct Logs {
-    bound: Bound,
-    functions: Arc<Mutex<HashMap<FunctionId, Log>>>,
+pub struct LogStore {
+    bound: LogBound,
+    functions: Arc<Mutex<HashMap<FunctionId, FunctionLog>>>,
 }
 
 #[derive(Debug)]
-struct Log {
-    ring: Ring,
-    followers: Vec<Follower>,
+struct FunctionLog {
+    ring: LogRing,
+    followers: Vec<LogFollower>,
 }
 
 #[derive(Debug)]
-struct Follower {
+struct LogFollower {
     query: LogQuery,
     to: mpsc::Sender<LogLine>,
     lost: u64,
 }
 
-impl Follower {
-    /// Whether it still reads.
-    fn tell(&mut self, line: &LogLine) -> bool {
-        if !ring::matches(&self.query, line) {
+impl LogFollower {
+    /// Delivers a line; returns whether the reader still exists.
+    fn deliver_line(&mut self, line: &LogLine) -> bool {
+        if !log_ring::matches_query(&self.query, line) {
             return !self.to.is_closed();
         }
         let free = self.to.capacity();
+        // Room for the notice and the line itself.
         if self.lost > 0 && free >= 2 {
             let text = format!("nearpath: {} lines were not delivered: the reader is too slow", self.lost);
             let _ = self.to.try_send(LogLine { text, ..line.clone() });
@@ -60,26 +62,26 @@ impl Follower {
     }
 }
 
-impl Logs {
-    /// Empty, with this bound for each function.
-    pub fn new(bound: Bound) -> Self {
+impl LogStore {
+    /// Creates an empty store with limits for each function.
+    pub fn new(bound: LogBound) -> Self {
         Self { bound, functions: Arc::default() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<FunctionId, Log>> {
+    fn lock_functions(&self) -> MutexGuard<'_, HashMap<FunctionId, FunctionLog>> {
         self.functions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn with<T>(&self, function: &FunctionId, f: impl FnOnce(&mut Log) -> T) -> T {
-        let mut all = self.lock();
+    fn with_log<T>(&self, function: &FunctionId, f: impl FnOnce(&mut FunctionLog) -> T) -> T {
+        let mut all = self.lock_functions();
         if !all.contains_key(function) {
-            all.insert(function.clone(), Log { ring: Ring::new(self.bound), followers: Vec::new() });
+            all.insert(function.clone(), FunctionLog { ring: LogRing::new(self.bound), followers: Vec::new() });
         }
         f(all.get_mut(function).expect("inserted above when it was missing"))
     }
 
     /// Adds a line.
-    pub fn push(&self, function: &FunctionId, instance: InstanceId, text: String) {
+    pub fn push_line(&self, function: &FunctionId, instance: InstanceId, text: String) {
         let line = LogLine {
             name: function.name.to_string(),
             namespace: function.namespace.to_string(),
@@ -87,59 +89,64 @@ impl Logs {
             timestamp: SystemTime::now(),
             text,
         };
-        self.with(function, |log| {
-            log.followers.retain_mut(|follower| follower.tell(&line));
-            log.ring.push(line);
+        self.with_log(function, |log| {
+            log.followers.retain_mut(|follower| follower.deliver_line(&line));
+            log.ring.push_line(line);
         });
     }
 
-    /// The last line of an instance that is not empty.
+    /// Returns the last non-empty line of an instance.
     pub fn last_line(&self, function: &FunctionId, instance: InstanceId) -> Option<String> {
-        self.lock().get(function)?.ring.last_of(&instance.to_string()).map(str::to_owned)
+        self.lock_functions().get(function)?.ring.last_line_of(&instance.to_string()).map(str::to_owned)
     }
 
-    /// Lets go of a function's lines; its followers come to an end.
-    pub fn forget(&self, function: &FunctionId) {
-        self.lock().remove(function);
+    /// Removes a function's lines, which ends its followers.
+    pub fn remove_function(&self, function: &FunctionId) {
+        self.lock_functions().remove(function);
     }
 
-    /// Answers a query: first what is kept, then what comes. Needs a running runtime.
-    pub fn read(&self, query: LogQuery) -> mpsc::Receiver<LogLine> {
+    /// Answers a query: stored lines first, then new ones. Needs a running runtime.
+    pub fn read_lines(&self, query: LogQuery) -> mpsc::Receiver<LogLine> {
+        // Small: lines wait in the follower's channel.
         let (to_reader, reader) = mpsc::channel(64);
-        let (live, kept) = self.subscribe(query);
-        tokio::spawn(deliver(kept, live, to_reader));
+        let (live, stored) = self.subscribe_query(query);
+        tokio::spawn(deliver_lines(stored, live, to_reader));
         reader
     }
 
-    /// Takes the kept lines and joins the followers under one lock, so that no line is missing or doubled.
-    fn subscribe(&self, query: LogQuery) -> (mpsc::Receiver<LogLine>, Vec<LogLine>) {
-        let (to, live) = mpsc::channel(if query.follow { BACKLOG } else { 1 });
-        let kept = match query.follow {
-            false => self.lock().get(&query.function).map(|log| log.ring.select(&query)).unwrap_or_default(),
-            true => self.with(&query.function.clone(), |log| {
-                let kept = log.ring.select(&query);
-                log.followers.push(Follower { query, to, lost: 0 });
-                kept
+    /// Selects the stored lines and adds the follower under one lock, so no line is missing or
+    /// doubled.
+    fn subscribe_query(&self, query: LogQuery) -> (mpsc::Receiver<LogLine>, Vec<LogLine>) {
+        // A channel needs room for one line at least.
+        let (to, live) = mpsc::channel(if query.follow { MAX_FOLLOWER_LINES } else { 1 });
+        let stored = match query.follow {
+            false => {
+                self.lock_functions().get(&query.function).map(|log| log.ring.select_lines(&query)).unwrap_or_default()
+            }
+            true => self.with_log(&query.function.clone(), |log| {
+                let stored = log.ring.select_lines(&query);
+                log.followers.push(LogFollower { query, to, lost: 0 });
+                stored
             }),
         };
-        (live, kept)
+        (live, stored)
     }
 
     /// Reads one output of an instance to its end. Needs a running runtime.
-    pub async fn collect(self, function: FunctionId, instance: InstanceId, output: OwnedFd) {
+    pub async fn collect_output(self, function: FunctionId, instance: InstanceId, output: OwnedFd) {
         let Ok(mut pipe) = pipe::Receiver::from_owned_fd(output) else { return };
-        let (mut lines, mut bytes) = (Lines::default(), Vec::with_capacity(lines::LONGEST));
+        let (mut lines, mut bytes) = (LineSplitter::default(), Vec::with_capacity(line_splitter::MAX_LINE_BYTES));
         while matches!(pipe.read_buf(&mut bytes).await, Ok(n) if n > 0) {
-            lines.push(&bytes, |text| self.push(&function, instance, text));
+            lines.push_bytes(&bytes, |text| self.push_line(&function, instance, text));
             bytes.clear();
         }
-        lines.finish().into_iter().for_each(|text| self.push(&function, instance, text));
+        lines.finish_line().into_iter().for_each(|text| self.push_line(&function, instance, text));
     }
 }
 
-/// Ends when everything is delivered and nothing more can come, or when the reader is gone.
-async fn deliver(kept: Vec<LogLine>, mut live: mpsc::Receiver<LogLine>, to: mpsc::Sender<LogLine>) {
-    for line in kept {
+/// Forwards lines until no more can come, or the reader is gone.
+async fn deliver_lines(stored: Vec<LogLine>, mut live: mpsc::Receiver<LogLine>, to: mpsc::Sender<LogLine>) {
+    for line in stored {
         if to.send(line).await.is_err() {
             return;
         }

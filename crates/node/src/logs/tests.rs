@@ -4,15 +4,15 @@ use nearpath_testkit::within;
 
 use super::*;
 
-fn function() -> FunctionId {
+fn function_id() -> FunctionId {
     "echo".parse().unwrap()
 }
 
-fn query(follow: bool) -> LogQuery {
-    LogQuery { function: function(), instance: None, tail: None, since: None, follow }
+fn query_all(follow: bool) -> LogQuery {
+    LogQuery { function: function_id(), instance: None, tail: None, since: None, follow }
 }
 
-async fn texts(mut from: mpsc::Receiver<LogLine>) -> Vec<String> {
+async fn collect_texts(mut from: mpsc::Receiver<LogLine>) -> Vec<String> {
     let mut all = Vec::new();
     while let Some(line) = from.recv().await {
         all.push(line.text);
@@ -21,60 +21,60 @@ async fn texts(mut from: mpsc::Receiver<LogLine>) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_follower_misses_and_doubles_nothing() {
-    let logs = Logs::new(Bound::default());
-    (0..100).for_each(|n| logs.push(&function(), InstanceId(1), n.to_string()));
-    let reader = logs.read(query(true));
-    (100..200).for_each(|n| logs.push(&function(), InstanceId(2), n.to_string()));
-    logs.forget(&function());
+async fn a_follower_gets_every_line_once() {
+    let logs = LogStore::new(LogBound::default());
+    (0..100).for_each(|n| logs.push_line(&function_id(), InstanceId(1), n.to_string()));
+    let reader = logs.read_lines(query_all(true));
+    (100..200).for_each(|n| logs.push_line(&function_id(), InstanceId(2), n.to_string()));
+    logs.remove_function(&function_id());
     let expected: Vec<_> = (0..200).map(|n| n.to_string()).collect();
-    assert_eq!(within(texts(reader)).await, expected);
+    assert_eq!(within(collect_texts(reader)).await, expected);
 }
 
 #[tokio::test]
-async fn without_follow_it_ends() {
-    let logs = Logs::new(Bound::default());
-    assert_eq!(within(texts(logs.read(query(false)))).await, [""; 0]);
-    assert!(logs.lock().is_empty(), "asking for an unknown function leaves nothing behind");
-    logs.push(&function(), InstanceId(1), "one".into());
-    assert_eq!(within(texts(logs.read(query(false)))).await, ["one"]);
+async fn a_query_without_follow_ends() {
+    let logs = LogStore::new(LogBound::default());
+    assert_eq!(within(collect_texts(logs.read_lines(query_all(false)))).await, [""; 0]);
+    assert!(logs.lock_functions().is_empty(), "a query for an unknown function stores nothing");
+    logs.push_line(&function_id(), InstanceId(1), "one".into());
+    assert_eq!(within(collect_texts(logs.read_lines(query_all(false)))).await, ["one"]);
 }
 
 #[tokio::test]
-async fn a_slow_reader_blocks_nobody_and_is_told_its_loss() {
-    let logs = Logs::new(Bound::default());
-    let mut reader = logs.read(query(true));
-    let many = BACKLOG as u64 + 500;
-    (0..many).for_each(|n| logs.push(&function(), InstanceId(1), n.to_string()));
-    for n in 0..BACKLOG {
+async fn a_slow_reader_loses_lines_and_sees_how_many() {
+    let logs = LogStore::new(LogBound::default());
+    let mut reader = logs.read_lines(query_all(true));
+    let many = MAX_FOLLOWER_LINES as u64 + 500;
+    (0..many).for_each(|n| logs.push_line(&function_id(), InstanceId(1), n.to_string()));
+    for n in 0..MAX_FOLLOWER_LINES {
         assert_eq!(within(reader.recv()).await.unwrap().text, n.to_string());
     }
-    logs.push(&function(), InstanceId(1), "last".into());
-    let told = within(reader.recv()).await.unwrap().text;
-    assert!(told.contains("500 lines"), "{told}");
+    logs.push_line(&function_id(), InstanceId(1), "last".into());
+    let notice = within(reader.recv()).await.unwrap().text;
+    assert!(notice.contains("500 lines"), "{notice}");
     assert_eq!(within(reader.recv()).await.unwrap().text, "last");
 }
 
 #[tokio::test]
-async fn a_reader_that_left_is_forgotten() {
-    let logs = Logs::new(Bound::default());
-    drop(logs.read(query(true)));
-    nearpath_testkit::eventually("the follower is gone", async || {
-        logs.push(&function(), InstanceId(1), "x".into());
-        logs.lock()[&function()].followers.is_empty()
+async fn a_closed_reader_is_removed() {
+    let logs = LogStore::new(LogBound::default());
+    drop(logs.read_lines(query_all(true)));
+    nearpath_testkit::eventually("the follower is removed", async || {
+        logs.push_line(&function_id(), InstanceId(1), "x".into());
+        logs.lock_functions()[&function_id()].followers.is_empty()
     })
     .await;
 }
 
 #[tokio::test]
-async fn an_output_is_collected_to_its_end() {
-    let logs = Logs::new(Bound::default());
+async fn an_output_is_read_to_its_end() {
+    let logs = LogStore::new(LogBound::default());
     let (read, mut write) = std::io::pipe().unwrap();
-    let collecting = tokio::spawn(logs.clone().collect(function(), InstanceId(7), read.into()));
+    let collecting = tokio::spawn(logs.clone().collect_output(function_id(), InstanceId(7), read.into()));
     write.write_all(b"one\ntwo\n\npartial").unwrap();
     drop(write);
     within(collecting).await.unwrap();
-    assert_eq!(within(texts(logs.read(query(false)))).await, ["one", "two", "", "partial"]);
-    assert_eq!(logs.last_line(&function(), InstanceId(7)).as_deref(), Some("partial"));
-    assert_eq!(logs.last_line(&function(), InstanceId(8)), None);
+    assert_eq!(within(collect_texts(logs.read_lines(query_all(false)))).await, ["one", "two", "", "partial"]);
+    assert_eq!(logs.last_line(&function_id(), InstanceId(7)).as_deref(), Some("partial"));
+    assert_eq!(logs.last_line(&function_id(), InstanceId(8)), None);
 }

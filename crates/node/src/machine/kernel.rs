@@ -9,195 +9,208 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use nearpath_kernel::cgroup::{Cgroup, Cgroups, Controller, Limits as KernelLimits};
-use nearpath_kernel::sandbox::{self, Bind, Isolation, Launcher, Network, Spec};
-use nearpath_kernel::switch::Switch;
-use nearpath_pool::{Admission, Admitted, Pool};
+use nearpath_egress::{Admission, Admitted, Pool};
+use nearpath_kernel::cgroup::{CgroupController, InstanceCgroup, NodeCgroups, ResourceLimits as KernelLimits};
+use nearpath_kernel::hub_netns::HubNetns;
+use nearpath_kernel::sandbox::{self, BindMount, InstanceLauncher, InstanceNetwork, IsolationLevel, SandboxSpec};
 use nearpath_types::pool::PoolStatus;
 use nearpath_types::{Eip, FunctionId};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 use tokio::io::unix::AsyncFd;
 
-use super::{Blueprint, Consumed, DISPATCH, Exit, Launched, Limits, Machine, Outside, Process, Way, session};
-use crate::forwarding::{Forwarding, Passage};
+use super::{
+    DISPATCH_PATH, DirectPathGuard, EgressAccess, InstanceLimits, InstanceMachine, InstanceProcess, InstanceSpec,
+    ProcessExit, ProcessUsage, StartedInstance, session,
+};
+use crate::forwarding::{GatewayPermit, NodeForwarder};
 use crate::instance::variables;
 
 /// Starts instances as sandboxed processes of this machine.
 pub struct KernelMachine {
-    launcher: Launcher,
-    cgroups: Cgroups,
-    isolation: Isolation,
+    launcher: InstanceLauncher,
+    cgroups: NodeCgroups,
+    isolation: IsolationLevel,
     watchdog: PathBuf,
-    switch: Option<Arc<Switch>>,
+    hub: Option<Arc<HubNetns>>,
     gateway: Ipv4Addr,
-    forwarding: Option<Forwarding>,
+    forwarder: Option<NodeForwarder>,
     pool: Option<Pool>,
 }
 
-/// Longest wait for what instances left behind: the longest `flush` there may be, and a little.
-const SETTLE: Duration = Duration::from_secs(605);
-/// What stands where the kernel keeps nobody from anything.
-const UNENFORCED: &str = "egress is not enforced without a sandbox: this function reaches what this machine reaches";
-/// What stands where there is no way out.
-const CLOSED: &str = "egress: this node has no way out; nothing outside is reached";
+/// Maximum wait for asynchronous writes: the largest permitted `flush` of 600 s, and a margin.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(605);
+/// Remark where the kernel does not restrict egress.
+const UNENFORCED_EGRESS: &str =
+    "egress is not enforced without a sandbox: this function reaches everything that this machine reaches";
+/// Remark on a node without egress.
+const NO_EGRESS: &str = "egress is unavailable on this node: no destination outside is reachable";
 
 impl KernelMachine {
-    /// A machine with `launcher` for its instances. `watchdog` is the program on the host; `node` names the cgroups.
+    /// Creates a machine with a launcher. `watchdog` is the program on the host; `node` names the
+    /// cgroups.
     pub fn new(
-        launcher: Launcher,
+        launcher: InstanceLauncher,
         node: &str,
-        isolation: Isolation,
+        isolation: IsolationLevel,
         watchdog: &Path,
-        network: (Ipv4Addr, Option<Arc<Switch>>),
+        network: (Ipv4Addr, Option<Arc<HubNetns>>),
     ) -> Self {
-        let (gateway, switch) = network;
-        let (cgroups, watchdog) = (Cgroups::detect(node), watchdog.to_owned());
-        Self { launcher, cgroups, isolation, watchdog, switch, gateway, forwarding: None, pool: None }
+        let (gateway, hub) = network;
+        let (cgroups, watchdog) = (NodeCgroups::detect(node), watchdog.to_owned());
+        Self { launcher, cgroups, isolation, watchdog, hub, gateway, forwarder: None, pool: None }
     }
 
-    /// The same machine, on which a forwarder moves the packets of instances.
-    pub(crate) fn forwarded(self, forwarding: Forwarding) -> Self {
-        Self { forwarding: Some(forwarding), ..self }
+    /// Adds a forwarder for the packets of instances.
+    pub(crate) fn with_forwarder(self, forwarder: NodeForwarder) -> Self {
+        Self { forwarder: Some(forwarder), ..self }
     }
 
-    /// The same machine, whose instances reach destinations outside by the pool.
-    pub(crate) fn going_out_by(self, pool: Pool) -> Self {
+    /// Adds a pool for destinations outside.
+    pub(crate) fn with_pool(self, pool: Pool) -> Self {
         Self { pool: Some(pool), ..self }
     }
 
-    /// Lets an instance out to where its function may go, and says what it does not reach.
-    fn admit(&self, from: &Blueprint) -> io::Result<(Option<Admitted>, Vec<String>)> {
-        let Outside { chain, egress, secrets } = from.outside.clone();
+    /// Admits an instance to its destinations, and returns remarks on those that it cannot reach.
+    fn admit_egress(&self, from: &InstanceSpec) -> io::Result<(Option<Admitted>, Vec<String>)> {
+        let EgressAccess { chain, destinations: egress, secrets } = from.egress.clone();
         match (&self.pool, from.eip) {
             _ if egress.is_empty() => Ok((None, Vec::new())),
-            (_, None) => Ok((None, vec![UNENFORCED.to_owned()])),
-            (None, _) => Ok((None, vec![CLOSED.to_owned()])),
+            (_, None) => Ok((None, vec![UNENFORCED_EGRESS.to_owned()])),
+            (None, _) => Ok((None, vec![NO_EGRESS.to_owned()])),
             (Some(pool), Some(eip)) => {
                 let (instance, function) = (from.id, from.function.clone());
-                let admitted = pool.admit(&Admission { instance, function, chain, eip, egress, secrets })?;
-                let troubles = admitted.troubles.iter().map(ToString::to_string);
-                let remarks = troubles.chain(admitted.remarks.iter().cloned()).collect();
-                Ok((Some(admitted), remarks))
+                let admission = pool.admit(&Admission { instance, function, chain, eip, egress, secrets })?;
+                let problems = admission.troubles.iter().map(ToString::to_string);
+                let remarks = problems.chain(admission.remarks.iter().cloned()).collect();
+                Ok((Some(admission), remarks))
             }
         }
     }
 
-    fn spec(&self, from: &Blueprint, cgroup: &Cgroup, admitted: Option<&Admitted>) -> Spec {
-        let mut spec = Spec::new(from.id, self.isolation, self.watchdog.clone());
-        let forwarder = self.forwarding.as_ref().map(Forwarding::forwarder);
-        let destinations = admitted.map(|admitted| admitted.known.clone()).unwrap_or_default();
-        let hatches = admitted.map(|admitted| admitted.hatches.clone()).unwrap_or_default();
-        let bare = |eip| Network::new(eip, self.gateway, self.switch.clone());
-        let network = |eip| Network { forwarder, destinations, hatches, ..bare(eip) };
+    fn sandbox_spec(&self, from: &InstanceSpec, cgroup: &InstanceCgroup, admission: Option<&Admitted>) -> SandboxSpec {
+        let mut spec = SandboxSpec::new(from.id, self.isolation, self.watchdog.clone());
+        let forwarder = self.forwarder.as_ref().map(NodeForwarder::kernel_forwarder);
+        let destinations = admission.map(|admission| admission.known.clone()).unwrap_or_default();
+        let hatches = admission.map(|admission| admission.hatches.clone()).unwrap_or_default();
+        let bare = |eip| InstanceNetwork::new(eip, self.gateway, self.hub.clone());
+        let network = |eip| InstanceNetwork { forwarder, destinations, inner_sockets: hatches, ..bare(eip) };
         spec.network = from.eip.map(network);
-        spec.listened = admitted.is_some_and(|admitted| admitted.listened);
-        spec.pickup = from.pickup;
-        spec.cgroup = cgroup.join_files();
+        spec.intercept_connects = admission.is_some_and(|admission| admission.listened);
+        spec.local_gateway = from.local_gateway;
+        spec.cgroup_join_files = cgroup.join_files();
         (spec.uid, spec.gid) = (from.uid, from.uid);
-        let target = PathBuf::from(Spec::FUNCTION);
-        spec.binds = vec![Bind { source: from.folder.clone(), target: target.clone(), writable: false }];
-        let door =
-            from.dispatch.iter().map(|door| Bind { source: door.clone(), target: DISPATCH.into(), writable: false });
-        spec.binds.extend(door.filter(|_| self.isolation != Isolation::None));
+        let target = PathBuf::from(SandboxSpec::FUNCTION_DIR);
+        spec.binds = vec![BindMount { source: from.folder.clone(), target: target.clone(), writable: false }];
+        let socket = from.dispatch_socket.iter().map(|socket| BindMount {
+            source: socket.clone(),
+            target: DISPATCH_PATH.into(),
+            writable: false,
+        });
+        spec.binds.extend(socket.filter(|_| self.isolation != IsolationLevel::None));
         spec.workdir = target;
         spec.secrets = from.secrets.clone();
         spec.read_only_root = from.read_only_root;
         spec.environment = from.environment.clone();
-        spec.scratch = (self.isolation == Isolation::None).then(|| from.tmp.clone());
+        spec.scratch = (self.isolation == IsolationLevel::None).then(|| from.tmp_dir.clone());
         spec
     }
 }
 
-impl Machine for KernelMachine {
-    fn launch(&self, blueprint: &Blueprint) -> io::Result<Launched> {
-        let cgroup = self.cgroups.create(blueprint.id, &limits(&blueprint.limits))?;
-        let scratch = Scratch::make(&blueprint.tmp, self.isolation)?;
-        let passage = self.forwarding.as_ref().zip(blueprint.eip);
-        let passage = passage.map(|(all, eip)| all.admit(eip, &blueprint.function)).transpose()?;
-        let (admitted, remarks) = self.admit(blueprint)?;
-        let launched = self.launcher.launch(&self.spec(blueprint, &cgroup, admitted.as_ref()))?;
-        let sandbox::Launched { pid, pidfd, stdout, stderr, notes, identity, listener, hatches } = launched;
-        if let Some((admitted, listener)) = admitted.as_ref().zip(listener) {
-            admitted.supervise(listener)?;
+impl InstanceMachine for KernelMachine {
+    fn launch_instance(&self, spec: &InstanceSpec) -> io::Result<StartedInstance> {
+        let cgroup = self.cgroups.create_instance(spec.id, &kernel_limits(&spec.limits))?;
+        // Each guard removes its part again if a later step fails.
+        let scratch = ScratchDir::create(&spec.tmp_dir, self.isolation)?;
+        let permit = self.forwarder.as_ref().zip(spec.eip);
+        let permit = permit.map(|(all, eip)| all.admit_instance(eip, &spec.function)).transpose()?;
+        let (admission, remarks) = self.admit_egress(spec)?;
+        let launched = self.launcher.launch_instance(&self.sandbox_spec(spec, &cgroup, admission.as_ref()))?;
+        let sandbox::LaunchedInstance { pid, pidfd, stdout, stderr, notes, identity, listener, inner_sockets: hatches } =
+            launched;
+        if let Some((admission, listener)) = admission.as_ref().zip(listener) {
+            admission.supervise(listener)?;
         }
-        if let Some((admitted, hatches)) = admitted.as_ref().zip(hatches) {
-            admitted.attend(hatches)?;
+        if let Some((admission, hatches)) = admission.as_ref().zip(hatches) {
+            admission.attend(hatches)?;
         }
         let process = KernelProcess {
             pidfd,
-            session: Pid::from_raw(pid as i32).filter(|_| self.isolation == Isolation::None),
-            remains: Mutex::new(Some(Remains { cgroup, _scratch: scratch, _admitted: admitted, _passage: passage })),
+            session: Pid::from_raw(pid as i32).filter(|_| self.isolation == IsolationLevel::None),
+            resources: Mutex::new(Some(ProcessResources {
+                cgroup,
+                _scratch: scratch,
+                _admitted: admission,
+                _permit: permit,
+            })),
         };
-        Ok(Launched { pid, stdout, stderr, notes, identity, remarks, process: Arc::new(process) })
+        Ok(StartedInstance { pid, stdout, stderr, notes, identity, remarks, process: Arc::new(process) })
     }
 
-    fn foresee(&self, function: &FunctionId) {
+    fn prefetch(&self, function: &FunctionId) {
         self.pool.iter().for_each(|pool| pool.foresee(function));
     }
 
-    fn settle(&self) {
-        let settled = self.pool.as_ref().is_none_or(|pool| pool.settle(SETTLE));
+    fn flush_writes(&self) {
+        let settled = self.pool.as_ref().is_none_or(|pool| pool.settle(FLUSH_TIMEOUT));
         if !settled {
-            tracing::warn!(
-                "writes of functions to destinations with `writes=async` are lost: there is no time left to deliver them"
-            );
+            tracing::warn!("asynchronous writes (`writes=async`) were lost: the time to deliver them is over");
         }
     }
 
-    fn leave(&self) {
-        self.cgroups.leave();
+    fn remove_cgroups(&self) {
+        self.cgroups.remove_node_folders();
     }
 
-    fn sweep(&self) -> io::Result<()> {
-        let swept = self.cgroups.sweep()?;
-        if swept.removed > 0 {
-            tracing::info!(cgroups = swept.removed, killed = swept.killed, "removed what an earlier run left behind");
+    fn sweep_leftovers(&self) -> io::Result<()> {
+        let report = self.cgroups.sweep_leftovers()?;
+        if report.removed > 0 {
+            tracing::info!(cgroups = report.removed, killed = report.killed, "removed leftovers of an earlier run");
         }
         Ok(())
     }
 
-    fn pool(&self) -> Vec<PoolStatus> {
+    fn pool_status(&self) -> Vec<PoolStatus> {
         self.pool.as_ref().map(Pool::report).unwrap_or_default()
     }
 
-    fn rest(&self) {
+    fn close_idle_connections(&self) {
         self.pool.iter().for_each(Pool::rest);
     }
 
     fn has_network(&self) -> bool {
-        self.isolation != Isolation::None
+        self.isolation != IsolationLevel::None
     }
 
-    /// Only where a forwarder stands between instances: the switch by itself carries nothing from one to another.
-    fn way(&self, one: Eip, other: Eip) -> Option<Way> {
-        let joined = self.forwarding.as_ref()?.join(one, other, variables::PORT);
+    /// Needs a forwarder: without one the hub carries no packets between instances.
+    fn open_direct_path(&self, one: Eip, other: Eip) -> Option<DirectPathGuard> {
+        let joined = self.forwarder.as_ref()?.permit_pair(one, other, variables::WATCHDOG_PORT);
         let joined =
-            joined.inspect_err(|error| tracing::warn!(%one, %other, %error, "they call each other by the gateway"));
-        joined.ok().map(|bridge| Box::new(bridge) as Way)
+            joined.inspect_err(|error| tracing::warn!(%one, %other, %error, "direct path could not be opened; calls go through the gateway"));
+        joined.ok().map(|bridge| Box::new(bridge) as DirectPathGuard)
     }
 
-    /// The limit of processes is the node's own most of the time, so a tenant is not bothered with it.
-    fn unkept(&self, limits: &Limits) -> Vec<&'static str> {
+    /// Ignores the process limit, which is usually the node's own default.
+    fn unenforced_limits(&self, limits: &InstanceLimits) -> Vec<&'static str> {
         let named = [
-            (limits.memory.is_some(), Controller::Memory, "limits.memory"),
-            (limits.cpu.is_some(), Controller::Cpu, "limits.cpu"),
+            (limits.memory.is_some(), CgroupController::Memory, "limits.memory"),
+            (limits.cpu.is_some(), CgroupController::Cpu, "limits.cpu"),
         ];
-        let missing = self.cgroups.missing();
+        let missing = self.cgroups.missing_controllers();
         let unkept = named.into_iter().filter(|(set, controller, _)| *set && missing.contains(controller));
         unkept.map(|(_, _, name)| name).collect()
     }
 }
 
-fn limits(from: &Limits) -> KernelLimits {
+fn kernel_limits(from: &InstanceLimits) -> KernelLimits {
     KernelLimits { memory_bytes: from.memory, cpu_millis: from.cpu, pids: from.pids }
 }
 
-/// The folder that stands in for a private `/tmp`; removed when dropped.
-struct Scratch(Option<PathBuf>);
+/// Replacement of a private `/tmp`; dropping it removes the folder.
+struct ScratchDir(Option<PathBuf>);
 
-impl Scratch {
-    fn make(path: &Path, isolation: Isolation) -> io::Result<Self> {
-        if isolation != Isolation::None {
+impl ScratchDir {
+    fn create(path: &Path, isolation: IsolationLevel) -> io::Result<Self> {
+        if isolation != IsolationLevel::None {
             return Ok(Self(None));
         }
         std::fs::create_dir_all(path)?;
@@ -205,87 +218,90 @@ impl Scratch {
     }
 }
 
-impl Drop for Scratch {
+impl Drop for ScratchDir {
     fn drop(&mut self) {
         if let Some(error) = self.0.take().and_then(|path| std::fs::remove_dir_all(path).err()) {
-            tracing::warn!(%error, "a temporary folder is left behind; the node's next start removes it");
+            tracing::warn!(%error, "temporary folder could not be removed; the node's next start removes it");
         }
     }
 }
 
-struct Remains {
-    cgroup: Cgroup,
-    _scratch: Scratch,
-    _admitted: Option<Admitted>, // before its passage: rows go while its station is there
-    _passage: Option<Passage>,
+struct ProcessResources {
+    cgroup: InstanceCgroup,
+    _scratch: ScratchDir,
+    _admitted: Option<Admitted>, // dropped before the permit: its routes need the attached device
+    _permit: Option<GatewayPermit>,
 }
 
 struct KernelProcess {
     pidfd: OwnedFd,
-    /// Its session, where there is no PID namespace that dies with the watchdog.
+    /// Session of the watchdog, where no PID namespace ends with it.
     session: Option<Pid>,
-    remains: Mutex<Option<Remains>>,
+    resources: Mutex<Option<ProcessResources>>,
 }
 
 impl KernelProcess {
-    /// One that has ended cannot be signalled any more, which is as good.
-    fn signal(&self, signal: Signal) {
+    /// Sends a signal; an ended process needs none.
+    fn send_signal(&self, signal: Signal) {
         let _ = pidfd_send_signal(&self.pidfd, signal);
     }
 
-    fn remains(&self) -> std::sync::MutexGuard<'_, Option<Remains>> {
-        self.remains.lock().unwrap_or_else(PoisonError::into_inner)
+    fn resources(&self) -> std::sync::MutexGuard<'_, Option<ProcessResources>> {
+        self.resources.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn wait(&self) -> io::Result<Exit> {
+    async fn wait_process(&self) -> io::Result<ProcessExit> {
         #[expect(deprecated, reason = "its successor is unsafe for descriptors of unknown safety; this one is owned")]
-        let ended = AsyncFd::new(self.pidfd.as_fd())?; // readable once it ended: pidfd_open(2)
+        let ended = AsyncFd::new(self.pidfd.as_fd())?; // readable once the process has ended: pidfd_open(2)
         let _ = ended.readable().await?;
-        self.kill_session(); // while the zombie still holds its number
+        self.kill_session(); // while the zombie still holds its session id
+        // Reaping frees the pid, so nothing may signal it afterwards.
         let Some(status) = waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED)? else {
-            return Ok(Exit::Unknown);
+            return Ok(ProcessExit::Unknown);
         };
-        let code = status.exit_status().map(Exit::Code);
-        Ok(code.or(status.terminating_signal().map(Exit::Signal)).unwrap_or(Exit::Unknown))
+        let code = status.exit_status().map(ProcessExit::Code);
+        Ok(code.or(status.terminating_signal().map(ProcessExit::Signal)).unwrap_or(ProcessExit::Unknown))
     }
 
-    /// Each process of the tenant leads a group, but all are of the watchdog's session.
+    /// Kills all processes of the watchdog's session. Each process of the tenant leads its own
+    /// group.
     fn kill_session(&self) {
         if let Some(session) = self.session {
-            session::kill(session);
+            session::kill_session(session);
         }
     }
 }
 
-impl Process for KernelProcess {
+impl InstanceProcess for KernelProcess {
     fn terminate(&self) {
-        self.signal(Signal::TERM);
+        self.send_signal(Signal::TERM);
     }
 
     fn kill(&self) {
-        self.signal(Signal::KILL); // first: it would start anew what dies
+        self.send_signal(Signal::KILL); // first, because the watchdog would restart what dies
         self.kill_session();
     }
 
-    fn exited(&self) -> BoxFuture<'_, Exit> {
-        self.wait().map(|exit| exit.unwrap_or(Exit::Unknown)).boxed()
+    fn wait_exit(&self) -> BoxFuture<'_, ProcessExit> {
+        self.wait_process().map(|exit| exit.unwrap_or(ProcessExit::Unknown)).boxed()
     }
 
-    fn consumed(&self) -> Option<Consumed> {
-        let usage = self.remains().as_ref()?.cgroup.usage().ok()?;
-        Some(Consumed { cpu_nanos: usage.cpu.as_nanos() as u64, memory_bytes: usage.memory_bytes })
+    fn read_usage(&self) -> Option<ProcessUsage> {
+        let usage = self.resources().as_ref()?.cgroup.read_usage().ok()?;
+        Some(ProcessUsage { cpu_nanos: usage.cpu.as_nanos() as u64, memory_bytes: usage.memory_bytes })
     }
 
-    fn cpu(&self) -> Option<Duration> {
-        self.remains().as_ref()?.cgroup.cpu()
+    fn cpu_time(&self) -> Option<Duration> {
+        self.resources().as_ref()?.cgroup.cpu_time()
     }
 
-    fn place(&self, all: &[usize], from: Option<usize>, to: Option<usize>) -> io::Result<()> {
-        self.remains().as_ref().map_or(Ok(()), |remains| remains.cgroup.place(all, from, to).map(drop))
+    fn move_threads(&self, all: &[usize], from: Option<usize>, to: Option<usize>) -> io::Result<()> {
+        self.resources().as_ref().map_or(Ok(()), |resources| resources.cgroup.move_threads(all, from, to).map(drop))
     }
 
-    fn release(&self) {
-        let remains = self.remains().take(); // no guard: letting go may take seconds, and others look at what there is
-        drop(remains);
+    fn release_resources(&self) {
+        // without the lock: dropping may take seconds, and others read usage meanwhile
+        let resources = self.resources().take();
+        drop(resources);
     }
 }

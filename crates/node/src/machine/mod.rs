@@ -1,7 +1,8 @@
-//! What the node needs of the machine below it: start one instance, signal it, learn of its end, take its remains away.
+//! Interface to the machine below the node: start an instance, signal it, wait for its end, clean
+//! up.
 //!
-//! [`Machine`] is the seam between decisions and the kernel: [`kernel::KernelMachine`] is the real one, the tests run the
-//! same node on a fake.
+//! [`InstanceMachine`] separates decisions from the kernel. [`kernel::KernelMachine`] is the real
+//! one; tests run the same node on a fake.
 
 pub mod kernel;
 mod session;
@@ -21,62 +22,62 @@ use futures_util::future::BoxFuture;
 use nearpath_types::pool::PoolStatus;
 use nearpath_types::{Egress, Eip, FunctionId, InstanceId};
 
-/// Where an instance finds the door to its domain; see `contract/dispatch.md`.
-pub const DISPATCH: &str = "/run/nearpath/dispatch";
+/// Path of the socket to an instance's domain; see `contract/dispatch.md`.
+pub const DISPATCH_PATH: &str = "/run/nearpath/dispatch";
 
-/// Everything that one instance needs to exist.
+/// Everything that one instance needs.
 #[derive(Clone)]
-pub struct Blueprint {
-    /// Its id.
+pub struct InstanceSpec {
+    /// Id of the instance.
     pub id: InstanceId,
-    /// Whose instance it is.
+    /// Function of the instance.
     pub function: FunctionId,
-    /// Its address; `None`: it shares the machine's network.
+    /// Address of the instance; `None` if it shares the machine's network.
     pub eip: Option<Eip>,
-    /// The user it runs as, where the node may choose.
+    /// User id, where the node may choose.
     pub uid: u32,
-    /// The tenant's folder, to be seen at `/home/app/function`.
+    /// The tenant's folder, visible at `/home/app/function`.
     pub folder: PathBuf,
-    /// A folder of its own for temporary files, where `/tmp` cannot be private.
-    pub tmp: PathBuf,
-    /// The socket at which its parties join their domain, to be seen at [`DISPATCH`].
-    pub dispatch: Option<PathBuf>,
-    /// An address of its loopback that the name `gateway` means, instead of the gateway's.
-    pub pickup: Option<Ipv4Addr>,
-    /// Its whole environment.
+    /// Folder for temporary files, where `/tmp` cannot be private.
+    pub tmp_dir: PathBuf,
+    /// Socket to its domain, visible at [`DISPATCH_PATH`].
+    pub dispatch_socket: Option<PathBuf>,
+    /// Loopback address that the name `gateway` resolves to, instead of the gateway's.
+    pub local_gateway: Option<Ipv4Addr>,
+    /// Complete environment.
     pub environment: BTreeMap<String, String>,
-    /// Contents by name, to be seen under `/var/openfaas/secrets`.
+    /// Contents by name, visible under `/var/openfaas/secrets`.
     pub secrets: BTreeMap<String, Vec<u8>>,
-    /// Where it may go outside.
-    pub outside: Outside,
-    /// Limits of its memory, CPU and processes.
-    pub limits: Limits,
-    /// Whether its root is read-only apart from `/tmp`.
+    /// Destinations outside.
+    pub egress: EgressAccess,
+    /// Limits of memory, CPU and processes.
+    pub limits: InstanceLimits,
+    /// Makes the root read-only except `/tmp`.
     pub read_only_root: bool,
 }
 
-/// Where an instance may go outside.
+/// Destinations that an instance may reach outside.
 #[derive(Clone, Default)]
-pub struct Outside {
-    /// The chain of its function, whose functions may share connections.
+pub struct EgressAccess {
+    /// Chain of its function, whose functions may share connections.
     pub chain: Option<String>,
-    /// What its function declared.
-    pub egress: Vec<Egress>,
-    /// The secrets that this names, with their contents; the instance does not see them.
+    /// Declared destinations.
+    pub destinations: Vec<Egress>,
+    /// Secrets for them, with contents; invisible to the instance.
     pub secrets: BTreeMap<String, Vec<u8>>,
 }
 
-/// Secrets never reach a log.
-impl fmt::Debug for Blueprint {
+/// Keeps secrets out of logs.
+impl fmt::Debug for InstanceSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} of {}", self.id, self.function)
     }
 }
 
-/// Limits of one instance; `None`: no limit.
+/// Limits of one instance; `None` is unlimited.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Limits {
-    /// Bytes.
+pub struct InstanceLimits {
+    /// Bytes of memory.
     pub memory: Option<u64>,
     /// Thousandths of a core.
     pub cpu: Option<u64>,
@@ -84,9 +85,9 @@ pub struct Limits {
     pub pids: Option<u64>,
 }
 
-/// An instance that was started.
-pub struct Launched {
-    /// Process id of its watchdog, as the node sees it.
+/// A started instance.
+pub struct StartedInstance {
+    /// Process id of its watchdog in the node's PID namespace.
     pub pid: u32,
     /// Reading end of its standard output.
     pub stdout: OwnedFd,
@@ -94,105 +95,111 @@ pub struct Launched {
     pub stderr: OwnedFd,
     /// Reading end of its notes; see `contract/notes.md`.
     pub notes: OwnedFd,
-    /// The node's end of the socket at which it hears who it is: `contract/identity.md`.
+    /// The node's end of the socket for its identity: `contract/identity.md`.
     pub identity: OwnedFd,
-    /// What it does not get of what its tenant wanted, in words for the tenant.
+    /// Remarks for the tenant about features that it does not get.
     pub remarks: Vec<String>,
-    /// Power over it.
-    pub process: Arc<dyn Process>,
+    /// Handle to its process.
+    pub process: Arc<dyn InstanceProcess>,
 }
 
-/// How a process ended.
+/// Result of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Exit {
-    /// By itself, with this code.
+pub enum ProcessExit {
+    /// Exited with this code.
     Code(i32),
-    /// By this signal.
+    /// Killed by this signal.
     Signal(i32),
-    /// Nobody could tell.
+    /// Unknown result.
     Unknown,
 }
 
-/// What an instance has used.
+/// Resources that an instance has used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Consumed {
+pub struct ProcessUsage {
     /// CPU time since its start, in nanoseconds.
     pub cpu_nanos: u64,
-    /// Memory at this moment, in bytes.
+    /// Current memory, in bytes.
     pub memory_bytes: u64,
 }
 
-/// Leave for the watchdogs of two instances to reach each other; ends when it is dropped.
-pub type Way = Box<dyn std::any::Any + Send + Sync>;
+/// Permission of two instances' watchdogs to reach each other; ends when dropped.
+pub type DirectPathGuard = Box<dyn std::any::Any + Send + Sync>;
 
-/// Power over a started instance. Calls to one that has ended do nothing.
-pub trait Process: Send + Sync + 'static {
-    /// Asks it to finish what it has and end (SIGTERM).
+/// Handle to a started instance. Calls have no effect on one that has ended.
+pub trait InstanceProcess: Send + Sync + 'static {
+    /// Asks it to finish its requests and end (SIGTERM).
     fn terminate(&self);
-    /// Ends it and everything in it now (SIGKILL).
+    /// Kills it and everything inside (SIGKILL).
     fn kill(&self);
-    /// Waits for its end. May be asked once.
-    fn exited(&self) -> BoxFuture<'_, Exit>;
-    /// What it has used; `None` where nobody counts.
-    fn consumed(&self) -> Option<Consumed>;
-    /// CPU time since its start; `None` where nobody counts. Cheaper than [`Process::consumed`].
-    fn cpu(&self) -> Option<Duration> {
-        self.consumed().map(|consumed| Duration::from_nanos(consumed.cpu_nanos))
+    /// Waits for its end. May be called once.
+    fn wait_exit(&self) -> BoxFuture<'_, ProcessExit>;
+    /// Returns its usage; `None` without accounting.
+    fn read_usage(&self) -> Option<ProcessUsage>;
+    /// Returns its CPU time; `None` without accounting. Cheaper than
+    /// [`InstanceProcess::read_usage`].
+    fn cpu_time(&self) -> Option<Duration> {
+        self.read_usage().map(|consumed| Duration::from_nanos(consumed.cpu_nanos))
     }
-    /// Moves its threads from one processor to another; none is every one of `all`. A thread that has chosen for itself
-    /// stays. Blocks.
+    /// Moves its threads from one processor to another; `None` stands for `all` of them.
+    ///
+    /// Threads with an affinity of their own stay. Blocks.
     ///
     /// # Errors
-    /// When it has ended.
-    fn place(&self, _all: &[usize], _from: Option<usize>, _to: Option<usize>) -> io::Result<()> {
+    /// Fails when it has ended.
+    fn move_threads(&self, _all: &[usize], _from: Option<usize>, _to: Option<usize>) -> io::Result<()> {
         Ok(())
     }
-    /// Takes away what the ended process leaves behind (cgroup, folders). Blocks; may be called more than once.
-    fn release(&self);
+    /// Releases the resources of the ended process (cgroup, folders). Blocks; may be called again.
+    fn release_resources(&self);
 }
 
 /// The machine below the node.
-pub trait Machine: Send + Sync + 'static {
+pub trait InstanceMachine: Send + Sync + 'static {
     /// Starts an instance. Blocks for some milliseconds.
     ///
     /// # Errors
-    /// When the kernel refuses; nothing is left behind then.
-    fn launch(&self, blueprint: &Blueprint) -> io::Result<Launched>;
+    /// Fails when the kernel refuses; nothing is left behind then.
+    fn launch_instance(&self, spec: &InstanceSpec) -> io::Result<StartedInstance>;
 
-    /// Kills and removes what an earlier life of this node left behind. Blocks.
+    /// Kills and removes leftovers of an earlier run of this node. Blocks.
     ///
     /// # Errors
-    /// When something could not be removed; the text names it.
-    fn sweep(&self) -> io::Result<()>;
+    /// Fails when something could not be removed; the text names it.
+    fn sweep_leftovers(&self) -> io::Result<()>;
 
-    /// Waits until what instances left behind for destinations outside is delivered, each for as long as its destination permits. Blocks.
-    fn settle(&self) {}
+    /// Waits until asynchronous writes to destinations outside are delivered, each up to its
+    /// declared time. Blocks.
+    fn flush_writes(&self) {}
 
-    /// A call of a function has arrived whose egress declares reads. Must not block.
-    fn foresee(&self, _function: &FunctionId) {}
+    /// Prefetches the declared reads of a function that was called. Must not block.
+    fn prefetch(&self, _function: &FunctionId) {}
 
-    /// Removes what the node itself keeps on the machine, once nothing runs on it any more.
-    fn leave(&self) {}
+    /// Removes the node's own cgroups, once no instance runs.
+    fn remove_cgroups(&self) {}
 
-    /// Lets datagrams go between the watchdogs of two instances, both ways, from port to port where they serve; nothing else goes that way.
-    /// `None`: instances of this machine do not reach each other. Blocks.
-    fn way(&self, _one: Eip, _other: Eip) -> Option<Way> {
+    /// Permits datagrams between the watchdogs of two instances, in both directions between their
+    /// ports.
+    ///
+    /// Returns `None` where instances do not reach each other. Blocks.
+    fn open_direct_path(&self, _one: Eip, _other: Eip) -> Option<DirectPathGuard> {
         None
     }
 
-    /// How the connections of this machine's instances to destinations outside stand.
-    fn pool(&self) -> Vec<PoolStatus> {
+    /// Returns the status of connections to destinations outside.
+    fn pool_status(&self) -> Vec<PoolStatus> {
         Vec::new()
     }
 
-    /// From now on no connection to a destination outside is kept open for nobody: this node is about to end. Those in use stay, and who asks gets new ones.
-    fn rest(&self) {}
+    /// Closes idle connections to destinations outside and keeps no new ones: the node is shutting
+    /// down. Used ones stay, and new ones are still opened.
+    fn close_idle_connections(&self) {}
 
-    /// Whether instances get a network of their own, hence an eIP.
+    /// Returns whether instances get a network of their own, hence an eIP.
     fn has_network(&self) -> bool;
 
-    /// Those of a tenant's limits that nothing keeps on this machine, by their names in a stack file.
-    fn unkept(&self, _limits: &Limits) -> Vec<&'static str> {
+    /// Returns limits that this machine does not enforce, by their names in a stack file.
+    fn unenforced_limits(&self, _limits: &InstanceLimits) -> Vec<&'static str> {
         Vec::new()
     }
 }

@@ -1,9 +1,10 @@
-//! Which processor a chain's instances share, if any: a pure decision over what was measured.
+//! Placement of a chain's instances on a shared processor: a pure decision over measurements.
 //!
-//! A wake-up on the same processor costs a fifth of one across processors, so a chain that one processor is enough for
-//! is better off on one. A chain that burns CPU must not be locked in there while others idle. So [`Seat::look`] is
-//! asked again and again with what the chain and the processors have done since: it gives a small chain a processor and
-//! takes it away when it gets tight. Each time that was a mistake the next try comes later. The rim is [`placer`].
+//! A wake-up on the same processor costs a fifth of one across processors, so a small chain is
+//! faster on one. A chain that burns CPU must not stay there while others idle.
+//! [`ChainCpu::decide_cpu`] is called periodically with the load of the chain and the processors.
+//! It assigns a processor to a small chain and revokes it when that gets full. After each
+//! revocation the next attempt comes later. [`placer`] measures and moves.
 
 pub(crate) mod placer;
 #[cfg(test)]
@@ -11,108 +12,114 @@ mod simulation;
 
 use nearpath_types::policy::Placement;
 
-/// A chain that uses no more than this of a processor may get one to share.
-pub const SMALL: f64 = 0.5;
-/// A chain that uses this much of the processor that it shares has too little there.
-pub const FULL: f64 = 0.8;
-/// A processor that is busy for no more than this takes a chain in.
-pub const ROOMY: f64 = 0.6;
-/// A processor that is busy for this much is tight for who is on it.
-pub const TIGHT: f64 = 0.9;
-/// Looks in a row at which a chain was small before it gets a processor.
-pub const CALM: u32 = 2;
-/// Looks that a chain which had to leave stays away, the first time and at most.
-pub const AWAY: (u32, u32) = (8, 256);
-/// Looks on one processor after which leaving counts as the first time again.
-pub const SETTLED: u32 = 64;
+/// Maximum load at which a chain may get a processor, as a share of one.
+pub const MAX_SMALL_SHARE: f64 = 0.5;
+/// Load of a chain at which its processor is too small.
+pub const MAX_SHARED_SHARE: f64 = 0.8;
+/// Maximum load of a processor that accepts a chain.
+pub const MAX_BUSY_TO_JOIN: f64 = 0.6;
+/// Load of a processor at which chains leave it.
+pub const MIN_BUSY_TO_LEAVE: f64 = 0.9;
+/// Consecutive rounds in which a chain must be small before it gets a processor.
+pub const CALM_ROUNDS: u32 = 2;
+/// Rounds that a chain stays away after leaving: the first time, and at most.
+pub const AWAY_ROUNDS: (u32, u32) = (8, 256);
+/// Rounds on one processor after which a leave counts as the first again.
+pub const SETTLED_ROUNDS: u32 = 64;
 
-/// A processor over the time since the last look.
+/// Load of a processor since the last round.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Core {
-    /// Its number.
-    pub number: usize,
-    /// The share of the time in which it was busy, with anything: 0 to 1.
+pub struct CpuLoad {
+    /// Number of the processor.
+    pub cpu: usize,
+    /// Busy share of the time: 0 to 1.
     pub busy: f64,
-    /// Chains that sit there, this one left out.
-    pub seats: u32,
+    /// Other chains on this processor.
+    pub chains: u32,
 }
 
-/// Where a chain is, and what it has learnt.
+/// Processor of a chain, and its history.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Seat {
-    core: Option<usize>,
-    /// Looks in a row at which it was small, or which it has sat here.
-    calm: u32,
-    /// Looks that it still stays away.
-    away: u32,
-    /// How long it stayed away the last time.
-    penalty: u32,
+pub struct ChainCpu {
+    cpu: Option<usize>,
+    /// Consecutive small rounds, or rounds on this processor.
+    calm_rounds: u32,
+    /// Remaining rounds to stay away.
+    away_rounds: u32,
+    /// Rounds of the last stay away.
+    last_penalty: u32,
 }
 
-impl Seat {
-    /// The processor that it is on; none: all.
-    pub fn core(&self) -> Option<usize> {
-        self.core
+impl ChainCpu {
+    /// Returns the chain's processor; `None` for all.
+    pub fn cpu(&self) -> Option<usize> {
+        self.cpu
     }
 
-    /// What a wish alone decides, without a measurement: `core` gets one at once. The cores are those that the node may use.
-    pub fn obey(&mut self, wish: Placement, cores: &[Core]) -> Option<usize> {
-        let there = |number| cores.iter().any(|core| core.number == number);
-        self.core = self.core.filter(|&number| there(number) && cores.len() > 1);
-        match wish {
+    /// Applies the part of the policy that needs no measurement: `core` gets a processor at once.
+    /// `cores` are those that the node may use.
+    pub fn apply_policy(&mut self, placement: Placement, cores: &[CpuLoad]) -> Option<usize> {
+        let exists = |number| cores.iter().any(|core| core.cpu == number);
+        self.cpu = self.cpu.filter(|&number| exists(number) && cores.len() > 1);
+        match placement {
             Placement::Spread => *self = Self::default(),
-            Placement::Core if cores.len() > 1 => self.core = self.core.or_else(|| roomiest(cores, f64::INFINITY)),
+            Placement::Core if cores.len() > 1 => self.cpu = self.cpu.or_else(|| least_loaded(cores, f64::INFINITY)),
             Placement::Core | Placement::Auto => {}
         }
-        self.core
+        self.cpu
     }
 
-    /// Decides. `used`: the time that the chain's instances ran since the last look, in processors.
-    pub fn look(&mut self, wish: Placement, used: f64, cores: &[Core]) -> Option<usize> {
-        self.obey(wish, cores);
-        if wish == Placement::Auto && cores.len() > 1 {
-            match self.core {
-                Some(number) if is_tight(number, used, cores) => self.leave(),
-                Some(_) => self.stay(),
-                None => self.wait(used, cores),
+    /// Decides on the processor. `used` is the chain's CPU time since the last round, in
+    /// processors.
+    pub fn decide_cpu(&mut self, placement: Placement, used: f64, cores: &[CpuLoad]) -> Option<usize> {
+        self.apply_policy(placement, cores);
+        if placement == Placement::Auto && cores.len() > 1 {
+            match self.cpu {
+                Some(number) if is_overloaded(number, used, cores) => self.leave_cpu(),
+                Some(_) => self.stay_on_cpu(),
+                None => self.wait_for_cpu(used, cores),
             }
         }
-        self.core
+        self.cpu
     }
 
-    fn leave(&mut self) {
-        let (first, most) = AWAY;
-        self.penalty = if self.penalty == 0 { first } else { (2 * self.penalty).min(most) };
-        (self.core, self.calm, self.away) = (None, 0, self.penalty);
+    fn leave_cpu(&mut self) {
+        let (initial, max_rounds) = AWAY_ROUNDS;
+        // Doubling bounds the number of moves whatever the load does.
+        self.last_penalty = if self.last_penalty == 0 { initial } else { (2 * self.last_penalty).min(max_rounds) };
+        (self.cpu, self.calm_rounds, self.away_rounds) = (None, 0, self.last_penalty);
     }
 
-    fn stay(&mut self) {
-        self.calm = self.calm.saturating_add(1);
-        if self.calm >= SETTLED {
-            self.penalty = 0;
+    fn stay_on_cpu(&mut self) {
+        self.calm_rounds = self.calm_rounds.saturating_add(1);
+        if self.calm_rounds >= SETTLED_ROUNDS {
+            self.last_penalty = 0;
         }
     }
 
-    fn wait(&mut self, used: f64, cores: &[Core]) {
-        self.away = self.away.saturating_sub(1);
-        self.calm = if used <= SMALL { self.calm.saturating_add(1) } else { 0 };
-        if self.away == 0 && self.calm >= CALM {
-            self.core = roomiest(cores, ROOMY);
-            self.calm = 0;
+    fn wait_for_cpu(&mut self, used: f64, cores: &[CpuLoad]) {
+        self.away_rounds = self.away_rounds.saturating_sub(1);
+        self.calm_rounds = if used <= MAX_SMALL_SHARE { self.calm_rounds.saturating_add(1) } else { 0 };
+        if self.away_rounds == 0 && self.calm_rounds >= CALM_ROUNDS {
+            self.cpu = least_loaded(cores, MAX_BUSY_TO_JOIN);
+            self.calm_rounds = 0;
         }
     }
 }
 
-/// Whether a chain lacks time there, be it by its own fault or by others'. Also where nowhere is better: together it would wait
-/// behind those others as a batch, spread it interrupts them.
-fn is_tight(number: usize, used: f64, cores: &[Core]) -> bool {
-    let busy = |core: &Core| core.number == number && core.busy >= TIGHT;
-    used >= FULL || cores.iter().any(busy)
+/// Returns whether the chain lacks CPU time, because of its own load or others'.
+///
+/// Applies even if no processor is better: together the chain waits behind others as a batch, while
+/// spread it preempts them.
+fn is_overloaded(number: usize, used: f64, cores: &[CpuLoad]) -> bool {
+    let busy = |core: &CpuLoad| core.cpu == number && core.busy >= MIN_BUSY_TO_LEAVE;
+    used >= MAX_SHARED_SHARE || cores.iter().any(busy)
 }
 
-/// Of the processors that are busy for at most so much, the one with the fewest chains and the most time.
-fn roomiest(cores: &[Core], most: f64) -> Option<usize> {
-    let load = |core: &Core| core.busy + 0.1 * f64::from(core.seats);
-    let roomy = cores.iter().filter(|core| core.busy <= most);
-    roomy.min_by(|a, b| load(a).total_cmp(&load(b))).map(|core| core.number)
+/// Returns the processor with the fewest chains and the most idle time, of those up to `max_busy`.
+fn least_loaded(cores: &[CpuLoad], max_busy: f64) -> Option<usize> {
+    // A tenth per chain separates equally idle processors.
+    let load = |core: &CpuLoad| core.busy + 0.1 * f64::from(core.chains);
+    let candidates = cores.iter().filter(|core| core.busy <= max_busy);
+    candidates.min_by(|a, b| load(a).total_cmp(&load(b))).map(|core| core.cpu)
 }

@@ -1,166 +1,174 @@
-//! The rim of the placement: measures, asks each chain's [`Seat`], and moves its instances.
+//! The driver of the placement: measures, asks each chain's [`ChainCpu`], and moves its instances.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use nearpath_kernel::cores::{self, Ticks};
+use nearpath_kernel::cores::{self, CpuTicks};
 use nearpath_types::InstanceId;
 use nearpath_types::policy::Placement;
 
-use super::{Core, Seat};
-use crate::machine::Process;
+use super::{ChainCpu, CpuLoad};
+use crate::machine::InstanceProcess;
 
-/// Between two looks. A chain that has outgrown its processor waits so long for more.
-pub(crate) const PERIOD: Duration = Duration::from_secs(2);
+/// Interval of measurements. A chain that outgrows its processor waits up to this time.
+pub(crate) const PLACEMENT_INTERVAL: Duration = Duration::from_secs(2);
 
-/// A chain that runs.
-pub(crate) struct Crew {
-    pub(crate) wish: Placement,
-    /// Functions of which something runs.
+/// The running instances of a chain.
+pub(crate) struct ChainThreads {
+    pub(crate) placement: Placement,
+    /// Number of functions with running instances.
     pub(crate) functions: usize,
-    pub(crate) members: Vec<(InstanceId, Arc<dyn Process>)>,
+    pub(crate) members: Vec<(InstanceId, Arc<dyn InstanceProcess>)>,
 }
 
-impl Crew {
-    /// A function alone has nobody to share a processor with.
-    fn wish(&self) -> Placement {
-        match self.wish {
+impl ChainThreads {
+    /// Returns the effective placement: a single function has nothing to share a processor with.
+    fn placement(&self) -> Placement {
+        match self.placement {
             Placement::Auto if self.functions < 2 => Placement::Spread,
             wish => wish,
         }
     }
 }
 
-type Crews = BTreeMap<String, Crew>;
+type ThreadsByChain = BTreeMap<String, ChainThreads>;
 
-/// Places the chains of a node. Clones are the same.
+/// Places the chains of a node. Clones share their state.
 #[derive(Clone)]
-pub(crate) struct Placer(Arc<Mutex<Plan>>);
+pub(crate) struct Placer(Arc<Mutex<PlacementState>>);
 
 impl Placer {
-    /// Nothing is placed yet.
+    /// Creates a placer without placements.
     pub(crate) fn new() -> Self {
-        let own = cores::own().unwrap_or_default();
-        Self(Arc::new(Mutex::new(Plan { own, ..Plan::default() })))
+        let allowed = cores::allowed_cpus().unwrap_or_default();
+        Self(Arc::new(Mutex::new(PlacementState { allowed_cpus: allowed, ..PlacementState::default() })))
     }
 
-    /// Measures and decides anew. Returns at once: it reads files.
-    pub(crate) fn look(&self, crews: Crews) {
-        self.run(move |plan| plan.look(&crews));
+    /// Measures and decides anew, on a blocking thread because it reads files.
+    pub(crate) fn measure_and_place(&self, chains: ThreadsByChain) {
+        self.run_blocking(move |plan| plan.measure_and_place(&chains));
     }
 
-    /// Puts what has come to the places that are decided.
-    pub(crate) fn seat(&self, crews: Crews) {
-        self.run(move |plan| plan.seat(&crews));
+    /// Moves new instances to the processors of their chains.
+    pub(crate) fn apply_policies(&self, chains: ThreadsByChain) {
+        self.run_blocking(move |plan| plan.apply_policies(&chains));
     }
 
-    fn run(&self, what: impl FnOnce(&mut Plan) + Send + 'static) {
+    fn run_blocking(&self, what: impl FnOnce(&mut PlacementState) + Send + 'static) {
         let plan = Arc::clone(&self.0);
         tokio::task::spawn_blocking(move || what(&mut plan.lock().unwrap_or_else(PoisonError::into_inner)));
     }
 }
 
 #[derive(Default)]
-struct Plan {
-    /// The processors that the node may use.
-    own: Vec<usize>,
-    seats: BTreeMap<String, Seat>,
-    members: HashMap<InstanceId, Member>,
-    /// What the processors had done at the last look, and since then.
-    ticks: Option<(Instant, Vec<Ticks>)>,
-    busy: Vec<(usize, f64)>,
+struct PlacementState {
+    /// Processors that the node may use.
+    allowed_cpus: Vec<usize>,
+    chain_cpus: BTreeMap<String, ChainCpu>,
+    instances: HashMap<InstanceId, PlacedInstance>,
+    /// Processor usage at the last measurement, and load since then.
+    last_ticks: Option<(Instant, Vec<CpuTicks>)>,
+    busy_shares: Vec<(usize, f64)>,
 }
 
-/// An instance as it was at the last look.
+/// An instance at the last measurement.
 #[derive(Default)]
-struct Member {
-    cpu: Option<Duration>,
-    at: Option<usize>,
+struct PlacedInstance {
+    cpu_time: Option<Duration>,
+    placed_on: Option<usize>,
 }
 
-impl Plan {
-    fn look(&mut self, crews: &Crews) {
-        let Ok(ticks) = cores::ticks() else { return };
+impl PlacementState {
+    fn measure_and_place(&mut self, chains: &ThreadsByChain) {
+        let Ok(ticks) = cores::read_cpu_ticks() else { return };
         let now = Instant::now();
-        let before = self.ticks.replace((now, ticks));
+        let before = self.last_ticks.replace((now, ticks));
         let since = before.map(|(at, old)| (now.duration_since(at), old));
-        self.forget(crews);
-        let used: Vec<_> = crews.values().map(|crew| self.used(crew)).collect();
-        let Some((elapsed, old)) = since else { return self.seat(crews) };
-        self.busy = self.busy_since(&old);
-        for ((domain, crew), used) in crews.iter().zip(used) {
+        self.retain_living(chains);
+        let used: Vec<_> = chains.values().map(|chain| self.used_time(chain)).collect();
+        // The first measurement has no interval yet.
+        let Some((elapsed, old)) = since else { return self.apply_policies(chains) };
+        self.busy_shares = self.busy_since(&old);
+        for ((domain, chain), used) in chains.iter().zip(used) {
+            // Two calls in quick succession must not divide by zero.
             let share = used.as_secs_f64() / elapsed.as_secs_f64().max(1e-3);
-            let cores = self.cores(domain);
-            let seat = self.seats.entry(domain.clone()).or_default();
-            let before = seat.core();
-            let after = seat.look(crew.wish(), share, &cores);
+            let cores = self.cpu_loads(domain);
+            let seat = self.chain_cpus.entry(domain.clone()).or_default();
+            let before = seat.cpu();
+            let after = seat.decide_cpu(chain.placement(), share, &cores);
             if before != after {
                 tracing::info!(domain, from = before, to = after, used = share, "the chain's processor");
             }
         }
-        self.move_all(crews);
+        self.move_instances(chains);
     }
 
-    /// Only what needs no measurement.
-    fn seat(&mut self, crews: &Crews) {
-        for (domain, crew) in crews {
-            let cores = self.cores(domain);
-            let seat = self.seats.entry(domain.clone()).or_default();
-            let before = seat.core();
-            let after = seat.obey(crew.wish(), &cores);
+    /// Applies only what needs no measurement.
+    fn apply_policies(&mut self, chains: &ThreadsByChain) {
+        for (domain, chain) in chains {
+            let cores = self.cpu_loads(domain);
+            let seat = self.chain_cpus.entry(domain.clone()).or_default();
+            let before = seat.cpu();
+            let after = seat.apply_policy(chain.placement(), &cores);
             if before != after {
-                tracing::info!(domain, from = before, to = after, "the chain's processor, as its functions wish");
+                tracing::info!(domain, from = before, to = after, "the chain's processor changed by policy");
             }
         }
-        self.move_all(crews);
+        self.move_instances(chains);
     }
 
-    fn forget(&mut self, crews: &Crews) {
-        self.seats.retain(|domain, _| crews.contains_key(domain));
-        let lives = |id: &InstanceId| crews.values().any(|crew| crew.members.iter().any(|(member, _)| member == id));
-        self.members.retain(|id, _| lives(id));
+    fn retain_living(&mut self, chains: &ThreadsByChain) {
+        self.chain_cpus.retain(|domain, _| chains.contains_key(domain));
+        let is_alive =
+            |id: &InstanceId| chains.values().any(|chain| chain.members.iter().any(|(instance, _)| instance == id));
+        self.instances.retain(|id, _| is_alive(id));
     }
 
-    /// CPU time of a chain since the last look; what has just come counts from the next one on.
-    fn used(&mut self, crew: &Crew) -> Duration {
+    /// Returns the CPU time of a chain since the last measurement. New instances count from the
+    /// next one on.
+    fn used_time(&mut self, chain: &ChainThreads) -> Duration {
         let mut sum = Duration::ZERO;
-        for (id, process) in &crew.members {
-            let member = self.members.entry(*id).or_default();
-            let now = process.cpu();
-            sum += now.zip(member.cpu).map_or(Duration::ZERO, |(now, last)| now.saturating_sub(last));
-            member.cpu = now;
+        for (id, process) in &chain.members {
+            let instance = self.instances.entry(*id).or_default();
+            let now = process.cpu_time();
+            sum += now.zip(instance.cpu_time).map_or(Duration::ZERO, |(now, last)| now.saturating_sub(last));
+            instance.cpu_time = now;
         }
         sum
     }
 
-    fn busy_since(&self, old: &[Ticks]) -> Vec<(usize, f64)> {
-        let now = self.ticks.iter().flat_map(|(_, ticks)| ticks);
-        let both = now.filter_map(|now| Some((now, old.iter().find(|old| old.number == now.number)?)));
-        let share = |(now, old): (&Ticks, &Ticks)| {
-            let (busy, idle) = (now.busy.saturating_sub(old.busy), now.idle.saturating_sub(old.idle));
-            (now.number, busy as f64 / (busy + idle).max(1) as f64)
+    fn busy_since(&self, old: &[CpuTicks]) -> Vec<(usize, f64)> {
+        let now = self.last_ticks.iter().flat_map(|(_, ticks)| ticks);
+        let both = now.filter_map(|now| Some((now, old.iter().find(|old| old.cpu == now.cpu)?)));
+        let share = |(now, old): (&CpuTicks, &CpuTicks)| {
+            let (busy, idle) =
+                (now.busy_ticks.saturating_sub(old.busy_ticks), now.idle_ticks.saturating_sub(old.idle_ticks));
+            (now.cpu, busy as f64 / (busy + idle).max(1) as f64)
         };
         both.map(share).collect()
     }
 
-    /// The processors as a chain sees them.
-    fn cores(&self, domain: &str) -> Vec<Core> {
-        let busy = |number| self.busy.iter().find(|(other, _)| *other == number).map_or(0.0, |(_, busy)| *busy);
-        let others = || self.seats.iter().filter(|(other, _)| *other != domain).filter_map(|(_, seat)| seat.core());
-        let seats = |number| others().filter(|other| *other == number).count() as u32;
-        self.own.iter().map(|&number| Core { number, busy: busy(number), seats: seats(number) }).collect()
+    /// Returns the processor loads as a chain sees them.
+    fn cpu_loads(&self, domain: &str) -> Vec<CpuLoad> {
+        let busy = |number| self.busy_shares.iter().find(|(other, _)| *other == number).map_or(0.0, |(_, busy)| *busy);
+        let others = || self.chain_cpus.iter().filter(|(other, _)| *other != domain).filter_map(|(_, seat)| seat.cpu());
+        let chains_on = |number| others().filter(|other| *other == number).count() as u32;
+        self.allowed_cpus
+            .iter()
+            .map(|&number| CpuLoad { cpu: number, busy: busy(number), chains: chains_on(number) })
+            .collect()
     }
 
-    /// An instance that has ended need not be moved.
-    fn move_all(&mut self, crews: &Crews) {
-        for (domain, crew) in crews {
-            let to = self.seats.get(domain).and_then(Seat::core);
-            for (id, process) in &crew.members {
-                let member = self.members.entry(*id).or_default();
-                if member.at != to {
-                    let _ = process.place(&self.own, member.at, to);
-                    member.at = to;
+    /// Moves instances to their chain's processor. An ended one needs no move.
+    fn move_instances(&mut self, chains: &ThreadsByChain) {
+        for (domain, chain) in chains {
+            let to = self.chain_cpus.get(domain).and_then(ChainCpu::cpu);
+            for (id, process) in &chain.members {
+                let instance = self.instances.entry(*id).or_default();
+                if instance.placed_on != to {
+                    let _ = process.move_threads(&self.allowed_cpus, instance.placed_on, to);
+                    instance.placed_on = to;
                 }
             }
         }

@@ -1,126 +1,132 @@
-//! A machine in miniature: a chain that wants so much CPU, processors with other work, and a look after every period.
+//! A simulated machine: a chain with a CPU demand, processors with other load, and a decision per
+//! period.
 
 use nearpath_types::policy::Placement;
 use proptest::prelude::*;
 
-use super::{AWAY, CALM, Core, FULL, SETTLED, Seat};
+use super::{AWAY_ROUNDS, CALM_ROUNDS, ChainCpu, CpuLoad, MAX_SHARED_SHARE, SETTLED_ROUNDS};
 
-/// What the kernel would make of it: a chain on one processor gets what is left there, but at least half (the scheduler is
-/// fair); one that is spread gets all it wants. Returns what it used, and how busy the processors were.
-fn period(seat: Option<usize>, want: f64, others: &[f64]) -> (f64, Vec<Core>) {
+/// Simulates the kernel's scheduler for one period.
+///
+/// On one processor a chain gets the idle time, but at least half, because the scheduler is fair. A
+/// spread chain gets its full demand. Returns the used time and the loads.
+fn run_period(chain_cpu: Option<usize>, demand: f64, others: &[f64]) -> (f64, Vec<CpuLoad>) {
     let mut busy = others.to_vec();
-    let used = match seat {
+    let used = match chain_cpu {
         Some(at) => {
-            let used = want.min((1.0 - busy[at]).max(0.5));
+            let used = demand.min((1.0 - busy[at]).max(0.5));
             busy[at] = (busy[at] + used).min(1.0);
             used
         }
         None => {
-            let share = want / busy.len() as f64;
+            let share = demand / busy.len() as f64;
             busy.iter_mut().for_each(|busy| *busy = (*busy + share).min(1.0));
-            want
+            demand
         }
     };
-    let cores = busy.into_iter().enumerate().map(|(number, busy)| Core { number, busy, seats: 0 });
+    let cores = busy.into_iter().enumerate().map(|(number, busy)| CpuLoad { cpu: number, busy, chains: 0 });
     (used, cores.collect())
 }
 
-/// Looks so often; returns where it was after each.
-fn live(seat: &mut Seat, want: f64, others: &[f64], looks: usize) -> Vec<Option<usize>> {
+/// Runs several rounds; returns the processor after each.
+fn run_rounds(chain_cpu: &mut ChainCpu, demand: f64, others: &[f64], looks: usize) -> Vec<Option<usize>> {
     let mut places = Vec::new();
     for _ in 0..looks {
-        let (used, cores) = period(seat.core(), want, others);
-        places.push(seat.look(Placement::Auto, used, &cores));
+        let (used, cores) = run_period(chain_cpu.cpu(), demand, others);
+        places.push(chain_cpu.decide_cpu(Placement::Auto, used, &cores));
     }
     places
 }
 
-fn moves(places: &[Option<usize>]) -> usize {
+fn count_moves(places: &[Option<usize>]) -> usize {
     places.windows(2).filter(|pair| pair[0] != pair[1]).count()
 }
 
-fn idle(count: usize) -> Vec<Core> {
-    (0..count).map(|number| Core { number, busy: 0.0, seats: 0 }).collect()
+fn idle_cpus(count: usize) -> Vec<CpuLoad> {
+    (0..count).map(|number| CpuLoad { cpu: number, busy: 0.0, chains: 0 }).collect()
 }
 
 #[test]
-fn a_small_chain_gets_a_processor_and_keeps_it() {
-    let places = live(&mut Seat::default(), 0.3, &[0.1, 0.2], 1_000);
-    assert!(places[..CALM as usize - 1].iter().all(Option::is_none));
-    assert!(places[CALM as usize..].iter().all(|place| *place == Some(0)), "the one with more room, once and for all");
+fn a_small_chain_gets_one_cpu_and_keeps_it() {
+    let places = run_rounds(&mut ChainCpu::default(), 0.3, &[0.1, 0.2], 1_000);
+    assert!(places[..CALM_ROUNDS as usize - 1].iter().all(Option::is_none));
+    assert!(places[CALM_ROUNDS as usize..].iter().all(|place| *place == Some(0)), "the less loaded one, permanently");
 }
 
 #[test]
-fn a_chain_that_grows_leaves_at_the_first_look() {
-    let mut seat = Seat::default();
-    live(&mut seat, 0.1, &[0.0, 0.0], 10);
-    assert!(seat.core().is_some());
-    assert_eq!(live(&mut seat, 1.5, &[0.0, 0.0], 500), vec![None; 500], "while it is large");
-    assert!(live(&mut seat, 0.1, &[0.0, 0.0], 500).last().unwrap().is_some(), "and comes back when it is small again");
+fn a_growing_chain_leaves_at_once() {
+    let mut chain_cpu = ChainCpu::default();
+    run_rounds(&mut chain_cpu, 0.1, &[0.0, 0.0], 10);
+    assert!(chain_cpu.cpu().is_some());
+    assert_eq!(run_rounds(&mut chain_cpu, 1.5, &[0.0, 0.0], 500), vec![None; 500], "spread while it is large");
+    assert!(
+        run_rounds(&mut chain_cpu, 0.1, &[0.0, 0.0], 500).last().unwrap().is_some(),
+        "it returns when it is small again"
+    );
 }
 
 #[test]
-fn neighbours_that_burn_drive_it_away() {
-    let mut seat = Seat::default();
-    live(&mut seat, 0.2, &[0.0, 0.0], 10);
-    let here = seat.core().unwrap();
+fn busy_neighbours_make_a_chain_leave() {
+    let mut chain_cpu = ChainCpu::default();
+    run_rounds(&mut chain_cpu, 0.2, &[0.0, 0.0], 10);
+    let here = chain_cpu.cpu().unwrap();
     let mut others = [0.95, 0.95];
-    assert_eq!(live(&mut seat, 0.2, &others, 100), vec![None; 100], "a batch would wait behind them");
+    assert_eq!(run_rounds(&mut chain_cpu, 0.2, &others, 100), vec![None; 100], "a batch would wait behind the others");
     others[1 - here] = 0.1;
-    let later = live(&mut seat, 0.2, &others, 600);
-    assert_eq!(later.last().unwrap(), &Some(1 - here), "it sits where there is room");
+    let later = run_rounds(&mut chain_cpu, 0.2, &others, 600);
+    assert_eq!(later.last().unwrap(), &Some(1 - here), "it moves to the idle processor");
 }
 
 #[test]
-fn wishes_need_no_measurement() {
-    let mut seat = Seat::default();
-    let crowded = [Core { number: 2, busy: 1.0, seats: 3 }, Core { number: 5, busy: 1.0, seats: 1 }];
-    assert_eq!(seat.obey(Placement::Auto, &crowded), None);
-    assert_eq!(seat.obey(Placement::Core, &crowded), Some(5));
-    assert_eq!(seat.look(Placement::Core, 7.0, &crowded), Some(5), "it was asked for");
-    assert_eq!(seat.obey(Placement::Core, &crowded[..1]), None, "the only processor needs no choice");
-    assert_eq!(seat.obey(Placement::Core, &idle(3)), Some(0), "5 is no more");
-    assert_eq!(seat.obey(Placement::Spread, &idle(3)), None);
+fn explicit_placement_needs_no_measurement() {
+    let mut chain_cpu = ChainCpu::default();
+    let crowded = [CpuLoad { cpu: 2, busy: 1.0, chains: 3 }, CpuLoad { cpu: 5, busy: 1.0, chains: 1 }];
+    assert_eq!(chain_cpu.apply_policy(Placement::Auto, &crowded), None);
+    assert_eq!(chain_cpu.apply_policy(Placement::Core, &crowded), Some(5));
+    assert_eq!(chain_cpu.decide_cpu(Placement::Core, 7.0, &crowded), Some(5), "requested by policy");
+    assert_eq!(chain_cpu.apply_policy(Placement::Core, &crowded[..1]), None, "the only processor needs no choice");
+    assert_eq!(chain_cpu.apply_policy(Placement::Core, &idle_cpus(3)), Some(0), "processor 5 is gone");
+    assert_eq!(chain_cpu.apply_policy(Placement::Spread, &idle_cpus(3)), None);
 }
 
-fn wish() -> impl Strategy<Value = Placement> {
+fn any_placement() -> impl Strategy<Value = Placement> {
     prop_oneof![1 => Just(Placement::Spread), 1 => Just(Placement::Core), 8 => Just(Placement::Auto)]
 }
 
 proptest! {
     #[test]
-    fn it_sits_on_a_processor_that_is_there_and_never_when_it_is_large(
-        looks in prop::collection::vec((wish(), 0.0f64..4.0, prop::collection::vec(0.0f64..=1.0, 0..5)), 0..200),
+    fn a_chain_gets_only_existing_cpus_and_none_when_it_is_large(
+        looks in prop::collection::vec((any_placement(), 0.0f64..4.0, prop::collection::vec(0.0f64..=1.0, 0..5)), 0..200),
     ) {
-        let mut seat = Seat::default();
-        for (wish, used, busy) in looks {
+        let mut chain_cpu = ChainCpu::default();
+        for (placement, used, busy) in looks {
             let cores: Vec<_> =
-                busy.into_iter().enumerate().map(|(number, busy)| Core { number, busy, seats: 0 }).collect();
-            let place = seat.look(wish, used, &cores);
+                busy.into_iter().enumerate().map(|(number, busy)| CpuLoad { cpu: number, busy, chains: 0 }).collect();
+            let place = chain_cpu.decide_cpu(placement, used, &cores);
             prop_assert!(place.is_none_or(|place| place < cores.len() && cores.len() > 1));
-            prop_assert!(wish != Placement::Auto || used < FULL || place.is_none());
-            prop_assert_eq!(wish == Placement::Core && cores.len() > 1, wish == Placement::Core && place.is_some());
+            prop_assert!(placement != Placement::Auto || used < MAX_SHARED_SHARE || place.is_none());
+            prop_assert_eq!(placement == Placement::Core && cores.len() > 1, placement == Placement::Core && place.is_some());
         }
     }
 
-    /// Whatever the load does, a chain is moved seldom: each round of leaving and coming back is twice as long as the one
-    /// before, unless it has sat still for long.
+    /// A chain moves rarely whatever the load does: each stay away is twice as long as the one
+    /// before, unless it stayed long.
     #[test]
-    fn it_moves_seldom(loads in prop::collection::vec((0.0f64..3.0, 0.0f64..=1.0, 0.0f64..=1.0), 2_000)) {
-        let mut seat = Seat::default();
+    fn a_chain_moves_rarely(loads in prop::collection::vec((0.0f64..3.0, 0.0f64..=1.0, 0.0f64..=1.0), 2_000)) {
+        let mut chain_cpu = ChainCpu::default();
         let mut places = Vec::new();
-        for (want, a, b) in loads {
-            let (used, cores) = period(seat.core(), want, &[a, b]);
-            places.push(seat.look(Placement::Auto, used, &cores));
+        for (demand, a, b) in loads {
+            let (used, cores) = run_period(chain_cpu.cpu(), demand, &[a, b]);
+            places.push(chain_cpu.decide_cpu(Placement::Auto, used, &cores));
         }
-        let doublings = (AWAY.1 / AWAY.0).ilog2() as usize + 1;
-        prop_assert!(moves(&places) <= 2 * (doublings + places.len() / SETTLED as usize));
+        let doublings = (AWAY_ROUNDS.1 / AWAY_ROUNDS.0).ilog2() as usize + 1;
+        prop_assert!(count_moves(&places) <= 2 * (doublings + places.len() / SETTLED_ROUNDS as usize));
     }
 
-    /// A chain that one processor is too small for spends nearly all its time spread.
+    /// A chain that needs more than one processor is spread nearly all the time.
     #[test]
-    fn a_large_chain_is_not_locked_in(want in 0.85f64..4.0, others in prop::collection::vec(0.0f64..0.3, 2..8)) {
-        let places = live(&mut Seat::default(), want, &others, 1_000);
+    fn a_large_chain_is_spread(demand in 0.85f64..4.0, others in prop::collection::vec(0.0f64..0.3, 2..8)) {
+        let places = run_rounds(&mut ChainCpu::default(), demand, &others, 1_000);
         prop_assert!(places.iter().filter(|place| place.is_some()).count() <= 10);
     }
 }

@@ -1,83 +1,86 @@
-//! How long to wait before the next start of a revision that fails.
+//! Back-off between starts of a failing revision.
 //!
-//! Two ladders: starts that never got ready wait from the first failure on and are forgiven by one success; instances
-//! that die early are replaced at once the first time, and are forgiven when one lives for [`STABLE`]. Instances that
-//! fail together count as one failure: only one that was started after the last failure tells something new. A revision
-//! that cannot start at all is given up; a new one begins with a clean slate.
+//! There are two counters. Starts that never became ready are delayed from the first failure on,
+//! and one success resets them. Instances that die early are replaced at once the first time, and
+//! one that lives for [`STABLE_AFTER`] resets them. Simultaneous failures count once: only an
+//! instance started after the last failure adds information. A revision that can never start is
+//! given up. A new revision begins without failures.
 
 use std::time::{Duration, Instant};
 
-/// The first pause; each further failure doubles it.
-pub const SHORTEST: Duration = Duration::from_millis(100);
-/// The longest pause.
-pub const LONGEST: Duration = Duration::from_secs(10);
-/// How long an instance must have been ready for its death not to count as a failing start.
-pub const STABLE: Duration = Duration::from_millis(500);
+/// First delay; each further failure doubles it.
+pub const MIN_RETRY_INTERVAL: Duration = Duration::from_millis(100);
+/// Maximum delay.
+pub const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(10);
+/// Minimum ready time of an instance whose death is not a failing start.
+pub const STABLE_AFTER: Duration = Duration::from_millis(500);
 
-/// The failures of one revision.
+/// Failures of one revision.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Backoff {
-    starts: Ladder,
-    deaths: Ladder,
+pub struct StartBackoff {
+    starts: BackoffSteps,
+    deaths: BackoffSteps,
     given_up: bool,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Ladder {
+struct BackoffSteps {
     level: u32,
     last: Option<Instant>,
 }
 
-impl Ladder {
-    fn climb(&mut self, started: Instant, now: Instant) {
+impl BackoffSteps {
+    fn record_failure(&mut self, started: Instant, now: Instant) {
+        // Instances started before the last failure belong to the same wave.
         if self.last.is_none_or(|last| started > last) {
             *self = Self { level: self.level.saturating_add(1), last: Some(now) };
         }
     }
 
-    /// When the pause of so many failures ends; the first `free` ones cost none.
-    fn until(&self, free: u32) -> Option<Instant> {
+    /// Returns the end of the delay. The first `free` failures cause none.
+    fn pause_end(&self, free: u32) -> Option<Instant> {
         let doublings = self.level.saturating_sub(free).checked_sub(1)?;
-        let pause = SHORTEST.saturating_mul(1 << doublings.min(16)).min(LONGEST);
+        // More doublings would overflow, and the maximum is reached at seven.
+        let pause = MIN_RETRY_INTERVAL.saturating_mul(1 << doublings.min(16)).min(MAX_RETRY_INTERVAL);
         self.last.map(|last| last + pause)
     }
 }
 
-impl Backoff {
-    /// An instance that was started at `started` ended without having been ready.
-    pub fn start_failed(&mut self, started: Instant, now: Instant) {
-        self.starts.climb(started, now);
+impl StartBackoff {
+    /// Records an instance that ended without having been ready.
+    pub fn record_failed_start(&mut self, started: Instant, now: Instant) {
+        self.starts.record_failure(started, now);
     }
 
-    /// No start of this revision can succeed.
+    /// Gives up: no start of this revision can succeed.
     pub fn give_up(&mut self) {
         self.given_up = true;
     }
 
-    /// Whether nothing is to be started any more.
+    /// Returns whether nothing is to be started any more.
     pub fn has_given_up(&self) -> bool {
         self.given_up
     }
 
-    /// An instance became ready.
-    pub fn became_ready(&mut self) {
-        self.starts = Ladder::default();
+    /// Records that an instance became ready.
+    pub fn record_ready(&mut self) {
+        self.starts = BackoffSteps::default();
     }
 
-    /// An instance died by itself, after having been ready since `ready`.
-    pub fn died(&mut self, started: Instant, ready: Instant, now: Instant) {
-        match now.saturating_duration_since(ready) >= STABLE {
-            true => self.deaths = Ladder::default(),
-            false => self.deaths.climb(started, now),
+    /// Records that an instance ended by itself, after it was ready since `ready`.
+    pub fn record_death(&mut self, started: Instant, ready: Instant, now: Instant) {
+        match now.saturating_duration_since(ready) >= STABLE_AFTER {
+            true => self.deaths = BackoffSteps::default(),
+            false => self.deaths.record_failure(started, now),
         }
     }
 
-    /// Before when nothing may be started; `None`: at once.
+    /// Returns the earliest time of the next start; `None` for at once.
     pub fn retry_at(&self) -> Option<Instant> {
-        self.starts.until(0).max(self.deaths.until(1))
+        self.starts.pause_end(0).max(self.deaths.pause_end(1))
     }
 
-    /// Whether one start at a time is enough, because the last ones failed.
+    /// Returns whether starts are limited to one at a time, because the last ones failed.
     pub fn is_probing(&self) -> bool {
         self.retry_at().is_some()
     }
@@ -88,47 +91,47 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failing_starts_double_up_to_the_longest_and_one_success_forgives() {
+    fn failing_starts_double_their_pause_until_one_succeeds() {
         let mut now = Instant::now();
-        let mut backoff = Backoff::default();
+        let mut backoff = StartBackoff::default();
         for expected in [100, 200, 400, 800, 1_600, 3_200, 6_400, 10_000, 10_000] {
-            backoff.start_failed(now, now);
+            backoff.record_failed_start(now, now);
             let pause = backoff.retry_at().unwrap() - now;
             assert_eq!(pause, Duration::from_millis(expected));
             now += pause;
         }
-        backoff.became_ready();
-        assert_eq!(backoff, Backoff::default());
+        backoff.record_ready();
+        assert_eq!(backoff, StartBackoff::default());
     }
 
     #[test]
-    fn a_wave_of_failures_counts_once() {
+    fn simultaneous_failures_count_once() {
         let start = Instant::now();
-        let mut backoff = Backoff::default();
-        (1..=5).for_each(|n| backoff.start_failed(start, start + Duration::from_millis(n)));
-        assert_eq!(backoff.retry_at(), Some(start + Duration::from_millis(1) + SHORTEST));
+        let mut backoff = StartBackoff::default();
+        (1..=5).for_each(|n| backoff.record_failed_start(start, start + Duration::from_millis(n)));
+        assert_eq!(backoff.retry_at(), Some(start + Duration::from_millis(1) + MIN_RETRY_INTERVAL));
     }
 
     #[test]
-    fn the_first_death_is_free_the_second_is_not() {
+    fn a_second_early_death_delays_the_restart() {
         let [start, end, next, next_end] = {
             let zero = Instant::now();
             [0, 1, 2, 3].map(|ms| zero + Duration::from_millis(ms))
         };
-        let mut backoff = Backoff::default();
-        backoff.died(start, start, end);
+        let mut backoff = StartBackoff::default();
+        backoff.record_death(start, start, end);
         assert_eq!(backoff.retry_at(), None);
-        backoff.became_ready();
-        backoff.died(next, next, next_end);
-        assert_eq!(backoff.retry_at(), Some(next_end + SHORTEST));
-        backoff.died(next_end, next_end, next_end + STABLE);
-        assert_eq!(backoff.retry_at(), None, "it lived long enough");
+        backoff.record_ready();
+        backoff.record_death(next, next, next_end);
+        assert_eq!(backoff.retry_at(), Some(next_end + MIN_RETRY_INTERVAL));
+        backoff.record_death(next_end, next_end, next_end + STABLE_AFTER);
+        assert_eq!(backoff.retry_at(), None, "the instance was stable");
     }
 
     #[test]
     fn levels_do_not_overflow() {
         let now = Instant::now();
-        let ladder = Ladder { level: u32::MAX, last: Some(now) };
-        assert_eq!(ladder.until(0), Some(now + LONGEST));
+        let steps = BackoffSteps { level: u32::MAX, last: Some(now) };
+        assert_eq!(steps.pause_end(0), Some(now + MAX_RETRY_INTERVAL));
     }
 }

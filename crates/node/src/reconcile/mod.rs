@@ -1,8 +1,9 @@
-//! What to do next for one function: a pure decision over what is wanted and what is there.
+//! The next steps for one function: a pure decision over desired and existing instances.
 //!
-//! [`plan`] is asked again after every change, so each answer only has to be a safe step in the right direction. New
-//! instances start at once and in parallel; an old one is withdrawn only when a new one has taken its place, so a new
-//! revision that never gets ready leaves the old one serving. [`Backoff`] slows the starts that keep failing.
+//! [`plan`] is called after every change, so each plan only has to be a safe step forward. New
+//! instances start at once and in parallel. An old one is withdrawn only when a new one has
+//! replaced it, so a revision that never becomes ready leaves the old one serving. [`StartBackoff`]
+//! delays starts that keep failing.
 
 mod backoff;
 #[cfg(test)]
@@ -13,95 +14,107 @@ use std::time::Instant;
 
 use nearpath_types::{InstanceId, InstanceState, Revision};
 
-pub use backoff::{Backoff, LONGEST, SHORTEST, STABLE};
+pub use backoff::{MAX_RETRY_INTERVAL, MIN_RETRY_INTERVAL, STABLE_AFTER, StartBackoff};
 
-/// What should run of a function.
+/// Desired instances of a function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Want {
-    /// Which version.
+pub struct DesiredInstances {
+    /// Desired revision.
     pub revision: Revision,
-    /// How many ready instances.
+    /// Number of ready instances.
     pub replicas: u32,
 }
 
-/// One instance as it stands.
+/// An existing instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Seen {
-    /// Its id; a greater one is younger.
+pub struct InstanceView {
+    /// Id; a greater one is younger.
     pub id: InstanceId,
-    /// The version it runs.
+    /// Its revision.
     pub revision: Revision,
-    /// What may be done with it.
+    /// Its state.
     pub state: InstanceState,
 }
 
-/// One step.
+/// A step of a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Action {
-    /// Start so many instances of the wanted revision.
+pub enum ReconcileAction {
+    /// Starts so many instances of the desired revision.
     Start(u32),
-    /// Publish it as draining, then tell it to stop.
+    /// Publishes the instance as draining, then asks it to stop.
     Withdraw(InstanceId),
 }
 
-/// The steps to take now, and when to ask again if nothing happens before.
+/// Steps to take now, and the time of the next call without other changes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Plan {
-    /// In the order in which to take them.
-    pub actions: Vec<Action>,
-    /// When a start that is held back by the back-off falls due.
+pub struct ReconcilePlan {
+    /// Steps in order.
+    pub actions: Vec<ReconcileAction>,
+    /// Time of the next start that the back-off delays.
     pub retry_at: Option<Instant>,
 }
 
-/// Decides. `None` as `want`: the function was removed. `backoff` belongs to the wanted revision.
-pub fn plan(want: Option<Want>, seen: &[Seen], backoff: &Backoff, now: Instant) -> Plan {
-    let Some(want) = want.filter(|want| want.replicas > 0) else {
-        return Plan { actions: withdraw(usable(seen).collect(), usize::MAX), retry_at: None };
+/// Plans the next steps. `desired` is `None` for a removed function; `backoff` belongs to the desired
+/// revision.
+pub fn plan(
+    desired: Option<DesiredInstances>,
+    instances: &[InstanceView],
+    backoff: &StartBackoff,
+    now: Instant,
+) -> ReconcilePlan {
+    let Some(desired) = desired.filter(|desired| desired.replicas > 0) else {
+        return ReconcilePlan {
+            actions: withdraw_least_useful(usable_instances(instances).collect(), usize::MAX),
+            retry_at: None,
+        };
     };
-    let (current, old): (Vec<_>, Vec<_>) = usable(seen).partition(|one| one.revision == want.revision);
-    let wanted = want.replicas as usize;
-    let mut plan = starts(&current, wanted, backoff, now);
+    let (current, old): (Vec<_>, Vec<_>) =
+        usable_instances(instances).partition(|one| one.revision == desired.revision);
+    let wanted = desired.replicas as usize;
+    let mut plan = plan_starts(&current, wanted, backoff, now);
     let excess = current.len().saturating_sub(wanted);
-    plan.actions.extend(withdraw(current.clone(), excess));
-    plan.actions.extend(replaced(old, wanted.saturating_sub(ready(&current))));
+    // Scaling down needs no replacement, so it happens at once.
+    plan.actions.extend(withdraw_least_useful(current.clone(), excess));
+    plan.actions.extend(plan_replacements(old, wanted.saturating_sub(count_ready(&current))));
     plan
 }
 
-fn usable(seen: &[Seen]) -> impl Iterator<Item = Seen> {
-    seen.iter().copied().filter(|one| one.state != InstanceState::Draining)
+fn usable_instances(instances: &[InstanceView]) -> impl Iterator<Item = InstanceView> {
+    instances.iter().copied().filter(|one| one.state != InstanceState::Draining)
 }
 
-fn ready(instances: &[Seen]) -> usize {
+fn count_ready(instances: &[InstanceView]) -> usize {
     instances.iter().filter(|one| one.state == InstanceState::Ready).count()
 }
 
-fn starts(current: &[Seen], wanted: usize, backoff: &Backoff, now: Instant) -> Plan {
+fn plan_starts(current: &[InstanceView], wanted: usize, backoff: &StartBackoff, now: Instant) -> ReconcilePlan {
     if backoff.has_given_up() {
-        return Plan::default();
+        return ReconcilePlan::default();
     }
     let missing = wanted.saturating_sub(current.len());
     let count = match backoff.is_probing() {
-        true if current.len() > ready(current) => 0, // one attempt at a time until one succeeds
+        true if current.len() > count_ready(current) => 0, // one attempt at a time until one succeeds
         true => missing.min(1),
         false => missing,
     };
     match (count, backoff.retry_at()) {
-        (0, _) => Plan::default(),
-        (_, Some(at)) if at > now => Plan { actions: Vec::new(), retry_at: Some(at) },
-        _ => Plan { actions: vec![Action::Start(count as u32)], retry_at: None },
+        (0, _) => ReconcilePlan::default(),
+        (_, Some(at)) if at > now => ReconcilePlan { actions: Vec::new(), retry_at: Some(at) },
+        _ => ReconcilePlan { actions: vec![ReconcileAction::Start(count as u32)], retry_at: None },
     }
 }
 
-/// Old instances give way: those that still start at once, ready ones as far as `keep` allows.
-fn replaced(old: Vec<Seen>, keep: usize) -> Vec<Action> {
-    let excess = old.len() - ready(&old).min(keep);
-    withdraw(old, excess)
+/// Withdraws old instances: starting ones at once, and ready ones above `keep`.
+fn plan_replacements(old: Vec<InstanceView>, keep: usize) -> Vec<ReconcileAction> {
+    let excess = old.len() - count_ready(&old).min(keep);
+    withdraw_least_useful(old, excess)
 }
 
-/// The least useful first: those not ready before those that are, younger before older.
-fn withdraw(mut from: Vec<Seen>, count: usize) -> Vec<Action> {
+/// Withdraws the least useful first: unready before ready ones, younger before older ones.
+fn withdraw_least_useful(mut from: Vec<InstanceView>, count: usize) -> Vec<ReconcileAction> {
+    // Starting ones serve nobody yet, and younger ones have the colder caches.
     from.sort_by_key(|one| (one.state == InstanceState::Ready, Reverse(one.id)));
-    from.iter().take(count).map(|one| Action::Withdraw(one.id)).collect()
+    from.iter().take(count).map(|one| ReconcileAction::Withdraw(one.id)).collect()
 }
 
 #[cfg(test)]
@@ -109,70 +122,73 @@ mod tests {
     use super::*;
     use InstanceState::{Draining, Ready, Starting};
 
-    fn seen(all: &[(u64, u64, InstanceState)]) -> Vec<Seen> {
+    fn views(all: &[(u64, u64, InstanceState)]) -> Vec<InstanceView> {
         all.iter()
-            .map(|&(id, revision, state)| Seen { id: InstanceId(id), revision: Revision(revision), state })
+            .map(|&(id, revision, state)| InstanceView { id: InstanceId(id), revision: Revision(revision), state })
             .collect()
     }
 
-    fn decide(revision: u64, replicas: u32, all: &[(u64, u64, InstanceState)]) -> Vec<Action> {
-        let want = Want { revision: Revision(revision), replicas };
-        plan(Some(want), &seen(all), &Backoff::default(), Instant::now()).actions
+    fn plan_actions(revision: u64, replicas: u32, all: &[(u64, u64, InstanceState)]) -> Vec<ReconcileAction> {
+        let desired = DesiredInstances { revision: Revision(revision), replicas };
+        plan(Some(desired), &views(all), &StartBackoff::default(), Instant::now()).actions
     }
 
-    fn out(ids: &[u64]) -> Vec<Action> {
-        ids.iter().map(|id| Action::Withdraw(InstanceId(*id))).collect()
+    fn withdrawals(ids: &[u64]) -> Vec<ReconcileAction> {
+        ids.iter().map(|id| ReconcileAction::Withdraw(InstanceId(*id))).collect()
     }
 
     #[test]
     fn scale_up_starts_what_is_missing() {
-        assert_eq!(decide(1, 3, &[(1, 1, Ready), (2, 1, Draining)]), [Action::Start(2)]);
+        assert_eq!(plan_actions(1, 3, &[(1, 1, Ready), (2, 1, Draining)]), [ReconcileAction::Start(2)]);
     }
 
     #[test]
     fn scale_down_takes_the_least_useful_first() {
         let all = [(1, 1, Ready), (2, 1, Ready), (3, 1, Starting), (4, 1, Ready)];
-        assert_eq!(decide(1, 2, &all), out(&[3, 4]));
-        assert_eq!(decide(1, 0, &all), out(&[3, 4, 2, 1]));
+        assert_eq!(plan_actions(1, 2, &all), withdrawals(&[3, 4]));
+        assert_eq!(plan_actions(1, 0, &all), withdrawals(&[3, 4, 2, 1]));
     }
 
     #[test]
-    fn an_old_one_leaves_when_a_new_one_is_ready() {
-        assert_eq!(decide(2, 2, &[(1, 1, Ready), (2, 1, Ready)]), [Action::Start(2)]);
-        assert_eq!(decide(2, 2, &[(1, 1, Ready), (2, 1, Ready), (3, 2, Starting), (4, 2, Starting)]), []);
-        assert_eq!(decide(2, 2, &[(1, 1, Ready), (2, 1, Ready), (3, 2, Ready), (4, 2, Starting)]), out(&[2]));
-        assert_eq!(decide(2, 2, &[(1, 1, Ready), (3, 2, Ready), (4, 2, Ready)]), out(&[1]));
+    fn an_old_instance_leaves_when_a_new_one_is_ready() {
+        assert_eq!(plan_actions(2, 2, &[(1, 1, Ready), (2, 1, Ready)]), [ReconcileAction::Start(2)]);
+        assert_eq!(plan_actions(2, 2, &[(1, 1, Ready), (2, 1, Ready), (3, 2, Starting), (4, 2, Starting)]), []);
+        assert_eq!(
+            plan_actions(2, 2, &[(1, 1, Ready), (2, 1, Ready), (3, 2, Ready), (4, 2, Starting)]),
+            withdrawals(&[2])
+        );
+        assert_eq!(plan_actions(2, 2, &[(1, 1, Ready), (3, 2, Ready), (4, 2, Ready)]), withdrawals(&[1]));
     }
 
     #[test]
-    fn an_old_one_that_still_starts_is_of_no_use() {
-        assert_eq!(decide(2, 1, &[(1, 1, Starting), (2, 2, Starting)]), out(&[1]));
+    fn an_old_starting_instance_is_withdrawn() {
+        assert_eq!(plan_actions(2, 1, &[(1, 1, Starting), (2, 2, Starting)]), withdrawals(&[1]));
     }
 
     #[test]
     fn a_removed_function_drains() {
-        let all = seen(&[(1, 1, Ready), (2, 2, Starting), (3, 1, Draining)]);
-        assert_eq!(plan(None, &all, &Backoff::default(), Instant::now()).actions, out(&[2, 1]));
+        let all = views(&[(1, 1, Ready), (2, 2, Starting), (3, 1, Draining)]);
+        assert_eq!(plan(None, &all, &StartBackoff::default(), Instant::now()).actions, withdrawals(&[2, 1]));
     }
 
     #[test]
-    fn a_revision_that_was_given_up_is_not_started_and_its_elder_stays() {
-        let mut backoff = Backoff::default();
+    fn a_given_up_revision_leaves_the_old_one_running() {
+        let mut backoff = StartBackoff::default();
         backoff.give_up();
-        let want = Want { revision: Revision(2), replicas: 2 };
-        let all = seen(&[(1, 1, Ready), (2, 1, Ready)]);
-        assert_eq!(plan(Some(want), &all, &backoff, Instant::now()), Plan::default());
+        let desired = DesiredInstances { revision: Revision(2), replicas: 2 };
+        let all = views(&[(1, 1, Ready), (2, 1, Ready)]);
+        assert_eq!(plan(Some(desired), &all, &backoff, Instant::now()), ReconcilePlan::default());
     }
 
     #[test]
     fn a_failing_revision_is_tried_one_at_a_time() {
-        let (start, want) = (Instant::now(), Want { revision: Revision(1), replicas: 3 });
-        let mut backoff = Backoff::default();
-        backoff.start_failed(start, start);
-        let held = plan(Some(want), &[], &backoff, start);
-        assert_eq!(held, Plan { actions: vec![], retry_at: Some(start + SHORTEST) });
-        assert_eq!(plan(Some(want), &[], &backoff, start + SHORTEST).actions, [Action::Start(1)]);
-        let trying = seen(&[(1, 1, Starting)]);
-        assert_eq!(plan(Some(want), &trying, &backoff, start + LONGEST).actions, []);
+        let (start, desired) = (Instant::now(), DesiredInstances { revision: Revision(1), replicas: 3 });
+        let mut backoff = StartBackoff::default();
+        backoff.record_failed_start(start, start);
+        let held = plan(Some(desired), &[], &backoff, start);
+        assert_eq!(held, ReconcilePlan { actions: vec![], retry_at: Some(start + MIN_RETRY_INTERVAL) });
+        assert_eq!(plan(Some(desired), &[], &backoff, start + MIN_RETRY_INTERVAL).actions, [ReconcileAction::Start(1)]);
+        let trying = views(&[(1, 1, Starting)]);
+        assert_eq!(plan(Some(desired), &trying, &backoff, start + MAX_RETRY_INTERVAL).actions, []);
     }
 }

@@ -1,244 +1,254 @@
-//! One end of a channel: it sends into one ring, receives from the other, and rings its peer once a batch.
+//! End of a channel: it sends into one ring, receives from the other, and wakes its peer once per batch.
 
-mod strict;
-mod wired;
+mod sockmap_end;
+mod strict_end;
 
 use std::sync::Arc;
 
-use super::{Channel, NotSent, ReceiveFault, SendFault, Side, State};
-use crate::counters::Counters;
+use super::{Channel, ChannelReceiveError, ChannelSendError, ChannelSide, ChannelState, UnsentMessage};
+use crate::counters::SideCounters;
 use crate::descriptor::Descriptor;
-use crate::desk::Knocker;
-use crate::member::{Member, NotAccepted};
-use crate::message::{Message, Outgoing};
-use crate::ring::{Consumer, NotPushed, Poisoned, Producer};
+use crate::endpoint::{AcceptOfferError, PoolEndpoint};
+use crate::lease_word::EndpointId;
+use crate::message::{OutgoingMessage, ReceivedMessage};
+use crate::ring::{PushError, RingConsumer, RingPoisoned, RingProducer};
+use crate::sockmap::SockmapEnd;
 use crate::sync::{Ordering, fence};
-use crate::wire::Line;
-use crate::word::Party;
-use strict::Strict;
+use crate::wakeup_cell::WakeupSignal;
+use strict_end::StrictState;
 
-/// One party's end of a channel.
+/// One endpoint's end of a channel.
 #[derive(Debug)]
-pub struct End {
-    side: Side,
+pub struct ChannelEnd {
+    side: ChannelSide,
     channel: Channel,
-    producer: Producer,
-    consumer: Consumer,
-    member: Arc<Member>,
-    peer: Party,
-    desk: Knocker,
-    counters: Counters,
-    /// There when the domain is strict.
-    strict: Option<Strict>,
-    /// There when the kernel carries the descriptors.
-    line: Option<Line>,
+    producer: RingProducer,
+    consumer: RingConsumer,
+    endpoint: Arc<PoolEndpoint>,
+    peer_id: EndpointId,
+    peer_signal: WakeupSignal,
+    counters: SideCounters,
+    /// Present in a strict domain.
+    strict: Option<StrictState>,
+    /// Present when the kernel carries the descriptors.
+    sockmap: Option<SockmapEnd>,
     pushed: bool,
     popped: bool,
 }
 
-impl End {
-    pub(super) fn new(channel: &Channel, side: Side, member: Arc<Member>, peer: Party, desk: Knocker) -> Self {
+impl ChannelEnd {
+    pub(super) fn new(
+        channel: &Channel,
+        side: ChannelSide,
+        member: Arc<PoolEndpoint>,
+        peer: EndpointId,
+        cell: WakeupSignal,
+    ) -> Self {
         let (out, back) = match side {
-            Side::Caller => (&channel.calls, &channel.answers),
-            Side::Callee => (&channel.answers, &channel.calls),
+            ChannelSide::Caller => (&channel.calls, &channel.answers),
+            ChannelSide::Callee => (&channel.answers, &channel.calls),
         };
         Self {
             side,
-            producer: Producer::new(out.clone(), 0),
-            consumer: Consumer::new(back.clone(), 0),
-            counters: Counters::new(channel.counters[side as usize].clone()),
+            producer: RingProducer::new(out.clone(), 0),
+            consumer: RingConsumer::new(back.clone(), 0),
+            counters: SideCounters::new(channel.counters[side as usize].clone()),
             channel: channel.clone(),
-            member,
-            peer,
-            desk,
+            endpoint: member,
+            peer_id: peer,
+            peer_signal: cell,
             strict: None,
-            line: None,
+            sockmap: None,
             pushed: false,
             popped: false,
         }
     }
 
-    /// Hands a message over. The peer is rung by the next [`End::flush`].
-    pub fn send(&mut self, message: Outgoing) -> Result<(), NotSent> {
-        self.send_until(State::Open, message)
+    /// Sends a message. The next [`ChannelEnd::flush_batch`] wakes the peer.
+    pub fn send_message(&mut self, message: OutgoingMessage) -> Result<(), UnsentMessage> {
+        self.send_if_state(ChannelState::Open, message)
     }
 
-    /// Hands over more of what is open, a part or a cancel: also when the channel is withdrawn.
-    pub fn send_more(&mut self, message: Outgoing) -> Result<(), NotSent> {
-        self.send_until(State::Withdrawn, message)
+    /// Sends a part or cancel of an open call: allowed while the channel is withdrawn.
+    pub fn send_continuation(&mut self, message: OutgoingMessage) -> Result<(), UnsentMessage> {
+        self.send_if_state(ChannelState::Withdrawn, message)
     }
 
-    fn send_until(&mut self, last: State, message: Outgoing) -> Result<(), NotSent> {
-        if let Err(why) = self.may_send(last) {
-            return Err(NotSent { why, message: Some(message) });
+    fn send_if_state(&mut self, last: ChannelState, message: OutgoingMessage) -> Result<(), UnsentMessage> {
+        if let Err(why) = self.check_sendable(last) {
+            return Err(UnsentMessage { error: why, message: Some(message) });
         }
         if self.strict.is_some() {
-            return self.send_own(message);
+            return self.send_strict(message);
         }
-        let Outgoing { lease, offset, length } = message;
-        let offer = lease.offer(self.peer).map_err(|lost| NotSent { why: lost.into(), message: None })?;
+        let OutgoingMessage { lease, offset, length } = message;
+        let offer = lease.offer_to(self.peer_id).map_err(|lost| UnsentMessage { error: lost.into(), message: None })?;
         let descriptor = offer.descriptor(offset, length);
-        match self.producer.push(descriptor) {
+        match self.producer.push_descriptor(descriptor) {
             Ok(()) => {
-                self.line.as_mut().into_iter().for_each(|line| line.push(descriptor));
-                offer.sent();
-                self.counters.sent(length);
+                self.sockmap.as_mut().into_iter().for_each(|line| line.queue_descriptor(descriptor));
+                offer.confirm_pushed();
+                self.counters.record_sent(length);
                 self.pushed = true;
                 Ok(())
             }
             Err(fault) => {
-                let why = self.not_pushed(fault);
-                Err(NotSent { why, message: offer.take_back().ok().map(|lease| Outgoing { lease, offset, length }) })
+                let why = self.push_fault(fault);
+                Err(UnsentMessage {
+                    error: why,
+                    message: offer.take_back().ok().map(|lease| OutgoingMessage { lease, offset, length }),
+                })
             }
         }
     }
 
-    fn may_send(&self, last: State) -> Result<(), SendFault> {
-        let (state, last) = (self.channel.state(), if self.side == Side::Callee { State::Withdrawn } else { last });
-        if state <= last { Ok(()) } else { Err(SendFault::Closed(state)) }
+    fn check_sendable(&self, last: ChannelState) -> Result<(), ChannelSendError> {
+        let (state, last) =
+            (self.channel.state(), if self.side == ChannelSide::Callee { ChannelState::Withdrawn } else { last });
+        if state <= last { Ok(()) } else { Err(ChannelSendError::Closed(state)) }
     }
 
-    fn not_pushed(&self, fault: NotPushed) -> SendFault {
-        if let NotPushed::Poisoned(_) = fault {
-            self.channel.close(State::Broken);
-            return SendFault::Closed(State::Broken);
+    fn push_fault(&self, fault: PushError) -> ChannelSendError {
+        if let PushError::Poisoned(_) = fault {
+            self.channel.close_with(ChannelState::Broken);
+            return ChannelSendError::Closed(ChannelState::Broken);
         }
-        SendFault::Full
+        ChannelSendError::Full
     }
 
-    /// The next message, if there is one. What was sent before the channel was closed still comes, unless it is broken.
-    pub fn receive(&mut self) -> Result<Option<Message>, ReceiveFault> {
+    /// Returns the next message, if any. Messages sent before a close still arrive, unless the channel is broken.
+    pub fn receive_message(&mut self) -> Result<Option<ReceivedMessage>, ChannelReceiveError> {
         let state = self.channel.state();
-        if state == State::Broken {
-            return Err(ReceiveFault::Closed(state));
+        if state == ChannelState::Broken {
+            return Err(ChannelReceiveError::Closed(state));
         }
-        // What a wire brings is complete only up to the last look at it.
-        let complete = self.line.as_ref().map_or(state, |line| line.seen);
-        match self.take() {
-            Ok(None) if complete > State::Withdrawn => Err(ReceiveFault::Closed(state)),
+        // A socket delivers completely only what arrived before the last observed state.
+        let complete = self.sockmap.as_ref().map_or(state, |line| line.state_before_read);
+        match self.take_message() {
+            Ok(None) if complete > ChannelState::Withdrawn => Err(ChannelReceiveError::Closed(state)),
             Ok(message) => Ok(message),
-            Err(ReceiveFault::Closed(state)) => Err(ReceiveFault::Closed(state)),
-            // A dead peer's last offer may have been reclaimed before it was read: that is nobody's fault.
-            Err(ReceiveFault::Refused(NotAccepted::NotOffered)) if state > State::Withdrawn => {
-                Err(ReceiveFault::Closed(state))
+            Err(ChannelReceiveError::Closed(state)) => Err(ChannelReceiveError::Closed(state)),
+            // The node may have reclaimed a dead peer's last offer before it was read: not a protocol violation.
+            Err(ChannelReceiveError::Refused(AcceptOfferError::NotOffered)) if state > ChannelState::Withdrawn => {
+                Err(ChannelReceiveError::Closed(state))
             }
             Err(fault) => {
-                self.channel.close(State::Broken);
-                self.pushed = true; // the peer should hear of it
+                self.channel.close_with(ChannelState::Broken);
+                self.pushed = true; // wakes the peer, so that it sees the broken channel
                 Err(fault)
             }
         }
     }
 
-    /// Closes the channel for a peer that broke the rules, and lets it know.
-    pub fn break_off(&mut self) {
-        self.channel.close(State::Broken);
-        self.ring();
+    /// Closes the channel because the peer violated the protocol, and wakes the peer.
+    pub fn break_channel(&mut self) {
+        self.channel.close_with(ChannelState::Broken);
+        self.wake_peer();
     }
 
     /// Wakes the peer.
-    fn ring(&mut self) {
-        match self.line.as_mut().filter(|line| !line.is_empty()) {
-            None => drop(self.desk.knock()),
+    fn wake_peer(&mut self) {
+        match self.sockmap.as_mut().filter(|line| !line.is_empty()) {
+            None => drop(self.peer_signal.wake()),
             Some(line) => {
-                if line.flush().is_err() {
-                    self.channel.close(State::Broken); // the wire is gone
+                if line.send_queued().is_err() {
+                    self.channel.close_with(ChannelState::Broken); // the socket failed
                 }
             }
         }
     }
 
-    fn pop(&mut self) -> Result<Option<Descriptor>, ReceiveFault> {
-        let Some(line) = &mut self.line else { return Ok(self.consumer.pop()?) };
-        let Some(descriptor) = line.came.pop_front() else { return Ok(None) };
-        // One that is in no ring was sent without a credit.
-        self.consumer.pop()?.map(|_| Some(descriptor)).ok_or(ReceiveFault::Poisoned(Poisoned))
+    fn pop_descriptor(&mut self) -> Result<Option<Descriptor>, ChannelReceiveError> {
+        let Some(line) = &mut self.sockmap else { return Ok(self.consumer.pop_descriptor()?) };
+        let Some(descriptor) = line.received.pop_front() else { return Ok(None) };
+        // A record without a ring entry was sent without a credit.
+        self.consumer.pop_descriptor()?.map(|_| Some(descriptor)).ok_or(ChannelReceiveError::Poisoned(RingPoisoned))
     }
 
-    fn take(&mut self) -> Result<Option<Message>, ReceiveFault> {
-        let Some(descriptor) = self.pop()? else { return Ok(None) };
+    fn take_message(&mut self) -> Result<Option<ReceivedMessage>, ChannelReceiveError> {
+        let Some(descriptor) = self.pop_descriptor()? else { return Ok(None) };
         if let Some(strict) = &self.strict {
-            let copy = strict.source.copy(&descriptor);
-            return self.taken(copy);
+            let copy = strict.peer_pool.copy_message(&descriptor);
+            return self.finish_copy(copy);
         }
-        let lease = self.member.accept(&descriptor, self.peer);
-        self.consumer.commit(); // only now: see `ring`
+        let lease = self.endpoint.accept_offer(&descriptor, self.peer_id);
+        self.consumer.commit_head(); // only after the accept: see `ring`
         self.popped = true;
-        Ok(Some(Message::read(lease?, &descriptor)?))
+        Ok(Some(ReceivedMessage::from_slot(lease?, &descriptor)?))
     }
 
-    /// Whether [`End::receive`] has something to say. What to look at before sleeping.
-    pub fn ready(&mut self) -> bool {
-        let there = match &self.line {
+    /// Returns true if [`ChannelEnd::receive_message`] will return a message or error. Check it before sleeping.
+    pub fn has_incoming(&mut self) -> bool {
+        let there = match &self.sockmap {
             None => !self.consumer.is_empty(),
-            Some(line) => !line.came.is_empty(),
+            Some(line) => !line.received.is_empty(),
         };
-        there || self.channel.state() > State::Withdrawn
+        there || self.channel.state() > ChannelState::Withdrawn
     }
 
-    /// Ends a batch of sends and receives: rings the peer when there is something for it. In a closed channel it takes back
-    /// what the peer will not take.
-    pub fn flush(&mut self) {
+    /// Ends a batch of sends and receives: wakes the peer if needed. In a closed channel, reclaims messages that the peer will not receive.
+    pub fn flush_batch(&mut self) {
         if self.pushed || self.popped {
+            // Full fence: pairs with the fence after `announce_sleep`; the peer sees the push, or this end sees the sleep.
             fence(Ordering::SeqCst);
         }
-        let fed = self.popped && self.consumer.feeds_starving();
+        let fed = self.popped && self.consumer.take_wakeup_request();
         if self.pushed || fed {
-            self.ring();
+            self.wake_peer();
         }
-        if self.channel.state() > State::Withdrawn || self.strict.is_some() {
-            self.recall();
+        if self.channel.state() > ChannelState::Withdrawn || self.strict.is_some() {
+            self.reclaim_unconsumed();
         }
         (self.pushed, self.popped) = (false, false);
     }
 
-    /// Frees what was sent and not taken; returns how many. By itself only after the peer's death. In a strict domain: frees what
-    /// the peer will not look at any more.
-    pub fn recall(&mut self) -> u32 {
+    /// Frees messages that were sent and not received; returns how many. Runs automatically only after the peer's death.
+    /// In a strict domain: frees messages that the peer will not read.
+    pub fn reclaim_unconsumed(&mut self) -> u32 {
         if self.strict.is_some() {
-            return self.recall_own();
+            return self.reclaim_strict();
         }
-        let (member, peer) = (&self.member, self.peer);
-        self.producer.unconsumed().filter(|descriptor| member.recall(descriptor, peer)).count() as u32
+        let (member, peer) = (&self.endpoint, self.peer_id);
+        self.producer.unconsumed().filter(|descriptor| member.recall_offer(descriptor, peer)).count() as u32
     }
 
-    /// Messages that can be sent now. A caller makes at most a ring's capacity of calls before it has answers.
+    /// Returns the messages that can be sent now. A caller has at most one ring capacity of unanswered calls.
     pub fn credits(&mut self) -> u32 {
-        let room = self.producer.room().unwrap_or(0);
+        let room = self.producer.free_entries().unwrap_or(0);
         match self.side {
-            Side::Caller => room.min(self.channel.capacity().saturating_sub(self.counters.in_flight() as u32)),
-            Side::Callee => room,
+            ChannelSide::Caller => room.min(self.channel.capacity().saturating_sub(self.counters.in_flight() as u32)),
+            ChannelSide::Callee => room,
         }
     }
 
-    /// Entries of the own ring that are free, whatever calls are open: what parts go by.
-    pub fn room(&mut self) -> u32 {
-        self.producer.room().unwrap_or(0)
+    /// Returns the free entries of the own ring, whatever calls are open. Parts are limited by this alone.
+    pub fn free_entries(&mut self) -> u32 {
+        self.producer.free_entries().unwrap_or(0)
     }
 
-    /// Asks the peer to ring when it has taken something; true when the ring has room already. It rings once, and only who sleeps:
-    /// so ask after saying so ([`crate::Desk::announce`]), before each sleep, and look at [`End::credits`] as well as at
-    /// [`End::ready`] after that.
-    pub fn starve(&mut self) -> bool {
-        self.producer.starve().unwrap_or(true)
+    /// Requests a wakeup when the peer frees an entry; true when the ring has room already. The peer answers once and wakes only sleepers:
+    /// call this after [`crate::WakeupCell::announce_sleep`], before each sleep. Then check [`ChannelEnd::credits`] and
+    /// [`ChannelEnd::has_incoming`].
+    pub fn request_wakeup(&mut self) -> bool {
+        self.producer.request_wakeup().unwrap_or(true)
     }
 
-    /// The counters of this side, for calls opened and closed.
-    pub fn counters(&mut self) -> &mut Counters {
+    /// Returns the counters of this side.
+    pub fn counters(&mut self) -> &mut SideCounters {
         &mut self.counters
     }
 
-    /// The other party.
-    pub fn peer(&self) -> Party {
-        self.peer
+    /// Returns the id of the peer.
+    pub fn peer_id(&self) -> EndpointId {
+        self.peer_id
     }
 
-    /// The other party's desk.
-    pub fn desk(&self) -> &Knocker {
-        &self.desk
+    /// Returns the wakeup signal of the peer.
+    pub fn peer_signal(&self) -> &WakeupSignal {
+        &self.peer_signal
     }
 
-    /// The channel.
+    /// Returns the channel.
     pub fn channel(&self) -> &Channel {
         &self.channel
     }

@@ -11,7 +11,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use nearpath_kernel::cores::prefer_this_thread;
-use nearpath_kernel::tun::{Offload, Tun};
+use nearpath_kernel::tun::{TunDevice, TunOffload};
 
 use super::chance::directed;
 use super::driver::{Driver, Shared};
@@ -159,15 +159,15 @@ impl Cable {
     fn connect(&self, link: &Link) -> io::Result<()> {
         for end in &self.0.ends {
             let mut devices = end.node.devices()?;
-            let device = devices.index(&end.device)?;
-            devices.size(device, link.mtu, WAITING)?;
+            let device = devices.device_index(&end.device)?;
+            devices.set_mtu(device, link.mtu, WAITING)?;
             if link.plain {
-                devices.ask_nobody(device)?;
+                devices.disable_arp(device)?;
             }
             let addresses = [(IpAddr::V4(end.v4), 30), (IpAddr::V6(end.v6), 64)];
             let mut given = addresses.into_iter().filter(|(address, _)| !address.is_unspecified());
-            given.try_for_each(|prefix| devices.address(device, prefix))?;
-            devices.up(device)?;
+            given.try_for_each(|prefix| devices.add_address(device, prefix))?;
+            devices.set_up(device)?;
         }
         let mut ends = self.0.ends.iter().filter(|end| !end.v6.is_unspecified());
         ends.try_for_each(|end| end.node.await_address(end.v6))
@@ -177,8 +177,8 @@ impl Cable {
         for (end, link) in self.0.ends.iter().zip(links) {
             if let Some(link) = link {
                 let mut devices = end.node.devices()?;
-                let device = devices.index(&end.device)?;
-                devices.size(device, link.mtu, WAITING)?;
+                let device = devices.device_index(&end.device)?;
+                devices.set_mtu(device, link.mtu, WAITING)?;
             }
         }
         let mut lines = self.carried().shared.lines();
@@ -189,7 +189,7 @@ impl Cable {
         }
         let offload = offload([lines[0].link(), lines[1].link()]);
         drop(lines);
-        self.carried().shared.ends.iter().try_for_each(|end| end.offload(offload))?;
+        self.carried().shared.ends.iter().try_for_each(|end| end.set_offload(offload))?;
         self.carried().shared.ring();
         Ok(())
     }
@@ -198,7 +198,7 @@ impl Cable {
 impl Carried {
     fn begin(ends: &[End; 2], link: &Link) -> io::Result<Self> {
         let offload = offload([link, link]);
-        let device = |end: &End| end.node.enter(|| Tun::create(&end.device, offload));
+        let device = |end: &End| end.node.enter(|| TunDevice::create(&end.device, offload));
         let tuns = [device(&ends[0])?, device(&ends[1])?];
         let line = |direction| Line::new(link.clone(), directed(link.seed, direction));
         let shared = Arc::new(Shared::new([line(0), line(1)], tuns)?);
@@ -209,7 +209,7 @@ impl Carried {
 
 /// Makes both devices of a plain cable.
 fn pair([near, far]: &[End; 2]) -> io::Result<()> {
-    near.node.devices()?.pair(&near.device, (&far.device, far.node.as_fd()))
+    near.node.devices()?.create_veth_pair(&near.device, (&far.device, far.node.as_fd()))
 }
 
 impl std::fmt::Debug for Cable {
@@ -218,8 +218,8 @@ impl std::fmt::Debug for Cable {
     }
 }
 
-fn offload(links: [&Link; 2]) -> Offload {
-    if links.iter().all(|link| link.treats_all_alike()) { Offload::Segments } else { Offload::Checksums }
+fn offload(links: [&Link; 2]) -> TunOffload {
+    if links.iter().all(|link| link.treats_all_alike()) { TunOffload::Segments } else { TunOffload::Checksums }
 }
 
 /// Starts the link's thread and waits until it is ready.

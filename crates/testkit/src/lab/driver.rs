@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use nearpath_kernel::tun::{HEADER, LONGEST, Tun};
+use nearpath_kernel::tun::{MAX_PACKET_LEN, TunDevice, VNET_HEADER_LEN};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
@@ -30,7 +30,7 @@ const TIMER: u64 = 3;
 pub(super) struct Shared {
     /// Taken by the thread for a batch at a time.
     lines: Mutex<[Line<Vec<u8>>; 2]>,
-    pub(super) ends: [Tun; 2],
+    pub(super) ends: [TunDevice; 2],
     bell: OwnedFd,
     stop: AtomicBool,
     /// Packets that the receiver's device did not take: it was down.
@@ -41,7 +41,7 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(lines: [Line<Vec<u8>>; 2], ends: [Tun; 2]) -> io::Result<Self> {
+    pub(super) fn new(lines: [Line<Vec<u8>>; 2], ends: [TunDevice; 2]) -> io::Result<Self> {
         Ok(Self {
             lines: Mutex::new(lines),
             ends,
@@ -89,7 +89,7 @@ impl<'a> Driver<'a> {
         for (source, number) in sources.into_iter().zip(0..) {
             epoll::add(&epoll, source, epoll::EventData::new_u64(number), epoll::EventFlags::IN)?;
         }
-        Ok(Self { shared, epoll, timer, armed: None, scratch: vec![0; LONGEST], spare: Vec::new() })
+        Ok(Self { shared, epoll, timer, armed: None, scratch: vec![0; MAX_PACKET_LEN], spare: Vec::new() })
     }
 
     /// Works until the link is to end.
@@ -118,10 +118,10 @@ impl<'a> Driver<'a> {
 
     fn take(&mut self, from: usize, line: &mut Line<Vec<u8>>) -> io::Result<()> {
         for _ in 0..BATCH {
-            let Some(length) = self.shared.ends[from].read(&mut self.scratch)? else { break };
+            let Some(length) = self.shared.ends[from].read_packet(&mut self.scratch)? else { break };
             let now = self.now();
             let (packet, spare) = (&self.scratch[..length], &mut self.spare);
-            if line.offer(now, length.saturating_sub(HEADER), || copy(packet, spare)) == Fate::Arrives {
+            if line.offer(now, length.saturating_sub(VNET_HEADER_LEN), || copy(packet, spare)) == Fate::Arrives {
                 self.hand_over(1 - from, packet);
             }
         }
@@ -138,7 +138,7 @@ impl<'a> Driver<'a> {
     }
 
     fn hand_over(&self, to: usize, packet: &[u8]) {
-        if self.shared.ends[to].write(packet).is_err() {
+        if self.shared.ends[to].write_packet(packet).is_err() {
             self.shared.refused.fetch_add(1, Ordering::Relaxed);
         }
     }

@@ -39,7 +39,7 @@ use std::sync::Once;
 
 pub use cable::{Cable, Direction, End};
 pub use link::{Counts, Link};
-pub use nearpath_kernel::devices::{Devices, Prefix};
+pub use nearpath_kernel::devices::{IpPrefix, NetworkDevices};
 pub use node::Node;
 
 /// How many links a lab can have: so many networks of 10.77.0.0/16 upwards.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use nearpath_kernel::devices::{Devices, Prefix, quiet_namespace};
+use nearpath_kernel::devices::{IpPrefix, NetworkDevices, create_quiet_namespace};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::leftovers::{self, Mark};
@@ -35,7 +35,7 @@ struct Inner {
 
 impl Node {
     pub(super) fn create(name: &str) -> io::Result<Self> {
-        Ok(Self(Arc::new(Inner { name: name.to_owned(), namespace: quiet_namespace()? })))
+        Ok(Self(Arc::new(Inner { name: name.to_owned(), namespace: create_quiet_namespace()? })))
     }
 
     /// What the test calls it.
@@ -87,8 +87,8 @@ impl Node {
     ///
     /// # Errors
     /// When the process has too many files open.
-    pub fn devices(&self) -> io::Result<Devices> {
-        self.enter(Devices::open)
+    pub fn devices(&self) -> io::Result<NetworkDevices> {
+        self.enter(NetworkDevices::open)
     }
 
     /// How many packets a device was given to send and has dropped.
@@ -118,10 +118,10 @@ impl Node {
     ///
     /// # Errors
     /// Without such a device, or when the next hop is not reached by it.
-    pub fn route(&self, to: Prefix, via: Option<std::net::IpAddr>, device: &str) -> io::Result<()> {
+    pub fn route(&self, to: IpPrefix, via: Option<std::net::IpAddr>, device: &str) -> io::Result<()> {
         let mut devices = self.devices()?;
-        let device = devices.index(device)?;
-        devices.route(to, via, device)
+        let device = devices.device_index(device)?;
+        devices.add_route(to, via, device)
     }
 
     /// Lets the node pass on packets that are not for it: it becomes a router, for IPv4 and IPv6.

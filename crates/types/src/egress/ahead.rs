@@ -7,6 +7,7 @@ use crate::duration;
 
 use super::defaults::FLUSH;
 use super::flaw::{Flaw, brief};
+use super::protocol::{CacheUnit, ReadForm};
 use super::settings::length;
 use super::{Cache, Egress, Protocol, Writes};
 
@@ -32,13 +33,16 @@ const UNITS: &[(&str, u64)] = &[
 ];
 
 pub(super) fn cache(protocol: Protocol, text: &str) -> Result<Cache, Flaw> {
-    match protocol {
-        Protocol::Http => bytes(text).map(Cache::Bytes),
-        Protocol::Redis => match length("cache", text)? {
+    match protocol.traits().cache {
+        Some(CacheUnit::Bytes) => bytes(text).map(Cache::Bytes),
+        Some(CacheUnit::Time) => match length("cache", text)? {
             time if !time.is_zero() && time <= LONGEST => Ok(Cache::For(time)),
             _ => Err(Flaw::value("cache", format!("it is no time up to {}", duration::format(LONGEST)))),
         },
-        _ => Err(Flaw::value("cache", "only protocols http and redis have one")),
+        None => {
+            let those = Protocol::names_with(|row| row.cache.is_some());
+            Err(Flaw::value("cache", format!("only protocols {those} have one")))
+        }
     }
 }
 
@@ -61,8 +65,9 @@ pub(super) fn writes(protocol: Protocol, detached: bool, flush: Option<Duration>
     match (detached, flush) {
         (false, None) => Ok(Writes::Sync),
         (false, Some(_)) => Err(Flaw::value("flush", "it needs `writes=async` beside it")),
-        (true, _) if !matches!(protocol, Protocol::Tcp | Protocol::Redis) => {
-            Err(Flaw::value("writes", "only protocols tcp and redis have asynchronous ones"))
+        (true, _) if !protocol.traits().async_writes => {
+            let those = Protocol::names_with(|row| row.async_writes);
+            Err(Flaw::value("writes", format!("only protocols {those} have asynchronous ones")))
         }
         (true, Some(flush)) if flush > LONGEST_FLUSH => {
             Err(Flaw::value("flush", format!("it is longer than {}", duration::format(LONGEST_FLUSH))))
@@ -73,13 +78,14 @@ pub(super) fn writes(protocol: Protocol, detached: bool, flush: Option<Duration>
 
 /// Reads with `|` between, each with or without the word GET.
 pub(super) fn prefetch(protocol: Protocol, text: &str) -> Result<Vec<String>, Flaw> {
-    if !matches!(protocol, Protocol::Http | Protocol::Redis) {
-        return Err(Flaw::value("prefetch", "only protocols http and redis have it"));
-    }
+    let Some(form) = protocol.traits().prefetch else {
+        let those = Protocol::names_with(|row| row.prefetch.is_some());
+        return Err(Flaw::value("prefetch", format!("only protocols {those} have it")));
+    };
     let mut reads = Vec::new();
     for item in text.split('|').map(str::trim) {
         let read = item.strip_prefix("GET ").unwrap_or(item).trim_start();
-        let read = one(protocol, read)?;
+        let read = one(form, read)?;
         if !reads.contains(&read) {
             reads.push(read);
         }
@@ -90,13 +96,13 @@ pub(super) fn prefetch(protocol: Protocol, text: &str) -> Result<Vec<String>, Fl
     }
 }
 
-fn one(protocol: Protocol, read: &str) -> Result<String, Flaw> {
+fn one(form: ReadForm, read: &str) -> Result<String, Flaw> {
     let fits = |char: char| char.is_ascii_graphic() && char != ',';
     if read.is_empty() || read.len() > LONGEST_READ || !read.chars().all(fits) {
         let why = format!("a read has 1 to {LONGEST_READ} plain characters, no blank and no comma: `{}`", brief(read));
         return Err(Flaw::value("prefetch", why));
     }
-    if protocol == Protocol::Http && (!read.starts_with('/') || read.contains('#')) {
+    if form == ReadForm::Path && (!read.starts_with('/') || read.contains('#')) {
         return Err(Flaw::value("prefetch", format!("`{}` is no path: write /PATH or /PATH?QUERY", brief(read))));
     }
     Ok(read.to_owned())

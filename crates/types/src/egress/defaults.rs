@@ -12,46 +12,17 @@ pub(super) const FLUSH: Duration = Duration::from_secs(10);
 /// Most kept open for nobody.
 const WARM: u32 = 8;
 
-impl Protocol {
-    /// What a port is known for.
-    pub fn known_for(port: u16) -> Self {
-        match port {
-            5432 => Self::Postgres,
-            3306 => Self::Mysql,
-            6379 => Self::Redis,
-            _ => Self::Tcp,
-        }
-    }
-
-    /// Whether it is that of an SQL database.
-    pub fn is_sql(self) -> bool {
-        matches!(self, Self::Postgres | Self::Mysql)
-    }
-
-    /// Whether clients log in by means that an adapter knows.
-    pub fn has_login(self) -> bool {
-        matches!(self, Self::Postgres | Self::Mysql | Self::Redis)
-    }
-
-    fn mode(self) -> Mode {
-        if self == Self::Postgres { Mode::Transaction } else { Mode::Session }
-    }
-
-    fn max(self) -> u32 {
-        if self.has_login() { 20 } else { 100 }
-    }
-}
-
 impl Egress {
     /// A destination as `HOST:PORT protocol=…` declares it.
     pub fn of(host: Host, port: u16, protocol: Protocol) -> Self {
-        let greeted = protocol == Protocol::Tcp && SERVER_FIRST.contains(&port);
+        let traits = protocol.traits();
+        let greeted = protocol.is_opaque() && SERVER_FIRST.contains(&port);
         Self {
             host,
             port,
             protocol,
-            mode: protocol.mode(),
-            max: protocol.max(),
+            mode: traits.mode.unwrap_or(Mode::Session),
+            max: traits.max,
             warm: if greeted { 0 } else { WARM },
             idle: Duration::from_secs(60),
             age: Duration::from_secs(30 * 60),

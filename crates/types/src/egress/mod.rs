@@ -4,6 +4,7 @@ mod ahead;
 mod defaults;
 mod flaw;
 mod host;
+pub mod protocol;
 mod read;
 mod settings;
 #[cfg(test)]
@@ -16,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 pub use flaw::{Flaw, InvalidEgress};
 pub use host::Host;
+pub use protocol::Protocol;
 pub use read::{Declared, MOST, list};
 pub use settings::SETTINGS;
 
@@ -53,22 +55,6 @@ pub struct Egress {
     pub writes: Writes,
     /// What is read for the function as soon as somebody calls it: paths of HTTP, keys of Redis.
     pub prefetch: Vec<String>,
-}
-
-/// What is spoken with a destination. The default goes by the port: 5432, 3306 and 6379 are what they are known for, all others are [`Protocol::Tcp`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Protocol {
-    /// Unknown: a connection serves one client, and is new when that gets it.
-    Tcp,
-    /// HTTP/1.1.
-    Http,
-    /// PostgreSQL's protocol 3.
-    Postgres,
-    /// MySQL's and MariaDB's.
-    Mysql,
-    /// Redis's RESP.
-    Redis,
 }
 
 /// How long a client of a database keeps a connection of its own.

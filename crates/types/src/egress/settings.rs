@@ -6,6 +6,7 @@ use crate::duration;
 
 use super::ahead;
 use super::flaw::{Flaw, brief};
+use super::protocol::ROWS;
 use super::{Egress, Host, Login, Mode, Protocol, Shared, Tls};
 
 /// The settings that there are.
@@ -17,10 +18,6 @@ pub const SETTINGS: &[&str] = &[
 const MOST_OPEN: u32 = 10_000;
 /// Longest user, database or name of a secret, in bytes.
 const LONGEST: usize = 253;
-/// Where servers of HTTP speak TLS.
-pub(super) const HTTPS: u16 = 443;
-/// User of Redis where a password alone is given (its documentation of AUTH).
-pub(super) const REDIS_USER: &str = "default";
 
 /// Settings as written; `None` where nothing was.
 #[derive(Debug, Clone, Default)]
@@ -51,7 +48,7 @@ impl Settings {
             return Err(Flaw::UnknownKey { key: brief(key), known: SETTINGS });
         };
         match key {
-            "protocol" => once(&mut self.protocol, key, word(key, value, PROTOCOLS)?),
+            "protocol" => once(&mut self.protocol, key, protocol(value)?),
             "mode" => once(&mut self.mode, key, word(key, value, MODES)?),
             "max" => once(&mut self.max, key, number(key, value, 1)?),
             "warm" => once(&mut self.warm, key, number(key, value, 0)?),
@@ -81,7 +78,8 @@ impl Settings {
             return Err(Flaw::value("warm", format!("more than `max`, {max}, cannot be open")));
         }
         if self.mode.is_some() && !protocol.is_sql() {
-            return Err(Flaw::value("mode", "only protocols postgres and mysql have one"));
+            let those = Protocol::names_with(|row| row.mode.is_some());
+            return Err(Flaw::value("mode", format!("only protocols {those} have one")));
         }
         if self.prefetch.is_some() && matches!(default.host, Host::Below(_)) {
             return Err(Flaw::value(
@@ -115,13 +113,14 @@ fn login(
 ) -> Result<Option<Login>, Flaw> {
     let given = [("user", user.is_some()), ("password", password.is_some()), ("database", database.is_some())];
     let Some((key, _)) = given.into_iter().find(|(_, given)| *given) else { return Ok(None) };
-    if !protocol.has_login() {
-        return Err(Flaw::value(key, "only protocols postgres, mysql and redis have one"));
+    let Some(rules) = protocol.traits().login else {
+        let those = Protocol::names_with(|row| row.login.is_some());
+        return Err(Flaw::value(key, format!("only protocols {those} have one")));
+    };
+    if rules.numbered_databases && database.as_ref().is_some_and(|text| text.parse::<u16>().is_err()) {
+        return Err(Flaw::value("database", format!("protocol {protocol} has numbers for databases")));
     }
-    if protocol == Protocol::Redis && database.as_ref().is_some_and(|text| text.parse::<u16>().is_err()) {
-        return Err(Flaw::value("database", "those of Redis are numbers"));
-    }
-    let user = user.or((protocol == Protocol::Redis).then(|| REDIS_USER.to_owned()));
+    let user = user.or_else(|| rules.default_user.map(str::to_owned));
     let user = user.ok_or_else(|| Flaw::value(key, "it needs `user` beside it"))?;
     Ok(Some(Login { user, password, database }))
 }
@@ -134,18 +133,18 @@ fn tls(originate: bool, ca: Option<String>) -> Result<Tls, Flaw> {
     }
 }
 
-/// A server of HTTP speaks TLS at this port (RFC 9110, section 4.2.2): an adapter that reads HTTP would break every handshake that passes it.
+/// Where servers expect TLS, an adapter that reads plain text would break every handshake that passes it.
 fn spoken(protocol: Protocol, port: u16, tls: Tls) -> Result<Tls, Flaw> {
-    match (protocol, port, &tls) {
-        (Protocol::Http, HTTPS, Tls::Pass) => Err(Flaw::value(
-            "protocol",
-            format!(
-                "http at port {HTTPS} needs `tls=originate` beside it, and plain HTTP from the function; \
-                 where that speaks TLS itself, write `protocol=tcp`"
-            ),
-        )),
-        _ => Ok(tls),
+    if protocol.traits().tls_port != Some(port) || tls != Tls::Pass {
+        return Ok(tls);
     }
+    Err(Flaw::value(
+        "protocol",
+        format!(
+            "{protocol} at port {port} needs `tls=originate` beside it, and no TLS from the function; \
+             where that speaks TLS itself, write `protocol=tcp`"
+        ),
+    ))
 }
 
 fn once<T>(slot: &mut Option<T>, key: &'static str, value: T) -> Result<(), Flaw> {
@@ -158,14 +157,16 @@ fn once<T>(slot: &mut Option<T>, key: &'static str, value: T) -> Result<(), Flaw
 /// Words and what they stand for; names apart, for messages.
 type Vocabulary<T> = (&'static [&'static str], &'static [T]);
 
-const PROTOCOLS: Vocabulary<Protocol> = (
-    &["tcp", "http", "postgres", "mysql", "redis"],
-    &[Protocol::Tcp, Protocol::Http, Protocol::Postgres, Protocol::Mysql, Protocol::Redis],
-);
 const MODES: Vocabulary<Mode> = (&["session", "transaction"], &[Mode::Session, Mode::Transaction]);
 const TLS: Vocabulary<bool> = (&["pass", "originate"], &[false, true]);
 const WRITES: Vocabulary<bool> = (&["sync", "async"], &[false, true]);
 const SHARED: Vocabulary<Shared> = (&["function", "chain"], &[Shared::Function, Shared::Chain]);
+
+fn protocol(value: &str) -> Result<Protocol, Flaw> {
+    let row = ROWS.iter().find(|row| row.name == value);
+    let unknown = || Flaw::UnknownWord { key: "protocol", word: brief(value), known: Protocol::NAMES };
+    row.map(|row| row.protocol).ok_or_else(unknown)
+}
 
 fn word<T: Copy>(key: &'static str, value: &str, (known, meant): Vocabulary<T>) -> Result<T, Flaw> {
     let at = known.iter().position(|word| *word == value);

@@ -88,7 +88,7 @@ fn what_is_wrong_is_told() {
         ("db:5432 user=x password=hunter2", "password: write secret:NAME, "),
         ("db:5432 user=x password=secret:../x", "password: `../x` is not the name of a secret"),
         ("db:5432 user=", "user: it is empty"),
-        ("db:6379 database=x", "database: those of Redis are numbers"),
+        ("db:6379 database=x", "database: protocol redis has numbers for databases"),
         ("db:1 cache=1MB", "cache: only protocols http and redis have one"),
         ("db:1 protocol=http cache=5s", "cache: `5s` is no size from 64KiB to 4GiB; write for example 16MB"),
         ("db:1 protocol=http cache=9GiB", "cache: `9GiB` is no size"),

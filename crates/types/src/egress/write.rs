@@ -5,7 +5,6 @@ use std::fmt;
 use crate::duration;
 
 use super::ahead;
-use super::settings::REDIS_USER;
 use super::{Egress, Login, Mode, Protocol, Shared, Tls};
 
 impl Egress {
@@ -68,7 +67,7 @@ impl fmt::Display for Egress {
 
 impl Login {
     fn write(&self, protocol: Protocol, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let implied = protocol == Protocol::Redis && self.user == REDIS_USER;
+        let implied = protocol.traits().login.and_then(|rules| rules.default_user) == Some(&self.user);
         if !implied || (self.password.is_none() && self.database.is_none()) {
             write!(f, " user={}", self.user)?;
         }
@@ -79,18 +78,6 @@ impl Login {
 
 fn option(f: &mut fmt::Formatter<'_>, key: &str, value: Option<&str>) -> fmt::Result {
     value.map_or(Ok(()), |value| write!(f, " {key}{value}"))
-}
-
-impl fmt::Display for Protocol {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Tcp => "tcp",
-            Self::Http => "http",
-            Self::Postgres => "postgres",
-            Self::Mysql => "mysql",
-            Self::Redis => "redis",
-        })
-    }
 }
 
 impl fmt::Display for Mode {

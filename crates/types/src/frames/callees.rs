@@ -4,8 +4,14 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use super::bytes::{Reader, put_many, put_text};
 use super::{BadFrame, MOST_CALLEES, MOST_PEERS};
-use crate::FunctionId;
 use crate::policy::ZeroRtt;
+use crate::{FunctionId, Locality};
+
+/// Bits of a peer's last byte.
+mod flag {
+    pub(super) const LEAVING: u8 = 1;
+    pub(super) const OTHER_NODE: u8 = 2;
+}
 
 /// Most names by which one function calls another.
 const MOST_ALIASES: usize = 64;
@@ -30,6 +36,8 @@ pub struct Peer {
     pub name: String,
     /// Where it listens.
     pub addr: SocketAddr,
+    /// On which machine it runs, seen from the caller's.
+    pub locality: Locality,
     /// It gets nothing new, and finishes what it has. One that is not told of at all any more has ended.
     pub leaving: bool,
 }
@@ -55,7 +63,9 @@ fn put_peer(peer: &Peer, out: &mut Vec<u8>) {
     out.extend(ip.octets());
     out.extend(peer.addr.port().to_le_bytes());
     put_text(&peer.name, out);
-    out.push(peer.leaving.into());
+    let leaving = if peer.leaving { flag::LEAVING } else { 0 };
+    let other_node = if peer.locality == Locality::OtherNode { flag::OTHER_NODE } else { 0 };
+    out.push(leaving | other_node);
 }
 
 pub(super) fn read(from: &mut Reader<'_>) -> Result<Vec<Callee>, BadFrame> {
@@ -78,8 +88,10 @@ fn peer(from: &mut Reader<'_>) -> Result<Peer, BadFrame> {
     let ip = Ipv6Addr::from(from.ip()?).to_canonical();
     let addr = SocketAddr::new(ip, from.u16()?);
     let name = from.text()?.to_owned();
-    match from.u8()? {
-        state @ (0 | 1) => Ok(Peer { name, addr, leaving: state == 1 }),
-        _ => Err(BadFrame::Number),
+    let flags = from.u8()?;
+    if flags & !(flag::LEAVING | flag::OTHER_NODE) != 0 {
+        return Err(BadFrame::Number);
     }
+    let locality = if flags & flag::OTHER_NODE == 0 { Locality::SameNode } else { Locality::OtherNode };
+    Ok(Peer { name, addr, locality, leaving: flags & flag::LEAVING != 0 })
 }

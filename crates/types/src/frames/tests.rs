@@ -3,8 +3,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::FunctionId;
 use crate::policy::ZeroRtt;
+use crate::{FunctionId, Locality};
 
 fn function() -> impl Strategy<Value = FunctionId> {
     "[a-z][a-z0-9-]{0,20}[a-z0-9](\\.[a-z]{1,9})?".prop_map(|name| name.parse().unwrap())
@@ -12,9 +12,11 @@ fn function() -> impl Strategy<Value = FunctionId> {
 
 fn callee() -> impl Strategy<Value = Callee> {
     let zero_rtt = prop_oneof![Just(ZeroRtt::Always), Just(ZeroRtt::Idempotent), Just(ZeroRtt::Never)];
-    let peer = ("[a-z0-9.]{0,60}", any::<std::net::SocketAddr>(), any::<bool>()).prop_map(|(name, addr, leaving)| {
+    let locality = prop_oneof![Just(Locality::SameNode), Just(Locality::OtherNode)];
+    let peer = ("[a-z0-9.]{0,60}", any::<std::net::SocketAddr>(), locality, any::<bool>());
+    let peer = peer.prop_map(|(name, addr, locality, leaving)| {
         let addr = std::net::SocketAddr::new(addr.ip().to_canonical(), addr.port()); // scopes and flows stay on their machine
-        Peer { name, addr, leaving }
+        Peer { name, addr, locality, leaving }
     });
     let peers = proptest::collection::vec(peer, 0..4);
     (function(), proptest::collection::vec(function(), 0..3), zero_rtt, peers)
@@ -81,21 +83,27 @@ fn faults_are_told_apart() {
     assert_eq!(FromWatchdog::read(&[kind::HANDSHAKE, 1, 255, 0, 0]), Err(BadFrame::Name));
     assert_eq!(FromWatchdog::read(&[kind::HANDSHAKE, 0, 1, 0, 255, 255]), Err(BadFrame::TooMuch));
     assert_eq!(FromNode::read(&[kind::CALLEES, 1, 0, 1, b'f', 0, 0, 3, 0, 0]), Err(BadFrame::Number));
+    let peer = [&[0; 18][..], b"\x01i", &[4]].concat(); // a bit that has no meaning
+    let frame = [&[kind::CALLEES, 1, 0, 1, b'f', 0, 0, 0, 1, 0], &peer[..]].concat();
+    assert_eq!(FromNode::read(&frame), Err(BadFrame::Number));
 }
 
 /// The bytes that the contract shows.
 #[test]
 fn as_the_contract_has_it() {
-    let peer = Peer { name: "i7".into(), addr: "10.62.0.9:8080".parse().unwrap(), leaving: true };
-    let callee = Callee {
+    let (name, addr) = ("i7".to_owned(), "10.62.0.9:8080".parse().unwrap());
+    let peer = Peer { name, addr, locality: Locality::SameNode, leaving: true };
+    let callee = |peer: &Peer| Callee {
         function: "f.n".parse().unwrap(),
         aliases: vec!["a.n".parse().unwrap()],
         zero_rtt: ZeroRtt::Idempotent,
-        peers: vec![peer],
+        peers: vec![peer.clone()],
     };
     let mapped = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 10, 62, 0, 9];
     let head = b"\x26\0\0\0\x02\x01\0\x03f.n\x01\0\x03a.n\x01\x01\0";
-    assert_eq!(callees(&[callee]), [&head[..], &mapped, b"\x90\x1f\x02i7\x01"].concat());
+    assert_eq!(callees(&[callee(&peer)]), [&head[..], &mapped, b"\x90\x1f\x02i7\x01"].concat());
+    let elsewhere = Peer { locality: Locality::OtherNode, ..peer };
+    assert_eq!(callees(&[callee(&elsewhere)]), [&head[..], &mapped, b"\x90\x1f\x02i7\x03"].concat());
     let half = Handshake { callee: "i7".into(), datagrams: vec![b"abc".to_vec()] };
     assert_eq!(handshake(&half), b"\x0b\0\0\0\x03\x02i7\x01\0\x03\0abc");
 }

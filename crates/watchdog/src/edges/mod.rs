@@ -16,9 +16,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nearpath_types::FunctionId;
 use nearpath_types::frames::{self, Handshake, Tally};
 use nearpath_types::policy::ZeroRtt;
+use nearpath_types::{FunctionId, Locality};
 use nearpath_wire::early::{Provision, Sessions};
 use nearpath_wire::quic::config::ConfigError;
 use nearpath_wire::quic::{Caller, Dialer, Line};
@@ -180,6 +180,11 @@ impl Callee {
     /// Counts a call that begins.
     pub(crate) fn count(&self) -> Counted {
         self.counters.begin()
+    }
+
+    /// Returns whether all its instances run on this instance's machine.
+    pub(crate) fn is_on_same_node(&self) -> bool {
+        self.peers.iter().all(|peer| peer.locality == Locality::SameNode)
     }
 
     fn was_used_lately(&self) -> bool {

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime};
 
-use nearpath_types::frames;
+use nearpath_types::{Locality, frames};
 use nearpath_wire::quic::{DialError, Dialer, Line};
 use tokio::sync::Mutex;
 use tokio::task::spawn_local;
@@ -21,6 +21,7 @@ pub(super) struct Peer {
     /// The name of its incarnation.
     pub(super) name: Rc<str>,
     pub(super) addr: SocketAddr,
+    pub(super) locality: Locality,
     line: RefCell<Option<Line>>,
     /// One connection is opened at a time.
     dialling: Mutex<()>,
@@ -29,9 +30,9 @@ pub(super) struct Peer {
 
 impl Peer {
     pub(super) fn of(told: &frames::Peer) -> Self {
-        let frames::Peer { name, addr, .. } = told;
+        let frames::Peer { name, addr, locality, leaving: _ } = told;
         let (line, dialling, silence) = Default::default();
-        Self { name: name.as_str().into(), addr: *addr, line, dialling, silence }
+        Self { name: name.as_str().into(), addr: *addr, locality: *locality, line, dialling, silence }
     }
 
     /// Calls that are under way to it; nothing while it is left alone.

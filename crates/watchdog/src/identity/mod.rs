@@ -24,8 +24,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::arrival::{Arrival, Bounded};
 use crate::body::Body;
+use crate::drain::{Open, Watch};
 use crate::edges::Edges;
-use crate::listen::{Open, Watch};
 use crate::logs::say;
 use crate::party;
 use crate::patience::Busy;

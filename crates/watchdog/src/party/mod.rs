@@ -14,14 +14,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use http_body::Body;
-use nearpath_domain::Answer;
-use nearpath_domain::post::polled::{Post, Received};
-use nearpath_domain::post::{JoinError, Rest, Settings};
+use nearpath_domain::CallResponse;
+use nearpath_domain::endpoint::polled::{AsyncEndpoint, ReceivedCall};
+use nearpath_domain::endpoint::{BodyReader, EndpointSettings, JoinError};
 use nearpath_types::{PlatformError, Reason};
 use tokio::task::spawn_local;
 
 use crate::arrival::Parts;
-use crate::listen::{Open, Watch};
+use crate::drain::{Open, Watch};
 use crate::logs::say;
 use crate::patience::Busy;
 use crate::refusal::error;
@@ -32,11 +32,11 @@ pub(crate) use words::{fields, response, tell_limit, traced};
 
 /// The party, once there is one. Clones are the same.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Membership(Rc<OnceCell<Post>>);
+pub(crate) struct Membership(Rc<OnceCell<AsyncEndpoint>>);
 
 impl Membership {
     /// The party, if the watchdog is one by now.
-    pub(crate) fn post(&self) -> Option<&Post> {
+    pub(crate) fn post(&self) -> Option<&AsyncEndpoint> {
         self.0.get()
     }
 }
@@ -49,50 +49,52 @@ pub(crate) async fn join(app: Arc<App>, membership: Membership, path: std::path:
 }
 
 async fn take_part(app: Arc<App>, membership: &Membership, path: &Path, watch: Watch) -> Result<(), JoinError> {
-    let settings = Settings { stands_in: true, streams: true, ..Settings::default() };
-    let (post, driver) = Post::dial(path, settings).await?;
+    let settings = EndpointSettings { is_standby: true, stream_bodies: true, ..EndpointSettings::default() };
+    let (post, driver) = AsyncEndpoint::dial(path, settings).await?;
     spawn_local(driver);
-    post.ready()?;
+    post.announce_ready()?;
     let post = membership.0.get_or_init(|| post);
     serve(app, post, watch).await;
     Ok(())
 }
 
 /// Takes calls. Once the instance is closing, those that still come are told so.
-async fn serve(app: Arc<App>, post: &Post, watch: Watch) {
+async fn serve(app: Arc<App>, post: &AsyncEndpoint, watch: Watch) {
     let mut watch = Some(watch);
     loop {
         let received = match &mut watch {
             Some(open) => tokio::select! {
-                received = post.next() => received,
+                received = post.next_incoming() => received,
                 () = open.closed() => {
                     watch = None; // the drain waits for those who hold it
                     continue;
                 }
             },
-            None => post.next().await,
+            None => post.next_incoming().await,
         };
         match (received, &watch) {
             (None, _) => return,
             (Some(received), Some(watch)) => drop(spawn_local(call(Arc::clone(&app), received, watch.open.clone()))),
-            (Some(received), None) => received.answer(words::refusal(&error(Reason::Draining, "the instance stops"))),
+            (Some(received), None) => {
+                received.send_response(words::refusal(&error(Reason::Draining, "the instance stops")))
+            }
         }
     }
 }
 
 /// Answers one call, or gives it up when its caller does. An event has nobody who waits: its answer is let go.
-async fn call(app: Arc<App>, mut received: Received, open: Open) {
-    let rest = received.take_rest();
+async fn call(app: Arc<App>, mut received: ReceivedCall, open: Open) {
+    let rest = received.take_reader();
     let begun = tokio::select! {
         biased;
         begun = walk(app, &received, rest, open) => begun,
-        () = received.given_up(), if !received.event => {
-            return received.answer(Answer::platform(Reason::CallerGone, "the caller has gone\n"));
+        () = received.given_up(), if !received.is_event => {
+            return received.send_response(CallResponse::platform_error(Reason::CallerGone, "the caller has gone\n"));
         }
     };
     match begun {
         Ok((head, beginning)) => reply::send(received, head, beginning).await,
-        Err(fault) => received.answer(words::refusal(&fault)),
+        Err(fault) => received.send_response(words::refusal(&fault)),
     }
 }
 
@@ -104,8 +106,8 @@ pub(crate) fn too_large(limit: usize) -> PlatformError {
 
 async fn walk(
     app: Arc<App>,
-    received: &Received,
-    rest: Option<Rest>,
+    received: &ReceivedCall,
+    rest: Option<BodyReader>,
     open: Open,
 ) -> Result<(http::response::Parts, Beginning), PlatformError> {
     let body = Parts::new(received.body.clone(), rest);

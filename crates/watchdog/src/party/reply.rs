@@ -5,8 +5,8 @@ use futures_util::FutureExt;
 use http::{Response, response};
 use http_body::Body as _;
 use http_body_util::BodyExt;
-use nearpath_domain::post::NotWanted;
-use nearpath_domain::post::polled::{Received, Writer};
+use nearpath_domain::endpoint::BodyUnwanted;
+use nearpath_domain::endpoint::polled::{BodyWriter, ReceivedCall};
 use nearpath_types::{PlatformError, Reason};
 
 use super::words;
@@ -47,18 +47,18 @@ pub(super) async fn begin(response: Response<Body>) -> Result<(response::Parts, 
 }
 
 /// Sends it. A body that breaks off breaks the answer off: no caller takes half for the whole.
-pub(super) async fn send(received: Received, head: response::Parts, beginning: Beginning) {
+pub(super) async fn send(received: ReceivedCall, head: response::Parts, beginning: Beginning) {
     match beginning {
-        Beginning::Whole(body) => received.answer(words::answer(head, body)),
+        Beginning::Whole(body) => received.send_response(words::answer(head, body)),
         Beginning::Part(first, body) => {
             let total = body.size_hint().exact().map(|left| left + first.len() as u64);
-            let writer = received.begin(words::answer(head, first), total);
+            let writer = received.begin_response(words::answer(head, first), total);
             copy(writer, body).await;
         }
     }
 }
 
-async fn copy(mut writer: Writer, mut body: Body) {
+async fn copy(mut writer: BodyWriter, mut body: Body) {
     loop {
         let piece = tokio::select! {
             biased;
@@ -66,12 +66,12 @@ async fn copy(mut writer: Writer, mut body: Body) {
             () = writer.given_up() => return,
         };
         match piece {
-            Some(Ok(piece)) => match writer.write(piece).await {
+            Some(Ok(piece)) => match writer.write_chunk(piece).await {
                 Ok(()) => {}
-                Err(NotWanted) => return,
+                Err(BodyUnwanted) => return,
             },
             Some(Err(_)) => return, // the writer's end tells the caller
-            None => return writer.finish(),
+            None => return writer.finish_body(),
         }
     }
 }

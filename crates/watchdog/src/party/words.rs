@@ -7,8 +7,8 @@ use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Request, Response, StatusCode, Uri, request, response};
 use http_body_util::BodyExt;
-use nearpath_domain::trace::{self, Trace};
-use nearpath_domain::{Answer, Incoming, Reply};
+use nearpath_domain::trace::{self, TraceContext};
+use nearpath_domain::{CallReply, CallResponse, IncomingCall};
 use nearpath_types::{PlatformError, Reason, duration};
 
 use crate::arrival::{Arrival, Parts};
@@ -25,14 +25,14 @@ const TRACEPARENT: HeaderName = HeaderName::from_static(trace::TRACEPARENT);
 ///
 /// # Errors
 /// `bad_request` when its method or path is none.
-pub(crate) fn request(incoming: &Incoming, body: Parts) -> Result<Request<Arrival>, PlatformError> {
+pub(crate) fn request(incoming: &IncomingCall, body: Parts) -> Result<Request<Arrival>, PlatformError> {
     let mut request = Request::new(Arrival::Memory(body));
     *request.method_mut() = Method::POST;
-    for field in incoming.fields().flatten() {
+    for field in incoming.head_fields().flatten() {
         match field.name {
             ":method" => *request.method_mut() = Method::from_bytes(field.value).map_err(|_| invalid("method"))?,
             ":path" => *request.uri_mut() = path(field.value).ok_or_else(|| invalid("path"))?,
-            ":name" if incoming.event => add(request.headers_mut(), X_TOPIC, field.value),
+            ":name" if incoming.is_event => add(request.headers_mut(), X_TOPIC, field.value),
             name => add(request.headers_mut(), name, field.value),
         }
     }
@@ -69,30 +69,30 @@ pub(crate) fn tell_limit(headers: &mut HeaderMap, limit: Option<Duration>) {
 }
 
 /// A caller with an SDK tells its trace in the envelope alone.
-fn tell_trace(headers: &mut HeaderMap, incoming: &Incoming) {
+fn tell_trace(headers: &mut HeaderMap, incoming: &IncomingCall) {
     if incoming.trace == [0; 16] || headers.contains_key(TRACEPARENT) {
         return;
     }
-    let text = Trace { id: incoming.trace, span: incoming.span }.to_string();
+    let text = TraceContext { id: incoming.trace, span: incoming.span }.to_string();
     headers.insert(TRACEPARENT, HeaderValue::from_str(&text).expect("digits and dashes"));
 }
 
 /// What the envelope says of a request's trace; its `traceparent` goes along as a field too.
 pub(crate) fn traced(headers: &HeaderMap) -> ([u8; 16], [u8; 8]) {
-    let told = headers.get(TRACEPARENT).and_then(|text| Trace::parse(text.as_bytes()));
+    let told = headers.get(TRACEPARENT).and_then(|text| TraceContext::parse_traceparent(text.as_bytes()));
     told.map_or_else(Default::default, |trace| (trace.id, trace.span))
 }
 
 /// The answer that a response is. One of the watchdog's own is marked as the platform's.
-pub(super) fn answer(head: response::Parts, body: Bytes) -> Answer {
+pub(super) fn answer(head: response::Parts, body: Bytes) -> CallResponse {
     let reason = head.extensions.get::<Reason>();
     let kept = |name: &HeaderName| name != CONTENT_LENGTH || body.is_empty(); // the answer to a HEAD tells a length
     let fields = head.headers.iter().filter(|(name, _)| kept(name));
     let owned = |(name, value): (&HeaderName, &HeaderValue)| (own_name(name), Bytes::copy_from_slice(value.as_bytes()));
-    Answer {
+    CallResponse {
         status: head.status.as_u16(),
         reason: reason.map_or(0, |reason| *reason as u16),
-        platform: reason.is_some(),
+        is_platform: reason.is_some(),
         fields: fields.map(owned).collect(),
         body: body.into(),
     }
@@ -103,7 +103,7 @@ fn own_name(name: &HeaderName) -> Cow<'static, str> {
 }
 
 /// The answer for an error.
-pub(super) fn refusal(error: &PlatformError) -> Answer {
+pub(super) fn refusal(error: &PlatformError) -> CallResponse {
     let (head, body) = refusal::answer(error).into_parts();
     let body = futures_util::FutureExt::now_or_never(body.collect()).and_then(Result::ok);
     answer(head, body.map(|body| body.to_bytes()).unwrap_or_default())
@@ -119,8 +119,8 @@ pub(crate) fn fields<'a>(head: &'a request::Parts, path: &'a str) -> Vec<(&'a st
 }
 
 /// The response that a reply is.
-pub(crate) fn response(mut reply: Reply, asked_head: bool) -> Response<Body> {
-    let rest = reply.rest.take();
+pub(crate) fn response(mut reply: CallReply, asked_head: bool) -> Response<Body> {
+    let rest = reply.reader.take();
     let body = match rest {
         None => Body::from(reply.body.clone()),
         rest => Body::stream(Parts::new(reply.body.clone(), rest)),
@@ -131,14 +131,14 @@ pub(crate) fn response(mut reply: Reply, asked_head: bool) -> Response<Body> {
         status => StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY),
     };
     let headers = response.headers_mut();
-    for field in reply.fields().flatten().filter(|field| !field.name.starts_with(':')) {
+    for field in reply.head_fields().flatten().filter(|field| !field.name.starts_with(':')) {
         add(headers, field.name, field.value);
     }
     hop::strip(headers, false);
     if !asked_head {
         headers.remove(CONTENT_LENGTH);
     }
-    if reply.platform {
+    if reply.is_platform {
         headers.entry(INTERNAL).or_insert(HeaderValue::from_static("function"));
     }
     response
@@ -163,11 +163,11 @@ mod tests {
     #[test]
     fn an_answer_of_the_watchdogs_own_is_the_platforms() {
         let own = refusal(&error(Reason::Overload, "full"));
-        assert_eq!((own.status, own.reason, own.platform), (429, Reason::Overload as u16, true));
+        assert_eq!((own.status, own.reason, own.is_platform), (429, Reason::Overload as u16, true));
         assert_eq!(own.body, "watchdog: overload: full\n");
         let forged = Response::builder().status(429).header("x-nearpath-reason", "overload").body(()).unwrap();
         let forged = answer(forged.into_parts().0, Bytes::new());
-        assert_eq!((forged.reason, forged.platform), (0, false), "what a tenant writes is a tenant's");
+        assert_eq!((forged.reason, forged.is_platform), (0, false), "what a tenant writes is a tenant's");
     }
 
     #[test]

@@ -18,8 +18,8 @@ use nearpath_types::{PlatformError, Reason};
 use nearpath_wire::quic::{Answer, CallError, Early, Line, Terms};
 use tokio::time::timeout;
 
+use super::call_target::{CallTarget, X_TIMEOUT};
 use super::identity::Asked;
-use super::wish::{Wish, X_TIMEOUT};
 use super::{Pickup, Sent};
 use crate::body::Body;
 use crate::edges::{Callee, Counted};
@@ -46,7 +46,7 @@ pub(super) async fn call<B: Sendable>(
     pickup: &Pickup,
     callee: &Callee,
     asked: &Asked,
-    wish: &Wish,
+    wish: &CallTarget,
     request: Request<B>,
 ) -> Result<Sent<B>, PlatformError> {
     let mut counted = callee.count();
@@ -83,12 +83,12 @@ pub(super) async fn call<B: Sendable>(
 }
 
 /// How long its caller still waits, if it said.
-fn left(asked: &Asked, wish: &Wish) -> Option<Duration> {
+fn left(asked: &Asked, wish: &CallTarget) -> Option<Duration> {
     wish.timeout.map(|limit| limit.saturating_sub(asked.took()))
 }
 
 /// A request for the gateway, which would begin to count anew.
-fn later<B>(mut request: Request<B>, asked: &Asked, wish: &Wish) -> Request<B> {
+fn later<B>(mut request: Request<B>, asked: &Asked, wish: &CallTarget) -> Request<B> {
     if let Some(left) = left(asked, wish) {
         let left = format!("{}ms", left.as_millis().max(1));
         request.headers_mut().insert(X_TIMEOUT, HeaderValue::from_str(&left).expect("a number and two letters"));
@@ -97,7 +97,7 @@ fn later<B>(mut request: Request<B>, asked: &Asked, wish: &Wish) -> Request<B> {
 }
 
 /// Gives the head the function's own path; returns what was there.
-fn readdress(head: &mut request::Parts, asked: &Asked, wish: &Wish, pickup: &Pickup) -> Uri {
+fn readdress(head: &mut request::Parts, asked: &Asked, wish: &CallTarget, pickup: &Pickup) -> Uri {
     let authority = head.uri.authority().and_then(|authority| HeaderValue::from_str(authority.as_str()).ok());
     asked.to_function(&mut head.headers, authority, pickup);
     let path = wish.path(head.uri.path_and_query().map_or("", PathAndQuery::as_str));
@@ -192,11 +192,11 @@ impl http_body::Body for Open {
     }
 }
 
-fn late(wish: &Wish) -> PlatformError {
+fn late(wish: &CallTarget) -> PlatformError {
     let text = format!("the instance of {} had not answered when the deadline passed", wish.function);
     error(Reason::TotalTimeout, text).governed_by("X-Timeout")
 }
 
-fn lost(wish: &Wish, why: &str) -> PlatformError {
+fn lost(wish: &CallTarget, why: &str) -> PlatformError {
     error(Reason::InstanceDied, format!("an instance of {}: {why}", wish.function))
 }

@@ -6,11 +6,11 @@
 //! ([`forward`]): it refuses, wakes and queues, and knows the caller by its eIP as ever. The listener outlives the drain, because calls
 //! that are being finished may still call others.
 
+mod call_target;
 mod direct;
 mod forward;
 mod identity;
 mod ring;
-mod wish;
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -23,6 +23,7 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use hyper_util::server::conn::auto::Builder;
+use nearpath_path::Path;
 use nearpath_types::{PlatformError, Reason};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::spawn_local;
@@ -37,8 +38,8 @@ use crate::party::Membership;
 use crate::refusal::error;
 use crate::upstream::{Peer, Upstream};
 
+use call_target::{CallTarget, MAX_HELD_BODY, is_held};
 use forward::forward;
-use wish::{LARGEST, Wish, is_held};
 
 /// What every call needs.
 #[derive(Debug)]
@@ -135,9 +136,11 @@ async fn pass(
     if request.method() == http::Method::CONNECT {
         return Err(error(Reason::MethodNotAllowed, "CONNECT is not served here"));
     }
-    let Some(wish) = Wish::read(&request) else { return as_it_comes(pickup, request).await };
-    let post = pickup.membership.post().filter(|post| wish.suits_memory(&request, post));
-    let callee = pickup.edges.callee(&wish.function).filter(|_| wish.suits_quic(&request));
+    let Some(wish) = CallTarget::read(&request) else { return as_it_comes(pickup, request).await };
+    let (post, callee) = (pickup.membership.post(), pickup.edges.callee(&wish.function));
+    let plan = wish.plan(&request, post, callee.as_deref());
+    let post = post.filter(|_| plan.allows(Path::Shm));
+    let callee = callee.filter(|_| plan.allows(Path::Quic));
     if post.is_none() && callee.is_none() {
         return as_it_comes(pickup, request).await;
     }
@@ -146,7 +149,7 @@ async fn pass(
         return on(pickup, callee.as_deref(), asked, &wish, request).await;
     }
     let (head, body) = request.into_parts();
-    let body = collect(Arrival::Wire(body), LARGEST, pickup.read_timeout, &Upload::default()).await?;
+    let body = collect(Arrival::Wire(body), MAX_HELD_BODY, pickup.read_timeout, &Upload::default()).await?;
     let mut request = Request::from_parts(head, body);
     if let Some(post) = post {
         match ring::call(pickup, post, asked, &wish, request).await? {
@@ -162,7 +165,7 @@ async fn on<B>(
     pickup: &Pickup,
     callee: Option<&Callee>,
     asked: &identity::Asked,
-    wish: &Wish,
+    wish: &CallTarget,
     mut request: Request<B>,
 ) -> Result<Response<Body>, PlatformError>
 where

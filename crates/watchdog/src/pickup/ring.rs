@@ -6,21 +6,21 @@ use bytes::Bytes;
 use http::Request;
 use http::header::HeaderValue;
 use http::uri::PathAndQuery;
-use nearpath_domain::post::polled::Post;
-use nearpath_domain::{CallError, To, clock};
+use nearpath_domain::endpoint::polled::AsyncEndpoint;
+use nearpath_domain::{CallDestination, CallError, clock};
 use nearpath_types::{PlatformError, Reason};
 
+use super::call_target::CallTarget;
 use super::identity::Asked;
-use super::wish::Wish;
 use super::{Pickup, Sent};
 use crate::party;
 use crate::refusal::error;
 
 pub(super) async fn call(
     pickup: &Pickup,
-    post: &Post,
+    post: &AsyncEndpoint,
     asked: &Asked,
-    wish: &Wish,
+    wish: &CallTarget,
     request: Request<Bytes>,
 ) -> Result<Sent<Bytes>, PlatformError> {
     let (mut head, body) = request.into_parts();
@@ -29,10 +29,10 @@ pub(super) async fn call(
     let sent = {
         let path = wish.path(head.uri.path_and_query().map_or("", PathAndQuery::as_str));
         let fields = party::fields(&head, &path);
-        let deadline = wish.timeout.map_or(0, clock::within);
+        let deadline = wish.timeout.map_or(0, clock::deadline_after);
         let (trace, span) = party::traced(&head.headers);
-        let request = nearpath_domain::Request { fields: &fields, body: body.clone(), deadline, trace, span };
-        post.call(To::Function(&wish.function), &request)
+        let request = nearpath_domain::CallRequest { fields: &fields, body: body.clone(), deadline, trace, span };
+        post.call(CallDestination::Function(&wish.function), &request)
     };
     let outcome = match sent {
         Ok(answer) => answer.await,
@@ -50,7 +50,7 @@ pub(super) async fn call(
     }
 }
 
-fn lost(wish: &Wish, fault: CallError) -> PlatformError {
+fn lost(wish: &CallTarget, fault: CallError) -> PlatformError {
     let name = &wish.function;
     match fault {
         CallError::Timeout => {

@@ -9,6 +9,7 @@
 mod peer;
 mod pool;
 mod shared;
+mod stream_load;
 
 use std::io;
 use std::net::SocketAddr;
@@ -30,8 +31,9 @@ use crate::inbound::Inbound;
 
 pub(crate) use peer::Peer;
 use pool::{Leased, Pool};
-pub(crate) use shared::Stream;
-use shared::{Carried, Load, Shared, UNKNOWN};
+use shared::{Carried, Shared};
+pub(crate) use stream_load::Stream;
+use stream_load::{Load, UNKNOWN};
 
 /// Most header fields of an answer.
 const HEADERS: usize = 128;

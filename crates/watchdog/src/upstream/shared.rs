@@ -7,7 +7,6 @@
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
@@ -15,14 +14,13 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use nearpath_types::PlatformError;
-use tokio::sync::{Notify, Semaphore, SemaphorePermit};
+use tokio::sync::{Semaphore, SemaphorePermit};
 
+use super::stream_load::{Load, Stream};
 use super::{Http2, Peer};
 
 /// Most connections.
 const MOST: usize = 32;
-/// What a connection takes to be allowed until its server has said it: no stream is opened before.
-pub(super) const UNKNOWN: usize = 0;
 
 /// See the module's text.
 #[derive(Debug)]
@@ -45,68 +43,12 @@ struct Line {
     load: Arc<Load>,
 }
 
-/// How many calls a connection carries, and how many it may.
-#[derive(Debug, Default)]
-pub(crate) struct Load {
-    streams: AtomicUsize,
-    allowed: AtomicUsize,
-    changed: Notify,
-}
-
-/// A call's place on a connection; free again when dropped.
-#[derive(Debug)]
-pub(crate) struct Stream(Arc<Load>);
-
 /// A place, and the right to open connections if this one is so new that what it allows is not known.
 #[derive(Debug)]
 pub(super) struct Taken<'a> {
     pub(super) sender: Http2,
     pub(super) stream: Stream,
     pub(super) turn: Option<SemaphorePermit<'a>>,
-}
-
-impl Load {
-    /// Notes what the server allows now.
-    pub(super) fn allow(&self, streams: usize) {
-        if self.allowed.swap(streams, Ordering::Relaxed) != streams {
-            self.changed.notify_waiters();
-        }
-    }
-
-    /// Notes that the connection is over; whoever waits has nothing to wait for.
-    pub(super) fn end(&self) {
-        self.allow(1);
-    }
-
-    /// Returns when it is known what the server allows.
-    pub(super) async fn settled(&self) {
-        let changed = self.changed.notified();
-        if self.allowed.load(Ordering::Relaxed) == UNKNOWN {
-            changed.await;
-        }
-    }
-
-    /// A place, if one is free. Only called by who holds the lines' lock; places are given back without it.
-    fn enter(self: &Arc<Self>) -> Option<Stream> {
-        let allowed = self.allowed.load(Ordering::Relaxed).max(1);
-        if self.streams.load(Ordering::Relaxed) >= allowed {
-            return None;
-        }
-        self.streams.fetch_add(1, Ordering::Relaxed);
-        Some(Stream(Arc::clone(self)))
-    }
-}
-
-impl Stream {
-    pub(super) fn load(&self) -> &Load {
-        &self.0
-    }
-}
-
-impl Drop for Stream {
-    fn drop(&mut self) {
-        self.0.streams.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 impl Shared {
@@ -174,59 +116,5 @@ impl Body for Carried {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    #[derive(Debug, Clone)]
-    enum Step {
-        Enter,
-        Leave,
-        Allow(usize),
-    }
-
-    fn step() -> impl Strategy<Value = Step> {
-        prop_oneof![4 => Just(Step::Enter), 3 => Just(Step::Leave), 1 => (0usize..6).prop_map(Step::Allow)]
-    }
-
-    proptest! {
-        #[test]
-        fn as_many_places_as_the_server_allows(steps in prop::collection::vec(step(), 0..100)) {
-            let load = Arc::<Load>::default();
-            let (mut inside, mut allowed) = (Vec::new(), UNKNOWN);
-            for step in steps {
-                match step {
-                    Step::Enter => {
-                        let entered = load.enter();
-                        prop_assert_eq!(entered.is_some(), inside.len() < allowed.max(1));
-                        inside.extend(entered);
-                    }
-                    Step::Leave => drop(inside.pop()),
-                    Step::Allow(streams) => {
-                        load.allow(streams);
-                        allowed = streams;
-                    }
-                }
-            }
-        }
-    }
-
-    #[tokio::test]
-    async fn who_waits_for_the_limit_is_told_it_or_the_end() {
-        for tell in [|load: &Load| load.allow(7), Load::end] {
-            let load = Arc::<Load>::default();
-            let waiter = tokio::spawn({
-                let load = Arc::clone(&load);
-                async move { load.settled().await }
-            });
-            tokio::task::yield_now().await;
-            tell(&load);
-            nearpath_testkit::within(waiter).await.unwrap();
-            nearpath_testkit::within(load.settled()).await;
-        }
     }
 }

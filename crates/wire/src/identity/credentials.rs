@@ -7,8 +7,6 @@ use nearpath_types::SpiffeId;
 use rcgen::{CertificateParams, KeyPair, PKCS_ECDSA_P256_SHA256};
 use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 
-use super::authority::Issued;
-
 /// A certificate with its key, for one incarnation of one party. Never written to disk.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
@@ -35,6 +33,15 @@ impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Credentials({} as {}, until {:?})", self.id, self.name, self.not_after)
     }
+}
+
+/// A certificate as the authority returns it.
+#[derive(Debug, Clone)]
+pub struct IssuedCertificate {
+    /// The certificate, in DER.
+    pub certificate: CertificateDer<'static>,
+    /// End of its validity.
+    pub not_after: SystemTime,
 }
 
 /// A fresh key, and the request that proves its possession (PKCS #10). The key stays where it was made.
@@ -66,8 +73,8 @@ impl Request {
     }
 
     /// Joins the key with the certificate that was issued for it.
-    pub fn complete(self, id: SpiffeId, name: String, issued: Issued) -> Credentials {
-        let Issued { certificate, not_after } = issued;
+    pub fn complete(self, id: SpiffeId, name: String, issued: IssuedCertificate) -> Credentials {
+        let IssuedCertificate { certificate, not_after } = issued;
         Credentials { id, name, chain: vec![certificate], key: self.key.serialize_der(), not_after }
     }
 }

@@ -1,19 +1,14 @@
 //! Who is at the other end of a connection: short-lived certificates that carry a SPIFFE ID, and the decision about a peer.
 //!
-//! The controller's [`authority`] signs; a node makes the keys of its parties and keeps them ([`Request`]); every party decides
+//! An authority (`nearpath-ca`) signs; a node makes the keys of its parties and keeps them ([`Request`]); every party decides
 //! about every peer by its [`Trust`], also when a session is resumed: a session must not outlive the certificate that it began
 //! with, and rustls does not look at that one again.
 
-pub mod authority;
 mod credentials;
 mod pem;
-mod renewals;
-mod revoked;
 mod trust;
 
-pub use credentials::{Credentials, Request, RequestError};
+pub use credentials::{Credentials, IssuedCertificate, Request, RequestError};
 pub use pem::{BadPem, authority_of, to_pem};
-pub use renewals::{Renewals, renewal};
-pub use revoked::Revoked;
 pub(crate) use trust::seconds;
 pub use trust::{Peer, Refusal, Trust};

@@ -5,8 +5,8 @@ use std::time::{Duration, SystemTime};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 
+use super::Credentials;
 use super::trust::{self, Refusal};
-use super::{Credentials, authority::Authority};
 
 /// Text that holds no identity.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -33,13 +33,6 @@ pub fn authority_of(text: &str) -> Result<CertificateDer<'static>, BadPem> {
     CertificateDer::from_pem_slice(text.as_bytes()).map_err(|_| BadPem::Form("certificate"))
 }
 
-impl Authority {
-    /// What peers check against.
-    pub fn to_pem(&self) -> String {
-        to_pem("CERTIFICATE", self.certificate())
-    }
-}
-
 impl Credentials {
     /// The certificate with its issuers, and the key. Whoever reads the key is that party.
     pub fn to_pem(&self) -> (String, String) {
@@ -59,29 +52,5 @@ impl Credentials {
         let own = trust::read(chain.first().ok_or(BadPem::Form("certificate"))?)?;
         let not_after = SystemTime::UNIX_EPOCH + Duration::from_secs(u64::try_from(own.not_after).unwrap_or(0));
         Ok(Self { id: own.id, name: own.name, chain, key: key.secret_pkcs8_der().to_vec(), not_after })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::Request;
-    use super::*;
-
-    #[test]
-    fn what_is_written_is_read() {
-        let (now, hour) = (SystemTime::now(), Duration::from_secs(3600));
-        let authority = Authority::new("sort", now, hour).unwrap();
-        assert_eq!(authority_of(&authority.to_pem()).unwrap(), *authority.certificate());
-        let id = "spiffe://sort/ns/job/fn/map/instance/3".parse().unwrap();
-        let request = Request::new().unwrap();
-        let issued = authority.issue(request.csr(), &id, "map-3", now, hour).unwrap();
-        let credentials = request.complete(id, "map-3".to_owned(), issued);
-        let (certificate, key) = credentials.to_pem();
-        let read = Credentials::from_pem(&certificate, &key).unwrap();
-        assert_eq!((&read.id, &read.name, &read.key), (&credentials.id, &credentials.name, &credentials.key));
-        assert_eq!(Credentials::from_pem(&key, &certificate), Err(BadPem::Form("private key")));
-        assert_eq!(Credentials::from_pem("", &key), Err(BadPem::Form("certificate")));
-        let nobody = Credentials::from_pem(&authority.to_pem(), &key);
-        assert!(matches!(nobody, Err(BadPem::Certificate(_))), "an authority is no party: {nobody:?}");
     }
 }

@@ -7,7 +7,6 @@ use quinn::{ConnectionError, ReadError};
 
 use super::body::BodyError;
 use super::code;
-use super::line::{Line, Stage};
 use crate::mutual::is_of_certificates;
 
 /// Why a call has no answer.
@@ -64,21 +63,9 @@ impl From<CallError> for Failed {
     }
 }
 
-impl Line {
-    /// A call on this line ended so.
-    pub(super) fn failed(&self, error: BodyError) -> Failed {
-        match *self.stage() {
-            Stage::Silent(limit) => Failed::For(CallError::Silent(limit)),
-            _ if self.load.silent().is_some() => Failed::For(CallError::Broken(self.load.explain(error))),
-            Stage::Done { early: false } if is_turned_down(&error) => Failed::For(CallError::Unseen(error.to_string())),
-            _ => Failed::of(error),
-        }
-    }
-}
-
 /// Whether the worker did not accept the caller's certificate: without a session it looks at that last of all, when the caller's handshake is
 /// complete. Nothing that came was looked at.
-fn is_turned_down(error: &BodyError) -> bool {
+pub(super) fn is_turned_down(error: &BodyError) -> bool {
     /// RFC 9001 section 4.8: TLS alerts as errors of QUIC.
     const ALERTS: u64 = 0x100;
     let BodyError::Stream(ReadError::ConnectionLost(ConnectionError::ConnectionClosed(close))) = error else {

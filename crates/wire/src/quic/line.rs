@@ -7,8 +7,9 @@ use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch;
 
+use super::body::BodyError;
 use super::code;
-use super::failed::CallError;
+use super::failed::{CallError, Failed, is_turned_down};
 use super::rest::{self, Load};
 
 /// A connection to one worker. Clones are the same one.
@@ -109,6 +110,16 @@ impl Line {
             Ok(Stage::Failed(why)) => Err(CallError::Unseen(why.to_string())),
             Ok(Stage::Silent(limit)) => Err(CallError::Unseen(format!("no answer over UDP within {limit:?}"))),
             Ok(Stage::Early) | Err(_) => Err(CallError::Unseen("the connection's task ended".to_owned())),
+        }
+    }
+
+    /// A call on this line ended so.
+    pub(super) fn failed(&self, error: BodyError) -> Failed {
+        match *self.stage() {
+            Stage::Silent(limit) => Failed::For(CallError::Silent(limit)),
+            _ if self.load.silent().is_some() => Failed::For(CallError::Broken(self.load.explain(error))),
+            Stage::Done { early: false } if is_turned_down(&error) => Failed::For(CallError::Unseen(error.to_string())),
+            _ => Failed::of(error),
         }
     }
 }

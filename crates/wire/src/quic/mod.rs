@@ -3,6 +3,7 @@
 //! A caller has a [`Dialer`] for each thread; a [`Line`] is a connection, [`Line::call`] a call. A worker hands what its endpoint
 //! accepts to a [`Server`]. [`config`] sets both up, [`crate::early`] spares the handshake.
 
+mod accept;
 mod answer;
 mod body;
 mod call;

@@ -20,7 +20,6 @@ use super::frame::{Answered, Asked, UNKNOWN};
 use super::heads;
 use super::room::Room;
 use super::upload::{self, Outgoing};
-use super::visit::{HANDSHAKE, UNFINISHED, Visit};
 use crate::BoxError;
 use crate::identity::{Peer, Refusal, Trust};
 
@@ -117,31 +116,6 @@ where
             }
             idle.await;
         }
-    }
-
-    /// One connection, from its first packet to its end. Must run inside a `LocalSet`.
-    pub async fn connection(self: Rc<Self>, incoming: quinn::Incoming) {
-        if self.room.is_crowded() && !incoming.remote_address_validated() && incoming.may_retry() {
-            return drop(incoming.retry()); // which has just said that it may
-        }
-        let Some(place) = self.room.enter() else { return incoming.refuse() };
-        let from = incoming.remote_address();
-        let mut connecting = match incoming.accept() {
-            Ok(connecting) => connecting,
-            Err(error) => return self.note(from, &error),
-        };
-        // A ClientHello of two packets: before it is complete the peer's settings are not known, and a stream that is opened then
-        // would never be woken.
-        match tokio::time::timeout(HANDSHAKE, connecting.handshake_data()).await {
-            Ok(Ok(_)) => {}
-            Ok(Err(error)) => return self.note(from, &error),
-            Err(_) => return self.note(from, &UNFINISHED),
-        }
-        let (connection, complete) = match connecting.into_0rtt() {
-            Ok((connection, complete)) => (connection, complete),
-            Err(connecting) => return drop(connecting), // a server always can
-        };
-        Visit::begin(self, connection).pass(complete, place.is_beyond).await;
     }
 
     /// A handshake that came to nothing, or a peer that is not wanted.

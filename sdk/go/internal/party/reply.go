@@ -6,10 +6,8 @@ import (
 	"time"
 
 	"nearpath.io/nearpath/internal/memory"
+	"nearpath.io/nearpath/internal/reason"
 )
-
-// callerGone is a number of contract/reasons.toml.
-const callerGone = 18
 
 // Reply is an answer to give.
 type Reply struct {
@@ -54,7 +52,7 @@ func (in *Incoming) settle(failed bool) {
 
 func (in *Incoming) reply(reply *Reply) error {
 	if in.isGivenUp() { // its answer is not sent on, but gives the caller its credit back
-		reply = &Reply{Status: 499, Reason: callerGone, Platform: true}
+		reply = &Reply{Status: 499, Reason: reason.CallerGone, Platform: true}
 	}
 	envelope := in.answer(reply)
 	ctx := context.Background() // a caller that left still gets its answer: that gives its credit back

@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 
-from .._wire import RETRY
+from .._reasons import RETRY_IS_SAFE
 from ._callbacks import Callbacks, outcome
 from ._gateway import Gateway, quoted
 from ._places import Started
@@ -156,7 +156,7 @@ def refuse(answer: http.client.HTTPResponse) -> None:
     first, _, _ = answer.read(LARGEST).decode(errors="replace").strip().partition("\n")
     why = f"{answer.status} {answer.reason}: {first[:500]}"
     reason = answer.headers.get("X-Nearpath-Reason")
-    if reason in RETRY or (reason is None and answer.status in (429, 503)):
+    if reason in RETRY_IS_SAFE or (reason is None and answer.status in (429, 503)):
         asked = answer.headers.get("Retry-After", "")
         raise Full(why, min(30.0, float(asked)) if asked.isascii() and asked.isdigit() else 0.0)
     raise ConnectionError(why)

@@ -5,11 +5,10 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use nearpath_job::{identity, line, name};
-use nearpath_meet::client::{self, Settings};
-use nearpath_meet::message::Pass;
-use nearpath_meet::ticket::{Job, Key, Ticket};
-use nearpath_wire::identity::authority;
+use nearpath_dataflow::remote::{connection, identity, worker_name};
+use nearpath_p2p::control::{self, Settings};
+use nearpath_p2p::message::Pass;
+use nearpath_p2p::ticket::{Job, Key, Ticket};
 use pyo3::exceptions::{PyConnectionError, PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -33,7 +32,7 @@ fn job(text: &str) -> PyResult<Job> {
 #[pyclass(frozen, module = "nearpath.dataflow")]
 pub(crate) struct Authority {
     job: Job,
-    authority: authority::Authority,
+    authority: nearpath_ca::Authority,
 }
 
 #[pymethods]
@@ -43,7 +42,7 @@ impl Authority {
     fn new(job: &str, seconds: f64) -> PyResult<Self> {
         let job = self::job(job)?;
         let life = self::seconds(seconds)?;
-        let authority = authority::Authority::new(job.as_str(), SystemTime::now(), life).map_err(wrong)?;
+        let authority = nearpath_ca::Authority::new(job.as_str(), SystemTime::now(), life).map_err(wrong)?;
         Ok(Self { job, authority })
     }
 
@@ -71,7 +70,7 @@ pub(crate) fn rendezvous_key<'py>(py: Python<'py>, path: &str) -> PyResult<Bound
 pub(crate) fn ticket(key: &[u8], job: &str, worker: &str, leader: bool, seconds: f64) -> PyResult<String> {
     let key = key.try_into().map_err(|_| wrong("a rendezvous' key has 32 bytes"))?;
     let job = self::job(job)?;
-    let you = name::identity(&job, worker).map_err(wrong)?;
+    let you = worker_name::identity(&job, worker).map_err(wrong)?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let until = now.saturating_add(self::seconds(seconds)?).as_secs();
     Ok(Ticket { you, job, leader, until }.mint(&Key::new(key)).0)
@@ -79,7 +78,7 @@ pub(crate) fn ticket(key: &[u8], job: &str, worker: &str, leader: bool, seconds:
 
 /// A process's line to the rendezvous of its job.
 #[pyclass(frozen, module = "nearpath.dataflow")]
-pub(crate) struct Line(Mutex<Option<Arc<line::Line>>>);
+pub(crate) struct Line(Mutex<Option<Arc<connection::Line>>>);
 
 #[pymethods]
 impl Line {
@@ -87,10 +86,10 @@ impl Line {
     #[new]
     #[pyo3(signature = (rendezvous, ticket, trust=None))]
     fn new(rendezvous: &str, ticket: &str, trust: Option<&str>) -> PyResult<Self> {
-        let place: client::Place = rendezvous.parse().map_err(wrong)?;
-        let tls = if place.tls { Some(client::trust(trust.map(str::as_bytes))?) } else { None };
+        let place: control::Place = rendezvous.parse().map_err(wrong)?;
+        let tls = if place.tls { Some(control::trust(trust.map(str::as_bytes))?) } else { None };
         let settings = Settings { place, ticket: Pass(ticket.to_owned()), tls };
-        let line = line::Line::open(settings).map_err(wrong)?;
+        let line = connection::Line::open(settings).map_err(wrong)?;
         Ok(Self(Mutex::new(Some(Arc::new(line)))))
     }
 
@@ -151,7 +150,7 @@ impl Line {
 }
 
 impl Line {
-    pub(super) fn open(&self) -> PyResult<Arc<line::Line>> {
+    pub(super) fn open(&self) -> PyResult<Arc<connection::Line>> {
         let line = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         line.clone().ok_or_else(|| PyConnectionError::new_err("the line to the rendezvous is closed"))
     }

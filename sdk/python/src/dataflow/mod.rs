@@ -4,8 +4,8 @@
 mod codec;
 mod elsewhere;
 mod files;
-mod growth;
 mod outbox;
+mod scale_out;
 mod worker;
 
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ pub(crate) fn add_to(parent: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<worker::Streams>()?;
     module.add_class::<outbox::Outbox>()?;
     module.add_class::<files::Checkpoints>()?;
-    module.add_class::<growth::Growth>()?;
+    module.add_class::<scale_out::Growth>()?;
     module.add_class::<elsewhere::Authority>()?;
     module.add_class::<elsewhere::Line>()?;
     module.add_function(wrap_pyfunction!(elsewhere::rendezvous_key, &module)?)?;

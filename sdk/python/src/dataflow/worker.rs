@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use nearpath_dataflow::local::{self, Addresses, Local};
+use nearpath_dataflow::remote::connector::Met;
+use nearpath_dataflow::remote::identity::Identity;
 use nearpath_dataflow::worker::{Failure, Orders, Received, Worker};
-use nearpath_job::identity::Identity;
-use nearpath_job::met::Met;
 use pyo3::exceptions::{PyConnectionError, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::types::PyMemoryView;

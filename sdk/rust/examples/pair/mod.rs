@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use nearpath::Environment;
-use nearpath_domain::hub::{Door, Hub, Settings};
+use nearpath_domain::node_side::{DomainHandle, DomainSettings, EndpointSocket};
 use nearpath_types::{FunctionId, InstanceId};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::runtime::{Builder, Runtime};
@@ -13,7 +13,7 @@ pub(crate) type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
 /// The domain lives as long as this.
 pub(crate) struct Pair {
-    hub: Hub,
+    hub: DomainHandle,
     folder: PathBuf,
     _runtime: Runtime,
 }
@@ -22,8 +22,8 @@ impl Pair {
     /// A domain in which `front` may call `leaf`.
     pub(crate) fn new(name: &str) -> Outcome<Self> {
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-        let (hub, _faults) = runtime.block_on(async { Hub::start(Settings::named(name)) })?;
-        hub.declare([("front".parse()?, "leaf".parse()?)]);
+        let (hub, _faults) = runtime.block_on(async { DomainHandle::start(DomainSettings::named(name)) })?;
+        hub.declare_edges([("front".parse()?, "leaf".parse()?)]);
         let folder = std::env::temp_dir().join(format!("nearpath-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&folder)?;
         Ok(Self { hub, folder, _runtime: runtime })
@@ -41,9 +41,9 @@ impl Pair {
 
     fn environment(&self, instance: u64, name: &str) -> Outcome<Environment> {
         let (path, function) = (self.folder.join(name), name.parse::<FunctionId>()?);
-        self.hub.admit(InstanceId(instance), function, Door::at(&path)?);
+        self.hub.admit_instance(InstanceId(instance), function, EndpointSocket::listen_at(&path)?);
         let listen = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-        Ok(Environment { door: Some(path), gateway: "http://127.0.0.1:9".to_owned(), listen })
+        Ok(Environment { dispatch_socket: Some(path), gateway: "http://127.0.0.1:9".to_owned(), listen })
     }
 }
 

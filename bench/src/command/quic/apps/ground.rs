@@ -8,8 +8,8 @@ use std::time::Duration;
 use nearpath_testkit::lab::{Lab, Link, Node};
 
 use super::super::Place;
-use crate::apart::Error;
-use crate::apart::worker::Machine;
+use crate::remote::Error;
+use crate::remote::worker::Machine;
 
 /// From one machine to another: the address that calls come from, and the one that they go to.
 #[derive(Debug, Clone, Copy)]

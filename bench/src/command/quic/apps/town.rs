@@ -11,14 +11,14 @@ use nearpath_testkit::lab::Node;
 use nearpath_wire::early::Provision;
 
 use super::ground::{Ground, HERE, Hop};
-use crate::apart::Error;
-use crate::apart::caller::Callee;
-use crate::apart::everywhere;
-use crate::apart::outward::{self, Manner};
-use crate::apart::site::{Identity, Site, mint};
-use crate::apart::worker::{Machine, Worker};
 use crate::apps::{App, Function};
 use crate::cpu;
+use crate::remote::Error;
+use crate::remote::caller::Callee;
+use crate::remote::everywhere;
+use crate::remote::outward::{self, Manner};
+use crate::remote::site::{Identity, Site, mint};
+use crate::remote::worker::{Machine, Worker};
 
 /// More than a caller can be behind with those that each connection brings anew.
 const SESSIONS: usize = 8;

@@ -13,7 +13,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::Port;
 use super::connection::serve_connection;
-use crate::lane::Lane;
+use super::half_open::HalfOpen;
+use crate::listen::ListenContext;
 
 /// For the last packets to leave.
 const FAREWELL: Duration = Duration::from_millis(250);
@@ -36,19 +37,8 @@ async fn farewell(end: &Endpoint) {
     let _ = tokio::time::timeout(FAREWELL, end.wait_idle()).await; // after that the client learns it by its silence
 }
 
-/// A handshake that is under way; it counts until it is dropped.
-pub(super) struct HalfOpen(Rc<Cell<Door>>);
-
-impl Drop for HalfOpen {
-    fn drop(&mut self) {
-        let mut door = self.0.get();
-        door.settled();
-        self.0.set(door);
-    }
-}
-
-/// Accepts until the drain begins. Connections that there are then are told by their [`crate::listen::Lives`].
-pub(crate) async fn accept(lane: Rc<Lane>, port: Port, ends: Rc<Ends>) -> io::Result<()> {
+/// Accepts until the drain begins. Connections that there are then are told by their [`Lives`](crate::listen::conn_state::Lives).
+pub(crate) async fn accept(context: Rc<ListenContext>, port: Port, ends: Rc<Ends>) -> io::Result<()> {
     let end = port.site.endpoint(port.socket.try_clone()?, port.thread)?;
     ends.0.borrow_mut().push(end.clone());
     let room = Arc::new(Semaphore::new(port.connections));
@@ -56,10 +46,10 @@ pub(crate) async fn accept(lane: Rc<Lane>, port: Port, ends: Rc<Ends>) -> io::Re
     let door = Rc::new(Cell::new(Door::new(port.retry_above)));
     let port = Rc::new(port);
     tokio::select! {
-        () = accept_all(&lane, &port, &end, &room, &door) => {}
+        () = accept_all(&context, &port, &end, &room, &door) => {}
         () = drain.signaled() => {}
     }
-    lane.spawn(async move {
+    context.worker.spawn(async move {
         let all = u32::try_from(all).unwrap_or(u32::MAX);
         let none_left = async {
             let _mine = room.acquire_many(all).await;
@@ -81,30 +71,37 @@ async fn refuse_all(end: &Endpoint) {
     }
 }
 
-async fn accept_all(lane: &Rc<Lane>, port: &Rc<Port>, end: &Endpoint, room: &Arc<Semaphore>, door: &Rc<Cell<Door>>) {
+async fn accept_all(
+    context: &Rc<ListenContext>,
+    port: &Rc<Port>,
+    end: &Endpoint,
+    room: &Arc<Semaphore>,
+    door: &Rc<Cell<Door>>,
+) {
     while let Some(incoming) = end.accept().await {
         let place = room.clone().try_acquire_owned().ok();
         let mut now = door.get();
         let verdict = now.knock(incoming.remote_address_validated(), place.is_some());
         door.set(now);
-        carry_out(lane, port, incoming, verdict, place, door);
+        carry_out(context, port, incoming, verdict, place, door);
     }
 }
 
 fn carry_out(
-    lane: &Rc<Lane>,
+    context: &Rc<ListenContext>,
     port: &Rc<Port>,
     incoming: Incoming,
     verdict: Verdict,
     place: Option<OwnedSemaphorePermit>,
     door: &Rc<Cell<Door>>,
 ) {
+    let lane = &context.worker;
     let counts = &lane.totals.http3;
     match (verdict, place) {
         (Verdict::Admit, Some(place)) => {
             lane.totals.connections.fetch_add(1, Ordering::Relaxed);
             counts.connections.fetch_add(1, Ordering::Relaxed);
-            lane.spawn(serve_connection(lane.clone(), port.clone(), incoming, HalfOpen(door.clone()), place));
+            lane.spawn(serve_connection(context.clone(), port.clone(), incoming, HalfOpen(door.clone()), place));
         }
         (Verdict::Prove, _) => {
             counts.retries.fetch_add(1, Ordering::Relaxed);

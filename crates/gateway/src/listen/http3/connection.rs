@@ -1,8 +1,6 @@
 //! One client's connection.
 
-use std::cell::Cell;
 use std::io;
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,15 +9,14 @@ use std::time::{Duration, Instant};
 use nearpath_wire::BoxError;
 use nearpath_wire::h3::{Opened, Requests};
 use quinn::{Connection, Incoming, ZeroRttAccepted};
-use tokio::sync::{Notify, OwnedSemaphorePermit};
+use tokio::sync::OwnedSemaphorePermit;
 
-use super::accept::HalfOpen;
+use super::client::{Client, One, Open};
+use super::half_open::HalfOpen;
 use super::{Port, request};
-use crate::Zone;
-use crate::lane::Lane;
-use crate::listen::connection::{Visit, peer};
-use crate::listen::life::Life;
-use crate::listen::resets::Resets;
+use crate::context::WorkerContext;
+use crate::listen::ListenContext;
+use crate::listen::conn_state::Life;
 
 /// How long a client that was told to leave may take to close, in round trips; and the least and the most of it. It has all answers, but
 /// many throw away what they have not read when a connection is closed.
@@ -27,27 +24,28 @@ const LINGER: (u32, Duration, Duration) = (8, Duration::from_millis(100), Durati
 
 /// Serves one connection to its end, and keeps its `place` until then.
 pub(super) async fn serve_connection(
-    lane: Rc<Lane>,
+    context: Rc<ListenContext>,
     port: Rc<Port>,
     incoming: Incoming,
     half_open: HalfOpen,
     _place: OwnedSemaphorePermit,
 ) {
+    let ListenContext { worker: lane, connections } = &*context;
     let (life, addr) = (Life::new(lane.ticks()), incoming.remote_address());
-    lane.lives.add(life.clone());
+    connections.add(life.clone());
     if port.drain.is_draining() {
-        lane.lives.drain(lane.now()); // let in in the same moment: it did not hear the order
+        connections.drain(lane.now()); // let in in the same moment: it did not hear the order
     }
-    match life.govern(serve(&lane, &port, &life, incoming, half_open)).await {
+    match life.govern(serve(lane, &port, &life, incoming, half_open)).await {
         Some(Ok(())) => {}
         Some(Err(error)) => tracing::debug!(%addr, %error, "connection ended"),
         None => drop(lane.totals.connections_cut.fetch_add(1, Ordering::Relaxed)),
     }
-    lane.lives.remove(&life);
+    connections.remove(&life);
 }
 
 async fn serve(
-    lane: &Rc<Lane>,
+    lane: &Rc<WorkerContext>,
     port: &Rc<Port>,
     life: &Arc<Life>,
     incoming: Incoming,
@@ -73,47 +71,6 @@ async fn shake(incoming: Incoming, port: &Port) -> Result<(Connection, ZeroRttAc
         connecting.into_0rtt().map_err(|_| "a server that cannot begin before the handshake's end")?;
     let requests = Requests::begin(quic.clone(), &port.limits).await?;
     Ok((quic, complete, requests))
-}
-
-/// A connection as its requests see it.
-///
-/// Its client is known by the address that the handshake proved, also when it has moved (RFC 9000 section 9): QUIC takes a request from
-/// any new address at once and asks only then whether somebody is there, so everybody could call in anybody's name.
-pub(super) struct Client {
-    pub(super) lane: Rc<Lane>,
-    pub(super) visit: Rc<Visit>,
-}
-
-impl Client {
-    fn new(lane: &Rc<Lane>, life: &Arc<Life>, addr: SocketAddr) -> Self {
-        let (peer, resets) = (Rc::new(peer(Zone::Public, true, addr)), Resets::new(lane.now()));
-        let visit = Visit { lane: lane.clone(), peer, life: life.clone(), alt_svc: None, resets: resets.into() };
-        Self { lane: lane.clone(), visit: Rc::new(visit) }
-    }
-}
-
-/// Requests that have not ended.
-#[derive(Default)]
-struct Open {
-    requests: Cell<usize>,
-    fewer: Notify,
-}
-
-/// One of them.
-pub(super) struct One(Rc<Open>);
-
-impl One {
-    fn of(open: &Rc<Open>) -> Self {
-        open.requests.set(open.requests.get() + 1);
-        Self(open.clone())
-    }
-}
-
-impl Drop for One {
-    fn drop(&mut self) {
-        self.0.requests.set(self.0.requests.get() - 1);
-        self.0.fewer.notify_one();
-    }
 }
 
 struct Served {

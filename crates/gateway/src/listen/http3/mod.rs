@@ -2,13 +2,16 @@
 //!
 //! Each thread has a socket and an endpoint of its own; the kernel hands each packet to the thread that has its connection, also
 //! when the client's address has changed (`wire::h3::Steering`). [`accept`] lets clients in, [`connection`] serves one of them,
-//! [`request`] answers one request, [`early`] says which requests may run before the handshake is complete.
+//! [`request`] answers one request, [`early_data`] says which requests may run before the handshake is complete.
 
 mod accept;
+mod client;
 mod connection;
-mod early;
+mod early_data;
+mod half_open;
 mod request;
 
+use std::io;
 use std::net::UdpSocket;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +24,8 @@ use tokio::sync::Barrier;
 
 pub(crate) use accept::{Ends, accept};
 
-use crate::Http3;
+use super::Http3;
+use crate::Settings;
 
 /// How long a client may believe that HTTP/3 is where it was told, in seconds.
 const BELIEVED: u32 = 24 * 3600;
@@ -43,6 +47,29 @@ pub(crate) struct Port {
     /// See [`crate::Settings::retry_above`]; this thread's part.
     pub retry_above: usize,
     pub drain: drain::Watch,
+}
+
+impl Port {
+    /// The port as thread `number` serves it.
+    ///
+    /// # Errors
+    /// When its socket cannot be shared.
+    pub(crate) fn new(http3: &Http3, number: usize, settings: &Settings, drain: &drain::Watch) -> io::Result<Self> {
+        let threads = http3.sockets.len();
+        Ok(Self {
+            site: http3.site.clone(),
+            socket: http3.sockets[number].try_clone()?,
+            thread: number,
+            over: http3.over.clone(),
+            limits: settings.limits,
+            tls_timeout: settings.tls_timeout,
+            header_timeout: settings.header_timeout,
+            write_timeout: settings.write_timeout,
+            connections: settings.max_connections.div_ceil(threads),
+            retry_above: settings.retry_above.div_ceil(threads),
+            drain: drain.clone(),
+        })
+    }
 }
 
 /// What `Alt-Svc` says of it (RFC 7838, RFC 9114 section 3.1.1). `None`: it cannot be told.

@@ -12,25 +12,25 @@ use nearpath_types::Reason;
 use nearpath_wire::h3::{Asked, Incoming, Malformed, Opened, Unread};
 
 use super::Port;
-use super::connection::{Client, One};
-use super::early::{self, EARLY_DATA};
-use crate::call::Arriving;
+use super::client::{Client, One};
+use super::early_data::{self, EARLY_DATA};
+use crate::context::WorkerContext;
 use crate::deliver::Content;
-use crate::lane::Lane;
-use crate::listen::connection::{Reply, Stream};
-use crate::path::{self, Begun};
+use crate::listen::client_requests::{Reply, Stream};
+use crate::pipeline::{self, Begun};
 use crate::record::Completion;
+use crate::request::Arriving;
 
 const PROTOCOL: &str = "HTTP/3";
 
-/// Answers it; [`path::answer`] does, as for all others. Ends early when the client gives it up.
+/// Answers it; [`pipeline::answer`] does, as for all others. Ends early when the client gives it up.
 pub(super) async fn answer(client: Rc<Client>, port: Rc<Port>, opened: Opened, early: bool, _one: One) {
     let (visit, lane) = (&client.visit, &client.lane);
     let stream = Stream::new(visit);
     let asked = match tokio::time::timeout(port.header_timeout, opened.read()).await {
         Ok(Ok(asked)) => asked,
         Ok(Err(error)) => return unread(lane, &stream, &error),
-        Err(_) => return Completion::unread(lane, PROTOCOL).refused(Reason::SlowRequest),
+        Err(_) => return Completion::unread(&lane.recorder, PROTOCOL).refused(Reason::SlowRequest),
     };
     let Asked { mut request, fault, answering, mut stopped } = asked;
     let (busy, _sending) = (visit.life.begin(false), visit.life.begin(false));
@@ -39,10 +39,10 @@ pub(super) async fn answer(client: Rc<Client>, port: Rc<Port>, opened: Opened, e
     let answered = async {
         let slow = tokio::time::timeout(port.header_timeout, look(&mut request)).await.is_err();
         let begun = match unfit(&request, &port, fault, slow, early) {
-            Some((reason, why)) => path::refuse(lane, &request, reason, &why),
+            Some((reason, why)) => pipeline::refuse(lane, &request, reason, &why),
             None => begin(&client, request, early),
         };
-        path::answer(begun).await
+        pipeline::answer(begun).await
     };
     let response = tokio::select! {
         biased;
@@ -63,7 +63,7 @@ fn begin(client: &Client, mut request: Request<Incoming>, early: bool) -> Begun 
         client.lane.totals.http3.early.fetch_add(1, Ordering::Relaxed);
         request.headers_mut().insert(EARLY_DATA, HeaderValue::from_static("1"));
     }
-    path::begin(&client.lane, &client.visit.peer, request.map(|body| Arriving::Http3(Box::new(body))))
+    pipeline::begin(&client.lane, &client.visit.peer, request.map(|body| Arriving::Http3(Box::new(body))))
 }
 
 /// Learns whether there is a body, where the head does not tell: who has none need not be sent one without a known end. Waits for it
@@ -72,7 +72,7 @@ async fn look(request: &mut Request<Incoming>) {
     if request.headers().contains_key(CONTENT_LENGTH) && request.body().size_hint().lower() > 0 {
         return;
     }
-    let waits = early::is_safe(request.method());
+    let waits = early_data::is_safe(request.method());
     // What is wrong with the body comes up when it is read.
     let mut is_empty = poll_fn(|cx| request.body_mut().poll_is_empty(cx));
     let looked = poll!(&mut is_empty);
@@ -99,22 +99,22 @@ fn unfit(
     if slow {
         return Some((Reason::SlowRequest, "the request did not say whether it has a body".to_owned()));
     }
-    if early && !early::may_run(request.method(), !request.body().is_end_stream()) {
+    if early && !early_data::may_run(request.method(), !request.body().is_end_stream()) {
         return Some((Reason::TooEarly, "send it again when the handshake is complete (RFC 8470)".to_owned()));
     }
     None
 }
 
-fn unread(lane: &Rc<Lane>, stream: &Stream, error: &Unread) {
+fn unread(lane: &Rc<WorkerContext>, stream: &Stream, error: &Unread) {
     match error {
-        Unread::TooLarge => Completion::unread(lane, PROTOCOL).refused(Reason::HeadersTooLarge),
-        Unread::Malformed(_) => Completion::unread(lane, PROTOCOL).refused(Reason::BadRequest),
+        Unread::TooLarge => Completion::unread(&lane.recorder, PROTOCOL).refused(Reason::HeadersTooLarge),
+        Unread::Malformed(_) => Completion::unread(&lane.recorder, PROTOCOL).refused(Reason::BadRequest),
         Unread::Gone(_) => return, // it counts as abandoned
     }
     stream.answered();
 }
 
-fn dated(lane: &Lane, mut response: Response<Content>) -> Response<Content> {
+fn dated(lane: &WorkerContext, mut response: Response<Content>) -> Response<Content> {
     let date = || HeaderValue::from_bytes(&lane.date()).expect("a date is ASCII");
     response.headers_mut().entry(DATE).or_insert_with(date);
     response

@@ -12,7 +12,7 @@
 //!
 //! Every box is a [`Node`], every line a [`Cable`], whose delay and loss can be set. Routers are Linux with rules of nftables
 //! (`rules`), so `nft` of Debian's package `nftables` must be there ([`crate::need_nat!`]). What a [`Kind`] says of itself
-//! is measured from outside by `tests/nat`.
+//! is measured from outside by `tests/it/nat`.
 //!
 //! ```no_run
 //! use nearpath_testkit::lab::Lab;
@@ -92,11 +92,11 @@ impl Internet {
         core.forward()?;
         site::default_route(&rendezvous, net, "eth0")?;
         let mut devices = rendezvous.devices()?;
-        let device = devices.index("eth0")?;
+        let device = devices.device_index("eth0")?;
         for (second, via, bits) in
             [(IpAddr::V4(SECOND.0), net.v4(2).into(), 32), (SECOND.1.into(), net.v6(2).into(), 128)]
         {
-            devices.address(device, (second, bits))?;
+            devices.add_address(device, (second, bits))?;
             core.route((second, bits), Some(via), "rendezvous")?;
         }
         rendezvous.await_address(SECOND.1)?;

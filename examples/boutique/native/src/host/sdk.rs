@@ -14,7 +14,7 @@ use crate::words::{PASSED_ON, Request, Response};
 pub(crate) fn serve(args: &Args) -> Outcome {
     let shop = args.shop(Line::sdk(args));
     let handler = move |request: nearpath::Request| answer(request, Rc::clone(&shop));
-    Ok(nearpath::Server::new(handler).listen(args.listen).run()?)
+    Ok(nearpath::FunctionServer::new(handler).listen_on(args.listen).run()?)
 }
 
 async fn answer(came: nearpath::Request, shop: Rc<Shop>) -> Result<nearpath::Response, nearpath::Error> {

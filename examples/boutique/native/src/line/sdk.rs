@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use nearpath::{Ask, Kind};
+use nearpath::{CallOptions, ErrorKind};
 
 use super::Parcel;
 use crate::services::Service;
@@ -28,9 +28,9 @@ impl Sdk {
         passed: &Passed,
     ) -> Result<Parcel, Problem> {
         let lost = |error: nearpath::Error| Problem::new(502, error.to_string());
-        let mut ask = Ask::default().path(path).deadline(PATIENCE);
+        let mut ask = CallOptions::default().path(path).deadline(PATIENCE);
         if self.near_only {
-            ask = ask.near_only();
+            ask = ask.shm_only();
         }
         for (name, value) in passed {
             ask = ask.header(name, value).map_err(lost)?;
@@ -38,7 +38,7 @@ impl Sdk {
         match self.call(to.name(), body, ask).await {
             Ok(answer) => Ok(Parcel { status: answer.status(), platform: false, body: answer.into_body().into() }),
             Err(error) => match error.kind() {
-                Kind::Platform { status, text, .. } => {
+                ErrorKind::Platform { status, text, .. } => {
                     Ok(Parcel { status: *status, platform: true, body: Bytes::from(text.clone()) })
                 }
                 _ => Err(lost(error)),
@@ -47,10 +47,10 @@ impl Sdk {
     }
 
     /// What memory could not take is tried again soon where it may go no other way: callees give credit as they answer.
-    async fn call(&self, name: &str, body: Bytes, ask: Ask) -> Result<nearpath::Response, nearpath::Error> {
+    async fn call(&self, name: &str, body: Bytes, ask: CallOptions) -> Result<nearpath::Response, nearpath::Error> {
         let first = nearpath::call_with(name, body.clone(), ask.clone()).await;
         match first {
-            Err(error) if self.near_only && matches!(error.kind(), Kind::Unsent(_)) => {
+            Err(error) if self.near_only && matches!(error.kind(), ErrorKind::Unsent(_)) => {
                 Box::pin(again(name, body, ask)).await
             }
             first => first,
@@ -58,11 +58,11 @@ impl Sdk {
     }
 }
 
-async fn again(name: &str, body: Bytes, ask: Ask) -> Result<nearpath::Response, nearpath::Error> {
+async fn again(name: &str, body: Bytes, ask: CallOptions) -> Result<nearpath::Response, nearpath::Error> {
     for _ in 0..ATTEMPTS {
         tokio::time::sleep(PAUSE).await;
         match nearpath::call_with(name, body.clone(), ask.clone()).await {
-            Err(error) if matches!(error.kind(), Kind::Unsent(_)) => {}
+            Err(error) if matches!(error.kind(), ErrorKind::Unsent(_)) => {}
             done => return done,
         }
     }

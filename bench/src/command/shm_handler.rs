@@ -1,0 +1,57 @@
+//! The handler as a function of a chain: the same answer, to calls that come through shared memory.
+
+use std::path::Path;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use nearpath_domain::endpoint::EndpointSettings;
+use nearpath_domain::endpoint::polled::{AsyncEndpoint, ReceivedCall};
+use nearpath_domain::{CallDestination, CallRequest, CallResponse};
+use nearpath_types::{FunctionId, Reason};
+
+/// Where a function finds the door to its domain; see `contract/dispatch.md`.
+const DISPATCH: &str = "NEARPATH_DISPATCH";
+
+/// Takes calls beside HTTP, if there is a door, any number at a time. Each takes `work` of
+/// its own; `next` is asked before each answer.
+pub(super) async fn serve(next: Option<FunctionId>, work: Duration, answer: &'static [u8]) {
+    let Some(door) = std::env::var_os(DISPATCH) else { return };
+    let (post, driver) = match AsyncEndpoint::dial(Path::new(&door), EndpointSettings::default()).await {
+        Ok(joined) => joined,
+        Err(error) => return eprintln!("shared memory: {error}"),
+    };
+    tokio::task::spawn_local(driver);
+    if let Err(error) = post.announce_ready() {
+        return eprintln!("shared memory: {error}");
+    }
+    let next = next.map(Rc::new);
+    while let Some(received) = post.next_incoming().await {
+        toil(work);
+        match &next {
+            None => received.send_response(CallResponse::ok(answer)),
+            Some(next) => drop(tokio::task::spawn_local(forward(post.clone(), next.clone(), received, answer))),
+        }
+    }
+}
+
+/// Burns CPU as a handler that computes does: nothing else runs on its thread meanwhile.
+fn toil(work: Duration) {
+    let end = (!work.is_zero()).then(|| Instant::now() + work);
+    while end.is_some_and(|end| Instant::now() < end) {
+        std::hint::spin_loop();
+    }
+}
+
+async fn forward(post: AsyncEndpoint, next: Rc<FunctionId>, received: ReceivedCall, answer: &'static [u8]) {
+    let asked = match post.call(CallDestination::Function(&next), &CallRequest::default()) {
+        Ok(call) => call.await.map(drop).map_err(|error| error.to_string()),
+        Err(unsent) => Err(unsent.to_string()),
+    };
+    received.send_response(match asked {
+        Ok(()) => CallResponse::ok(answer),
+        Err(error) => {
+            eprintln!("{error}");
+            CallResponse::platform_error(Reason::InstanceDied, "the next function did not answer")
+        }
+    });
+}

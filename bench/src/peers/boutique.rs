@@ -1,0 +1,158 @@
+//! The native shop (`examples/boutique/native`), deployed as functions of one chain, or run bare with what others put
+//! between services.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::process::Command;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Request;
+use http_body_util::Full;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::nearpath::NearpathServer;
+use super::nginx::Nginx;
+use super::{Peer, cores, find_program, free_addr};
+use crate::boutique::visit::Shop as Place;
+use crate::load::connection::Connection;
+
+const PROGRAM: &str = "boutique-native";
+
+/// Services and whom they call, callees first.
+const SERVICES: [(&str, &str); 10] = [
+    ("ad", ""),
+    ("cart", ""),
+    ("currency", ""),
+    ("email", ""),
+    ("payment", ""),
+    ("productcatalog", ""),
+    ("recommendation", ""),
+    ("shipping", ""),
+    ("checkout", "cart,productcatalog,currency,shipping,payment,email"),
+    ("frontend", "currency,productcatalog,cart,recommendation,shipping,checkout,ad"),
+];
+const DOOR: &str = "frontend";
+
+/// How a chain of nearpath's is deployed.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Chain {
+    /// `nearpath.io/delivery`; none: what nearpath does by itself.
+    pub(crate) delivery: Option<&'static str>,
+    /// Further arguments of the services.
+    pub(crate) arguments: &'static str,
+}
+
+/// A running shop.
+pub(crate) struct Shop {
+    services: Vec<Peer>,
+    proxies: Vec<Nginx>,
+    house: Option<(NearpathServer, TempDir)>,
+    pub(crate) place: Place,
+}
+
+impl Shop {
+    /// Ten functions of one chain, each in its sandbox, one instance each. Calls that memory does not take fail: what is
+    /// measured went through memory.
+    pub(crate) async fn nearpath(chain: Chain) -> io::Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let bin = folder.path().join("shop");
+        std::fs::create_dir(&bin)?;
+        std::fs::copy(find_program(PROGRAM)?, bin.join(PROGRAM))?;
+        let house = NearpathServer::start(folder.path()).await?;
+        for (name, calls) in SERVICES {
+            house.deploy(&function(&bin.display().to_string(), name, calls, chain)).await?;
+            house.until_available(name, 1).await?;
+        }
+        let place = Place { addr: house.addr(), base: format!("/function/{DOOR}") };
+        let shop = Self { services: Vec::new(), proxies: Vec::new(), house: Some((house, folder)), place };
+        shop.until_in_memory().await?;
+        Ok(shop)
+    }
+
+    /// Ten processes, each of which knows the addresses of the others; HTTP or gRPC between them.
+    pub(crate) async fn bare(transport: &str) -> io::Result<Self> {
+        let mut peers = BTreeMap::new();
+        let mut services = Vec::new();
+        for (name, _) in SERVICES {
+            let service = service(name, transport, &peers).await?;
+            peers.insert(name, service.addr);
+            services.push(service);
+        }
+        let place = Place { addr: peers[DOOR], base: String::new() };
+        Ok(Self { services, proxies: Vec::new(), house: None, place })
+    }
+
+    /// nginx in front, and an nginx beside each service, which calls go through on their way in: what a service mesh makes
+    /// of it. A sidecar has one worker, as it serves one process.
+    pub(crate) async fn sidecars() -> io::Result<Self> {
+        let (mut peers, mut services, mut proxies) = (BTreeMap::new(), Vec::new(), Vec::new());
+        for (name, _) in SERVICES {
+            let service = service(name, "http", &peers).await?;
+            let beside = Nginx::start(service.addr, 1, "/").await?;
+            peers.insert(name, beside.peer.addr);
+            services.push(service);
+            proxies.push(beside);
+        }
+        let front = Nginx::start(peers[DOOR], cores(), "/").await?;
+        let place = Place { addr: front.peer.addr, base: String::new() };
+        proxies.push(front);
+        Ok(Self { services, proxies, house: None, place })
+    }
+
+    /// Every process of it.
+    pub(crate) fn pids(&self) -> Vec<u32> {
+        let proxies = self.proxies.iter().map(|proxy| proxy.peer.pid());
+        let house = self.house.iter().map(|(house, _)| house.pid());
+        self.services.iter().map(Peer::pid).chain(proxies).chain(house).collect()
+    }
+
+    /// Waits until pages come through memory, and those that they are made of.
+    async fn until_in_memory(&self) -> io::Result<()> {
+        let mut last = String::new();
+        for _ in 0..3_000 {
+            match self.path_of_a_page().await {
+                Ok(path) if path == "shm" => return Ok(()),
+                Ok(path) => last = path,
+                Err(failure) => last = failure,
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        Err(io::Error::other(format!("no page through memory within 15 s: {last}")))
+    }
+
+    async fn path_of_a_page(&self) -> Result<String, String> {
+        let request =
+            Request::get(format!("{}/", self.place.base)).header("host", "shop").header("x-nearpath-path", "?");
+        let request = request.body(Full::<Bytes>::default()).map_err(|error| error.to_string())?;
+        let mut connection = Connection::open(self.place.addr).await.map_err(|failure| failure.to_string())?;
+        let answer = connection.ask(request).await.and_then(|answer| answer.success());
+        answer.map(|answer| answer.path).map_err(|failure| failure.to_string())
+    }
+}
+
+/// What is deployed.
+fn function(folder: &str, name: &str, calls: &str, chain: Chain) -> Value {
+    let arguments = chain.arguments;
+    let mut annotations = json!({ "nearpath.io/chain": "shop", "nearpath.io/calls": calls });
+    if let Some(delivery) = chain.delivery {
+        annotations["nearpath.io/delivery"] = json!(delivery);
+    }
+    json!({
+        "service": name,
+        "image": format!("file://{folder}"),
+        "envProcess": format!("./{PROGRAM} --service {name} --near-only {arguments}"),
+        "envVars": { "mode": "http", "upstream_url": "http://127.0.0.1:5000" },
+        "annotations": annotations,
+    })
+}
+
+async fn service(name: &str, transport: &str, peers: &BTreeMap<&str, SocketAddr>) -> io::Result<Peer> {
+    let addr = free_addr()?;
+    let mut command = Command::new(find_program(PROGRAM)?);
+    command.args(["--service", name, "--transport", transport, "--listen", &addr.to_string()]);
+    command.args(peers.iter().flat_map(|(peer, addr)| ["--peer".to_owned(), format!("{peer}={addr}")]));
+    Peer::start(command, addr).await
+}

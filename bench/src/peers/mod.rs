@@ -1,0 +1,90 @@
+//! What is measured: child processes on free loopback ports, ended by their own process id.
+
+pub(crate) mod boutique;
+pub(crate) mod chain;
+pub(crate) mod many;
+pub(crate) mod nearpath;
+pub(crate) mod nginx;
+pub(crate) mod own;
+pub(crate) mod sensors;
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Finds a program beside this one or in `PATH`.
+// The functions are built with a faster profile than the comparisons, so the folders differ.
+fn find_program(name: &str) -> io::Result<PathBuf> {
+    let own = std::env::current_exe()?;
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = own.parent().map(PathBuf::from).into_iter().chain(std::env::split_paths(&path));
+    let found = folders.map(|folder| folder.join(name)).find(|file| file.is_file());
+    found.ok_or_else(|| io::Error::other(format!("{name} is in no folder of PATH; `make build build-bench` builds it")))
+}
+
+/// A running server. Dropping it asks it to stop and waits: its children stop with it.
+pub(crate) struct Peer {
+    pub(crate) addr: SocketAddr,
+    child: Child,
+}
+
+impl Peer {
+    /// Starts `command` and waits until `addr` accepts connections.
+    pub(crate) async fn start(mut command: Command, addr: SocketAddr) -> io::Result<Self> {
+        let what = command.get_program().to_string_lossy().into_owned();
+        let failed = |error: io::Error| {
+            io::Error::new(error.kind(), format!("{what} cannot be started: {error}; is its folder in PATH?"))
+        };
+        let child = command.stdin(Stdio::null()).spawn().map_err(failed)?;
+        let mut peer = Self { addr, child };
+        for _ in 0..3_000 {
+            if tokio::net::TcpStream::connect(addr).await.is_ok() {
+                return Ok(peer);
+            }
+            if let Some(status) = peer.child.try_wait()? {
+                return Err(io::Error::other(format!("{what} ended with {status} before it listened on {addr}")));
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        Err(io::Error::other(format!("{what} does not listen on {addr} after 30 s")))
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends it a signal.
+    pub(crate) fn signal(&self, signal: Signal) -> io::Result<()> {
+        let pid = Pid::from_raw(self.child.id().cast_signed()).ok_or(io::ErrorKind::NotFound)?;
+        Ok(kill_process(pid, signal)?)
+    }
+
+    /// Waits for its end without blocking the runtime.
+    pub(crate) async fn ended(&mut self) -> io::Result<()> {
+        while self.child.try_wait()?.is_none() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let _ = self.signal(Signal::TERM); // not KILL: nginx's master has to end its workers
+        let _ = self.child.wait();
+    }
+}
+
+/// A loopback address that nothing listens on at this moment.
+pub(crate) fn free_addr() -> io::Result<SocketAddr> {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()
+}
+
+/// This machine's cores.
+pub(crate) fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}

@@ -1,0 +1,65 @@
+//! The functions of examples/motion and examples/parking: deployed, or as plain processes.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use super::nearpath::NearpathServer;
+use super::{Peer, find_program, free_addr};
+
+const PROGRAM: &str = "sensing";
+
+/// A function, and whom it calls.
+pub(crate) type Edges = (&'static str, &'static [&'static str]);
+
+/// Callees before callers.
+pub(crate) const MOTION: [Edges; 2] = [("actuator", &[]), ("sensor", &["actuator"])];
+/// Callees before callers.
+pub(crate) const PARKING: [Edges; 5] = [
+    ("charging", &[]),
+    ("persist", &["charging"]),
+    ("index", &["persist"]),
+    ("search", &["index", "charging"]),
+    ("detection", &["search"]),
+];
+/// Whose messages call the sensor.
+pub(crate) const TOPIC: &str = "sensors/1/motion";
+
+/// Deploys a chain and waits until each of its functions has an instance. `folder` is where the program is put.
+pub(crate) async fn deploy(house: &NearpathServer, folder: &Path, chain: &str, functions: &[Edges]) -> io::Result<()> {
+    let image = folder.join(chain);
+    std::fs::create_dir(&image)?;
+    std::fs::copy(find_program(PROGRAM)?, image.join(PROGRAM))?;
+    for (name, calls) in functions {
+        house.deploy(&spec(&image.display().to_string(), chain, name, calls)).await?;
+        house.until_available(name, 1).await?;
+    }
+    Ok(())
+}
+
+fn spec(image: &str, chain: &str, name: &str, calls: &[&str]) -> Value {
+    let topic = if name == "sensor" { "sensors/+/motion" } else { "" };
+    json!({
+        "service": name,
+        "image": format!("file://{image}"),
+        "envProcess": format!("./sensing {name}"),
+        "envVars": { "mode": "http", "upstream_url": "http://127.0.0.1:5000" },
+        "annotations": { "nearpath.io/chain": chain, "nearpath.io/calls": calls.join(","), "topic": topic },
+    })
+}
+
+/// The same functions as plain processes that call each other over HTTP, always on; the last one is the entry.
+pub(crate) async fn direct(functions: &[Edges]) -> io::Result<Vec<Peer>> {
+    let mut peers: Vec<(&str, Peer)> = Vec::new();
+    for (name, _) in functions {
+        let addr: SocketAddr = free_addr()?;
+        let known: Vec<_> = peers.iter().map(|(name, peer)| format!("{name}={}", peer.addr)).collect();
+        let mut command = Command::new(find_program(PROGRAM)?);
+        command.arg(name).env("upstream_url", format!("http://{addr}")).env("SENSING_DIRECT", known.join(","));
+        peers.push((name, Peer::start(command, addr).await?));
+    }
+    Ok(peers.into_iter().map(|(_, peer)| peer).collect())
+}

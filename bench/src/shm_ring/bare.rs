@@ -1,0 +1,81 @@
+//! A lane of bare descriptors: what a ring and a bell cost by themselves. No leases, no envelopes, no checks.
+
+use std::io;
+use std::sync::Arc;
+
+use nearpath_shm::ring::{self, Ring, RingConsumer, RingProducer};
+use nearpath_shm::sync::{Ordering, fence};
+use nearpath_shm::{Channel, Descriptor, Region, SlotId, WakeupSignal};
+
+use super::{CAPACITY, Lane, Seat};
+
+pub(super) struct Bare {
+    before: RingConsumer,
+    after: RingProducer,
+    channel: Channel,
+    core: WakeupSignal,
+    next: WakeupSignal,
+}
+
+impl Bare {
+    pub(super) fn new(seat: &Seat) -> io::Result<Self> {
+        Ok(Self {
+            before: RingConsumer::new(bare_ring(&seat.before.1)?, 0),
+            after: RingProducer::new(bare_ring(&seat.after.1)?, 0),
+            channel: seat.before.0.clone(),
+            core: seat.before.2.clone(),
+            next: seat.after.2.clone(),
+        })
+    }
+}
+
+fn bare_ring(region: &Arc<Region>) -> io::Result<Ring> {
+    let ring = || {
+        let header = [
+            region.atomic_cell(0)?,
+            region.atomic_cell(ring::HEAD_OFFSET as u64)?,
+            region.atomic_cell(ring::WAKEUP_REQUEST_OFFSET as u64)?,
+        ];
+        Some(Ring::new(header, region.atomic_cells(ring::RING_HEADER_BYTES as u64, 2 * CAPACITY as usize)?))
+    };
+    ring().ok_or_else(|| io::Error::other("the region is too small for a ring"))
+}
+
+impl Lane for Bare {
+    type Item = Descriptor;
+
+    fn take(&mut self) -> io::Result<Option<Descriptor>> {
+        let item = self.before.pop_descriptor().map_err(io::Error::other)?;
+        self.before.commit_head();
+        if item.is_none() && self.channel.state() != nearpath_shm::channel::ChannelState::Open {
+            return Err(io::Error::other("closed"));
+        }
+        Ok(item)
+    }
+
+    fn pass(&mut self, item: Descriptor) -> io::Result<()> {
+        self.after.push_descriptor(Descriptor { length: item.length + 1, ..item }).map_err(io::Error::other)
+    }
+
+    fn make(&mut self, number: u64) -> io::Result<()> {
+        let item = Descriptor { slot: SlotId(number as u32), generation: 1, offset: 0, length: 0 };
+        self.after.push_descriptor(item).map_err(io::Error::other)
+    }
+
+    fn end(&mut self, item: Descriptor) -> (u64, u16) {
+        (u64::from(item.slot.0), item.length as u16)
+    }
+
+    fn ready(&mut self) -> bool {
+        !self.before.is_empty() || self.channel.state() != nearpath_shm::channel::ChannelState::Open
+    }
+
+    fn flush(&mut self) {
+        fence(Ordering::SeqCst);
+        self.next.wake();
+    }
+
+    fn core_before(&self) -> u32 {
+        self.core.last_core()
+    }
+}

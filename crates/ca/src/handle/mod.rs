@@ -1,0 +1,126 @@
+//! The handle through which a process asks its issuer.
+//!
+//! Only instances of functions that use certificates need an identity; the others cost nothing.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+use nearpath_types::{FunctionId, InstanceId};
+use nearpath_wire::quic::Caller;
+use thiserror::Error;
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+
+use crate::issuer::{Issuer, TimePoint};
+use crate::responder::HandshakeResponder;
+use crate::thread::{self, IssueRequest, IssuerJob};
+
+/// Instances whose requests may be queued; more wait for a permit, first come, first served.
+const MAX_QUEUED_INSTANCES: usize = 256;
+
+/// Settings of an issuer.
+#[derive(Debug, Clone)]
+pub struct IssuerSettings {
+    /// The node's name.
+    pub node: String,
+    /// Source address of the gateway's packets to instances: address tokens are bound to it.
+    pub gateway_ip: IpAddr,
+    /// Lifetime of certificates; they are renewed after two thirds of it.
+    pub lifetime: Duration,
+}
+
+/// The issuer could not be started.
+#[derive(Debug, Error)]
+pub enum IssuerStartError {
+    /// No key or certificate could be made.
+    #[error("identities: {0}")]
+    Identity(Box<dyn std::error::Error + Send + Sync>),
+    /// The operating system started no thread.
+    #[error("the issuer's thread: {0}")]
+    Thread(io::Error),
+}
+
+/// The identity of one instance.
+#[derive(Debug)]
+pub struct InstanceIdentity {
+    /// Name under which callers reach it (TLS server name).
+    pub name: Arc<str>,
+    /// Provisions for its watchdog: the first is there at once, others follow with each change.
+    pub frames: mpsc::Receiver<Vec<u8>>,
+}
+
+/// A handle to the issuer's thread, which ends with the last handle.
+pub struct IssuerHandle {
+    jobs: Sender<IssuerJob>,
+    permits: Arc<Semaphore>,
+}
+
+impl IssuerHandle {
+    /// Starts an issuer. The receiver holds the gateway's identity and its updates.
+    ///
+    /// # Errors
+    /// See [`IssuerStartError`].
+    pub fn start(settings: IssuerSettings) -> Result<(Self, watch::Receiver<Caller>), IssuerStartError> {
+        let (issuer, caller) = Issuer::new(settings, TimePoint::now()).map_err(IssuerStartError::Identity)?;
+        let jobs = thread::start(issuer).map_err(IssuerStartError::Thread)?;
+        Ok((Self::new(jobs), caller))
+    }
+
+    fn new(jobs: Sender<IssuerJob>) -> Self {
+        Self { jobs, permits: Arc::new(Semaphore::new(MAX_QUEUED_INSTANCES)) }
+    }
+
+    /// Issues the identity of an instance. Dropping the future revokes it.
+    pub fn issue(
+        &self,
+        function: FunctionId,
+        instance: InstanceId,
+    ) -> impl Future<Output = Result<InstanceIdentity, String>> + Send + use<> {
+        let (jobs, permits) = (self.jobs.clone(), Arc::clone(&self.permits));
+        async move {
+            let permit = permits.acquire_owned().await.map_err(|closed| closed.to_string())?;
+            let (reply, issued) = oneshot::channel();
+            let mut pending = PendingIdentity { issued, jobs };
+            // A thread that has ended drops the request, and the receiver below reports it.
+            let _ = pending.jobs.send(IssuerJob::Issue(IssueRequest { function, instance, reply, permit }));
+            (&mut pending.issued).await.unwrap_or_else(|_| Err("the issuer has ended".to_owned()))
+        }
+    }
+
+    /// Replaces the permitted callers of every function that others may call.
+    pub fn set_callers(&self, callers: BTreeMap<FunctionId, Vec<FunctionId>>) {
+        let _ = self.jobs.send(IssuerJob::SetCallers(callers)); // without its thread nobody is called any more
+    }
+
+    /// Creates the callee's half of a handshake with the instance at `caller`.
+    pub fn responder(&self, callee: &str, caller: SocketAddr) -> HandshakeResponder {
+        HandshakeResponder::new(callee, caller, self.jobs.clone())
+    }
+
+    /// Revokes the identity of an instance that has ended.
+    pub fn revoke(&self, name: &str) {
+        let _ = self.jobs.send(IssuerJob::Revoke(name.to_owned())); // as above
+    }
+}
+
+/// A request under way. Dropping it revokes an identity that was issued but not received.
+struct PendingIdentity {
+    issued: oneshot::Receiver<Result<InstanceIdentity, String>>,
+    jobs: Sender<IssuerJob>,
+}
+
+impl Drop for PendingIdentity {
+    fn drop(&mut self) {
+        // Close first: a reply sent after this fails, and the thread then revokes it itself.
+        self.issued.close();
+        if let Ok(Ok(identity)) = self.issued.try_recv() {
+            let _ = self.jobs.send(IssuerJob::Revoke(identity.name.to_string()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,46 @@
+//! The gateway's identity, and its successor while sessions for it are being minted.
+
+use std::sync::Arc;
+
+use nearpath_types::SpiffeId;
+use nearpath_wire::early::Sessions;
+use nearpath_wire::identity::Trust;
+use nearpath_wire::quic::Caller;
+
+use super::{BoxError, TRUST_DOMAIN, TimePoint, sign};
+use crate::authority::Authority;
+use crate::handle::IssuerSettings;
+
+/// The gateway as a caller, with its sessions to instances.
+pub(super) struct GatewayIdentity {
+    pub(super) caller: Caller,
+    pub(super) sessions: Arc<Sessions>,
+}
+
+/// A renewed identity that takes over once every instance has a session for it.
+pub(super) struct PendingGateway {
+    pub(super) gateway: GatewayIdentity,
+    /// Names of instances without a session for it.
+    pub(super) unminted: Vec<String>,
+}
+
+impl GatewayIdentity {
+    pub(super) fn new(
+        authority: &Authority,
+        trust: &Trust,
+        settings: &IssuerSettings,
+        now: TimePoint,
+    ) -> Result<Self, BoxError> {
+        let (id, name) = (SpiffeId::gateway(TRUST_DOMAIN, &settings.node), format!("gateway.{TRUST_DOMAIN}"));
+        let credentials = sign(authority, id, name, now, settings.lifetime)?;
+        let sessions = Arc::new(Sessions::default());
+        let caller = Caller::new(&credentials, trust.clone(), &sessions)?;
+        Ok(Self { caller, sessions })
+    }
+
+    /// Drops the sessions with an instance, over QUIC and over TLS.
+    pub(super) fn forget(&self, name: &str) {
+        self.sessions.forget(name);
+        self.caller.tls().forget(name);
+    }
+}

@@ -1,0 +1,254 @@
+//! The issuer's state machine: signs for instances and the gateway, mints sessions between them, revokes and renews.
+//!
+//! It does no I/O and takes time as an argument; frames for instances go into bounded channels.
+
+mod gateway;
+mod renewal;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use nearpath_types::{FunctionId, InstanceId, SpiffeId};
+use nearpath_wire::early::{Entry, Provision, Register, TokenKey, mint};
+use nearpath_wire::identity::{Credentials, Request, Trust};
+use nearpath_wire::quic::{Caller, config};
+use tokio::sync::{mpsc, watch};
+
+use crate::authority::Authority;
+use crate::handle::{InstanceIdentity, IssuerSettings};
+use crate::renewal_queue::{RenewalQueue, renewal_time};
+use crate::revocations::Revocations;
+use gateway::{GatewayIdentity, PendingGateway};
+use renewal::RenewalTarget;
+
+/// Trust domain of a process that is an installation of its own: no other process has its authority's key.
+const TRUST_DOMAIN: &str = "up.nearpath";
+/// Lifetime of the authority's certificate: longer than any process runs, so that it needs no renewal.
+const AUTHORITY_LIFETIME: Duration = Duration::from_secs(20 * 365 * 24 * 3600);
+/// Frames that may wait until an instance reads them.
+const MAX_QUEUED_FRAMES: usize = 4;
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// One moment on both clocks: certificates carry wall time, timers use the monotonic clock.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TimePoint {
+    pub(crate) at: Instant,
+    pub(crate) wall: SystemTime,
+}
+
+impl TimePoint {
+    /// Reads both clocks.
+    pub(crate) fn now() -> Self {
+        Self { at: Instant::now(), wall: SystemTime::now() }
+    }
+}
+
+/// The callee's configuration for a session, and the register that receives the session's entry.
+pub(crate) type WorkerSetup = (Arc<config::WorkerConfig>, Arc<Register>);
+
+/// The authority of one process with everything it has issued.
+pub(crate) struct Issuer {
+    authority: Authority,
+    trust: Trust,
+    settings: IssuerSettings,
+    gateway: GatewayIdentity,
+    /// The gateway's next identity while its sessions are being minted.
+    pending_gateway: Option<PendingGateway>,
+    caller: watch::Sender<Caller>,
+    /// By the instance's name.
+    instances: BTreeMap<String, IssuedInstance>,
+    /// Functions that may call each function, besides the gateway.
+    callers: BTreeMap<FunctionId, Vec<FunctionId>>,
+    /// Revoked instances of functions that may call others.
+    revoked_callers: BTreeMap<FunctionId, Revocations>,
+    renewals: RenewalQueue<RenewalTarget>,
+    revocations: Revocations,
+}
+
+struct IssuedInstance {
+    function: FunctionId,
+    id: InstanceId,
+    credentials: Credentials,
+    /// Key of its address tokens; unlike its certificate it lasts as long as the instance.
+    key: TokenKey,
+    frames: mpsc::Sender<Vec<u8>>,
+}
+
+impl Issuer {
+    /// Creates an authority and the gateway's first certificate.
+    pub(crate) fn new(settings: IssuerSettings, now: TimePoint) -> Result<(Self, watch::Receiver<Caller>), BoxError> {
+        let authority = Authority::new(TRUST_DOMAIN, now.wall, AUTHORITY_LIFETIME)?;
+        let trust = Trust::new(TRUST_DOMAIN, &[authority.certificate().clone()])?;
+        let gateway = GatewayIdentity::new(&authority, &trust, &settings, now)?;
+        let (caller, updates) = watch::channel(gateway.caller.clone());
+        let mut renewals = RenewalQueue::default();
+        renewals.schedule(RenewalTarget::Gateway, renewal_time(now.at, settings.lifetime));
+        let issuer = Self {
+            authority,
+            trust,
+            settings,
+            gateway,
+            pending_gateway: None,
+            caller,
+            instances: BTreeMap::new(),
+            callers: BTreeMap::new(),
+            revoked_callers: BTreeMap::new(),
+            renewals,
+            revocations: Revocations::default(),
+        };
+        Ok((issuer, updates))
+    }
+
+    /// Issues the identity of a starting instance.
+    pub(crate) fn issue(
+        &mut self,
+        function: FunctionId,
+        id: InstanceId,
+        now: TimePoint,
+    ) -> Result<InstanceIdentity, BoxError> {
+        let credentials = self.sign_instance(&function, id, now)?;
+        let (frames, updates) = mpsc::channel(MAX_QUEUED_FRAMES);
+        let name = credentials.name.clone();
+        let instance = IssuedInstance { function, id, credentials, key: TokenKey::random()?, frames };
+        self.provision_with_session(&instance, &self.gateway, now)?;
+        self.instances.insert(name.clone(), instance);
+        self.renewals.schedule(RenewalTarget::Instance(name.clone()), renewal_time(now.at, self.settings.lifetime));
+        if let Some(pending) = &mut self.pending_gateway {
+            pending.unminted.push(name.clone());
+        }
+        Ok(InstanceIdentity { name: name.into(), frames: updates })
+    }
+
+    fn sign_instance(&self, function: &FunctionId, id: InstanceId, now: TimePoint) -> Result<Credentials, BoxError> {
+        let spiffe_id = SpiffeId::instance(TRUST_DOMAIN, function.clone(), id);
+        sign(&self.authority, spiffe_id, format!("{id}.{TRUST_DOMAIN}"), now, self.settings.lifetime)
+    }
+
+    /// Mints a session between an instance and a gateway, and sends the instance its half.
+    fn provision_with_session(
+        &self,
+        instance: &IssuedInstance,
+        gateway: &GatewayIdentity,
+        now: TimePoint,
+    ) -> Result<(), BoxError> {
+        let mut provision = self.provision(instance, now);
+        let (worker, register) = worker_setup(instance, &provision)?;
+        // The handshake runs in memory: no packet is ever sent to these two ports. The address matters, as tokens are bound to it.
+        let (from, to) = (SocketAddr::new(self.settings.gateway_ip, 9), SocketAddr::new(self.settings.gateway_ip, 10));
+        mint::mint(gateway.caller.config().clone(), worker, &instance.credentials.name, (from, to))?;
+        provision.entries = register.drain();
+        instance.frames.try_send(provision.write())?;
+        Ok(())
+    }
+
+    fn provision(&self, instance: &IssuedInstance, now: TimePoint) -> Provision {
+        let callers = self.callers.get(&instance.function).cloned().unwrap_or_default();
+        let revoked = callers.iter().filter_map(|caller| self.revoked_callers.get(caller));
+        let revoked = revoked.flat_map(|names| names.current(now.wall)).map(str::to_owned).collect();
+        Provision {
+            credentials: instance.credentials.clone(),
+            authorities: vec![self.authority.certificate().clone()],
+            callers,
+            revoked,
+            key: instance.key.clone(),
+            entries: Vec::new(),
+        }
+    }
+
+    /// Replaces the permitted callers of all functions, and updates the instances whose callers changed.
+    pub(crate) fn set_callers(&mut self, callers: BTreeMap<FunctionId, Vec<FunctionId>>, now: TimePoint) {
+        let before = std::mem::replace(&mut self.callers, callers);
+        self.revoked_callers.retain(|caller, _| self.callers.values().flatten().any(|known| known == caller));
+        let changed = |function: &FunctionId| before.get(function) != self.callers.get(function);
+        let names = self.names_where(|instance| changed(&instance.function));
+        names.iter().for_each(|name| self.send_provision(name, Vec::new(), now));
+    }
+
+    /// Returns the configuration with which another instance makes a session with `callee`.
+    pub(crate) fn worker_setup(&self, callee: &str, now: TimePoint) -> Option<WorkerSetup> {
+        let instance = self.instances.get(callee)?;
+        worker_setup(instance, &self.provision(instance, now)).ok()
+    }
+
+    /// Sends an instance the entries of sessions that other instances made with it.
+    pub(crate) fn deliver_entries(&mut self, callee: &str, entries: Vec<Entry>, now: TimePoint) {
+        self.send_provision(callee, entries, now);
+    }
+
+    /// Sends an instance its current provision.
+    fn send_provision(&mut self, name: &str, entries: Vec<Entry>, now: TimePoint) {
+        let Some(instance) = self.instances.get(name) else { return };
+        let provision = Provision { entries, ..self.provision(instance, now) };
+        if instance.frames.try_send(provision.write()).is_err() {
+            // Its queue is full. A renewal sends everything again, so an early one repairs the loss.
+            self.renewals.schedule(RenewalTarget::Instance(name.to_owned()), self.retry_time(now));
+        }
+    }
+
+    /// Revokes and forgets instances that have ended.
+    pub(crate) fn revoke(&mut self, names: Vec<String>, now: TimePoint) {
+        let mut callers = BTreeSet::new();
+        for name in names {
+            self.renewals.remove(&RenewalTarget::Instance(name.clone()));
+            let Some(instance) = self.instances.remove(&name) else { continue };
+            self.gateway.forget(&name);
+            if let Some(pending) = &self.pending_gateway {
+                pending.gateway.forget(&name);
+            }
+            let expiry = instance.credentials.not_after;
+            self.revocations.add(name.clone(), expiry);
+            if self.callers.values().flatten().any(|caller| *caller == instance.function) {
+                self.revoked_callers.entry(instance.function.clone()).or_default().add(name, expiry);
+                callers.insert(instance.function);
+            }
+        }
+        self.notify_callees_of(&callers, now);
+        self.trust = self.trust.without(self.revocations.prune(now.wall));
+        self.publish_gateway();
+    }
+
+    /// Sends the revocations to every instance that these functions may call.
+    fn notify_callees_of(&mut self, callers: &BTreeSet<FunctionId>, now: TimePoint) {
+        let is_callee = |instance: &IssuedInstance| {
+            let mut permitted = self.callers.get(&instance.function).into_iter().flatten();
+            permitted.any(|caller| callers.contains(caller))
+        };
+        let names = self.names_where(is_callee);
+        names.iter().for_each(|name| self.send_provision(name, Vec::new(), now));
+    }
+
+    fn names_where(&self, wanted: impl Fn(&IssuedInstance) -> bool) -> Vec<String> {
+        self.instances.iter().filter(|(_, instance)| wanted(instance)).map(|(name, _)| name.clone()).collect()
+    }
+
+    fn publish_gateway(&mut self) {
+        self.gateway.caller = self.gateway.caller.trusting(self.trust.clone());
+        self.caller.send_replace(self.gateway.caller.clone());
+    }
+}
+
+/// An instance's end of a connection, with a register of its own for this session's entry.
+fn worker_setup(instance: &IssuedInstance, provision: &Provision) -> Result<WorkerSetup, BoxError> {
+    let register = Arc::new(Register::new(None));
+    let config = config::worker(&instance.credentials, &provision.trust()?, Arc::clone(&register), &instance.key)?;
+    Ok((Arc::new(config), register))
+}
+
+/// Creates a key and its certificate. The key never leaves this process but in the provision of its owner.
+fn sign(
+    authority: &Authority,
+    id: SpiffeId,
+    name: String,
+    now: TimePoint,
+    lifetime: Duration,
+) -> Result<Credentials, BoxError> {
+    let request = Request::new()?;
+    let issued = authority.issue(request.csr(), &id, &name, now.wall, lifetime)?;
+    Ok(request.complete(id, name, issued))
+}
+
+#[cfg(test)]
+mod tests;

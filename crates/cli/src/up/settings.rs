@@ -1,0 +1,177 @@
+//! Turns the options of `nearpath up` into settings: fills in defaults, rejects contradictions.
+
+use std::io;
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use nearpath_server::{
+    Auth, CoapSettings, DeviceSettings, ForwardMode, GatewaySettings, MqttSettings, ServerSettings, TlsSettings,
+};
+use thiserror::Error;
+
+use super::args::{CallerArgs, ForwardArg, Toggle, UpArgs};
+use super::device_args::DeviceArgs;
+
+/// The options contradict each other, or a file they need is missing.
+#[derive(Debug, Error)]
+pub(super) enum SettingsError {
+    #[error("--insecure is for loopback addresses only, and {0} is not one: drop --insecure, or listen on 127.0.0.1")]
+    Insecure(SocketAddr),
+    #[error("--mqtt-listen {0}: --insecure leaves no password for it; --mqtt-anonymous opens it to everybody")]
+    OpenMqtt(SocketAddr),
+    #[error("--coap-listen {0}: CoAP has no passwords; --coap-anonymous opens it to everybody who reaches it")]
+    OpenCoap(SocketAddr),
+    #[error("the watchdog {0} is missing: `make build` puts it next to nearpath, --watchdog names another path")]
+    NoWatchdog(PathBuf),
+    #[error("--data-dir: {0}")]
+    DataDir(io::Error),
+}
+
+/// Checks the options and fills in defaults.
+pub(super) fn from_args(args: UpArgs) -> Result<ServerSettings, SettingsError> {
+    let tls = tls_settings(&args);
+    let public = [Some(args.listen), tls.as_ref().map(|tls| tls.listen)];
+    if let Some(addr) = public.into_iter().flatten().find(|addr| args.insecure && !addr.ip().is_loopback()) {
+        return Err(SettingsError::Insecure(addr));
+    }
+    check_devices(&args.devices, args.insecure)?;
+    Ok(ServerSettings {
+        watchdog: watchdog_path(args.watchdog)?,
+        data_dir: absolute_data_dir(args.data_dir)?,
+        take_over: args.take_over,
+        listen: args.listen,
+        tls,
+        admin_listen: args.admin_listen,
+        auth: auth(args.insecure, args.secret_mount_path),
+        sandbox: !args.no_sandbox,
+        threads: args.threads.map_or_else(available_cores, at_least_one),
+        gateway_cpu: args.gateway_cpu,
+        forward: match args.forward {
+            ForwardArg::None => ForwardMode::None,
+            ForwardArg::Tc => ForwardMode::Tc,
+        },
+        access_log: args.access_log,
+        certificate_lifetime: args.certificate_lifetime,
+        gateway: gateway_settings(&args.callers, args.drain_timeout),
+        devices: device_settings(&args.devices),
+    })
+}
+
+fn tls_settings(args: &UpArgs) -> Option<TlsSettings> {
+    let (listen, cert, key) = (args.tls_listen?, args.tls_cert.clone()?, args.tls_key.clone()?);
+    Some(TlsSettings { listen, cert, key, http3: args.http3 == Toggle::On })
+}
+
+/// Rejects listeners that would be open to strangers without being declared so.
+fn check_devices(devices: &DeviceArgs, insecure: bool) -> Result<(), SettingsError> {
+    let is_public = |addr: &SocketAddr| !addr.ip().to_canonical().is_loopback();
+    match (devices.mqtt_listen.filter(is_public), devices.coap_listen.filter(is_public)) {
+        (Some(addr), _) if insecure && !devices.mqtt_anonymous => Err(SettingsError::OpenMqtt(addr)),
+        (_, Some(addr)) if !devices.coap_anonymous => Err(SettingsError::OpenCoap(addr)),
+        _ => Ok(()),
+    }
+}
+
+/// Without a path, the watchdog next to this program.
+fn watchdog_path(given: Option<PathBuf>) -> Result<PathBuf, SettingsError> {
+    let next_to_exe = || std::env::current_exe().map(|exe| exe.with_file_name("nearpath-watchdog")).unwrap_or_default();
+    let path = given.unwrap_or_else(next_to_exe);
+    path.canonicalize().map_err(|_| SettingsError::NoWatchdog(path))
+}
+
+fn absolute_data_dir(given: Option<PathBuf>) -> Result<PathBuf, SettingsError> {
+    std::path::absolute(given.unwrap_or_else(crate::default_data_dir)).map_err(SettingsError::DataDir)
+}
+
+fn auth(insecure: bool, secret_mount_path: Option<PathBuf>) -> Auth {
+    match (insecure, secret_mount_path) {
+        (true, _) => Auth::Off,
+        (false, Some(folder)) => Auth::Files(folder),
+        (false, None) => Auth::Generated,
+    }
+}
+
+fn available_cores() -> NonZeroUsize {
+    std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
+}
+
+fn at_least_one(threads: usize) -> NonZeroUsize {
+    NonZeroUsize::new(threads).unwrap_or(NonZeroUsize::MIN)
+}
+
+fn gateway_settings(callers: &CallerArgs, drain_timeout: Duration) -> GatewaySettings {
+    let CallerArgs { header_timeout, idle_timeout, write_timeout, body_idle_timeout, .. } = *callers;
+    GatewaySettings {
+        header_timeout,
+        idle_timeout,
+        write_timeout,
+        body_idle_timeout,
+        max_connections: callers.max_connections,
+        retry_above: callers.http3_retry_above,
+        drain_timeout,
+        ..GatewaySettings::default()
+    }
+}
+
+fn device_settings(args: &DeviceArgs) -> DeviceSettings {
+    let mqtt = args.mqtt_listen.map(|listen| MqttSettings {
+        listen,
+        anonymous: args.mqtt_anonymous,
+        max_clients: args.mqtt_clients,
+    });
+    let coap = args.coap_listen.map(|listen| CoapSettings { listen, observe_interval: args.coap_observe_interval });
+    DeviceSettings { mqtt, coap }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_data_directory_is_the_same_from_everywhere() {
+        let here = std::env::current_dir().unwrap();
+        assert_eq!(absolute_data_dir(Some("state/here".into())).unwrap(), here.join("state/here"));
+        assert_eq!(absolute_data_dir(Some("/var/lib/nearpath".into())).unwrap(), PathBuf::from("/var/lib/nearpath"));
+    }
+
+    #[test]
+    fn the_gateway_gets_the_typed_limits() {
+        let seconds = Duration::from_secs;
+        let typed = CallerArgs {
+            header_timeout: seconds(1),
+            idle_timeout: seconds(2),
+            write_timeout: seconds(3),
+            body_idle_timeout: seconds(4),
+            max_connections: 5,
+            http3_retry_above: 7,
+        };
+        let got = gateway_settings(&typed, seconds(6));
+        let times = [got.header_timeout, got.idle_timeout, got.write_timeout, got.body_idle_timeout, got.drain_timeout];
+        assert_eq!((times, got.max_connections, got.retry_above), ([1, 2, 3, 4, 6].map(seconds), 5, 7));
+    }
+
+    fn device_args(mqtt: Option<&str>, coap: Option<&str>) -> DeviceArgs {
+        DeviceArgs {
+            mqtt_listen: mqtt.map(|addr| addr.parse().unwrap()),
+            mqtt_anonymous: false,
+            mqtt_clients: 1,
+            coap_listen: coap.map(|addr| addr.parse().unwrap()),
+            coap_anonymous: false,
+            coap_observe_interval: Duration::from_secs(1),
+        }
+    }
+
+    #[test]
+    fn device_listeners_are_open_only_when_declared_so() {
+        let (loopback, public) = (Some("127.0.0.1:1"), Some("0.0.0.0:1"));
+        let check = |args: DeviceArgs, insecure| check_devices(&args, insecure);
+        assert!(check(device_args(loopback, loopback), true).is_ok());
+        assert!(check(device_args(public, None), false).is_ok(), "it has a password");
+        assert!(check(device_args(public, None), true).is_err());
+        assert!(check(device_args(None, public), false).is_err());
+        assert!(check(DeviceArgs { coap_anonymous: true, ..device_args(None, public) }, false).is_ok());
+        assert!(check(DeviceArgs { mqtt_anonymous: true, ..device_args(public, None) }, true).is_ok());
+    }
+}

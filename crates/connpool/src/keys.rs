@@ -1,0 +1,161 @@
+//! Whose connections serve whom: the key of each destination of each function, with its epoch. Pure.
+
+use std::collections::BTreeMap;
+
+use nearpath_types::FunctionId;
+use nearpath_types::egress::{Egress, Shared, Tls};
+
+use crate::destination::{Key, namespace};
+
+/// Owners that are remembered while they have no instance.
+const REMEMBERED: usize = 4_096;
+
+/// The contents of secrets, by their names.
+pub type Secrets = BTreeMap<String, Vec<u8>>;
+
+/// A [`Key`] without its epoch.
+type Place = (String, String, String);
+
+/// What was declared last under each key.
+#[derive(Debug, Default)]
+pub struct Keys {
+    known: BTreeMap<Place, Declared>,
+    last: u64,
+}
+
+#[derive(Debug)]
+struct Declared {
+    egress: Egress,
+    secrets: Secrets,
+    epoch: u64,
+    users: u32,
+}
+
+impl Keys {
+    /// The key of a destination that one more instance has. As long as its settings and secrets stay as they were, it stays the same.
+    pub fn take(&mut self, function: &FunctionId, chain: Option<&str>, egress: &Egress, secrets: &Secrets) -> Key {
+        let (owner, to, identity) = place(function, chain, egress);
+        self.forget();
+        let next = self.last + 1;
+        let fresh = || Declared { egress: egress.clone(), secrets: secrets.clone(), epoch: 0, users: 0 };
+        let declared = self.known.entry((owner.clone(), to.clone(), identity.clone())).or_insert_with(fresh);
+        if declared.epoch == 0 || declared.egress != *egress || declared.secrets != *secrets {
+            *declared = Declared { epoch: next, users: declared.users, ..fresh() };
+            self.last = next;
+        }
+        declared.users += 1;
+        Key { owner, to, identity, epoch: declared.epoch }
+    }
+
+    /// Another owner of the namespace whose instances say another ceiling for the same place, and which.
+    pub fn contradicts(&self, key: &Key, egress: &Egress) -> Option<(&str, u32)> {
+        let other = |((owner, to, _), declared): &(&Place, &Declared)| {
+            declared.users > 0 && *to == key.to && *owner != key.owner && declared.egress.max != egress.max
+        };
+        let others = self.known.iter().filter(other);
+        let mut beside = others.filter(|((owner, ..), _)| namespace(owner) == key.namespace());
+        beside.next().map(|((owner, ..), declared)| (owner.as_str(), declared.egress.max))
+    }
+
+    /// One instance less has it.
+    pub fn give_back(&mut self, key: &Key) {
+        let place = (key.owner.clone(), key.to.clone(), key.identity.clone());
+        if let Some(declared) = self.known.get_mut(&place) {
+            declared.users = declared.users.saturating_sub(1);
+        }
+    }
+
+    fn forget(&mut self) {
+        if self.known.len() >= REMEMBERED {
+            self.known.retain(|_, declared| declared.users > 0);
+        }
+    }
+}
+
+fn place(function: &FunctionId, chain: Option<&str>, egress: &Egress) -> Place {
+    let user = egress.login.as_ref().map(|login| format!("{}@{}", login.user, login.database.as_deref().unwrap_or("")));
+    let mut identity = user.unwrap_or_default();
+    if let Tls::Originate { ca } = &egress.tls {
+        identity.push_str(&format!(" tls {}", ca.as_deref().unwrap_or("")));
+    }
+    match (egress.shared, chain) {
+        (Shared::Chain, Some(chain)) => {
+            identity.push_str(&format!(" {egress}")); // shared by those alone who declare the same
+            (format!("{}/{chain}", function.namespace), egress.to(), identity)
+        }
+        _ => (function.to_string(), egress.to(), identity),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(name: &str) -> FunctionId {
+        name.parse().unwrap()
+    }
+
+    fn egress(text: &str) -> Egress {
+        text.parse().unwrap()
+    }
+
+    fn secrets(content: &str) -> Secrets {
+        [("door".to_owned(), content.as_bytes().to_vec())].into()
+    }
+
+    #[test]
+    fn a_change_of_settings_or_secrets_begins_an_epoch() {
+        let mut keys = Keys::default();
+        let mut key = |text: &str, content: &str| keys.take(&id("f"), None, &egress(text), &secrets(content));
+        let first = key("db:5432 user=a", "old");
+        assert_eq!(key("db:5432 user=a", "old"), first);
+        let renewed = key("db:5432 user=a", "new");
+        assert!(renewed.epoch > first.epoch);
+        assert!(key("db:5432 user=a max=3", "new").epoch > renewed.epoch);
+        assert_eq!(key("db:5433 protocol=postgres user=a", "new").to, "db:5433");
+    }
+
+    #[test]
+    fn functions_share_only_what_they_declare_alike_in_one_chain() {
+        let mut keys = Keys::default();
+        let mut key = |name, chain, text| keys.take(&id(name), chain, &egress(text), &Secrets::new());
+        let (a, b) = (key("a", Some("shop"), "db:5432 shared=chain"), key("b", Some("shop"), "db:5432 shared=chain"));
+        assert_eq!(a, b);
+        assert_ne!(a, key("c", Some("shop"), "db:5432 shared=chain max=3"));
+        assert_eq!(a, key("a", Some("shop"), "db:5432 shared=chain"), "another's settings do not end its epoch");
+        assert_ne!(a.owner, key("d", Some("other"), "db:5432 shared=chain").owner);
+        assert_ne!(
+            a.owner,
+            key("a.elsewhere", Some("shop"), "db:5432 shared=chain").owner,
+            "a chain is one of its namespace"
+        );
+        assert_ne!(key("a", Some("shop"), "db:5432").owner, key("b", Some("shop"), "db:5432").owner);
+        assert_ne!(
+            key("a", None, "x:1 shared=chain").owner,
+            key("b", None, "x:1 shared=chain").owner,
+            "no chain, nothing shared"
+        );
+    }
+
+    #[test]
+    fn who_logs_in_and_who_does_not_never_share() {
+        let mut keys = Keys::default();
+        let texts =
+            ["db:5432", "db:5432 user=a", "db:5432 user=b", "db:5432 user=a database=x", "db:5432 tls=originate"];
+        let all: std::collections::BTreeSet<_> =
+            texts.iter().map(|text| keys.take(&id("f"), None, &egress(text), &Secrets::new()).identity).collect();
+        assert_eq!(all.len(), texts.len());
+    }
+
+    #[test]
+    fn what_nobody_has_is_forgotten_when_there_is_too_much_of_it() {
+        let mut keys = Keys::default();
+        let kept = keys.take(&id("kept"), None, &egress("db:1"), &Secrets::new());
+        for number in 0..REMEMBERED + 10 {
+            let key = keys.take(&id(&format!("f{number}")), None, &egress("db:1"), &Secrets::new());
+            keys.give_back(&key);
+        }
+        assert!(keys.known.len() <= REMEMBERED);
+        assert_eq!(keys.take(&id("kept"), None, &egress("db:1"), &Secrets::new()), kept);
+    }
+}

@@ -1,0 +1,279 @@
+//! What a command of Redis reads and writes (<https://redis.io/docs/latest/commands/>): what may be answered from memory, what makes such an answer
+//! wrong, and what may be answered before it is done. Commands that are not listed may have written anything.
+
+use super::session_effect::{WORDS, Words};
+
+/// What a command does to values.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Effect {
+    /// Nothing.
+    Nothing,
+    /// It reads one value, which is its whole answer.
+    Reads(Read),
+    /// It may change these keys of its database.
+    Writes(Vec<Vec<u8>>),
+    /// It may change anything.
+    Anything,
+}
+
+/// A read of one value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Read {
+    /// Of which key.
+    pub key: Vec<u8>,
+    /// By `MGET`, whose answer is a list of one.
+    pub listed: bool,
+}
+
+/// The longest name of a command that is listed.
+const LONGEST: usize = 16;
+
+/// Commands that change nothing but the key that follows. In order.
+const WRITE_ONE: &[&str] = &[
+    "APPEND",
+    "DECR",
+    "DECRBY",
+    "EXPIRE",
+    "EXPIREAT",
+    "GEOADD",
+    "GETDEL",
+    "GETEX",
+    "GETSET",
+    "HDEL",
+    "HINCRBY",
+    "HINCRBYFLOAT",
+    "HMSET",
+    "HSET",
+    "HSETNX",
+    "INCR",
+    "INCRBY",
+    "INCRBYFLOAT",
+    "LINSERT",
+    "LPOP",
+    "LPUSH",
+    "LPUSHX",
+    "LREM",
+    "LSET",
+    "LTRIM",
+    "PERSIST",
+    "PEXPIRE",
+    "PEXPIREAT",
+    "PFADD",
+    "PSETEX",
+    "RESTORE",
+    "RPOP",
+    "RPUSH",
+    "RPUSHX",
+    "SADD",
+    "SET",
+    "SETBIT",
+    "SETEX",
+    "SETNX",
+    "SETRANGE",
+    "SPOP",
+    "SREM",
+    "XACK",
+    "XADD",
+    "XDEL",
+    "XTRIM",
+    "ZADD",
+    "ZINCRBY",
+    "ZPOPMAX",
+    "ZPOPMIN",
+    "ZREM",
+];
+
+/// Commands that change no value. In order.
+const ONLY_READ: &[&str] = &[
+    "BITCOUNT",
+    "BITPOS",
+    "CLIENT",
+    "COMMAND",
+    "DBSIZE",
+    "DISCARD",
+    "ECHO",
+    "EXISTS",
+    "GET",
+    "GETBIT",
+    "GETRANGE",
+    "HEXISTS",
+    "HGET",
+    "HGETALL",
+    "HKEYS",
+    "HLEN",
+    "HMGET",
+    "HSCAN",
+    "HSTRLEN",
+    "HVALS",
+    "INFO",
+    "KEYS",
+    "LINDEX",
+    "LLEN",
+    "LPOS",
+    "LRANGE",
+    "MGET",
+    "MULTI",
+    "PFCOUNT",
+    "PING",
+    "PTTL",
+    "PUBLISH",
+    "RANDOMKEY",
+    "SCAN",
+    "SCARD",
+    "SISMEMBER",
+    "SMEMBERS",
+    "SMISMEMBER",
+    "SRANDMEMBER",
+    "SSCAN",
+    "STRLEN",
+    "TIME",
+    "TTL",
+    "TYPE",
+    "UNWATCH",
+    "WATCH",
+    "XLEN",
+    "XRANGE",
+    "XREAD",
+    "XREVRANGE",
+    "ZCARD",
+    "ZCOUNT",
+    "ZMSCORE",
+    "ZRANGE",
+    "ZRANGEBYSCORE",
+    "ZRANK",
+    "ZREVRANGE",
+    "ZREVRANGEBYSCORE",
+    "ZREVRANK",
+    "ZSCAN",
+    "ZSCORE",
+];
+
+/// What a command does.
+pub fn effect(words: &Words<'_>, whole: bool) -> Effect {
+    let (mut verb, first) = ([0_u8; LONGEST], words.get(0));
+    let Some(upper) = verb.get_mut(..first.len()) else { return Effect::Anything };
+    upper.copy_from_slice(first);
+    upper.make_ascii_uppercase();
+    let seen = whole && words.all().len() < WORDS; // else there may be more keys
+    let rest = words.all().get(1..).unwrap_or_default();
+    let every = |step: usize| Effect::Writes(rest.iter().step_by(step).map(|key| key.to_vec()).collect());
+    match (&*upper, rest) {
+        (b"GET" | b"MGET", [key]) if whole => Effect::Reads(Read { key: key.to_vec(), listed: upper == b"MGET" }),
+        (b"DEL" | b"UNLINK" | b"RENAME" | b"RENAMENX", _) if seen => every(1),
+        (b"MSET" | b"MSETNX", _) if seen => every(2),
+        (verb, [key, ..]) if whole && writes_one(verb) => Effect::Writes(vec![key.to_vec()]),
+        (verb, _) if only_reads(verb) => Effect::Nothing,
+        _ => Effect::Anything,
+    }
+}
+
+/// Whether the only answer to a command, if it is done, is `+OK`.
+pub fn is_constant(words: &Words<'_>) -> bool {
+    let is = |at: usize, what: &str| words.get(at).eq_ignore_ascii_case(what.as_bytes());
+    let timed = || ["EX", "PX", "EXAT", "PXAT"].iter().any(|unit| is(3, unit));
+    match words.all().len() {
+        3 => is(0, "SET") || is(0, "MSET"),
+        4 => is(0, "SETEX") || is(0, "PSETEX") || is(0, "HMSET") || (is(0, "SET") && is(3, "KEEPTTL")),
+        5 => is(0, "MSET") || (is(0, "SET") && timed()),
+        6 => is(0, "HMSET"),
+        _ => is(0, "MSET") || is(0, "HMSET"),
+    }
+}
+
+/// Commands that change nothing but the key that follows.
+fn writes_one(verb: &[u8]) -> bool {
+    WRITE_ONE.binary_search_by(|word| word.as_bytes().cmp(verb)).is_ok()
+}
+
+/// Commands that change no value.
+fn only_reads(verb: &[u8]) -> bool {
+    ONLY_READ.binary_search_by(|word| word.as_bytes().cmp(verb)).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(text: &str) -> Effect {
+        effect(&Words::read(text.as_bytes()).unwrap(), true)
+    }
+
+    fn keys(text: &str) -> Vec<String> {
+        match of(text) {
+            Effect::Writes(keys) => keys.into_iter().map(|key| String::from_utf8(key).unwrap()).collect(),
+            other => panic!("{text}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_command_that_is_not_known_may_have_done_anything() {
+        for text in [
+            "EVAL x 0",
+            "FLUSHALL",
+            "EXEC",
+            "SORT a STORE b",
+            "COPY a b",
+            "NEWCOMMAND a",
+            "averyveryverylongcommand",
+            "GET",
+        ] {
+            let expected = if text == "GET" { Effect::Nothing } else { Effect::Anything };
+            assert_eq!(of(text), expected, "{text}");
+        }
+        let many: Vec<_> = (0..20).map(|n| n.to_string()).collect();
+        assert_eq!(of(&format!("DEL {}", many.join(" "))), Effect::Anything, "not all keys were looked at");
+        let long = Words::read(b"*3\r\n$3\r\nSET\r\n$100000\r\nkk").unwrap();
+        assert_eq!(effect(&long, false), Effect::Anything, "nor all of this one");
+    }
+
+    #[test]
+    fn the_lists_are_in_order() {
+        assert!(WRITE_ONE.is_sorted() && ONLY_READ.is_sorted());
+        assert!(WRITE_ONE.iter().all(|word| ONLY_READ.binary_search(word).is_err()));
+    }
+
+    #[test]
+    fn keys_are_found() {
+        assert_eq!(of("get a"), Effect::Reads(Read { key: b"a".to_vec(), listed: false }));
+        assert_eq!(of("MGET a"), Effect::Reads(Read { key: b"a".to_vec(), listed: true }));
+        assert_eq!(of("MGET a b"), Effect::Nothing);
+        assert_eq!(keys("incr a"), ["a"]);
+        assert_eq!(keys("MSET a 1 b 2"), ["a", "b"]);
+        assert_eq!(keys("DEL a b"), ["a", "b"]);
+        assert_eq!(keys("RENAME a b"), ["a", "b"]);
+    }
+
+    #[test]
+    fn only_what_always_says_ok_is_answered_before_it_is_done() {
+        let words = |text: &'static str| Words::read(text.as_bytes()).unwrap();
+        for text in [
+            "SET a b",
+            "set a b ex 5",
+            "SET a b KEEPTTL",
+            "SETEX a 5 b",
+            "PSETEX a 5 b",
+            "MSET a 1",
+            "MSET a 1 b 2 c 3",
+            "HMSET a b c",
+        ] {
+            assert!(is_constant(&words(text)), "{text}");
+        }
+        for text in [
+            "SET a",
+            "SET a b NX",
+            "SET a b XX",
+            "SET a b GET",
+            "SET a b EX 5 NX",
+            "SETNX a b",
+            "INCR a",
+            "DEL a",
+            "GET a",
+            "GETSET a b",
+            "SETEX a b",
+            "SET a b IFEQ c",
+            "MULTI",
+        ] {
+            assert!(!is_constant(&words(text)), "{text}");
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! Programs of the field, as they are.
+
+use std::path::{Path, PathBuf};
+use std::process::{Output, Stdio};
+
+use tokio::io::AsyncWriteExt;
+use tokio::process::Command;
+use tokio::sync::OnceCell;
+
+/// Python with redis-py, hiredis, PyMySQL, Oracle's connector and requests.
+static PYTHON: OnceCell<Option<PathBuf>> = OnceCell::const_new();
+
+const PACKAGES: &[&str] =
+    &["redis==6.4.0", "hiredis==3.2.1", "PyMySQL==1.1.1", "requests==2.32.3", "mysql-connector-python==9.1.0"];
+
+/// Its interpreter; `None`: no Python, or no package index.
+pub(crate) async fn python() -> Option<&'static Path> {
+    PYTHON.get_or_init(made).await.as_deref()
+}
+
+async fn made() -> Option<PathBuf> {
+    let venv = Path::new(env!("CARGO_TARGET_TMPDIR")).join("clients");
+    let _lock = nearpath_testkit::lock_shared_folder(&venv);
+    let python = venv.join("bin/python");
+    let there = async || {
+        let all = "import redis, hiredis, pymysql, requests, mysql.connector; assert redis.VERSION >= (6, 4)";
+        ran(Command::new(&python).args(["-c", all])).await
+    };
+    if there().await {
+        return Some(python);
+    }
+    let made = ran(Command::new("python3").arg("-m").arg("venv").arg(&venv)).await
+        && ran(Command::new(&python)
+            .args(["-m", "pip", "install", "-q", "--retries", "1", "--timeout", "20"])
+            .args(PACKAGES))
+        .await;
+    made.then_some(python)
+}
+
+pub(crate) async fn ran(command: &mut Command) -> bool {
+    let done = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status().await;
+    done.is_ok_and(|status| status.success())
+}
+
+/// Runs a program with `input`; its output if it ended well, else a panic with what it said.
+pub(crate) async fn run(command: &mut Command, input: &str) -> String {
+    let Output { status, stdout, stderr } = output(command, input).await;
+    let (out, err) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
+    assert!(status.success(), "{status}\n{out}\n{err}");
+    out.into_owned()
+}
+
+/// Runs a program with `input` to whatever end.
+pub(crate) async fn output(command: &mut Command, input: &str) -> Output {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+    let mut child = command.spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(input.as_bytes()).await.unwrap();
+    drop(stdin);
+    child.wait_with_output().await.unwrap()
+}
+
+/// A Python program whose arguments are `host` and `port` of `at`.
+pub(crate) async fn script(python: &Path, source: &str, at: std::net::SocketAddr) -> String {
+    run(Command::new(python).arg("-").arg(at.ip().to_string()).arg(at.port().to_string()), source).await
+}

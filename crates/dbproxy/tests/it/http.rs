@@ -1,0 +1,362 @@
+//! HTTP/1.1, its clients and its corners.
+
+use std::time::Duration;
+
+use nearpath_dbproxy::http::serve;
+use nearpath_types::egress::{Egress, Protocol};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::process::Command;
+
+use crate::clients::{python, run, script};
+use crate::odd::Odd;
+use crate::redis::need;
+use crate::server;
+use crate::stage::{Stage, egress, on_stage};
+
+async fn stage(at: std::net::SocketAddr) -> Stage {
+    Stage::open(egress(Protocol::Http, at), &[], serve).await
+}
+
+/// All that is answered to `text`, until the server closes.
+async fn ask(at: std::net::SocketAddr, text: &str) -> String {
+    let mut client = TcpStream::connect(at).await.unwrap();
+    client.write_all(text.as_bytes()).await.unwrap();
+    let mut said = Vec::new();
+    // A response that breaks off may end in a reset.
+    let _ = client.read_to_end(&mut said).await;
+    String::from_utf8(said).unwrap()
+}
+
+fn get(path: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nHost: who.ever:81\r\nConnection: close\r\n\r\n")
+}
+
+const PY: &str = r#"
+import sys, requests, http.client
+base = f"http://{sys.argv[1]}:{sys.argv[2]}"
+s = requests.Session()
+for ask in (s, requests):
+    for i in range(5):
+        r = ask.get(f"{base}/say/{i}", headers={"X-Mine": f"v{i}", "Host": "api.example"})
+        assert r.status_code == 200 and r.text.startswith(f"GET /say/{i} api.example") and f"v{i}" in r.text, r.text
+    assert len(ask.get(base + "/big").content) == 1_000_000
+    r = ask.head(base + "/big"); assert r.headers["Content-Length"] == "1000000" and r.content == b""
+    assert ask.get(base + "/none").status_code == 204 and ask.get(base + "/same").status_code == 304
+    assert ask.get(base + "/nowhere").status_code == 404
+    assert ask.put(base + "/put/a", data=b"y" * 300_000).status_code in (201, 204)
+    assert ask.put(base + "/put/b", data=(b"z" * 1000 for _ in range(50))).status_code in (201, 204)
+    assert ask.get(base + "/put/b").text == "z" * 50_000
+    r = ask.get(base + "/big", stream=True); r.raw.read(10); r.close()
+c = http.client.HTTPConnection(sys.argv[1], int(sys.argv[2]))
+c.request("GET", "/say/c"); assert c.getresponse().read().startswith(b"GET /say/c")
+print("good")
+"#;
+
+const JS: &str = r#"
+const http = require('http');
+const [host, port] = process.argv.slice(2);
+const ask = (agent, path) => new Promise((good, bad) => http.get({host, port, path, agent}, r => {
+  let all = ''; r.on('data', d => all += d); r.on('end', () => good(all)); r.on('error', bad) }).on('error', bad));
+(async () => {
+  for (const agent of [new http.Agent({keepAlive: true}), new http.Agent()]) {
+    const all = await Promise.all([...Array(20).keys()].map(i => ask(agent, '/say/' + i)));
+    all.forEach((text, i) => { if (!text.startsWith('GET /say/' + i + ' ')) throw text });
+    if ((await ask(agent, '/big')).length != 1000000) throw 'short';
+    agent.destroy();
+  }
+  console.log('good');
+})();
+"#;
+
+#[test]
+fn programs_run_unmodified_and_twice() {
+    on_stage(async {
+        let server = need!(server::nginx(75).await, "nginx");
+        let python = need!(python().await, "Python with requests");
+        let stage = stage(server.at).await;
+        let (host, port) = (stage.at.ip().to_string(), stage.at.port().to_string());
+        for _ in 0..2 {
+            assert_eq!(script(python, PY, stage.at).await, "good\n");
+            let base = format!("http://{}/", stage.at);
+            let upload = server.home.path().join("big");
+            for arguments in [
+                vec!["-sf".into(), format!("{base}say/curl")],
+                vec!["-sf".into(), "-T".into(), upload.display().to_string(), format!("{base}put/c")],
+                vec!["-sfI".into(), format!("{base}big")],
+            ] {
+                run(Command::new("curl").args(arguments), "").await;
+            }
+            if Command::new("node").arg("-v").output().await.is_ok() {
+                let said = run(Command::new("node").args(["-", &host, &port]), JS).await;
+                assert_eq!(said, "good\n");
+            }
+        }
+        assert!(stage.backends.most() <= 20);
+    });
+}
+
+#[test]
+fn clients_one_after_the_other_share_a_connection() {
+    on_stage(async {
+        let server = need!(server::nginx(75).await, "nginx");
+        let stage = stage(server.at).await;
+        for turn in 1..=10 {
+            let said = ask(stage.at, &get("/count")).await;
+            assert!(said.ends_with(&format!(" {turn}\n")), "{said}");
+            stage.served(turn).await;
+        }
+        assert_eq!(stage.backends.opened(), 1);
+        let said = ask(stage.at, &get("/say/x")).await;
+        assert!(said.ends_with("\r\nGET /say/x who.ever:81  \n"), "the host stays and `Connection` does not: {said}");
+    });
+}
+
+#[test]
+fn a_server_that_hangs_up_or_restarts_costs_no_error() {
+    on_stage(async {
+        let mut server = need!(server::nginx(1).await, "nginx");
+        let stage = stage(server.at).await;
+        assert!(ask(stage.at, &get("/count")).await.contains(" 200 "));
+        server.stop().await;
+        let said = ask(stage.at, &get("/count")).await;
+        assert!(said.starts_with("HTTP/1.1 502") && said.contains("refused"), "{said}");
+        server.again().await;
+        assert!(ask(stage.at, &get("/count")).await.contains(" 200 "));
+    });
+}
+
+#[test]
+fn a_stale_connection_is_replaced_for_what_may_be_done_twice_and_only_for_that() {
+    for (method, expected) in [("GET", "200"), ("DELETE", "200"), ("POST", "502")] {
+        on_stage(async move {
+            // It answers once, and hangs up when it has read the second request.
+            let odd = Odd::start(async |mut talk| {
+                talk.head().await?;
+                talk.say("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await?;
+                talk.head().await.map(drop)
+            })
+            .await;
+            let stage = stage(odd.at).await;
+            ask(stage.at, &get("/")).await;
+            stage.served(1).await;
+            let said = ask(stage.at, &format!("{method} / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")).await;
+            assert!(said.starts_with(&format!("HTTP/1.1 {expected}")), "{method}: {said}");
+            let again = odd.heads.borrow().iter().filter(|head| head.starts_with(method)).count();
+            assert_eq!(
+                again,
+                match method {
+                    "GET" => 3,
+                    "DELETE" => 2,
+                    _ => 1,
+                },
+                "{method}"
+            );
+        });
+    }
+}
+
+#[test]
+fn a_new_connection_that_breaks_is_not_tried_again() {
+    on_stage(async {
+        let odd = Odd::start(async |mut talk| talk.head().await.map(drop)).await;
+        let stage = stage(odd.at).await;
+        assert!(ask(stage.at, &get("/")).await.starts_with("HTTP/1.1 502"));
+        assert_eq!(odd.connections.get(), 1);
+    });
+}
+
+#[test]
+fn a_response_that_breaks_off_breaks_off_for_the_client() {
+    on_stage(async {
+        let odd = Odd::start(async |mut talk| {
+            talk.head().await?;
+            talk.say("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nonly this").await
+        })
+        .await;
+        let stage = stage(odd.at).await;
+        let said = ask(stage.at, &get("/")).await;
+        assert!(said.ends_with("only this"), "{said}");
+        ask(stage.at, &get("/")).await;
+        assert_eq!(odd.connections.get(), 2, "the broken one is not used again");
+    });
+}
+
+#[test]
+fn a_client_that_leaves_in_mid_response_takes_its_connection_along() {
+    on_stage(async {
+        let odd = Odd::start(async |mut talk| {
+            talk.head().await?;
+            talk.say("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf").await?;
+            if talk.number == 0 {
+                // Until the other end closes: then the rest would be the next client's.
+                return talk.head().await.map(drop);
+            }
+            talk.say(" again").await?;
+            talk.head().await.map(drop)
+        })
+        .await;
+        let stage = stage(odd.at).await;
+        let mut client = TcpStream::connect(stage.at).await.unwrap();
+        client.write_all(get("/").as_bytes()).await.unwrap();
+        let mut said = Vec::new();
+        while !said.ends_with(b"half") {
+            client.read_buf(&mut said).await.unwrap();
+        }
+        drop(client);
+        assert!(ask(stage.at, &get("/")).await.ends_with("half again"));
+        assert_eq!(odd.connections.get(), 2);
+    });
+}
+
+#[test]
+fn the_body_waits_until_the_destination_asks_for_it() {
+    on_stage(async {
+        let odd = Odd::start(async |mut talk| {
+            loop {
+                let head = talk.head().await?;
+                if head.starts_with("PUT /refused") {
+                    talk.say("HTTP/1.1 417 No\r\nContent-Length: 2\r\n\r\nno").await?;
+                } else {
+                    talk.say("HTTP/1.1 100 Continue\r\n\r\n").await?;
+                    let body = talk.body(5).await?;
+                    talk.say(&format!(
+                        "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n{}",
+                        String::from_utf8_lossy(&body)
+                    ))
+                    .await?;
+                }
+            }
+        })
+        .await;
+        let stage = stage(odd.at).await;
+        let head = |path| {
+            format!(
+                "PUT {path} HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\nExpect: 100-continue\r\nConnection: close\r\n\r\n"
+            )
+        };
+        let refused = ask(stage.at, &head("/refused")).await;
+        assert!(refused.starts_with("HTTP/1.1 417") && refused.ends_with("no"), "{refused}");
+        let mut client = TcpStream::connect(stage.at).await.unwrap();
+        client.write_all(head("/taken").as_bytes()).await.unwrap();
+        let mut said = [0; 25];
+        client.read_exact(&mut said).await.unwrap();
+        assert_eq!(&said, b"HTTP/1.1 100 Continue\r\n\r\n");
+        client.write_all(b"hello").await.unwrap();
+        let mut rest = String::new();
+        client.read_to_string(&mut rest).await.unwrap();
+        assert!(rest.starts_with("HTTP/1.1 200") && rest.ends_with("hello"), "{rest}");
+        assert_eq!(odd.connections.get(), 2, "a connection whose body never came does not serve again");
+    });
+}
+
+#[test]
+fn an_upgraded_connection_is_its_clients_alone() {
+    on_stage(async {
+        let odd = Odd::start(async |mut talk| {
+            talk.head().await?;
+            talk.say("HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n").await?;
+            let said = talk.body(4).await?;
+            talk.say(&String::from_utf8_lossy(&said)).await
+        })
+        .await;
+        let stage = stage(odd.at).await;
+        for turn in 1..=2 {
+            let said =
+                ask(stage.at, "GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\nping").await;
+            assert!(said.starts_with("HTTP/1.1 101") && said.ends_with("ping"), "{said}");
+            assert_eq!(odd.connections.get(), turn);
+        }
+        assert_eq!(stage.pins(), ["Upgrade"]);
+        assert!(odd.heads.borrow()[0].to_lowercase().contains("upgrade: echo"));
+    });
+}
+
+#[test]
+fn trailers_reach_who_asks_for_them() {
+    on_stage(async {
+        let odd = Odd::start(async |mut talk| {
+            while talk.head().await.is_some() {
+                talk.say("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n2\r\nok\r\n0\r\nX-Sum: 7\r\n\r\n").await?;
+            }
+            Some(())
+        })
+        .await;
+        let stage = stage(odd.at).await;
+        let said = ask(stage.at, "GET / HTTP/1.1\r\nHost: h\r\nTE: trailers\r\nConnection: TE, close\r\n\r\n").await;
+        assert!(said.to_lowercase().contains("x-sum: 7\r\n"), "{said}");
+        assert!(ask(stage.at, &get("/")).await.contains("ok"));
+        assert_eq!(odd.connections.get(), 1);
+    });
+}
+
+#[test]
+fn who_logs_a_connection_in_keeps_it() {
+    on_stage(async {
+        let odd = Odd::start(async |mut talk| {
+            loop {
+                let head = talk.head().await?;
+                let number = talk.number;
+                let challenge = if head.contains("NTLM") { "" } else { "WWW-Authenticate: NTLM\r\n" };
+                talk.say(&format!("HTTP/1.1 200 OK\r\n{challenge}Content-Length: 1\r\n\r\n{number}")).await?;
+            }
+        })
+        .await;
+        let stage = stage(odd.at).await;
+        let mut client = TcpStream::connect(stage.at).await.unwrap();
+        for text in
+            ["GET / HTTP/1.1\r\nHost: h\r\n\r\n", "GET / HTTP/1.1\r\nHost: h\r\nAuthorization: NTLM abc\r\n\r\n"]
+        {
+            client.write_all(text.as_bytes()).await.unwrap();
+            let mut said = Vec::new();
+            while !said.ends_with(b"\r\n\r\n0") {
+                client.read_buf(&mut said).await.unwrap();
+            }
+        }
+        assert!(ask(stage.at, &get("/")).await.ends_with('1'), "another client gets another connection");
+        assert_eq!(stage.pins(), ["a login to the connection"]);
+    });
+}
+
+#[test]
+fn who_waits_too_long_is_told_what_to_change() {
+    on_stage(async {
+        let odd = Odd::start(async |mut talk| {
+            talk.head().await?;
+            talk.head().await.map(drop)
+        })
+        .await;
+        let limits = Egress { max: 1, wait: Duration::from_millis(100), ..egress(Protocol::Http, odd.at) };
+        let stage = Stage::open(limits, &[], serve).await;
+        let mut holder = TcpStream::connect(stage.at).await.unwrap();
+        holder.write_all(get("/").as_bytes()).await.unwrap();
+        nearpath_testkit::eventually("the place is taken", async || odd.heads.borrow().len() == 1).await;
+        let said = ask(stage.at, &get("/")).await;
+        assert!(said.starts_with("HTTP/1.1 503") && said.contains("max="), "{said}");
+        drop(holder);
+        stage.served(2).await;
+        nearpath_testkit::eventually("its place is free", async || {
+            tokio::time::timeout(Duration::from_millis(50), ask(stage.at, &get("/"))).await.is_err()
+        })
+        .await;
+    });
+}
+
+#[test]
+fn many_clients_share_few_connections() {
+    on_stage(async {
+        let server = need!(server::nginx(75).await, "nginx");
+        let stage = Stage::open(Egress { max: 4, ..egress(Protocol::Http, server.at) }, &[], serve).await;
+        let clients = (0..60).map(|at| {
+            let to = stage.at;
+            tokio::task::spawn_local(async move {
+                let said = ask(to, &get(&format!("/say/{at}"))).await;
+                assert!(said.contains(&format!("GET /say/{at} who")), "{said}");
+            })
+        });
+        for client in clients.collect::<Vec<_>>() {
+            client.await.unwrap();
+        }
+        assert!(stage.backends.most() <= 4 && stage.backends.opened() <= 8, "{} opened", stage.backends.opened());
+    });
+}

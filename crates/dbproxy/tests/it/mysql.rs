@@ -1,0 +1,264 @@
+//! MariaDB and its clients.
+
+use std::time::Duration;
+
+use nearpath_dbproxy::mysql::serve;
+use nearpath_types::egress::{Egress, Mode, Protocol};
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+use tokio::process::Command;
+
+use crate::clients::{output, python, run, script};
+use crate::redis::need;
+use crate::server::{self, Server, host};
+use crate::stage::{Stage, egress, login, on_stage};
+
+/// The function's own password counts.
+pub(crate) async fn passing(server: &Server, change: impl Fn(Egress) -> Egress) -> Stage {
+    Stage::open(change(egress(Protocol::Mysql, server.at)), &[], serve).await
+}
+
+/// The node's does.
+pub(crate) async fn logging_in(server: &Server, change: impl Fn(Egress) -> Egress) -> Stage {
+    let egress = Egress { login: login("fn"), ..egress(Protocol::Mysql, server.at) };
+    Stage::open(change(egress), &[("password", "pw\n")], serve).await
+}
+
+const PY: &str = r#"
+import sys, tempfile, pymysql, mysql.connector
+host, port = sys.argv[1], int(sys.argv[2])
+def go(c, mark):
+    k = c.cursor()
+    k.execute("CREATE TEMPORARY TABLE t (id INT AUTO_INCREMENT PRIMARY KEY, v LONGTEXT)")
+    k.executemany("INSERT INTO t (v) VALUES (%s)", [(str(i),) for i in range(500)])
+    k.execute("SELECT LAST_INSERT_ID() > 0"); assert k.fetchall() in (((1,),), [(1,)])
+    k.execute("SELECT id, v FROM t ORDER BY id"); rows = k.fetchall(); assert len(rows) == 500 and rows[499][1] == "499"
+    k.execute("INSERT INTO t (v) VALUES (%s)", ("x" * 3_000_000,))
+    k.execute("SELECT v FROM t WHERE id = 501"); assert len(k.fetchone()[0]) == 3_000_000
+    c.commit()
+    k.execute("INSERT INTO t (v) VALUES ('gone')"); c.rollback()
+    k.execute("SELECT COUNT(*) FROM t WHERE v = 'gone'"); assert k.fetchone()[0] == 0
+    k.execute("SET @mine = %s", (mark,)); k.execute("SELECT @mine"); assert k.fetchone()[0] == mark
+    try: k.execute("SELECT nothing FROM nowhere"); raise SystemExit("no error")
+    except (pymysql.err.ProgrammingError, mysql.connector.errors.ProgrammingError): pass
+    k.execute("SELECT CONNECTION_ID(), DATABASE()"); assert k.fetchone()[1] == "shop"
+    k.close()
+c = pymysql.connect(host=host, port=port, user="fn", password="pw", database="shop", charset="utf8mb4", local_infile=True)
+go(c, "a")
+k = c.cursor(); k.execute("CREATE OR REPLACE PROCEDURE two() BEGIN SELECT 1; SELECT 2; END"); k.callproc("two")
+assert k.fetchall() == ((1,),) and k.nextset() and k.fetchall() == ((2,),); k.nextset()
+rows = tempfile.NamedTemporaryFile("w"); rows.write("".join(f"row{i}\n" for i in range(1000))); rows.flush()
+k.execute("CREATE TEMPORARY TABLE f (v TEXT)"); k.execute(f"LOAD DATA LOCAL INFILE '{rows.name}' INTO TABLE f")
+k.execute("SELECT COUNT(*) FROM f"); assert k.fetchone() == (1000,)
+c.ping(); c.select_db("other"); c.close()
+for pure in (True, False):
+    c = mysql.connector.connect(host=host, port=port, user="fn", password="pw", database="shop", use_pure=pure, ssl_disabled=True)
+    go(c, "b")
+    k = c.cursor(prepared=True); k.execute("SELECT ?, ? + 1", ("p", 4)); assert list(k.fetchone())[0] in ("p", b"p", bytearray(b"p")); k.close()
+    c.cmd_reset_connection(); c.close()
+print("good")
+"#;
+
+#[test]
+fn python_runs_unmodified_and_twice() {
+    on_stage(async {
+        let server = need!(server::mariadb(&[]).await, "mariadbd");
+        let python = need!(python().await, "Python with PyMySQL");
+        for stage in [passing(&server, |it| it).await, logging_in(&server, |it| it).await] {
+            for _ in 0..2 {
+                assert_eq!(script(python, PY, stage.at).await, "good\n");
+            }
+            assert!(stage.ledger.resets.get() > 0 && stage.backends.opened() < 6, "{} opened", stage.backends.opened());
+        }
+    });
+}
+
+/// The command-line client, with `sql`.
+fn cli(stage: &Stage, password: &str) -> Command {
+    let mut cli = Command::new("mariadb");
+    cli.args([
+        "--no-defaults",
+        "-h",
+        &host(),
+        "-P",
+        &stage.at.port().to_string(),
+        "-ufn",
+        &format!("-p{password}"),
+        "-NB",
+        "shop",
+    ]);
+    cli
+}
+
+#[test]
+fn the_command_line_runs_unmodified_and_its_password_counts() {
+    on_stage(async {
+        let server = need!(server::mariadb(&[]).await, "mariadbd");
+        let stage = passing(&server, |it| it).await;
+        for turn in 1..=3 {
+            assert_eq!(
+                run(&mut cli(&stage, "pw"), "SELECT 1+1; SHOW TABLES; SELECT DATABASE();").await,
+                "2\nvisits\nshop\n"
+            );
+            stage.served(2 * turn - 1).await;
+            let wrong = output(&mut cli(&stage, "wrong"), "SELECT 1;").await;
+            assert!(String::from_utf8_lossy(&wrong.stderr).contains("ERROR 1045 (28000): Access denied"), "{wrong:?}");
+            stage.served(2 * turn).await;
+        }
+        let free = logging_in(&server, |it| it).await;
+        for turn in 1..=5 {
+            assert_eq!(run(&mut cli(&free, "nobody looks at it"), "SELECT CURRENT_USER();").await, "fn@%\n");
+            free.served(turn).await;
+        }
+        assert_eq!(free.backends.opened(), 1);
+    });
+}
+
+const MANY: &str = r#"
+import sys, threading, pymysql
+host, port = sys.argv[1], int(sys.argv[2])
+def one(i):
+    for turn in range(3):
+        c = pymysql.connect(host=host, port=port, user="fn", password="pw", database="shop")
+        k = c.cursor(); k.execute("SET @me = %s", (i,)); k.execute("SELECT @me"); assert k.fetchone()[0] == i
+        k.execute("SELECT COUNT(*) FROM information_schema.processlist WHERE user = 'fn'"); n = k.fetchone()[0]; assert n <= 6, n
+        c.close()
+all = [threading.Thread(target=one, args=(i,)) for i in range(20)]
+failed = []
+threading.excepthook = lambda what: failed.append(what)
+[t.start() for t in all]; [t.join() for t in all]
+print("good" if not failed else repr(failed[0].exc_value))
+"#;
+
+#[test]
+fn many_clients_never_exceed_the_ceiling() {
+    on_stage(async {
+        let server = need!(server::mariadb(&[]).await, "mariadbd");
+        let python = need!(python().await, "Python with PyMySQL");
+        for stage in [
+            passing(&server, |it| Egress { max: 3, ..it }).await,
+            logging_in(&server, |it| Egress { max: 3, ..it }).await,
+        ] {
+            assert_eq!(script(python, MANY, stage.at).await, "good\n");
+            assert!(stage.backends.most() <= 3);
+        }
+    });
+}
+
+#[test]
+fn who_waits_too_long_is_told_what_to_change() {
+    on_stage(async {
+        let server = need!(server::mariadb(&[]).await, "mariadbd");
+        let short = |it| Egress { max: 1, wait: Duration::from_millis(300), ..it };
+        for stage in [passing(&server, short).await, logging_in(&server, short).await] {
+            let (mut holder, mut other) = (cli(&stage, "pw"), cli(&stage, "pw"));
+            holder.arg("--unbuffered");
+            let held = run(&mut holder, "DO SLEEP(3);");
+            let tried = async {
+                nearpath_testkit::eventually("the place is taken", async || stage.backends.opened() == 1).await;
+                output(&mut other, "SELECT 1;").await
+            };
+            let (_, tried) = tokio::join!(held, tried);
+            let said = String::from_utf8_lossy(&tried.stderr).into_owned();
+            assert!(said.contains("1040") && said.contains("max="), "{said}");
+        }
+    });
+}
+
+#[test]
+fn a_server_that_restarts_hangs_up_or_is_full_costs_no_error_of_ours() {
+    on_stage(async {
+        let mut server = need!(server::mariadb(&["--wait-timeout=1"]).await, "mariadbd");
+        for mode in 0..2 {
+            let stage = if mode == 0 { passing(&server, |it| it).await } else { logging_in(&server, |it| it).await };
+            assert_eq!(run(&mut cli(&stage, "pw"), "SELECT 1;").await, "1\n");
+            stage.served(1).await;
+            // The server hangs up after a second without use.
+            nearpath_testkit::eventually("the server has hung up", async || {
+                let mut admin = Command::new("mariadb");
+                admin.args(["--no-defaults", "-uroot", "-NB", "-S"]).arg(server.home.path().join("socket"));
+                run(&mut admin, "SELECT COUNT(*) FROM information_schema.processlist WHERE user = 'fn';").await == "0\n"
+            })
+            .await;
+            assert_eq!(run(&mut cli(&stage, "pw"), "SELECT 2;").await, "2\n");
+            server.stop().await;
+            let down = output(&mut cli(&stage, "pw"), "SELECT 3;").await;
+            let said = String::from_utf8_lossy(&down.stderr).into_owned();
+            assert!(said.contains("1429") && said.contains("refused"), "{said}");
+            server.again().await;
+            assert_eq!(run(&mut cli(&stage, "pw"), "SELECT 4;").await, "4\n");
+        }
+    });
+}
+
+#[test]
+fn a_full_servers_own_words_reach_the_client() {
+    on_stage(async {
+        // The least that the server takes; one more is for its administrator.
+        let server = need!(server::mariadb(&["--max-connections=10"]).await, "mariadbd");
+        let mut holders = Vec::new();
+        nearpath_testkit::eventually("the server is full", async || {
+            let mut holder = TcpStream::connect(server.at).await.unwrap();
+            let mut said = [0; 128];
+            let read = holder.read(&mut said).await.unwrap();
+            holders.push(holder);
+            said[..read].windows(3).any(|part| part == [0xff, 0x10, 0x04])
+        })
+        .await;
+        let stage = passing(&server, |it| it).await;
+        let tried = output(&mut cli(&stage, "pw"), "SELECT 1;").await;
+        let said = String::from_utf8_lossy(&tried.stderr).into_owned();
+        assert!(said.contains("1040") && said.contains("Too many connections") && !said.contains("max="), "{said}");
+    });
+}
+
+const TURNS: &str = r#"
+import sys, pymysql
+host, port = sys.argv[1], int(sys.argv[2])
+def connect(**more): return pymysql.connect(host=host, port=port, user="x", password="x", database="shop", connect_timeout=5, read_timeout=5, **more)
+all = [connect(charset="utf8mb4"), connect(autocommit=True), connect()]
+for turn in range(5):
+    for at, c in enumerate(all):
+        k = c.cursor()
+        k.execute("UPDATE visits SET who = 'x' WHERE id = 0"); k.execute("SELECT @@autocommit, %s", (at,))
+        assert k.fetchone() == (int(at == 1), at), "another's settings"
+        c.commit()
+    c = connect(); c.cursor().execute("SELECT 1"); c.close()
+# An open transaction is its client's: nobody else gets in.
+k = all[0].cursor(); k.execute("SELECT COUNT(*) FROM visits")
+try: all[1].cursor().execute("SELECT 1"); raise SystemExit("got in")
+except pymysql.err.OperationalError as e: assert e.args[0] == 1040, e
+all[0].rollback()
+# So is what a client leaves that cannot follow it.
+k.execute("SET @a = 5"); all[0].commit(); k.execute("SELECT @a"); assert k.fetchone() == (5,); all[0].close()
+c = connect(); k = c.cursor(); k.execute("SELECT @a, @@autocommit"); assert k.fetchone() == (None, 0); c.close()
+print("good")
+"#;
+
+#[test]
+fn in_mode_transaction_clients_take_turns_on_one_connection() {
+    on_stage(async {
+        let server = need!(server::mariadb(&[]).await, "mariadbd");
+        let python = need!(python().await, "Python with PyMySQL");
+        let wait = Duration::from_secs(2);
+        let stage = logging_in(&server, |it| Egress { mode: Mode::Transaction, max: 1, wait, ..it }).await;
+        assert_eq!(script(python, TURNS, stage.at).await, "good\n");
+        assert_eq!(stage.pins(), ["SET", "a variable"]);
+    });
+}
+
+#[test]
+fn settings_that_the_server_agreed_to_cost_the_next_client_nothing() {
+    on_stage(async {
+        let server = need!(server::mariadb(&[]).await, "mariadbd");
+        let python = need!(python().await, "Python with PyMySQL");
+        let stage = logging_in(&server, |it| it).await;
+        let connect = "import sys, pymysql\npymysql.connect(host=sys.argv[1], port=int(sys.argv[2]), user='x', password='x', database='shop').close()\nprint('good')";
+        for turn in 1..=3 {
+            let before = stage.ledger.sent.get();
+            assert_eq!(script(python, connect, stage.at).await, "good\n");
+            stage.served(turn).await;
+            assert_eq!(stage.ledger.sent.get() == before, turn > 1, "turn {turn}");
+        }
+    });
+}

@@ -1,0 +1,185 @@
+//! What one client of MariaDB leaves behind, the next one does not see; and the check would notice if it did.
+
+use std::io;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use crate::clients::{python, script};
+use crate::mysql::{logging_in, passing};
+use crate::redis::need;
+use crate::server;
+use crate::stage::{Stage, egress, on_stage};
+
+use nearpath_dbproxy::Visit;
+use nearpath_types::egress::{Egress, Mode, Protocol};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::Mutex;
+
+/// Tenants that leave in bad moments; after each, a client that says what it sees. Prints what leaked.
+const TENANTS: &str = r#"
+import sys, random, socket, struct, time, pymysql
+host, port = sys.argv[1], int(sys.argv[2])
+def connect(): return pymysql.connect(host=host, port=port, user="fn", password="pw", database="shop", connect_timeout=5, read_timeout=5)
+def raw(c, command, text): c._sock.sendall(struct.pack("<I", len(text) + 1)[:3] + b"\0" + bytes([command]) + text)
+mischief = [
+    lambda c, k: k.execute("SET SESSION sql_mode='ANSI_QUOTES', time_zone='+05:00'"),
+    lambda c, k: k.execute("SET @leaked = 1"),
+    lambda c, k: k.execute("SET NAMES latin1"),
+    lambda c, k: k.execute("USE other"),
+    lambda c, k: k.execute("CREATE TEMPORARY TABLE visits (leaked INT)"),
+    lambda c, k: (k.execute("BEGIN"), k.execute("INSERT INTO visits (who) VALUES ('leaked')")),
+    lambda c, k: k.execute("LOCK TABLES visits WRITE"),
+    lambda c, k: k.execute("SELECT GET_LOCK('leaked', 5)"),
+    lambda c, k: k.execute("PREPARE leaked FROM 'SELECT 1'"),
+    lambda c, k: k.execute("HANDLER visits OPEN"),
+    lambda c, k: k.execute("SET autocommit = 0"),
+    lambda c, k: k.execute("SET SESSION TRANSACTION READ ONLY"),
+    lambda c, k: raw(c, 3, b"SELECT REPEAT('leaked', 100000) FROM seq_1_to_50"),
+    lambda c, k: raw(c, 3, b"SELECT 'leaked'"),
+    lambda c, k: raw(c, 3, b"DO SLEEP(0.05)"),
+    lambda c, k: c._sock.sendall(b"\xff\x00\x00\x00\x03SELECT 'half of it"),
+    lambda c, k: (raw(c, 3, b"SELECT 'leaked'"), raw(c, 3, b"SELECT 'leaked'")),
+]
+see = """SELECT @@sql_mode = @@GLOBAL.sql_mode, @@time_zone = @@GLOBAL.time_zone, @leaked IS NULL, @@character_set_client, DATABASE(), @@autocommit,
+  IS_FREE_LOCK('leaked'), @@tx_read_only, (SELECT COUNT(*) FROM visits WHERE who = 'leaked')"""
+clean = (0, 1, 1, 1, "utf8mb4", "shop", 0, 1, 0, 0)
+leaks = 0
+for seed in range(SEEDS):
+    dice = random.Random(seed)
+    done = None
+    try:
+        c = connect(); k = c.cursor(); sock = c._sock
+        done = dice.sample(range(len(mischief)), dice.randint(1, 3))
+        try:
+            for what in done: mischief[what](c, k)
+        except pymysql.err.Error: pass
+        if dice.random() < 0.5 and c._sock: sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        if dice.random() < 0.5:
+            try: sock.settimeout(0); sock.recv(dice.randint(1, 5000))
+            except OSError: pass
+        if c._rfile: c._rfile.close()
+        sock.close()
+        time.sleep(0.01)
+        c = connect(); k = c.cursor(); k.execute("SELECT @@in_transaction"); seen = k.fetchone(); k.execute(see); seen += k.fetchone(); c.close()
+        try: c = connect(); c.cursor().execute("EXECUTE leaked"); seen = "a prepared statement"
+        except pymysql.err.OperationalError as e:
+            if e.args[0] != 1243: seen = e
+        c.close()
+    except (pymysql.err.Error, OSError, AttributeError, struct.error, IndexError) as e: seen = e
+    if seen != clean: leaks += 1; print(f"seed {seed}: after {done} the next one saw {seen!r}")
+print("leaks:", leaks)
+"#;
+
+async fn leaks(python: &Path, stage: &Stage, seeds: u32) -> String {
+    script(python, &TENANTS.replace("SEEDS", &seeds.to_string()), stage.at).await
+}
+
+#[test]
+fn the_next_client_sees_nothing_of_the_last() {
+    on_stage(async {
+        let server = need!(server::mariadb(&[]).await, "mariadbd");
+        let python = need!(python().await, "Python with PyMySQL");
+        let one = |it| Egress { max: 1, ..it };
+        for stage in [passing(&server, one).await, logging_in(&server, one).await] {
+            assert_eq!(leaks(python, &stage, 50).await, "leaks: 0\n");
+            assert!(stage.ledger.resets.get() > 50, "nothing was cleaned: the test proves nothing");
+            assert!(stage.backends.opened() < 75, "hardly anything was used again: the test proves nothing");
+        }
+    });
+}
+
+/// A client that says packets with nothing in them, and what looks like the beginning of a statement.
+const EMPTY: &str = r#"
+import sys, pymysql
+for odd in (b"\0\0\0\0\x03\0\0\0", b"\0\0\0\0\x01\0\0\0\x0e", b"\0\0\0\0" * 3 + b"\x03"):
+    c = pymysql.connect(host=sys.argv[1], port=int(sys.argv[2]), user="fn", password="pw", database="shop", read_timeout=5)
+    c._sock.sendall(odd)
+    c._sock.settimeout(1)
+    try: c._sock.recv(1000)
+    except OSError: pass
+    c._sock.close()
+c = pymysql.connect(host=sys.argv[1], port=int(sys.argv[2]), user="fn", password="pw", database="shop", read_timeout=5)
+k = c.cursor(); k.execute("SELECT 7"); print(k.fetchone()); c.close()
+"#;
+
+#[test]
+fn a_packet_with_nothing_in_it_is_survived() {
+    on_stage(async {
+        let server = need!(server::mariadb(&[]).await, "mariadbd");
+        let python = need!(python().await, "Python with PyMySQL");
+        let stage = logging_in(&server, |it| Egress { max: 1, mode: Mode::Transaction, ..it }).await;
+        assert_eq!(script(python, EMPTY, stage.at).await, "(7,)\n");
+        stage.served(4).await;
+    });
+}
+
+/// A connection that is logged in, and what the server said while it was.
+struct Used {
+    stream: TcpStream,
+    greeting: Vec<u8>,
+    welcome: Vec<u8>,
+}
+
+/// What is there to read.
+async fn read(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    stream.read_buf(&mut bytes).await?;
+    Ok(bytes)
+}
+
+/// A connection that is logged in, which the client takes for its own.
+async fn begun(client: &mut TcpStream, visit: &Visit, used: Option<Used>) -> io::Result<Used> {
+    if let Some(used) = used {
+        client.write_all(&used.greeting).await?;
+        read(client).await?;
+        client.write_all(&used.welcome).await?;
+        return Ok(used);
+    }
+    let mut stream = TcpStream::connect(("127.0.0.1", visit.upstream.destination.egress.port)).await?;
+    let greeting = read(&mut stream).await?;
+    client.write_all(&greeting).await?;
+    stream.write_all(&read(client).await?).await?;
+    let welcome = read(&mut stream).await?;
+    client.write_all(&welcome).await?;
+    Ok(Used { stream, greeting, welcome })
+}
+
+/// The adapter without its cleaning: the next client goes on where the last one stopped.
+async fn careless(mut client: TcpStream, visit: Visit, only: Rc<Mutex<Option<Used>>>) -> io::Result<()> {
+    let mut only = only.lock().await;
+    let mut used = begun(&mut client, &visit, only.take()).await?;
+    loop {
+        let (mut ours, mut theirs) = ([0; 4096], [0; 4096]);
+        tokio::select! {
+            read = client.read(&mut ours) => match read {
+                Ok(read) if read > 0 && ours[..read] != [1, 0, 0, 0, 1] => used.stream.write_all(&ours[..read]).await?,
+                _ => break,
+            },
+            read = used.stream.read(&mut theirs) => {
+                let read = read?;
+                if read == 0 || client.write_all(&theirs[..read]).await.is_err() {
+                    break;
+                }
+            }
+            () = tokio::time::sleep(Duration::from_millis(200)) => break,
+        }
+    }
+    *only = Some(used);
+    Ok(())
+}
+
+#[test]
+fn without_cleaning_the_check_goes_red() {
+    on_stage(async {
+        let server = need!(server::mariadb(&[]).await, "mariadbd");
+        let python = need!(python().await, "Python with PyMySQL");
+        let only = Rc::default();
+        let adapter = move |client, visit| careless(client, visit, Rc::clone(&only));
+        let stage = Stage::open(egress(Protocol::Mysql, server.at), &[], adapter).await;
+        // A few: a client that gets another's bytes waits long for its own.
+        let said = leaks(python, &stage, 5).await;
+        assert!(!said.contains("leaks: 0\n"), "{said}");
+    });
+}

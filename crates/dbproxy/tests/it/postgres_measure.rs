@@ -1,0 +1,70 @@
+//! What a connection for one statement costs. Not for CI: `cargo test -p nearpath-dbproxy --release --test it -- --ignored measures --nocapture`.
+
+use std::os::unix::process::CommandExt;
+use std::process::Stdio;
+
+use nearpath_dbproxy::postgres::serve;
+use nearpath_types::egress::Mode;
+use tokio::process::Command;
+
+use crate::clients;
+use crate::postgres::{as_function, drivers, on_postgres};
+use crate::postgres_server::{Postgres, as_owner};
+use crate::stage::{Stage, on_stage};
+
+#[test]
+#[ignore = "it measures"]
+fn measures_short_connections() {
+    on_postgres!(&[], |server| {
+        let Some(python) = drivers().await else { nearpath_testkit::skip!("psycopg cannot be installed") };
+        server.sql("CREATE ROLE measured LOGIN PASSWORD 'simple'").await;
+        server.ask_for("scram-sha-256").await;
+        let (transaction, session) = (pool(&server, Mode::Transaction).await, pool(&server, Mode::Session).await);
+        let mut ways = vec![
+            format!("direct={}", server.at.port()),
+            format!("transaction={}", transaction.at.port()),
+            format!("session={}", session.at.port()),
+        ];
+        let mut bouncers = Vec::new();
+        for auth in ["any", "scram-sha-256"] {
+            if let Some((port, bouncer)) = pgbouncer(&server, auth).await {
+                ways.push(format!("pgbouncer-{auth}={port}"));
+                bouncers.push(bouncer);
+            }
+        }
+        let mut measure = Command::new(python);
+        measure.args(["-", "simple"]).args(&ways);
+        println!("{}", clients::run(&mut measure, include_str!("postgres_clients/connect.py")).await);
+        println!("backends: {} and {}", transaction.backends.opened(), session.backends.opened());
+    });
+}
+
+async fn pool(server: &Postgres, mode: Mode) -> Stage {
+    let mut egress = as_function(server.at, mode);
+    egress.login.as_mut().unwrap().user = "measured".into();
+    Stage::open(egress, &[("password", "simple")], serve).await
+}
+
+/// PgBouncer before the server, and its port.
+async fn pgbouncer(server: &Postgres, auth: &str) -> Option<(u16, tokio::process::Child)> {
+    let (port, home) = (nearpath_testkit::free_addr().port(), server.home.path());
+    let users = home.join(format!("users-{auth}"));
+    std::fs::write(&users, "\"measured\" \"simple\"\n").unwrap();
+    let (host, to) = ("127.0.0.1", server.at.port());
+    let settings = format!(
+        "[databases]\npostgres = host={host} port={to} user=measured password=simple\n[pgbouncer]\nlisten_addr={host}\nlisten_port={port}\nauth_type={auth}\n\
+         auth_file={}\npool_mode=transaction\nunix_socket_dir=\n",
+        users.display()
+    );
+    let file = home.join(format!("pgbouncer-{auth}.ini"));
+    std::fs::write(&file, settings).unwrap();
+    let program =
+        ["/usr/sbin/pgbouncer", "/usr/bin/pgbouncer"].into_iter().find(|at| std::path::Path::new(at).exists())?;
+    let mut command = as_owner(program.as_ref());
+    command.arg(&file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
+    command.as_std_mut().process_group(0);
+    let child = command.spawn().ok()?;
+    let at = (host, port);
+    nearpath_testkit::eventually("PgBouncer listens", async || tokio::net::TcpStream::connect(at).await.is_ok()).await;
+    Some((port, child))
+}

@@ -1,0 +1,166 @@
+//! Servers of Debian, each with a folder of its own.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use tokio::process::{Child, Command};
+
+/// How a server is started, in its folder and on its port.
+type Make = dyn Fn(&std::path::Path, SocketAddr) -> Command;
+
+/// A server that ends with this.
+pub(crate) struct Server {
+    pub(crate) at: SocketAddr,
+    pub(crate) home: tempfile::TempDir,
+    make: Box<Make>,
+    child: Option<Child>,
+}
+
+impl Server {
+    /// Starts what `make` says; `None`: the program is missing.
+    pub(crate) async fn start(make: impl Fn(&std::path::Path, SocketAddr) -> Command + 'static) -> Option<Self> {
+        let home = tempfile::tempdir().unwrap();
+        let mut server = Self { at: nearpath_testkit::free_addr(), home, make: Box::new(make), child: None };
+        server.again().await.then_some(server)
+    }
+
+    /// Starts it on the same port; whether its program is there.
+    pub(crate) async fn again(&mut self) -> bool {
+        let mut command = (self.make)(self.home.path(), self.at);
+        let log = std::fs::File::create(self.home.path().join("log")).unwrap();
+        command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log).kill_on_drop(true);
+        let Ok(child) = command.spawn() else { return false };
+        self.child = Some(child);
+        let (home, at) = (self.home.path().join("log"), self.at);
+        let listens = async || TcpStream::connect(at).await.is_ok();
+        let ready = nearpath_testkit::eventually("the server listens", listens);
+        if tokio::time::timeout(Duration::from_secs(40), ready).await.is_err() {
+            panic!("{}", std::fs::read_to_string(home).unwrap_or_default());
+        }
+        true
+    }
+
+    /// Kills it.
+    pub(crate) async fn stop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            child.kill().await.unwrap();
+        }
+    }
+}
+
+/// Redis, with `more` on its command line.
+pub(crate) async fn redis(more: &'static [&'static str]) -> Option<Server> {
+    Server::start(move |home, at| {
+        let mut command = Command::new("redis-server");
+        let port = at.port().to_string();
+        command
+            .args(["--port", &port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir"])
+            .arg(home)
+            .args(more);
+        command
+    })
+    .await
+}
+
+/// nginx, which says what it was asked, keeps connections for `keepalive` seconds, and has a file of a million bytes.
+pub(crate) async fn nginx(keepalive: u32) -> Option<Server> {
+    Server::start(move |home, at| {
+        let folder = home.display();
+        let config = format!(
+            "daemon off; master_process off; pid {folder}/pid; error_log {folder}/error.log; events {{}}
+             http {{ access_log off; client_body_temp_path {folder}; proxy_temp_path {folder}; fastcgi_temp_path {folder}; uwsgi_temp_path {folder}; scgi_temp_path {folder};
+             keepalive_timeout {keepalive}; keepalive_requests 100000; client_max_body_size 100m; default_type text/plain;
+             server {{ listen {at}; root {folder};
+               location /say/ {{ return 200 \"$request_method $uri $http_host $http_connection $http_x_mine\n\"; }}
+               location /none {{ return 204; }}
+               location /same {{ return 304; }}
+               location /count {{ return 200 \"$connection $connection_requests\n\"; }}
+               location /big {{ alias {folder}/big; }}
+               location /put/ {{ dav_methods PUT; create_full_put_path on; }} }} }}"
+        );
+        std::fs::write(home.join("nginx.conf"), config.replace("\\\"", "\"")).unwrap();
+        std::fs::write(home.join("big"), "x".repeat(1_000_000)).unwrap();
+        let mut command = Command::new("nginx");
+        command.arg("-c").arg(home.join("nginx.conf")).arg("-p").arg(home).arg("-e").arg(home.join("error.log"));
+        command
+    })
+    .await
+}
+
+/// MariaDB with an account `fn`, password `pw`, and databases `shop` and `other`. `more` goes on its command line.
+pub(crate) async fn mariadb(more: &'static [&'static str]) -> Option<Server> {
+    let template = FURNISHED.get_or_init(furnished).await.as_deref()?;
+    Server::start(move |home, at| {
+        let data = home.join("data");
+        if !data.exists() {
+            let copied = std::process::Command::new("cp").arg("-r").arg(template).arg(&data).status().unwrap();
+            assert!(copied.success());
+        }
+        let mut command = Command::new("mariadbd");
+        // A server that starts removes all temporary tables that it finds, those of its neighbours, too.
+        command
+            .args(MARIADB)
+            .arg(format!("--tmpdir={}", home.display()))
+            .arg(format!("--datadir={}", data.display()))
+            .arg(format!("--socket={}/socket", home.display()));
+        command.arg(format!("--port={}", at.port())).args(more);
+        command
+    })
+    .await
+}
+
+const MARIADB: &[&str] = &[
+    "--no-defaults",
+    "--user=root",
+    "--bind-address=127.0.0.1",
+    "--innodb-log-file-size=8M",
+    "--innodb-buffer-pool-size=16M",
+    "--skip-name-resolve",
+    "--innodb-flush-log-at-trx-commit=0",
+    "--local-infile=1",
+];
+
+/// A folder of MariaDB's as it is after its installation; `None`: it is not installed.
+static FURNISHED: tokio::sync::OnceCell<Option<std::path::PathBuf>> = tokio::sync::OnceCell::const_new();
+
+async fn furnished() -> Option<std::path::PathBuf> {
+    let home = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("mariadb");
+    let _lock = nearpath_testkit::lock_shared_folder(&home);
+    let complete = home.join("complete");
+    if complete.exists() {
+        return Some(home);
+    }
+    // Half of one may have been left by a test that was killed.
+    let _ = std::fs::remove_dir_all(&home);
+    let mut install = Command::new("mariadb-install-db");
+    install.args([
+        "--no-defaults",
+        "--user=root",
+        "--skip-test-db",
+        "--auth-root-authentication-method=normal",
+        "--innodb-log-file-size=8M",
+    ]);
+    install
+        .arg(format!("--datadir={}", home.display()))
+        .env("TMPDIR", env!("CARGO_TARGET_TMPDIR"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    if !install.status().await.ok()?.success() {
+        return None;
+    }
+    let sql = "CREATE DATABASE shop;\nCREATE DATABASE other;\nFLUSH PRIVILEGES;\nCREATE USER fn IDENTIFIED BY 'pw';\nGRANT ALL ON *.* TO fn;\nCREATE TABLE shop.visits (id INT AUTO_INCREMENT PRIMARY KEY, who TEXT);\n";
+    let mut boot = Command::new("mariadbd");
+    boot.args(MARIADB).arg("--bootstrap").arg(format!("--datadir={}", home.display()));
+    boot.arg(concat!("--tmpdir=", env!("CARGO_TARGET_TMPDIR")));
+    crate::clients::run(&mut boot, sql).await;
+    std::fs::write(complete, "").unwrap();
+    Some(home)
+}
+
+/// A loopback address, as programs want it.
+pub(crate) fn host() -> String {
+    Ipv4Addr::LOCALHOST.to_string()
+}

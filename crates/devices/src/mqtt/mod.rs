@@ -1,0 +1,154 @@
+//! MQTT 3.1.1 and 5: a message is an invocation, and its response a message.
+//!
+//! Not a broker: clients cannot publish to each other, nothing is retained, and no session outlives its connection.
+//! [`packet`] has the types and [`codec`] the bytes; [`session`] decides, [`subscriptions`] routes results to clients, and
+//! [`client`] is the task of one connection ([`packet_stream`]), which makes an [`invocation`] of each message.
+
+mod client;
+mod codec;
+pub(super) mod fuzz;
+mod invocation;
+mod packet;
+mod packet_stream;
+mod session;
+mod subscriptions;
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nearpath_daemon::drain;
+use nearpath_daemon::metrics::Registry;
+use nearpath_gateway::invoke::{Invoker, LocalService, LocalTask};
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::limits::MqttLimits;
+use crate::metrics::{MetricsCollector, MqttMetrics};
+use crate::topic_routes::TopicRoutes;
+use packet::DisconnectReason;
+use subscriptions::Subscriptions;
+
+/// Checks a user's name and password.
+pub type PasswordCheck = Arc<dyn Fn(&str, &[u8]) -> bool + Send + Sync>;
+
+/// An MQTT listener.
+pub struct MqttListener {
+    /// The socket that clients connect to.
+    pub socket: std::net::TcpListener,
+    /// Limits for each client.
+    pub limits: MqttLimits,
+    /// Checks passwords; `None` accepts everybody.
+    pub password_check: Option<PasswordCheck>,
+}
+
+impl MqttListener {
+    fn try_clone(&self) -> io::Result<Self> {
+        let (limits, password_check) = (self.limits.clone(), self.password_check.clone());
+        Ok(Self { socket: self.socket.try_clone()?, limits, password_check })
+    }
+}
+
+/// The listener as a service of the gateway, on its first thread.
+pub(crate) struct MqttService {
+    listener: MqttListener,
+    metrics: Arc<MqttMetrics>,
+}
+
+impl MqttService {
+    /// Registers the protocol's counters.
+    pub(crate) fn new(listener: MqttListener, registry: &Registry) -> Self {
+        let metrics = Arc::<MqttMetrics>::default();
+        registry.with(|registry| registry.register_collector(Box::new(MetricsCollector(metrics.clone()))));
+        Self { listener, metrics }
+    }
+}
+
+impl LocalService for MqttService {
+    fn task(&self, thread: usize, _threads: usize) -> io::Result<Option<LocalTask>> {
+        if thread != 0 {
+            return Ok(None); // one thread has all clients, so that subscriptions need no locks
+        }
+        let (listener, metrics) = (self.listener.try_clone()?, self.metrics.clone());
+        Ok(Some(Box::new(move |invoker, drain| Box::pin(serve(invoker, listener, metrics, drain)))))
+    }
+}
+
+/// Connections above the limit that still get a reason; more are closed at once.
+const MAX_REFUSED_CONNECTIONS: usize = 64;
+/// Pause after a failed accept: without file descriptors, the next one fails as well.
+const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
+
+/// State that all clients share.
+struct MqttServer {
+    invoker: Invoker,
+    limits: MqttLimits,
+    password_check: Option<PasswordCheck>,
+    metrics: Arc<MqttMetrics>,
+    routes: RefCell<TopicRoutes>,
+    subscriptions: Subscriptions,
+    drain: drain::Watch,
+    /// Connections, also closed ones whose calls have not ended.
+    open_connections: Cell<usize>,
+}
+
+/// Accepts clients until the drain begins.
+async fn serve(
+    invoker: Invoker,
+    listener: MqttListener,
+    metrics: Arc<MqttMetrics>,
+    drain: drain::Watch,
+) -> io::Result<()> {
+    listener.socket.set_nonblocking(true)?;
+    let socket = TcpListener::from_std(listener.socket)?;
+    let server = Rc::new(MqttServer {
+        routes: TopicRoutes::new(invoker.functions()).into(),
+        subscriptions: Subscriptions::new(listener.limits.max_queued, metrics.clone()),
+        limits: listener.limits,
+        password_check: listener.password_check,
+        open_connections: Cell::new(0),
+        drain: drain.clone(),
+        invoker,
+        metrics,
+    });
+    loop {
+        let accepted = tokio::select! {
+            () = drain.signaled() => return Ok(()),
+            accepted = socket.accept() => accepted,
+        };
+        match accepted {
+            Ok((stream, addr)) => accept_client(&server, stream, addr.ip()),
+            Err(error) => {
+                tracing::warn!(%error, "mqtt: cannot accept a connection; pausing");
+                tokio::time::sleep(ACCEPT_RETRY_INTERVAL).await;
+            }
+        }
+    }
+}
+
+fn accept_client(server: &Rc<MqttServer>, stream: TcpStream, addr: std::net::IpAddr) {
+    let _ = stream.set_nodelay(true); // slower without it, but not wrong
+    if server.open_connections.get() >= server.limits.max_clients + MAX_REFUSED_CONNECTIONS {
+        return server.metrics.count_disconnect(DisconnectReason::Busy.name());
+    }
+    let slot = ConnectionSlot::acquire(server);
+    let has_room = server.open_connections.get() <= server.limits.max_clients;
+    server.invoker.spawn(client::serve(server.clone(), stream, addr, has_room, slot));
+}
+
+/// Counts a connection for as long as it lives.
+struct ConnectionSlot(Rc<MqttServer>);
+
+impl ConnectionSlot {
+    fn acquire(server: &Rc<MqttServer>) -> Self {
+        server.open_connections.set(server.open_connections.get() + 1);
+        Self(server.clone())
+    }
+}
+
+impl Drop for ConnectionSlot {
+    fn drop(&mut self) {
+        self.0.open_connections.set(self.0.open_connections.get() - 1);
+    }
+}

@@ -1,0 +1,215 @@
+//! Requests, responses and errors of calls.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use nearpath_shm::channel::ChannelState;
+use nearpath_shm::head;
+use nearpath_types::{FunctionId, InstanceId, Reason};
+
+use super::body_reader::BodyReader;
+use super::payload::CallBody;
+use crate::clock::MonotonicNanos;
+use crate::protocol::ChannelError;
+
+/// Fields of a head, in order.
+pub type FieldSlice<'a> = &'a [(&'a str, &'a [u8])];
+/// An owned head field.
+pub type OwnedField = (Cow<'static, str>, Bytes);
+
+/// A request to send.
+#[derive(Debug, Clone, Default)]
+pub struct CallRequest<'a> {
+    /// Head fields: `:method` and `:path` as in HTTP/2, headers in lower case.
+    pub fields: FieldSlice<'a>,
+    /// Body; cheap to clone, so that another path can be tried.
+    pub body: Bytes,
+    /// Deadline ([`crate::clock`]); 0: none.
+    pub deadline: MonotonicNanos,
+    /// W3C trace id.
+    pub trace: [u8; 16],
+    /// Span id of the parent.
+    pub span: [u8; 8],
+}
+
+/// A response to send.
+#[derive(Debug, Default)]
+pub struct CallResponse {
+    /// HTTP status, or 0.
+    pub status: u16,
+    /// Reason code of `contract/reasons.toml`, or 0.
+    pub reason: u16,
+    /// True if the platform responds, not the function.
+    pub is_platform: bool,
+    /// Head fields.
+    pub fields: Vec<OwnedField>,
+    /// Body. One in a slot is sent in place: a draft, or a received body.
+    pub body: CallBody,
+}
+
+impl CallResponse {
+    /// Creates a response of status 200 with this body.
+    pub fn ok(body: impl Into<CallBody>) -> Self {
+        Self { status: 200, body: body.into(), ..Self::default() }
+    }
+
+    /// Creates an error of the platform. The text names the setting and the remedy.
+    pub fn platform_error(reason: Reason, text: &'static str) -> Self {
+        let (status, reason) = (reason.status(), reason as u16);
+        Self { status, reason, is_platform: true, body: text.into(), ..Self::default() }
+    }
+}
+
+/// A received response. The body may lie in shared memory: drop it early, and before the endpoint.
+#[derive(Debug)]
+pub struct CallReply {
+    /// HTTP status, or 0.
+    pub status: u16,
+    /// Reason code of `contract/reasons.toml`, or 0.
+    pub reason: u16,
+    /// True if the platform responded, not the function.
+    pub is_platform: bool,
+    /// The responding instance.
+    pub answered_by: InstanceId,
+    pub(crate) head: Vec<u8>,
+    /// Body, without a copy if it arrived in one message; the first part when `reader` is set.
+    pub body: CallBody,
+    /// Reader of the remaining parts, when bodies are streamed.
+    pub reader: Option<BodyReader>,
+}
+
+impl CallReply {
+    /// Returns true if the callee's platform reports that the function did not run: the call may be retried on another path.
+    pub fn did_not_run(&self) -> bool {
+        let reason = || Reason::ALL.iter().find(|reason| **reason as u16 == self.reason);
+        self.is_platform && reason().is_some_and(|reason| reason.did_not_run())
+    }
+
+    /// Returns the head fields, which were validated on receipt.
+    pub fn head_fields(&self) -> head::Fields<'_> {
+        head::Fields::new(&self.head)
+    }
+
+    /// Takes the head out; [`head::Fields`] parses it.
+    pub fn take_head(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.head)
+    }
+}
+
+/// Identity of a caller, as reported by the node, not by the caller.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CallerIdentity {
+    /// Function of the caller; none for the gateway.
+    pub function: Option<FunctionId>,
+    /// Instance of the caller; none for the gateway.
+    pub instance: Option<InstanceId>,
+    /// Formatted once for all its calls.
+    function_name: Option<Box<str>>,
+}
+
+impl CallerIdentity {
+    pub(crate) fn new(function: Option<FunctionId>, instance: Option<InstanceId>) -> Self {
+        let name = function.as_ref().map(|function| function.to_string().into());
+        Self { function, instance, function_name: name }
+    }
+
+    /// Returns the function as `NAME.NAMESPACE`; none for the gateway.
+    pub fn function_name(&self) -> Option<&str> {
+        self.function_name.as_deref()
+    }
+}
+
+/// A received call or event. A call must be answered, once.
+#[derive(Debug)]
+pub struct IncomingCall {
+    /// The caller.
+    pub caller: Arc<CallerIdentity>,
+    /// True for an event, which has no response.
+    pub is_event: bool,
+    /// Deadline of the caller; 0: none.
+    pub deadline: MonotonicNanos,
+    /// W3C trace id.
+    pub trace: [u8; 16],
+    /// Span id of the parent.
+    pub span: [u8; 8],
+    pub(crate) head: Vec<u8>,
+    /// Body, without a copy if it arrived in one message; the first part when `reader` is set.
+    pub body: CallBody,
+    /// Reader of the remaining parts, when bodies are streamed.
+    pub reader: Option<BodyReader>,
+    pub(crate) channel: u32,
+    pub(crate) call: u64,
+}
+
+impl IncomingCall {
+    /// Returns the head fields, which were validated on receipt.
+    pub fn head_fields(&self) -> head::Fields<'_> {
+        head::Fields::new(&self.head)
+    }
+
+    /// Takes the head out; [`head::Fields`] parses it.
+    pub fn take_head(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.head)
+    }
+}
+
+/// Reason why nothing was sent: the caller may try another path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum UnsentReason {
+    /// No declared edge, or no ready instance.
+    #[error("no peer of that name: the edge is not declared, or no instance is ready on this machine")]
+    NoPeer,
+    /// The node could not create a channel, and retries.
+    #[error("no channel to that function could be made: {0}")]
+    NoChannel(ChannelError),
+    /// All instances have their maximum of open calls.
+    #[error("no instance has credit for another call")]
+    NoCredit,
+    /// The pool has no free slot of that size, or the endpoint reached its limit.
+    #[error("no free slot in the domain's pool")]
+    NoSlot,
+    /// The head exceeds the largest slot, or a field is invalid.
+    #[error("the head is too large or holds what a head may not hold")]
+    BadHead,
+    /// The node reclaimed the slot of the body: nothing is left to send on another path.
+    #[error("the slot of the body is no longer this party's")]
+    BodyLost,
+    /// The channel closed meanwhile.
+    #[error("the channel is closed: {0:?}")]
+    Closed(ChannelState),
+}
+
+/// Result of publishing an event. The event may still be lost with its receiver.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PublishReport {
+    /// Subscribed functions to one of whose instances the event was sent.
+    pub sent: usize,
+    /// Subscribed functions whose instances had no room.
+    pub missed: usize,
+}
+
+/// The peer wants no more of a body: the call ended, was cancelled, or the peer is gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the other side takes no more of this body")]
+pub struct BodyUnwanted;
+
+/// Reason why a call has no response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum CallError {
+    /// The peer has not seen the call.
+    #[error("not sent: {0}")]
+    Unsent(#[from] UnsentReason),
+    /// The peer died or violated the protocol after the call was sent: it may have run.
+    #[error("the called instance died before it answered")]
+    PeerDied,
+    /// The deadline passed after the call was sent; the peer was told.
+    #[error("no answer before the deadline")]
+    Timeout,
+    /// The peer aborted its response or call.
+    #[error("the peer broke its message off")]
+    Aborted,
+    /// The response exceeds the caller's limit, or its head is invalid.
+    #[error("the answer is larger than {0} bytes, or its head is faulty")]
+    BadAnswer(usize),
+}

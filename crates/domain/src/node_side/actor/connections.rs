@@ -1,0 +1,211 @@
+//! Connections of endpoints: accept, handshake, messages, disconnect.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::OwnedFd;
+
+use nearpath_shm::sockmap::RECORD_BYTES;
+use nearpath_shm::{EndpointId, SockmapRecord};
+use nearpath_types::InstanceId;
+use tokio::sync::mpsc;
+
+use super::{AcceptTask, DomainActor, EndpointConnection};
+use crate::clock;
+use crate::node_side::InstanceFault;
+use crate::node_side::connection::{self, ConnectionKey, MAX_QUEUED_PACKETS, SocketEvent};
+use crate::node_side::endpoint_state::{self, EndpointState};
+use crate::protocol::{
+    DomainIsolation, EndpointMessage, HelloMessage, NodeMessage, PROTOCOL_VERSION, RefusedMessage, WelcomeMessage,
+};
+use crate::topology::EndpointOwner;
+
+impl DomainActor {
+    pub(super) fn start_accepting(&mut self, who: EndpointOwner, socket: OwnedFd) {
+        let key = self.next_key();
+        let task = tokio::spawn(connection::accept_connections(key, socket, self.events.clone())).abort_handle();
+        self.accept_tasks.insert(key, AcceptTask { owner: who, task });
+    }
+
+    pub(super) fn start_connection(&mut self, who: EndpointOwner, socket: OwnedFd) {
+        let key = self.next_key();
+        let (packets, outbox) = mpsc::channel(MAX_QUEUED_PACKETS);
+        tokio::spawn(connection::serve_connection(key, socket, outbox, self.events.clone()));
+        self.connections.insert(
+            key,
+            EndpointConnection { owner: who, endpoint: None, outbound: packets, channels: BTreeSet::new() },
+        );
+    }
+
+    pub(super) fn handle_event(&mut self, events: SocketEvent) {
+        match events {
+            SocketEvent::Accepted(door, socket) => {
+                let Some(who) = self.accept_tasks.get(&door).map(|entrance| entrance.owner.clone()) else { return };
+                let there = self.connections.values().filter(|connection| connection.owner == who).count();
+                if there < self.settings.max_endpoints {
+                    self.start_connection(who, socket);
+                }
+            }
+            SocketEvent::Message(key, said, descriptors) => {
+                if let Err(what) = self.handle_message(key, said, descriptors) {
+                    self.disconnect_faulty(key, what);
+                }
+            }
+            SocketEvent::ForbiddenSend(key, what) => self.check_forbidden_send(key, &what),
+            SocketEvent::Closed(key, None) => self.remove_connection(key),
+            SocketEvent::Closed(key, Some(what)) => self.disconnect_faulty(key, what),
+        }
+    }
+
+    fn handle_message(
+        &mut self,
+        key: ConnectionKey,
+        said: EndpointMessage,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<(), String> {
+        let Some(connection) = self.connections.get(&key) else { return Ok(()) };
+        let actions = match (said, connection.endpoint) {
+            (EndpointMessage::Hello(hello), None) => return self.handle_hello(key, &hello),
+            (EndpointMessage::Hello(_), Some(_)) => return Err("a second hello".into()),
+            (_, None) => return Err("it spoke before its hello".into()),
+            (EndpointMessage::Ready {}, Some(endpoint)) => self.topology.mark_ready(endpoint),
+            (EndpointMessage::Pool(own), Some(endpoint)) => {
+                self.pools.accept_pool(endpoint, own, descriptors)?;
+                self.topology.complete_endpoint(endpoint)
+            }
+            (EndpointMessage::Broken(broken), Some(endpoint)) => {
+                self.log_broken(broken.channel, endpoint);
+                self.topology
+                    .handle_broken(endpoint, broken.channel, clock::monotonic_now())
+                    .map_err(|fault| fault.to_string())?
+            }
+            (EndpointMessage::Drained(drained), Some(endpoint)) => self
+                .topology
+                .handle_drained(endpoint, drained.channel, clock::monotonic_now())
+                .map_err(|fault| fault.to_string())?,
+        };
+        self.perform_actions(actions);
+        Ok(())
+    }
+
+    fn handle_hello(&mut self, key: ConnectionKey, hello: &HelloMessage) -> Result<(), String> {
+        let unfit = match hello.version {
+            PROTOCOL_VERSION => endpoint_state::unsupported_feature(&self.settings, hello),
+            _ => Some(format!("this node speaks version {PROTOCOL_VERSION} of the dispatch protocol")),
+        };
+        if let Some(why) = unfit {
+            self.send_on_connection(key, &NodeMessage::Refused(RefusedMessage { why: why.clone() }), Vec::new());
+            return Err(why);
+        }
+        let Some(who) = self.connections.get(&key).map(|connection| connection.owner.clone()) else { return Ok(()) };
+        // A strict endpoint gets no channels before its peers can receive its pool.
+        let arrived = match self.settings.isolation {
+            DomainIsolation::Strict => {
+                self.topology.reserve_endpoint(who.clone(), hello.serves).map(|endpoint| (endpoint, Vec::new()))
+            }
+            _ => self.topology.add_endpoint(who.clone(), hello.serves),
+        };
+        let Some((endpoint, actions)) = arrived else {
+            return Err("the domain has no number left for another party".into());
+        };
+        if hello.stands_in {
+            self.topology.set_standby(endpoint);
+        }
+        if let Some(connection) = self.connections.get_mut(&key) {
+            connection.endpoint = Some(endpoint);
+        }
+        self.admit_endpoint(key, endpoint, &who, hello).map_err(|error| format!("its desk cannot be made: {error}"))?;
+        self.perform_actions(actions);
+        Ok(())
+    }
+
+    fn admit_endpoint(
+        &mut self,
+        key: ConnectionKey,
+        endpoint: EndpointId,
+        who: &EndpointOwner,
+        hello: &HelloMessage,
+    ) -> io::Result<()> {
+        let (state, seated) = EndpointState::create(&self.settings.delivery, (key, endpoint), hello, &self.events)?;
+        let (pool, classes) = self.pools.for_new_endpoint()?;
+        let descriptors = pool.into_iter().chain(seated).collect();
+        let welcome = WelcomeMessage {
+            domain: self.settings.name.clone(),
+            party: endpoint.get(),
+            function: who.function().cloned(),
+            instance: who.instance(),
+            pool: self.pools.region_bytes(),
+            bound: self.settings.max_held_bytes,
+            capacity: self.settings.ring_capacity,
+            delivery: self.settings.delivery.mode(),
+            isolation: self.settings.isolation,
+            classes,
+        };
+        self.stats.add_endpoint(endpoint, who.clone());
+        self.endpoints.insert(endpoint, state);
+        self.send_on_connection(key, &NodeMessage::Welcome(welcome), descriptors);
+        Ok(())
+    }
+
+    /// Checks refused records. A channel that the endpoint never had is forged; an earlier one has merely ended meanwhile.
+    fn check_forbidden_send(&mut self, key: ConnectionKey, tried: &[u8]) {
+        let Some(connection) = self.connections.get(&key) else { return };
+        let (records, rest) = tried.as_chunks::<RECORD_BYTES>();
+        let forged = |channel: &u32| !connection.channels.contains(channel);
+        let what = match records.iter().map(|record| SockmapRecord::from_bytes(record).channel).find(forged) {
+            Some(channel) => format!("it sent a descriptor on channel {channel}, which is none of its own"),
+            None if !rest.is_empty() => "it sent less than a descriptor".into(),
+            None => return,
+        };
+        self.disconnect_faulty(key, what);
+    }
+
+    /// Disconnects an endpoint that violated the protocol.
+    pub(super) fn disconnect_faulty(&mut self, key: ConnectionKey, what: String) {
+        if let Some(connection) = self.connections.get(&key) {
+            tracing::warn!(who = ?connection.owner, %what, "a party is disconnected");
+            let _ = self.faults.send(InstanceFault { instance: connection.owner.instance(), reason: what });
+        }
+        self.remove_connection(key);
+    }
+
+    /// Removes the endpoint of a closed socket.
+    fn remove_connection(&mut self, key: ConnectionKey) {
+        let Some(connection) = self.connections.remove(&key) else { return };
+        if let Some(endpoint) = connection.endpoint {
+            if let Some(exchange) = self.sockmap_exchange() {
+                exchange.remove_endpoint(endpoint);
+                exchange.revoke_channel(endpoint, 0);
+            }
+            self.endpoints.remove(&endpoint);
+            self.pools.remove_pool(endpoint);
+            self.stats.remove_endpoint(endpoint);
+            let actions = self.topology.remove_endpoint(endpoint, clock::monotonic_now());
+            self.perform_actions(actions);
+        }
+        if let Some(instance) = connection.owner.instance() {
+            self.notify_if_empty(instance);
+        }
+    }
+
+    pub(super) fn remove_instance(&mut self, instance: InstanceId) {
+        let of = |who: &EndpointOwner| who.instance() == Some(instance);
+        self.accept_tasks.retain(|_, entrance| {
+            let goes = of(&entrance.owner);
+            if goes {
+                entrance.task.abort();
+            }
+            !goes
+        });
+        let keys: Vec<ConnectionKey> =
+            self.connections.iter().filter(|(_, connection)| of(&connection.owner)).map(|(&key, _)| key).collect();
+        keys.into_iter().for_each(|key| self.remove_connection(key));
+        self.topology.forget_instance(instance);
+        self.notify_if_empty(instance);
+    }
+
+    pub(super) fn notify_if_empty(&mut self, instance: InstanceId) {
+        if self.topology.instance_endpoints(instance).is_empty() {
+            self.notify_quiet(instance);
+        }
+    }
+}

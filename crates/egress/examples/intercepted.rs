@@ -1,0 +1,17 @@
+//! Runs a program whose connects are asked about, as an instance's are: `intercepted PROGRAM ARGUMENTS…`, with a socket as standard input to which the
+//! listener goes. For tests and measurements that need no node.
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use nearpath_kernel::seccomp::handover;
+
+fn main() -> std::io::Result<()> {
+    let mut arguments = std::env::args_os().skip(1);
+    let Some(program) = arguments.next() else {
+        return Err(std::io::Error::other("usage: intercepted PROGRAM ARGUMENTS…"));
+    };
+    handover::send_listener(rustix::stdio::stdin())?;
+    rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
+    Err(Command::new(program).args(arguments).exec())
+}

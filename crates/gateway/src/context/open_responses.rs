@@ -1,0 +1,38 @@
+//! Responses on their way to their callers, and the sweep over them.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Instant;
+
+use slab::Slab;
+
+/// A response that is not complete.
+pub(crate) trait OpenResponse {
+    /// Cuts the response if its deadline is over, or if its caller took nothing for more than `stuck` ticks.
+    fn cut_if_overdue(&self, now: Instant, tick: u32, stuck: u32);
+}
+
+/// The open responses of a thread.
+#[derive(Default)]
+pub(crate) struct OpenResponses(RefCell<Slab<Rc<dyn OpenResponse>>>);
+
+impl OpenResponses {
+    /// Adds a response; returns its key.
+    pub(crate) fn add(&self, response: Rc<dyn OpenResponse>) -> usize {
+        self.0.borrow_mut().insert(response)
+    }
+
+    /// Removes a response.
+    pub(crate) fn remove(&self, key: usize) {
+        // Dropped after the borrow: a response may hold the last reference to more of them.
+        let removed = self.0.borrow_mut().try_remove(key);
+        drop(removed);
+    }
+
+    /// Cuts every response that is overdue.
+    pub(crate) fn sweep(&self, now: Instant, tick: u32, stuck: u32) {
+        for (_, response) in self.0.borrow().iter() {
+            response.cut_if_overdue(now, tick, stuck);
+        }
+    }
+}

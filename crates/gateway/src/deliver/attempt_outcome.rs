@@ -1,0 +1,16 @@
+//! The outcome of sending a request to one instance.
+
+use http::Response;
+
+use super::instance_body::Source;
+use crate::transport::Line;
+
+/// The outcome of sending a request to one instance.
+pub(crate) enum Attempt {
+    /// The head of an answer, on this connection; none through memory.
+    Answered(Response<Source>, Option<Line>),
+    /// Not a byte was sent, and why; the request is back in the call.
+    Unsent(String),
+    /// The instance says that it did not run the request, being full or about to stop; the request is back in the call.
+    Refused(String),
+}

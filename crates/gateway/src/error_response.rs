@@ -1,0 +1,68 @@
+//! The platform's errors as answers: which component, why, which setting governs it, and whether to try again.
+
+use bytes::Bytes;
+use http::header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
+use http::{Request, Response, StatusCode};
+use nearpath_types::{PlatformError, Reason};
+use nearpath_wire::Body;
+use nearpath_wire::server::Limits;
+
+use crate::COMPONENT;
+
+/// Says that the platform made the answer, not the function.
+pub(crate) const X_OPENFAAS_INTERNAL: HeaderName = HeaderName::from_static("x-openfaas-internal");
+/// The reason's name.
+pub(crate) const X_NEARPATH_REASON: HeaderName = HeaderName::from_static("x-nearpath-reason");
+
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+/// Seconds after which a caller may try again.
+const SOON: HeaderValue = HeaderValue::from_static("1");
+
+/// The whole answer, as bytes of HTTP/1.1, to a head that could not be read; the connection ends with it. `status` is
+/// the one that hyper chose.
+pub(crate) fn unread(status: u16, limits: &Limits) -> Bytes {
+    let error = match status {
+        414 | 431 => PlatformError::new(COMPONENT, Reason::HeadersTooLarge, too_large(limits)),
+        _ => PlatformError::new(COMPONENT, Reason::BadRequest, "the request's head is not HTTP/1.1 (RFC 9112)"),
+    };
+    let text = format!("{error}\n");
+    let head = render(&error, false);
+    let (status, len) = (head.status(), text.len());
+    let mut answer = format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: {len}\r\n").into_bytes();
+    for (name, value) in head.headers() {
+        answer.extend([name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"].concat());
+    }
+    answer.extend(b"\r\n");
+    answer.extend(text.as_bytes());
+    answer.into()
+}
+
+fn too_large(limits: &Limits) -> String {
+    let Limits { header_bytes, headers, .. } = limits;
+    format!(
+        "the request's head is larger than {header_bytes} bytes or has more than {headers} fields; both limits are fixed"
+    )
+}
+
+/// An error as an HTTP answer. JSON when `json`, else one line of text.
+pub(crate) fn render(error: &PlatformError, json: bool) -> Response<Body> {
+    let body = if json { error.to_json() } else { format!("{error}\n") };
+    let mut response = Response::new(Body::from(body));
+    let status = error.reason.status();
+    *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, if json { JSON } else { TEXT });
+    headers.insert(X_OPENFAAS_INTERNAL, HeaderValue::from_static(error.component));
+    headers.insert(X_NEARPATH_REASON, HeaderValue::from_static(error.reason.name()));
+    if error.reason.retry_is_safe() && matches!(status, 429 | 503) {
+        headers.insert(RETRY_AFTER, SOON);
+    }
+    response
+}
+
+/// Whether the caller of a request would rather have JSON.
+pub(crate) fn wants_json<B>(request: &Request<B>) -> bool {
+    let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok());
+    accept.is_some_and(|accept| accept.contains("application/json"))
+}

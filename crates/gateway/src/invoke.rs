@@ -1,0 +1,191 @@
+//! Invocations for other protocols than HTTP, on the path that HTTP requests take.
+//!
+//! The gateway itself speaks HTTP only. A crate that adapts another protocol implements [`LocalService`]: each of its tasks runs
+//! on one serving thread and calls functions through that thread's [`Invoker`].
+
+use std::future::Future;
+use std::io;
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use futures_util::future::LocalBoxFuture;
+use http::header::CONTENT_LENGTH;
+use http::{HeaderMap, Method, Request};
+use http_body_util::BodyExt;
+use nearpath_daemon::drain;
+use nearpath_types::{FunctionId, Policy, Reason};
+use tokio::sync::watch;
+
+use crate::context::WorkerContext;
+use crate::deliver::Content;
+use crate::function::{Function, Table};
+use crate::pipeline;
+use crate::record::Protocol;
+use crate::request::{Peer, Zone};
+
+/// Serves another protocol on the gateway's threads.
+pub trait LocalService: Send + Sync + 'static {
+    /// Returns the task for thread number `thread` of `threads`, or `None` if the service does not run there.
+    ///
+    /// # Errors
+    /// When a socket cannot be shared with that thread.
+    fn task(&self, thread: usize, threads: usize) -> io::Result<Option<LocalTask>>;
+}
+
+/// Starts a service on the thread that calls it. The future accepts clients until the drain begins.
+pub type LocalTask = Box<dyn FnOnce(Invoker, drain::Watch) -> LocalBoxFuture<'static, io::Result<()>> + Send>;
+
+/// A function that can be called.
+#[derive(Debug, Clone)]
+pub struct FunctionHandle(Arc<Function>);
+
+impl FunctionHandle {
+    /// The function's identity.
+    pub fn id(&self) -> &FunctionId {
+        &self.0.id
+    }
+
+    /// `NAME.NAMESPACE`.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// The settings that the last snapshot brought.
+    pub fn policy(&self) -> Arc<Policy> {
+        self.0.route().policy.clone()
+    }
+}
+
+/// The functions of the last snapshot.
+#[derive(Debug, Clone)]
+pub struct FunctionTable(pub(crate) Arc<Table>);
+
+impl FunctionTable {
+    /// Finds a function by name; without a namespace, in the default namespace.
+    pub fn find(&self, name: &str) -> Option<FunctionHandle> {
+        self.0.find(name).map(FunctionHandle)
+    }
+
+    /// Lists all functions, in no particular order.
+    pub fn all(&self) -> Vec<FunctionHandle> {
+        self.0.functions().into_iter().map(FunctionHandle).collect()
+    }
+
+    /// Notifies of each snapshot.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.0.changes()
+    }
+}
+
+/// A client of a [`LocalService`], as functions and records see it.
+#[derive(Debug, Clone)]
+pub struct RemoteClient(Rc<Peer>);
+
+impl RemoteClient {
+    /// A client at `addr`; `proto` is what functions find in `X-Forwarded-Proto`.
+    pub fn new(addr: IpAddr, proto: &'static str) -> Self {
+        Self(Rc::new(Peer::new(Zone::Public, addr, proto)))
+    }
+}
+
+/// A request for a function, read from another protocol.
+#[derive(Debug, Clone)]
+pub struct Invocation {
+    /// The function to call.
+    pub function: FunctionHandle,
+    /// The HTTP method that the function sees.
+    pub method: Method,
+    /// The function's own path and query, percent-encoded; begins with `/` unless it is empty.
+    pub path: String,
+    /// Header fields beside those that the gateway adds.
+    pub headers: HeaderMap,
+    /// The payload.
+    pub body: Bytes,
+    /// The protocol's name in the access log.
+    pub protocol: &'static str,
+}
+
+/// The function's response, or the platform's refusal.
+#[derive(Debug, Clone)]
+pub struct InvocationResponse {
+    /// The HTTP status.
+    pub status: u16,
+    /// The response's header fields.
+    pub headers: HeaderMap,
+    /// The whole body; `None` if it was larger than the limit, or cut.
+    pub body: Option<Bytes>,
+}
+
+/// Invokes functions from one gateway thread.
+#[derive(Clone)]
+pub struct Invoker(Rc<WorkerContext>);
+
+impl Invoker {
+    pub(crate) fn new(lane: Rc<WorkerContext>) -> Self {
+        Self(lane)
+    }
+
+    /// The functions that can be called.
+    pub fn functions(&self) -> FunctionTable {
+        FunctionTable(self.0.table.clone())
+    }
+
+    /// Runs a task on this thread; the drain waits for it.
+    pub fn spawn(&self, task: impl Future<Output = ()> + 'static) {
+        self.0.spawn(task);
+    }
+
+    /// Counts a request that was refused before a function was known.
+    pub fn count_refused(&self, reason: Reason) {
+        self.0.totals.refused.add(reason);
+    }
+
+    /// Calls a function and collects its response, up to `limit` bytes of body.
+    pub async fn invoke(&self, client: &RemoteClient, invocation: Invocation, limit: usize) -> InvocationResponse {
+        let (request, function, rest) = http_request(invocation);
+        let answer = pipeline::answer(pipeline::begin_whole(&self.0, &client.0, request, function, rest)).await;
+        let (head, content) = answer.into_parts();
+        let body = collect_body(content, limit).await;
+        InvocationResponse { status: head.status.as_u16(), headers: head.headers, body }
+    }
+}
+
+fn http_request(invocation: Invocation) -> (Request<Bytes>, Arc<Function>, usize) {
+    let function = invocation.function.0;
+    let prefix = format!("/function/{}", function.name);
+    let rest = prefix.len();
+    let mut request = Request::new(invocation.body);
+    *request.uri_mut() = format!("{prefix}{}", invocation.path).try_into().expect("an encoded path is a path");
+    *request.method_mut() = invocation.method;
+    *request.headers_mut() = invocation.headers;
+    if !request.body().is_empty() {
+        let length = request.body().len();
+        request.headers_mut().insert(CONTENT_LENGTH, length.into());
+    }
+    request.extensions_mut().insert(Protocol(invocation.protocol));
+    (request, function, rest)
+}
+
+/// Collects the whole body. Above the limit it cuts the response, so that the function stops sending.
+async fn collect_body(mut content: Content, limit: usize) -> Option<Bytes> {
+    let mut first: Option<Bytes> = None;
+    let mut more = BytesMut::new();
+    while let Some(frame) = content.frame().await {
+        let Ok(data) = frame.ok()?.into_data() else { continue };
+        if first.as_ref().map_or(0, Bytes::len) + more.len() + data.len() > limit {
+            content.cut(Reason::AnswerTooLarge);
+            return None;
+        }
+        match &first {
+            None => first = Some(data), // most bodies are one frame, which is not copied
+            Some(_) => more.extend_from_slice(&data),
+        }
+    }
+    let first = first.unwrap_or_default();
+    if more.is_empty() {
+        return Some(first);
+    }
+    Some([&first[..], &more].concat().into())
+}

@@ -1,0 +1,118 @@
+//! A caller's socket, which joins the thread's epoll only when it must be waited for.
+//!
+//! A connection that brings one short request never does: its request is there when it is accepted, its answer finds
+//! room, and while the function works there is nothing to hear but that the caller has gone. That saves two system calls a
+//! connection; the price is that a caller who leaves is noticed up to two [`TICK`](super::conn_state::TICK)s later.
+
+use std::io::{self, IoSlice, Read, Write};
+use std::net::TcpStream as Socket;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+use super::conn_state::Life;
+
+/// See the module.
+pub(super) struct Caller {
+    stream: Stream,
+    life: Arc<Life>,
+}
+
+enum Stream {
+    /// Non-blocking, and nobody waits for it.
+    Alone(Socket),
+    /// The thread's epoll knows it.
+    Joined(TcpStream),
+    /// It could not join.
+    Lost,
+}
+
+impl Caller {
+    /// `socket` must be non-blocking.
+    pub(super) fn new(socket: Socket, life: Arc<Life>) -> Self {
+        Self { stream: Stream::Alone(socket), life }
+    }
+
+    fn join(&mut self) -> io::Result<Pin<&mut TcpStream>> {
+        if matches!(self.stream, Stream::Alone(_)) {
+            self.life.hears();
+            self.stream = match std::mem::replace(&mut self.stream, Stream::Lost) {
+                Stream::Alone(socket) => Stream::Joined(TcpStream::from_std(socket)?),
+                other => other,
+            };
+        }
+        self.joined().ok_or_else(|| io::ErrorKind::NotConnected.into())
+    }
+
+    fn joined(&mut self) -> Option<Pin<&mut TcpStream>> {
+        match &mut self.stream {
+            Stream::Joined(stream) => Some(Pin::new(stream)),
+            _ => None,
+        }
+    }
+
+    /// What the socket says at once, as long as it is alone and has something to say.
+    fn at_once<R>(&self, mut attempt: impl FnMut(&Socket) -> io::Result<R>) -> Option<io::Result<R>> {
+        let Stream::Alone(socket) = &self.stream else { return None };
+        loop {
+            match attempt(socket) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                result => return Some(result),
+            }
+        }
+    }
+}
+
+impl AsyncRead for Caller {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if let Some(stream) = self.joined() {
+            return stream.poll_read(cx, buf);
+        }
+        if self.life.is_deaf() {
+            return Poll::Pending; // the life wakes it when it is to listen again
+        }
+        match self.at_once(|mut socket| socket.read(buf.initialize_unfilled())) {
+            Some(read) => Poll::Ready(read.map(|n| buf.advance(n))),
+            None => self.join()?.poll_read(cx, buf),
+        }
+    }
+}
+
+impl AsyncWrite for Caller {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        match self.at_once(|mut socket| socket.write(buf)) {
+            Some(written) => Poll::Ready(written),
+            None => self.join()?.poll_write(cx, buf),
+        }
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.at_once(|mut socket| socket.write_vectored(bufs)) {
+            Some(written) => Poll::Ready(written),
+            None => self.join()?.poll_write_vectored(cx, bufs),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(())) // the kernel has what was written
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.at_once(|socket| socket.shutdown(std::net::Shutdown::Write)) {
+            Some(shut) => Poll::Ready(shut),
+            None => self.join()?.poll_shutdown(cx),
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! The access log: one JSON line a request, written by a thread of its own.
+//!
+//! Threads that serve never wait for the disk: when the writer falls behind, lines are dropped and counted.
+
+use std::io::{BufWriter, Write};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::SystemTime;
+
+use nearpath_types::status::rfc3339;
+use serde::Serialize;
+
+use super::totals::Totals;
+
+/// Lines that may wait for the writer.
+const WAITING: usize = 8192;
+
+/// One request, as logged. Times are RFC 3339 in UTC; durations are in seconds.
+#[derive(Debug, Serialize)]
+#[allow(missing_docs)] // the names say it; docs/operating describes them for operators
+pub(crate) struct Line {
+    #[serde(with = "rfc3339")]
+    pub time: SystemTime,
+    pub call_id: String,
+    pub function: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub caller: Option<String>,
+    pub method: String,
+    pub path: String,
+    pub protocol: &'static str,
+    pub status: u16,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub instance: Option<String>,
+    pub bytes_in: u64,
+    pub bytes_out: u64,
+    pub duration: f64,
+    pub queue_wait: f64,
+    /// Which way the call went between gateway and instance.
+    pub via: &'static str,
+    /// What stood against a nearer one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub not_nearer: Option<&'static str>,
+}
+
+/// Where lines are handed in. Dropping the last clone ends the writer after it has written what it has.
+#[derive(Debug, Clone)]
+pub(crate) struct AccessLog {
+    lines: SyncSender<Line>,
+    totals: Arc<Totals>,
+}
+
+impl AccessLog {
+    /// Starts the writer's thread, `access-log`.
+    ///
+    /// # Errors
+    /// When the thread cannot be started.
+    pub(crate) fn start(out: Box<dyn Write + Send>, totals: Arc<Totals>) -> std::io::Result<Self> {
+        let (lines, waiting) = sync_channel(WAITING);
+        std::thread::Builder::new().name("access-log".into()).spawn(move || write_all(out, &waiting))?;
+        Ok(Self { lines, totals })
+    }
+
+    /// Hands a line in, or counts it as lost.
+    pub(crate) fn write(&self, line: Line) {
+        if self.lines.try_send(line).is_err() {
+            self.totals.log_lost.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+fn write_all(out: Box<dyn Write + Send>, lines: &Receiver<Line>) {
+    let mut out = BufWriter::with_capacity(64 * 1024, out);
+    while let Ok(first) = lines.recv() {
+        let batch = std::iter::once(first).chain(lines.try_iter());
+        let written = batch.into_iter().try_for_each(|line| {
+            serde_json::to_writer(&mut out, &line)?;
+            out.write_all(b"\n")
+        });
+        if let Err(error) = written.and_then(|()| out.flush()) {
+            tracing::warn!(%error, "access log: cannot write");
+        }
+    }
+}

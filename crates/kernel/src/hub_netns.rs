@@ -1,0 +1,86 @@
+//! The hub: the network namespace with the node's ends of all veth pairs.
+//!
+//! The hub forwards nothing and has no uplink, so an instance reaches only the gateway's listener.
+//! Strict reverse-path filtering (RFC 3704) drops packets whose source is not the eIP routed to
+//! their veth device. The eIP therefore proves who calls. The namespace has no name and ends with
+//! the process that holds it.
+
+use std::fs;
+use std::io;
+use std::net::Ipv4Addr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use crate::namespace;
+use crate::netlink::{LOOPBACK_INDEX, RtnlSocket};
+
+/// Settings below `/proc/sys/net`; see the kernel's `Documentation/networking/ip-sysctl.rst`.
+const HUB_SYSCTLS: &[(&str, &str)] = &[
+    ("ipv4/ip_forward", "0"),                // instances reach the gateway, never each other
+    ("ipv4/conf/all/rp_filter", "1"),        // strict, for every device: no instance can forge an eIP
+    ("ipv4/conf/default/rp_filter", "1"),    // the same for devices that are added later
+    ("ipv4/conf/all/accept_redirects", "0"), // no instance can change the hub's routes
+    ("ipv4/conf/default/accept_redirects", "0"),
+    ("ipv4/conf/default/arp_announce", "2"),
+    ("ipv6/conf/all/forwarding", "0"),
+    // nothing here uses IPv6; link-local addresses would bypass the filter
+    ("ipv6/conf/all/disable_ipv6", "1"),
+    ("ipv6/conf/default/disable_ipv6", "1"),
+];
+
+/// A handle to the hub. The namespace ends with its last handle and socket.
+#[derive(Debug)]
+pub struct HubNetns {
+    namespace: OwnedFd,
+    gateway: Ipv4Addr,
+}
+
+impl HubNetns {
+    /// Creates the hub. `gateway` is the address at which instances find the gateway.
+    ///
+    /// # Errors
+    /// Fails without `CAP_SYS_ADMIN` and `CAP_NET_ADMIN` in the user namespace, or when network
+    /// namespaces are forbidden.
+    pub fn create(gateway: Ipv4Addr) -> io::Result<HubNetns> {
+        Ok(HubNetns { namespace: namespace::create_netns(|| set_up_hub(gateway))?, gateway })
+    }
+
+    /// Moves the calling thread into the hub: sockets that it opens afterwards belong there.
+    ///
+    /// # Errors
+    /// Fails without `CAP_SYS_ADMIN`.
+    pub fn enter(&self) -> io::Result<()> {
+        namespace::enter_netns(self)
+    }
+
+    /// Returns the address at which instances find the gateway.
+    pub fn gateway(&self) -> Ipv4Addr {
+        self.gateway
+    }
+}
+
+impl AsFd for HubNetns {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.namespace.as_fd()
+    }
+}
+
+/// Configures the calling thread's new namespace as the hub.
+fn set_up_hub(gateway: Ipv4Addr) -> io::Result<()> {
+    write_sysctls(HUB_SYSCTLS)?;
+    let mut rtnl = RtnlSocket::open()?;
+    rtnl.set_up(LOOPBACK_INDEX)?;
+    rtnl.add_address(LOOPBACK_INDEX, gateway)
+}
+
+/// Writes settings of the calling thread's namespace. Missing ones are ignored: a kernel without
+/// IPv6 lacks them.
+pub(crate) fn write_sysctls(settings: &[(&str, &str)]) -> io::Result<()> {
+    for (name, value) in settings {
+        match fs::write(format!("/proc/sys/net/{name}"), value) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(io::Error::new(error.kind(), format!("/proc/sys/net/{name}: {error}"))),
+            Ok(()) => {}
+        }
+    }
+    Ok(())
+}

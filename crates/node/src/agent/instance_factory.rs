@@ -1,0 +1,156 @@
+//! Creation of instances: allocates resources, builds the spec, and spawns the instance's task.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use nearpath_types::{DesiredFunction, Egress, Eip, FunctionSpec, Policy, quantity};
+
+use super::allocations::{Allocations, InstanceAllocation};
+use super::instance_record::InstanceRecord;
+use crate::domains::DomainRegistry;
+use crate::instance::lifecycle::{Lifecycle, LifecycleContext};
+use crate::instance::{chain, variables};
+use crate::machine::{EgressAccess, InstanceLimits, InstanceSpec};
+
+/// Maximum number of processes and threads without a limit by the tenant: enough for a server, too
+/// few for a fork bomb.
+const DEFAULT_MAX_PIDS: u64 = 4_096;
+
+pub(crate) struct InstanceFactory {
+    pub(super) context: LifecycleContext,
+    defaults: InstanceDefaults,
+    allocations: Allocations,
+    pub(super) domains: DomainRegistry,
+}
+
+/// Settings that all instances share.
+pub(crate) struct InstanceDefaults {
+    /// URL of the gateway.
+    pub(crate) gateway_url: String,
+    /// Address of the gateway, for instances with a network of their own.
+    pub(crate) gateway: SocketAddr,
+    /// Parent of the temporary folders of instances without a private `/tmp`.
+    pub(crate) tmp_dir: PathBuf,
+}
+
+impl InstanceFactory {
+    pub(crate) fn new(
+        context: LifecycleContext,
+        defaults: InstanceDefaults,
+        allocations: Allocations,
+        domains: DomainRegistry,
+    ) -> Self {
+        Self { context, defaults, allocations, domains }
+    }
+
+    /// Starts an instance; events report its progress.
+    ///
+    /// # Errors
+    /// Fails before an instance exists. The text is for the tenant.
+    pub(super) fn start_instance(&mut self, desired: &DesiredFunction, now: Instant) -> Result<InstanceRecord, String> {
+        let limits = parse_limits(&desired.spec)?;
+        let allocation = self.allocations.allocate(self.context.machine.has_network())?;
+        // Without an instance nobody else would release it.
+        let mut instance =
+            self.instance_spec(&allocation, desired, limits).inspect_err(|_| self.allocations.release(allocation))?;
+        // an unreadable policy is reported elsewhere
+        let policy = Policy::of(&desired.spec).unwrap_or_default();
+        instance.egress = egress_access(desired, &policy);
+        self.admit_to_domain(&mut instance, &desired.spec, &policy);
+        if self.context.identities.serves_transport(policy.transport) {
+            self.add_identity(&mut instance, &desired.spec, &policy);
+        }
+        let (record, order) = InstanceRecord::new_starting(allocation, desired, policy.transport, now);
+        tokio::spawn(Lifecycle::new(instance, desired, self.context.clone()).run(order));
+        Ok(record)
+    }
+
+    /// Opens the instance's socket to its domain. Without one it is called over HTTP only.
+    fn admit_to_domain(&mut self, instance: &mut InstanceSpec, spec: &FunctionSpec, policy: &Policy) {
+        match self.domains.admit_instance(instance.id, &instance.function, policy) {
+            Ok(socket) => instance.dispatch_socket = socket,
+            Err(error) => {
+                tracing::warn!(function = %instance.function, %error, "socket to the chain's shared memory could not be opened; calls go over HTTP")
+            }
+        }
+        let Some(socket) = &instance.dispatch_socket else { return };
+        let network = self.network_of(instance);
+        instance.local_gateway = network.filter(|_| chain::uses_shared_memory(spec)).map(|_| chain::LOCAL_GATEWAY_IP);
+        instance.environment.extend(chain::chain_variables(spec, policy, socket, network));
+    }
+
+    /// Requests an identity for the instance. If it declares calls, its watchdog intercepts them to
+    /// send them directly.
+    fn add_identity(&self, instance: &mut InstanceSpec, spec: &FunctionSpec, policy: &Policy) {
+        instance.environment.extend(variables::identity_variables(policy.transport));
+        instance.environment.extend(chain::limit_variables(spec, policy));
+        if let Some(network) = self.network_of(instance).filter(|_| !policy.calls.is_empty()) {
+            instance.local_gateway = Some(chain::LOCAL_GATEWAY_IP);
+            instance.environment.extend(chain::local_gateway_variables(network));
+        }
+    }
+
+    /// Returns the instance's own address and the gateway's, if it has a network of its own.
+    fn network_of(&self, instance: &InstanceSpec) -> Option<(Eip, SocketAddr)> {
+        instance.eip.map(|eip| (eip, self.defaults.gateway))
+    }
+
+    fn instance_spec(
+        &self,
+        allocation: &InstanceAllocation,
+        desired: &DesiredFunction,
+        limits: InstanceLimits,
+    ) -> Result<InstanceSpec, String> {
+        let spec = &desired.spec;
+        let tmp = self.defaults.tmp_dir.join(allocation.id.to_string());
+        let tmp_text = if allocation.eip.is_some() { "/tmp".into() } else { tmp.to_string_lossy() };
+        let environment = variables::build_environment(spec, allocation.ports, &tmp_text, &self.defaults.gateway_url)?;
+        Ok(InstanceSpec {
+            id: allocation.id,
+            function: spec.id(),
+            eip: allocation.eip,
+            uid: allocation.uid,
+            folder: PathBuf::new(), // set once the artifact exists
+            tmp_dir: tmp,
+            dispatch_socket: None,
+            local_gateway: None,
+            environment,
+            secrets: select_secrets(desired, |name| spec.secrets.iter().any(|own| own == name)),
+            egress: EgressAccess::default(),
+            limits,
+            read_only_root: spec.read_only_root_filesystem,
+        })
+    }
+
+    /// Releases the resources of an instance that is gone.
+    pub(super) fn release_instance(&mut self, record: &InstanceRecord) {
+        self.domains.remove_instance(record.allocation.id);
+        self.allocations.release(record.allocation);
+    }
+}
+
+/// Returns the egress destinations of the instances, with the secrets for them.
+fn egress_access(desired: &DesiredFunction, policy: &Policy) -> EgressAccess {
+    let secrets =
+        select_secrets(desired, |name| policy.egress.iter().flat_map(Egress::secrets).any(|named| named == name));
+    EgressAccess { chain: policy.chain.clone(), destinations: policy.egress.clone(), secrets }
+}
+
+/// Selects some of a function's secrets.
+fn select_secrets(desired: &DesiredFunction, wanted: impl Fn(&str) -> bool) -> BTreeMap<String, Vec<u8>> {
+    let wanted = desired.secrets.iter().filter(|(name, _)| wanted(name));
+    wanted.map(|(name, content)| (name.clone(), content.clone())).collect()
+}
+
+/// Parses hard limits. `requests` guide placement on machines, and one machine has no choice.
+fn parse_limits(spec: &FunctionSpec) -> Result<InstanceLimits, String> {
+    let limits = spec.limits.clone().unwrap_or_default();
+    let named = |name: &str, error: quantity::InvalidQuantity| format!("limits.{name}: {error}");
+    Ok(InstanceLimits {
+        memory: limits.memory.map(|t| quantity::memory(&t)).transpose().map_err(|e| named("memory", e))?,
+        cpu: limits.cpu.map(|t| quantity::cpu(&t)).transpose().map_err(|e| named("cpu", e))?,
+        pids: Some(limits.pids.unwrap_or(DEFAULT_MAX_PIDS)),
+    })
+}

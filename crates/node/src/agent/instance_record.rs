@@ -1,0 +1,133 @@
+//! State of one instance in the agent.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use nearpath_types::policy::Transport;
+use nearpath_types::{
+    DesiredFunction, FunctionId, Instance, InstanceId, InstanceState, Locality, ObservedInstance, Revision, StartPhase,
+};
+use tokio::sync::oneshot;
+
+use super::allocations::InstanceAllocation;
+use crate::instance::lifecycle::StopRequest;
+use crate::instance::variables;
+use crate::machine::InstanceProcess;
+use crate::reconcile::InstanceView;
+
+/// An instance that is not gone.
+pub(super) struct InstanceRecord {
+    pub(super) id: InstanceId,
+    pub(super) function: FunctionId,
+    pub(super) revision: Revision,
+    pub(super) allocation: InstanceAllocation,
+    pub(super) state: InstanceState,
+    pub(super) started: Instant,
+    pub(super) ready: Option<Instant>,
+    pub(super) pid: u32,
+    /// Set once its processes have ended. It still counts until it is cleaned up, but is not
+    /// called.
+    pub(super) exited: bool,
+    /// Name over QUIC, once it is known.
+    pub(super) quic: Option<Arc<str>>,
+    /// Protocol that its callers use.
+    pub(super) transport: Transport,
+    pub(super) phases: Vec<StartPhase>,
+    pub(super) meter: Option<Arc<UsageMeter>>,
+    /// Maximum duration of a stop.
+    pub(super) stop_timeout: Duration,
+    /// Channel for the stop request; `None` once sent.
+    pub(super) stop: Option<oneshot::Sender<StopRequest>>,
+}
+
+impl InstanceRecord {
+    /// Creates the record of a starting instance, and the receiver of its stop request.
+    pub(super) fn new_starting(
+        allocation: InstanceAllocation,
+        desired: &DesiredFunction,
+        transport: Transport,
+        started: Instant,
+    ) -> (Self, oneshot::Receiver<StopRequest>) {
+        let (stop, request) = oneshot::channel();
+        let record = Self {
+            id: allocation.id,
+            function: desired.spec.id(),
+            revision: desired.revision,
+            allocation,
+            state: InstanceState::Starting,
+            started,
+            ready: None,
+            pid: 0,
+            exited: false,
+            quic: None,
+            transport,
+            phases: Vec::new(),
+            meter: None,
+            stop_timeout: variables::stop_timeout(&desired.spec),
+            stop: Some(stop),
+        };
+        (record, request)
+    }
+
+    pub(super) fn reconcile_view(&self) -> InstanceView {
+        InstanceView { id: self.id, revision: self.revision, state: self.state }
+    }
+
+    pub(super) fn routed_instance(&self) -> Instance {
+        Instance {
+            id: self.id,
+            addr: self.allocation.addr,
+            locality: Locality::SameNode, // a node records the instances that it has started itself
+            state: self.state,
+            quic: self.quic.clone(),
+            transport: self.transport,
+        }
+    }
+
+    pub(super) fn observed_instance(&self) -> ObservedInstance {
+        ObservedInstance {
+            id: self.id,
+            state: self.state,
+            addr: self.allocation.addr,
+            revision: self.revision,
+            pid: self.pid,
+            start: self.phases.clone(),
+        }
+    }
+
+    /// Adds a phase. The limit keeps an instance from filling the memory with invented phases.
+    pub(super) fn add_phase(&mut self, phase: StartPhase) {
+        // More than the ten known phases, and few enough for any number of instances.
+        if self.phases.len() < 16 {
+            self.phases.push(phase);
+        }
+    }
+}
+
+/// Measures the resource usage of an instance.
+pub(super) struct UsageMeter {
+    process: Arc<dyn InstanceProcess>,
+    last: Mutex<(Instant, u64)>,
+}
+
+impl UsageMeter {
+    pub(super) fn new(process: Arc<dyn InstanceProcess>, started: Instant) -> Self {
+        Self { process, last: Mutex::new((started, 0)) }
+    }
+
+    /// Returns the measured process.
+    pub(super) fn process(&self) -> Arc<dyn InstanceProcess> {
+        Arc::clone(&self.process)
+    }
+
+    /// Returns thousandths of a core since the last reading, and bytes now. Reads files.
+    pub(super) fn read_usage(&self, now: Instant) -> Option<(f64, f64)> {
+        let usage = self.process.read_usage()?;
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let (since, before) = std::mem::replace(&mut *last, (now, usage.cpu_nanos));
+        // Two readings in the same instant must not divide by zero.
+        let nanos = now.saturating_duration_since(since).as_nanos().max(1) as f64;
+        let cpu = usage.cpu_nanos.saturating_sub(before) as f64 * 1_000.0 / nanos;
+        Some((cpu, usage.memory_bytes as f64))
+    }
+}

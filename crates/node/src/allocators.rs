@@ -1,0 +1,205 @@
+//! Allocators of instance ids, endpoint addresses, user ids and loopback ports.
+//!
+//! They are pure and go round: a released number is reused last, because packets, pooled
+//! connections or log lines of its previous owner may still exist.
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::{fs, io};
+
+use nearpath_types::{Eip, InstanceId};
+
+/// First user id of instances. The range is far above those of people, services and container
+/// runtimes.
+pub const FIRST_UID: u32 = 0x6E70_0000;
+
+/// Number of ids that one disk write reserves.
+const BLOCK_SIZE: u64 = 1_024;
+
+/// Allocates the numbers of a range, each to one owner at a time, going round.
+#[derive(Debug)]
+pub struct NumberRing {
+    first: u32,
+    count: u32,
+    next: u32,
+    taken: BTreeSet<u32>,
+}
+
+impl NumberRing {
+    /// Creates a range of `count` numbers from `first` on.
+    pub fn new(first: u32, count: u32) -> Self {
+        Self { first, count, next: 0, taken: BTreeSet::new() }
+    }
+
+    /// Returns the next free number; `None` when all are in use.
+    pub fn allocate(&mut self) -> Option<u32> {
+        let order = (0..self.count).map(|step| (self.next + step) % self.count);
+        let free = order.into_iter().find(|offset| !self.taken.contains(offset))?;
+        self.taken.insert(free);
+        self.next = (free + 1) % self.count;
+        Some(self.first + free)
+    }
+
+    /// Releases a number. A free one is ignored.
+    pub fn release(&mut self, number: u32) {
+        self.taken.remove(&number.wrapping_sub(self.first));
+    }
+}
+
+/// Allocates the endpoint addresses of the node's network: the gateway's /16 without its first two
+/// addresses, its last one, and the gateway.
+#[derive(Debug)]
+pub struct EipAllocator(NumberRing);
+
+impl EipAllocator {
+    /// Creates an allocator for the network of `gateway`.
+    pub fn around_gateway(gateway: Ipv4Addr) -> Self {
+        let network = u32::from(gateway) & 0xFFFF_0000;
+        // Skips the network address, the first address and the broadcast address.
+        let mut numbers = NumberRing::new(network + 2, 0xFFFF - 2);
+        // The gateway has this address from the start.
+        numbers.taken.insert(u32::from(gateway).wrapping_sub(numbers.first));
+        Self(numbers)
+    }
+
+    /// Returns the next free address; `None` when all are in use.
+    pub fn allocate(&mut self) -> Option<Eip> {
+        self.0.allocate().map(|number| Eip(number.into()))
+    }
+
+    /// Releases an address.
+    pub fn release(&mut self, eip: Eip) {
+        self.0.release(eip.0.into());
+    }
+}
+
+/// Allocates instance ids, which only grow, even across restarts. Ids are reserved on disk in
+/// blocks, so a start costs no write.
+#[derive(Debug)]
+pub struct InstanceIdAllocator {
+    file: PathBuf,
+    next: u64,
+    reserved: u64,
+}
+
+impl InstanceIdAllocator {
+    /// Continues after the last block that `file` reserves.
+    ///
+    /// # Errors
+    /// Fails when the file does not contain a number, or cannot be read or written.
+    pub fn open(file: PathBuf) -> io::Result<Self> {
+        let next = match fs::read_to_string(&file) {
+            Ok(text) => parse_reserved(&text).ok_or_else(|| {
+                io::Error::other(
+                    "file does not contain an instance number: restore it, or remove it with all instances stopped",
+                )
+            })?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => 1,
+            Err(error) => return Err(error),
+        };
+        // Unused ids of the previous run's block are skipped.
+        let mut ids = Self { file, next, reserved: next };
+        ids.reserve_block()?;
+        Ok(ids)
+    }
+
+    /// Returns an id that was never used.
+    ///
+    /// # Errors
+    /// Fails when the next block cannot be reserved on disk.
+    pub fn allocate(&mut self) -> io::Result<InstanceId> {
+        if self.next == self.reserved {
+            self.reserve_block()?;
+        }
+        self.next += 1;
+        Ok(InstanceId(self.next - 1))
+    }
+
+    /// Reserves a block by write, flush and rename: after a power failure the file holds the old
+    /// block or the new one.
+    fn reserve_block(&mut self) -> io::Result<()> {
+        let reserved = self.next + BLOCK_SIZE;
+        let new_file = self.file.with_extension("new");
+        let mut out = fs::File::create(&new_file)?;
+        writeln!(out, "{reserved}")?;
+        // Without it the rename could reach the disk before the content.
+        out.sync_all()?;
+        fs::rename(&new_file, &self.file)?;
+        self.reserved = reserved;
+        Ok(())
+    }
+}
+
+/// Parses the reservation file. Numbers so large that ids would wrap are invalid.
+pub fn parse_reserved(text: &str) -> Option<u64> {
+    text.trim().parse().ok().filter(|next| (1..=u64::MAX / 2).contains(next))
+}
+
+/// Returns a loopback port without a listener.
+///
+/// Another program may take it before the instance does. Only instances without a network of their
+/// own use this, and failed starts are retried.
+///
+/// # Errors
+/// Fails when no port is free.
+pub fn free_port() -> io::Result<u16> {
+    Ok(std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_gateway_and_network_ends_are_never_allocated() {
+        let mut eips = EipAllocator::around_gateway(Ipv4Addr::new(10, 62, 0, 5));
+        let all: Vec<_> = std::iter::from_fn(|| eips.allocate()).collect();
+        assert_eq!(all.len(), 65_536 - 4);
+        assert_eq!((all[0].0, all[3].0), (Ipv4Addr::new(10, 62, 0, 2), Ipv4Addr::new(10, 62, 0, 6)));
+        assert_eq!(all.last().unwrap().0, Ipv4Addr::new(10, 62, 255, 254));
+    }
+
+    #[test]
+    fn ids_grow_across_restarts_and_blocks() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("ids");
+        let mut last = InstanceId(0);
+        for _ in 0..3 {
+            let mut ids = InstanceIdAllocator::open(file.clone()).unwrap();
+            for _ in 0..BLOCK_SIZE + 5 {
+                let id = ids.allocate().unwrap();
+                assert!(id > last);
+                last = id;
+            }
+        }
+        for damaged in ["many", "", "0", "-1", "18446744073709551615"] {
+            fs::write(&file, damaged).unwrap();
+            assert!(InstanceIdAllocator::open(file.clone()).is_err(), "{damaged:?} is rejected");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_number_has_two_owners_and_reuse_is_late(releases in prop::collection::vec(any::<Option<u8>>(), 0..200)) {
+            let (mut numbers, mut in_use, mut last_given) = (NumberRing::new(100, 16), Vec::new(), [None; 116]);
+            for (time, release) in releases.into_iter().enumerate() {
+                if let Some(n) = release.filter(|_| !in_use.is_empty()) {
+                    numbers.release(in_use.remove(n as usize % in_use.len()));
+                    continue;
+                }
+                let Some(number) = numbers.allocate() else {
+                    prop_assert_eq!(in_use.len(), 16);
+                    continue;
+                };
+                prop_assert!((100..116).contains(&number) && !in_use.contains(&number));
+                let longest_unused = (100..116).filter(|n| !in_use.contains(n)).map(|n: u32| last_given[n as usize]).min();
+                prop_assert!(in_use.len() > 8 || last_given[number as usize].is_none() || longest_unused != Some(None));
+                last_given[number as usize] = Some(time);
+                in_use.push(number);
+            }
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Callees that an instance may call directly: pure, from the snapshot.
+
+use nearpath_types::frames::{Callee, Peer};
+use nearpath_types::policy::Transport;
+use nearpath_types::{FunctionId, FunctionRoute, Instance, InstanceAddr, InstanceState, Policy, Snapshot};
+
+/// Returns the declared callees over QUIC, with their named instances that are or were ready and
+/// reachable.
+pub(super) fn reachable_callees(
+    snapshot: &Snapshot,
+    caller: &FunctionId,
+    reached: impl Fn(InstanceAddr) -> bool,
+) -> Vec<Callee> {
+    let peer = |one: &Instance| {
+        let name = one.quic.as_deref().filter(|_| one.transport == Transport::Quic)?;
+        if one.state == InstanceState::Starting || !reached(one.addr) {
+            return None;
+        }
+        let leaving = one.state == InstanceState::Draining;
+        Some(Peer { name: name.to_owned(), addr: one.addr.0, locality: one.locality, leaving })
+    };
+    let Some(policy) = find_route(snapshot, caller).map(|route| &route.policy) else { return Vec::new() };
+    let callee = |route: &FunctionRoute| Callee {
+        function: route.id.clone(),
+        aliases: aliases_of(policy, &route.id),
+        zero_rtt: route.policy.zero_rtt,
+        peers: route.instances.iter().filter_map(peer).collect(),
+    };
+    declared_routes(snapshot, caller).map(callee).collect()
+}
+
+/// Returns the addresses of these callees' instances in any state: calls to draining ones still
+/// end.
+pub(super) fn callee_addresses<'a>(
+    snapshot: &'a Snapshot,
+    caller: &FunctionId,
+) -> impl Iterator<Item = InstanceAddr> + use<'a> {
+    let all = declared_routes(snapshot, caller).flat_map(|route| &route.instances);
+    all.filter(|one| one.quic.is_some()).map(|one| one.addr)
+}
+
+fn declared_routes<'a>(
+    snapshot: &'a Snapshot,
+    caller: &FunctionId,
+) -> impl Iterator<Item = &'a FunctionRoute> + use<'a> {
+    let policy = find_route(snapshot, caller).map(|route| &route.policy);
+    let declared =
+        policy.into_iter().flat_map(|policy| &policy.calls).filter_map(|callee| find_route(snapshot, callee));
+    declared.filter(|route| route.policy.transport == Transport::Quic)
+}
+
+fn find_route<'a>(snapshot: &'a Snapshot, function: &FunctionId) -> Option<&'a FunctionRoute> {
+    let all = &snapshot.functions; // sorted by id
+    all.binary_search_by(|route| route.id.cmp(function)).ok().map(|at| &all[at])
+}
+
+fn aliases_of(policy: &Policy, callee: &FunctionId) -> Vec<FunctionId> {
+    let aliases = policy.aliases.iter().filter(|(_, meant)| meant == callee);
+    aliases.map(|(alias, _)| alias.clone()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    use nearpath_types::{InstanceId, Locality};
+
+    fn route_of(
+        id: &str,
+        calls: &[&str],
+        transport: Transport,
+        instances: &[(u64, InstanceState, bool)],
+    ) -> FunctionRoute {
+        let policy = Policy {
+            calls: calls.iter().map(|name| name.parse().unwrap()).collect(),
+            aliases: vec![("other".parse().unwrap(), "b".parse().unwrap())],
+            transport,
+            ..Policy::default()
+        };
+        let instance = |&(number, state, named): &(u64, InstanceState, bool)| Instance {
+            id: InstanceId(number),
+            addr: InstanceAddr(([10, 62, 0, number as u8], 8080).into()),
+            locality: Locality::SameNode,
+            state,
+            quic: named.then(|| format!("i{number}").into()),
+            transport,
+        };
+        FunctionRoute {
+            id: id.parse().unwrap(),
+            policy: Arc::new(policy),
+            replicas: 1,
+            instances: instances.iter().map(instance).collect(),
+            trouble: None,
+        }
+    }
+
+    fn test_snapshot() -> Snapshot {
+        use InstanceState::{Draining, Ready, Starting};
+        let instances =
+            [(1, Ready, true), (2, Ready, false), (3, Starting, true), (4, Draining, true), (5, Ready, true)];
+        let functions = vec![
+            route_of("a", &["b", "plain", "nowhere"], Transport::Quic, &[]),
+            route_of("b", &[], Transport::Quic, &instances),
+            route_of("c", &[], Transport::Quic, &instances),
+            route_of("plain", &[], Transport::Auto, &instances),
+        ];
+        Snapshot { version: 1, functions }
+    }
+
+    #[test]
+    fn only_ready_reachable_declared_instances_are_listed() {
+        let is_near = |addr: InstanceAddr| addr.0.ip().to_string() != "10.62.0.5";
+        let callees = reachable_callees(&test_snapshot(), &"a".parse().unwrap(), is_near);
+        assert_eq!(callees.len(), 1, "c is not declared, plain is called otherwise, nowhere is not deployed");
+        assert_eq!((callees[0].function.to_string(), callees[0].aliases.len()), ("b.openfaas-fn".to_owned(), 1));
+        let peer = |number: u8, leaving| Peer {
+            name: format!("i{number}"),
+            addr: ([10, 62, 0, number], 8080).into(),
+            locality: Locality::SameNode,
+            leaving,
+        };
+        assert_eq!(callees[0].peers, [peer(1, false), peer(4, true)]);
+    }
+
+    #[test]
+    fn draining_instances_keep_their_address() {
+        let snapshot = test_snapshot();
+        let all: Vec<_> = callee_addresses(&snapshot, &"a".parse().unwrap()).map(|addr| addr.to_string()).collect();
+        assert_eq!(all, ["10.62.0.1:8080", "10.62.0.3:8080", "10.62.0.4:8080", "10.62.0.5:8080"]);
+    }
+
+    #[test]
+    fn a_function_without_calls_has_no_callees() {
+        assert_eq!(reachable_callees(&test_snapshot(), &"b".parse().unwrap(), |_| true), []);
+        assert_eq!(reachable_callees(&test_snapshot(), &"unknown".parse().unwrap(), |_| true), []);
+    }
+}

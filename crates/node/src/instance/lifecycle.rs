@@ -1,0 +1,407 @@
+//! The lifecycle of one instance: copy the folder, launch, read its notes, serve, stop, clean up.
+//!
+//! One task per instance. The task decides nothing about other instances. It reports
+//! [`InstanceEvent`]s to the agent. The last one is always [`InstanceEvent::Removed`], sent when
+//! nothing of the instance is left.
+
+use std::os::fd::OwnedFd;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::future::BoxFuture;
+use nearpath_types::{DesiredFunction, InstanceAddr, InstanceId, StartPhase};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{sleep, timeout};
+
+use super::ending::{EndEvidence, InstanceEnding};
+use super::notes::{InstanceNote, NoteReader};
+use super::variables;
+use crate::artifact::{ArtifactKey, ArtifactStore};
+use crate::identity::{CallerInstance, IdentityContext, IdentityService, IdentityTask};
+use crate::logs::LogStore;
+use crate::machine::{InstanceMachine, InstanceProcess, InstanceSpec, ProcessExit, StartedInstance};
+
+/// Maximum time to drain a dead instance's pipes: an escaped process may keep them open.
+const DRAIN_OUTPUT_GRACE: Duration = Duration::from_millis(500);
+/// Maximum time for an instance to end after it reported a failure.
+const FAILED_GRACE: Duration = Duration::from_secs(3);
+
+/// Maximum wait for the gateway to release an instance.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Prefix of the node's own lines in a function's log.
+const NODE_PREFIX: &str = "nearpath: ";
+
+/// An event of an instance, for the agent.
+pub enum InstanceEvent {
+    /// The process runs.
+    Launched {
+        /// Id of the instance.
+        id: InstanceId,
+        /// Process id of its watchdog.
+        pid: u32,
+        /// Handle to measure it.
+        process: Arc<dyn InstanceProcess>,
+    },
+    /// Its identity was issued, and callers over QUIC use this name.
+    Named(InstanceId, Arc<str>),
+    /// A phase of its start ended.
+    Phase(InstanceId, StartPhase),
+    /// The instance may be called.
+    Ready(InstanceId),
+    /// Its processes have ended, so nothing answers. Cleanup follows, which may take a while.
+    Exited(InstanceId),
+    /// Nothing of the instance is left.
+    Removed(InstanceId, InstanceEnding),
+}
+
+/// A request of the agent to stop.
+pub struct StopRequest {
+    /// Ends when nobody sends it new requests any more.
+    pub withdrawn: BoxFuture<'static, ()>,
+    /// Maximum time to stop after that.
+    pub timeout: Duration,
+}
+
+/// State that all instances of a node share.
+#[derive(Clone)]
+pub struct LifecycleContext {
+    /// The machine that runs them.
+    pub machine: Arc<dyn InstanceMachine>,
+    /// Copies of functions' folders.
+    pub artifacts: Arc<ArtifactStore>,
+    /// Issuer of identities.
+    pub identities: IdentityService,
+    /// State for identity sessions.
+    pub(crate) identity_context: IdentityContext,
+    /// Store of their output.
+    pub logs: LogStore,
+    /// Receiver of their events.
+    pub events: mpsc::UnboundedSender<InstanceEvent>,
+}
+
+/// Task of one instance.
+pub struct Lifecycle {
+    /// Spec of the instance; its folder is set during the launch.
+    spec: InstanceSpec,
+    /// Revision that it runs.
+    artifact: ArtifactKey,
+    /// Image to copy on first use.
+    image: String,
+    /// Maximum time to become ready.
+    start_timeout: Duration,
+    /// The tenant's memory limit, for texts.
+    memory_limit: Option<String>,
+    /// Set if the instance gets an identity.
+    has_identity: bool,
+    context: LifecycleContext,
+}
+
+/// Tasks that read both outputs.
+type OutputTasks = [tokio::task::JoinHandle<()>; 2];
+
+/// Reason for the end of watching a process.
+enum WatchOutcome {
+    Exited(ProcessExit),
+    TooSlow,
+    /// Without a request the node itself has ended.
+    StopRequested(Option<StopRequest>),
+}
+
+impl Lifecycle {
+    /// Creates the lifecycle of one instance of `desired`, before its start.
+    pub fn new(spec: InstanceSpec, desired: &DesiredFunction, context: LifecycleContext) -> Self {
+        let function = &desired.spec;
+        Self {
+            artifact: (function.id(), desired.revision),
+            image: function.image.clone(),
+            start_timeout: variables::start_timeout(function),
+            memory_limit: function.limits.as_ref().and_then(|limits| limits.memory.clone()),
+            has_identity: spec.environment.contains_key(variables::IDENTITY_VARIABLE.0),
+            spec,
+            context,
+        }
+    }
+
+    /// Runs the lifecycle. Dropping the sender of `stop` without a request ends the instance at
+    /// once.
+    pub async fn run(mut self, stop: oneshot::Receiver<StopRequest>) {
+        let ending = match self.launch_instance().await {
+            Ok(launched) => self.serve_until_end(launched, stop).await,
+            Err(ending) => ending,
+        };
+        self.send_event(InstanceEvent::Removed(self.spec.id, ending));
+    }
+
+    /// Sends an event. Without an agent nobody needs it.
+    fn send_event(&self, event: InstanceEvent) {
+        let _ = self.context.events.send(event);
+    }
+
+    fn send_phase(&self, name: &str, since: Instant) {
+        let phase = StartPhase { name: name.to_owned(), took: since.elapsed() };
+        self.send_event(InstanceEvent::Phase(self.spec.id, phase));
+    }
+
+    async fn launch_instance(&mut self) -> Result<StartedInstance, InstanceEnding> {
+        let started = Instant::now();
+        let folder = self.context.artifacts.get_folder(&self.artifact, &self.image).await;
+        self.spec.folder =
+            folder.map_err(|error| InstanceEnding::failed_start(error.to_string(), error.is_lasting()))?;
+        self.send_phase("artifact", started);
+        let (machine, spec, started) = (self.context.machine.clone(), self.spec.clone(), Instant::now());
+        let launched = tokio::task::spawn_blocking(move || machine.launch_instance(&spec)).await;
+        let launched = launched.expect("launching does not panic");
+        self.send_phase("spawn", started);
+        launched.map_err(|error| {
+            InstanceEnding::FailedStart(format!(
+                "the node could not start the instance: {error}; see `nearpath doctor`"
+            ))
+        })
+    }
+
+    async fn serve_until_end(&self, launched: StartedInstance, stop: oneshot::Receiver<StopRequest>) -> InstanceEnding {
+        let StartedInstance { pid, stdout, stderr, notes, identity, remarks, process } = launched;
+        // otherwise the socket closes here
+        let _identity_task = self.has_identity.then(|| self.spawn_identity_task(identity));
+        self.send_event(InstanceEvent::Launched { id: self.spec.id, pid, process: process.clone() });
+        // Before the output is read, so that the remarks come first in the log.
+        self.log_unenforced_limits();
+        remarks.iter().for_each(|remark| self.log_remark(remark));
+        let outputs: OutputTasks = [stdout, stderr].map(|output| {
+            tokio::spawn(self.context.logs.clone().collect_output(self.spec.function.clone(), self.spec.id, output))
+        });
+        let ending = match NoteReader::new(notes) {
+            Ok(notes) => self.watch_process(&*process, notes, stop, outputs).await,
+            Err(error) => {
+                process.kill();
+                process.wait_exit().await;
+                InstanceEnding::FailedStart(format!("the node cannot read the instance's notes: {error}"))
+            }
+        };
+        // a panic there is printed
+        let _ = tokio::task::spawn_blocking(move || process.release_resources()).await;
+        ending
+    }
+
+    /// Spawns the session that sends the instance its identity, in parallel to its start.
+    fn spawn_identity_task(&self, socket: OwnedFd) -> IdentityTask {
+        let (function, id) = (self.spec.function.clone(), self.spec.id);
+        let LifecycleContext { events, logs, .. } = self.context.clone();
+        let on_identity = move |identity_result: Result<Arc<str>, String>| match identity_result {
+            Ok(name) => drop(events.send(InstanceEvent::Named(id, name))),
+            Err(why) => {
+                tracing::warn!(%function, instance = %id, "it has no certificate, so it is not called: {why}");
+                logs.push_line(
+                    &function,
+                    id,
+                    format!("{NODE_PREFIX}it has no certificate, so it is not called: {why}"),
+                );
+            }
+        };
+        let intercepted_eip = self.spec.eip.filter(|_| self.spec.local_gateway.is_some());
+        let addr = intercepted_eip.map(|eip| InstanceAddr((eip.0, variables::WATCHDOG_PORT).into()));
+        let caller = CallerInstance { function: self.spec.function.clone(), instance: id, addr };
+        IdentityTask::spawn(self.context.identities.clone().run_session(
+            caller,
+            socket,
+            self.context.identity_context.clone(),
+            on_identity,
+        ))
+    }
+
+    fn unenforced_limits(&self) -> Vec<&'static str> {
+        self.context.machine.unenforced_limits(&self.spec.limits)
+    }
+
+    /// Logs limits that are not enforced, so that nobody relies on them.
+    fn log_unenforced_limits(&self) {
+        for limit in self.unenforced_limits() {
+            self.log_remark(&format!("{limit} is not enforced on this node; `nearpath doctor` explains why"));
+        }
+    }
+
+    /// Writes a line of the node into the function's log.
+    fn log_remark(&self, text: &str) {
+        self.context.logs.push_line(&self.spec.function, self.spec.id, format!("{NODE_PREFIX}{text}"));
+    }
+
+    async fn watch_process(
+        &self,
+        process: &dyn InstanceProcess,
+        mut notes: NoteReader,
+        mut stop: oneshot::Receiver<StopRequest>,
+        outputs: OutputTasks,
+    ) -> InstanceEnding {
+        let (mut start, mut exited) = (StartProgress::default(), process.wait_exit());
+        let outcome = self.wait_for_outcome(&mut notes, &mut start, &mut exited, &mut stop).await;
+        let exit = match outcome {
+            WatchOutcome::Exited(exit) => Some(exit),
+            WatchOutcome::TooSlow => {
+                process.kill();
+                exited.await;
+                None
+            }
+            WatchOutcome::StopRequested(request) => {
+                self.stop_process(process, exited, request.filter(|_| start.has_reported)).await;
+                self.send_event(InstanceEvent::Exited(self.spec.id));
+                self.drain_output(&mut notes, &mut start, outputs).await;
+                return InstanceEnding::Stopped;
+            }
+        };
+        self.send_event(InstanceEvent::Exited(self.spec.id));
+        self.drain_output(&mut notes, &mut start, outputs).await;
+        self.explain_end(exit, start)
+    }
+
+    /// Handles notes until something ends the instance.
+    async fn wait_for_outcome(
+        &self,
+        notes: &mut NoteReader,
+        start: &mut StartProgress,
+        exited: &mut BoxFuture<'_, ProcessExit>,
+        stop: &mut oneshot::Receiver<StopRequest>,
+    ) -> WatchOutcome {
+        let mut deadline = pin!(sleep(self.start_timeout));
+        loop {
+            tokio::select! {
+                // Notes first: a failure that was reported before the exit explains it.
+                biased;
+                note = notes.next_note(), if !start.is_closed => {
+                    if self.handle_note(note, start) {
+                        // The failure is known, so the rest of the start timeout is pointless.
+                        deadline.as_mut().reset(tokio::time::Instant::now() + FAILED_GRACE);
+                    }
+                }
+                exit = &mut *exited => return WatchOutcome::Exited(exit),
+                request = &mut *stop => return WatchOutcome::StopRequested(request.ok()),
+                () = &mut deadline, if start.is_overdue() => return WatchOutcome::TooSlow,
+            }
+        }
+    }
+
+    /// Handles one note; returns whether a failed instance now has to end.
+    fn handle_note(&self, note: Option<InstanceNote>, start: &mut StartProgress) -> bool {
+        start.has_reported |= note.is_some();
+        match note {
+            Some(InstanceNote::Phase(phase)) if !start.ready => {
+                self.send_event(InstanceEvent::Phase(self.spec.id, phase))
+            }
+            Some(InstanceNote::Ready) if !start.ready && start.failure.is_none() => {
+                start.ready = true;
+                self.send_event(InstanceEvent::Ready(self.spec.id));
+            }
+            Some(InstanceNote::Failed(text)) => {
+                start.failure.get_or_insert(text);
+                return true;
+            }
+            Some(InstanceNote::Phase(_) | InstanceNote::Ready) => {}
+            None => start.is_closed = true,
+        }
+        false
+    }
+
+    /// Withdraws the instance, asks it to stop, and kills it at the timeout. Without a request it
+    /// is killed at once.
+    async fn stop_process(
+        &self,
+        process: &dyn InstanceProcess,
+        mut exited: BoxFuture<'_, ProcessExit>,
+        request: Option<StopRequest>,
+    ) {
+        if let Some(StopRequest { withdrawn, timeout: limit }) = request {
+            tokio::select! {
+                _ = &mut exited => return,
+                _ = timeout(SETTLE_TIMEOUT, withdrawn) => {}
+            }
+            // The gateway has let go, so only open requests delay the end.
+            process.terminate();
+            if timeout(limit, &mut exited).await.is_ok() {
+                return;
+            }
+            let text = format!("{NODE_PREFIX}the instance did not stop within {limit:?} and was killed");
+            self.context.logs.push_line(&self.spec.function, self.spec.id, text);
+        }
+        process.kill();
+        exited.await;
+    }
+
+    /// Reads the remaining output of the dead instance.
+    async fn drain_output(&self, notes: &mut NoteReader, start: &mut StartProgress, mut outputs: OutputTasks) {
+        let rest = async {
+            while !start.is_closed {
+                self.handle_late_note(notes.next_note().await, start);
+            }
+            for output in &mut outputs {
+                let _ = output.await; // a panic there is printed
+            }
+        };
+        let _ = timeout(DRAIN_OUTPUT_GRACE, rest).await;
+        // A process that escaped would keep the tasks alive.
+        outputs.iter().for_each(|output| output.abort());
+    }
+
+    /// Handles a note of a dead instance, which cannot become ready any more.
+    fn handle_late_note(&self, note: Option<InstanceNote>, start: &mut StartProgress) {
+        if note != Some(InstanceNote::Ready) {
+            self.handle_note(note, start);
+        }
+    }
+
+    /// Explains the end. `exit` is `None` for an instance that the node ended for exceeding its
+    /// time.
+    fn explain_end(&self, exit: Option<ProcessExit>, start: StartProgress) -> InstanceEnding {
+        let evidence = EndEvidence {
+            exit,
+            last_line: self.last_line(),
+            memory_limit: self.memory_limit.clone().filter(|_| !self.unenforced_limits().contains(&"limits.memory")),
+            reported: start.failure,
+        };
+        match (exit, start.ready) {
+            (_, true) => InstanceEnding::Died(evidence.text_after_ready()),
+            // A reported failure explains more than the timeout.
+            (None, false) if evidence.reported.is_none() => {
+                InstanceEnding::FailedStart(evidence.text_too_slow(self.start_timeout) + self.port_hint())
+            }
+            (_, false) => InstanceEnding::FailedStart(evidence.text_before_ready() + self.port_hint()),
+        }
+    }
+
+    /// Returns the last line of the instance's own output.
+    fn last_line(&self) -> Option<String> {
+        let last = self.context.logs.last_line(&self.spec.function, self.spec.id);
+        last.filter(|line| !line.starts_with(NODE_PREFIX))
+    }
+
+    /// Returns a hint for instances on a shared network, where the tenant's chosen port is not
+    /// used.
+    fn port_hint(&self) -> &'static str {
+        let server = self.spec.environment.get("mode").is_some_and(|mode| mode == "http");
+        match self.spec.eip.is_none() && server {
+            true => "; without a sandbox a server must listen on the port that the variable PORT names",
+            false => "",
+        }
+    }
+}
+
+/// State of the start according to the notes.
+#[derive(Debug, Default)]
+struct StartProgress {
+    ready: bool,
+    /// Set after the first note.
+    ///
+    /// Earlier signals would be lost: the first process of a PID namespace gets only signals that
+    /// it handles, and the watchdog installs its handlers before its first note. No tenant code
+    /// runs before.
+    has_reported: bool,
+    is_closed: bool,
+    failure: Option<String>,
+}
+
+impl StartProgress {
+    /// Returns whether the time to become ready, or to end after a failure, is running.
+    fn is_overdue(&self) -> bool {
+        !self.ready || self.failure.is_some()
+    }
+}

@@ -1,0 +1,20 @@
+//! Replies to status queries: one line per query.
+
+use nearpath_types::{StatusQuery, StatusReport, StatusSource};
+
+use crate::node::Node;
+use crate::paths;
+
+impl StatusSource for Node {
+    fn status(&self, query: StatusQuery) -> StatusReport {
+        match query {
+            StatusQuery::Edges => StatusReport::Edges(self.stats.edge_status()),
+            StatusQuery::Memory => StatusReport::Memory(self.stats.memory_status()),
+            StatusQuery::Paths => {
+                let snapshot = self.watch_snapshots.borrow().clone();
+                StatusReport::Paths(paths::matrix(&snapshot, &self.stats.memberships(), self.stats.direct_paths()))
+            }
+            StatusQuery::Pool => StatusReport::Pool(self.pool_report.read_status()),
+        }
+    }
+}

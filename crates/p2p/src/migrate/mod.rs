@@ -1,0 +1,23 @@
+//! A byte stream to a peer that begins on the relay and moves to a direct connection in mid-stream.
+//!
+//! Each direction moves by itself: the sender ends its frame on the relay, says there how many bytes went that way, and goes
+//! on over the direct connection; the receiver reads the relay up to that byte, then the other ([`Halves`], pure). After
+//! that there is no framing left, and no third part: reads and writes are those of the connection.
+//!
+//! The leader of the session moves first, once both sides have the connection; the follower moves when it reads that. So
+//! nothing is ever sent over a connection that only one of the two believes in.
+
+mod memory_relay;
+mod relay;
+mod stream;
+mod stream_switch;
+mod switch_message;
+#[cfg(test)]
+mod tests;
+mod wakers;
+
+pub use memory_relay::{Local, local};
+pub use relay::{FRAME, Piece, Relay};
+pub use stream::{Arrivals, Direct, Duplex, Later, Place, Places, Relayed, Way};
+pub use stream_switch::{Halves, Source, Torn};
+pub use switch_message::{BadWord, Word};

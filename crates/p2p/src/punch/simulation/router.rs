@@ -1,0 +1,101 @@
+//! A NAT or firewall as a pure model: how it maps, whom it lets in, and that answers take the way the session came.
+
+use std::collections::{HashMap, HashSet};
+use std::net::{IpAddr, SocketAddr};
+
+use crate::punch::candidate::Transport;
+use crate::punch::nat::{Behaviour, Filtering, Mapping};
+
+#[derive(Debug)]
+struct Entry {
+    transport: Transport,
+    inner: SocketAddr,
+    /// What the mapping depends on besides the socket.
+    scope: (Option<IpAddr>, Option<u16>),
+    outer: SocketAddr,
+    sent: HashSet<SocketAddr>,
+}
+
+#[derive(Debug)]
+pub(super) struct Router {
+    pub(super) behaviour: Behaviour,
+    /// It answers a SYN that it does not let in with RST (RFC 5382 REQ-4 forbids that; some do).
+    pub(super) refuses: bool,
+    /// Its own address outside; firewalls have none.
+    outer: Option<IpAddr>,
+    entries: Vec<Entry>,
+    /// By which entry the packets of a session go: transport, inner socket, remote socket.
+    sessions: HashMap<(Transport, SocketAddr, SocketAddr), usize>,
+    random: fastrand::Rng,
+}
+
+impl Router {
+    pub(super) fn new(behaviour: Behaviour, outer: Option<IpAddr>, seed: u64) -> Self {
+        let (entries, sessions) = (Vec::new(), HashMap::new());
+        Self { behaviour, refuses: false, outer, entries, sessions, random: fastrand::Rng::with_seed(seed) }
+    }
+
+    /// A packet goes out: where it seems to come from, unless it is dropped.
+    pub(super) fn outbound(&mut self, transport: Transport, from: SocketAddr, to: SocketAddr) -> Option<SocketAddr> {
+        if transport == Transport::Udp && !self.behaviour.udp {
+            return None;
+        }
+        let session = (transport, from, to);
+        let at = match self.sessions.get(&session) {
+            Some(&at) => at,
+            None => self.entry(transport, from, to),
+        };
+        self.sessions.insert(session, at);
+        self.entries[at].sent.insert(to);
+        Some(self.entries[at].outer)
+    }
+
+    fn entry(&mut self, transport: Transport, inner: SocketAddr, to: SocketAddr) -> usize {
+        let scope = match self.behaviour.mapping {
+            Mapping::Independent => (None, None),
+            Mapping::Address => (Some(to.ip()), None),
+            Mapping::AddressAndPort => (Some(to.ip()), Some(to.port())),
+        };
+        let same = |entry: &Entry| (entry.transport, entry.inner, entry.scope) == (transport, inner, scope);
+        if let Some(at) = self.entries.iter().position(same) {
+            return at;
+        }
+        let outer = self.free(transport, inner);
+        self.entries.push(Entry { transport, inner, scope, outer, sent: HashSet::new() });
+        self.entries.len() - 1
+    }
+
+    fn free(&mut self, transport: Transport, inner: SocketAddr) -> SocketAddr {
+        let Some(ip) = self.outer.filter(|_| self.behaviour.translates) else { return inner };
+        let mut port = if self.behaviour.preserves_ports { inner.port() } else { 0 };
+        let taken = |port| self.entries.iter().any(|entry| entry.transport == transport && entry.outer.port() == port);
+        while port == 0 || taken(port) {
+            port = self.random.u16(1024..);
+        }
+        SocketAddr::new(ip, port)
+    }
+
+    /// A packet comes in: whom it is for, unless it is not let in.
+    pub(super) fn inbound(&mut self, transport: Transport, from: SocketAddr, to: SocketAddr) -> Option<SocketAddr> {
+        if transport == Transport::Udp && !self.behaviour.udp {
+            return None;
+        }
+        let at = self.entries.iter().position(|entry| entry.transport == transport && entry.outer == to);
+        let at = at.or_else(|| self.untranslated(transport, to))?;
+        let entry = &self.entries[at];
+        let welcome = match self.behaviour.filtering {
+            Filtering::Independent => true,
+            Filtering::Address => entry.sent.iter().any(|sent| sent.ip() == from.ip()),
+            Filtering::AddressAndPort => entry.sent.contains(&from),
+        };
+        let inner = entry.inner;
+        welcome.then(|| {
+            self.sessions.insert((transport, inner, from), at);
+            inner
+        })
+    }
+
+    fn untranslated(&mut self, transport: Transport, to: SocketAddr) -> Option<usize> {
+        (!self.behaviour.translates).then(|| self.entry(transport, to, SocketAddr::from(([0, 0, 0, 0], 0))))
+    }
+}

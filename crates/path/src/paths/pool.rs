@@ -1,0 +1,39 @@
+//! `pool`: a warm socket in the place of the function's own. The egress proxy takes every connection that something stands against.
+
+use crate::{EgressFacts, Obstacle, SocketState, first};
+
+pub(crate) fn obstacle(facts: &EgressFacts) -> Option<Obstacle> {
+    let before = first(&[(!facts.plain_tcp, Obstacle::NeedsAdapter)]);
+    // A warm socket is asked for last: none leaves the pool for a socket that it cannot replace.
+    before.or_else(|| socket(facts.socket)).or_else(|| first(&[(!facts.warm_socket, Obstacle::NoWarmSocket)]))
+}
+
+fn socket(state: SocketState) -> Option<Obstacle> {
+    match state {
+        SocketState::New => None,
+        SocketState::OtherKind => Some(Obstacle::SocketKind),
+        SocketState::Used => Some(Obstacle::SocketUsed),
+        SocketState::Flags => Some(Obstacle::SocketFlags),
+        SocketState::UncopiedOption => Some(Obstacle::SocketOption),
+        SocketState::Shared => Some(Obstacle::SocketShared),
+        SocketState::Watched => Some(Obstacle::SocketWatched),
+        SocketState::TooManyDescriptors => Some(Obstacle::TooManyDescriptors),
+        SocketState::NotInspectable => Some(Obstacle::NotInspectable),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Path, select};
+
+    #[test]
+    fn only_a_new_socket_for_a_plain_destination_is_replaced() {
+        for facts in EgressFacts::every() {
+            let is_replaced = facts.plain_tcp && facts.socket == SocketState::New && facts.warm_socket;
+            assert_eq!(select(&facts).allows(Path::Pool), is_replaced, "{facts:?}");
+        }
+        let empty = select(&EgressFacts { plain_tcp: true, socket: SocketState::New, warm_socket: false });
+        assert_eq!(empty.obstacles().next(), Some((Path::Pool, Obstacle::NoWarmSocket)));
+    }
+}

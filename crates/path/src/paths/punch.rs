@@ -1,0 +1,35 @@
+//! `punch`: a direct connection between two workers.
+
+use crate::{DirectSearch, LinkFacts, Obstacle};
+
+pub(crate) fn obstacle(facts: &LinkFacts) -> Option<Obstacle> {
+    match facts.direct {
+        DirectSearch::Connected => None,
+        DirectSearch::NotNeeded => Some(Obstacle::ShortLink),
+        DirectSearch::Running => Some(Obstacle::Searching),
+        DirectSearch::NoOffer => Some(Obstacle::NoOffer),
+        DirectSearch::NoPort => Some(Obstacle::NoPort),
+        DirectSearch::NoRoute => Some(Obstacle::NoDirectRoute),
+        DirectSearch::PeerGaveUp => Some(Obstacle::PeerGaveUp),
+        DirectSearch::Unusable => Some(Obstacle::DirectUnusable),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Path, PathChoice, select};
+
+    #[test]
+    fn a_link_is_relayed_until_a_direct_connection_is_there() {
+        for facts in LinkFacts::every() {
+            let (plan, is_connected) = (select(&facts), facts.direct == DirectSearch::Connected);
+            assert_eq!(plan.allows(Path::Punch), is_connected, "{facts:?}");
+            assert_eq!(plan.allows(Path::Relay), facts.relay_allowed, "{facts:?}");
+            let path = if is_connected || !facts.relay_allowed { Path::Punch } else { Path::Relay };
+            assert_eq!(plan.first().path, path, "{facts:?}");
+        }
+        let searching = select(&LinkFacts { direct: DirectSearch::Running, relay_allowed: true });
+        assert_eq!(searching.first(), PathChoice { path: Path::Relay, obstacle: Some(Obstacle::Searching) });
+    }
+}

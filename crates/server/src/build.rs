@@ -1,0 +1,94 @@
+//! The configuration of each component, from the settings.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::Path;
+use std::sync::Arc;
+
+use nearpath_ca::IssuerSettings;
+use nearpath_daemon::metrics::Registry;
+use nearpath_gateway::{Control, Gateway};
+use nearpath_kernel::sandbox::IsolationLevel;
+use nearpath_node::SettleHook;
+
+use crate::error::StartError;
+use crate::network::{GATEWAY_IP, INNER_PORT, Network};
+use crate::settings::ServerSettings;
+
+/// Builds the gateway; it serves nothing yet.
+pub(crate) fn gateway(
+    settings: &ServerSettings,
+    control: Arc<dyn Control>,
+    registry: &Registry,
+) -> Result<Gateway, StartError> {
+    let gateway = Gateway::new(settings.gateway.clone(), control, registry);
+    let Some(path) = &settings.access_log else { return Ok(gateway) };
+    let log = open_access_log(path).map_err(StartError::component("--access-log"))?;
+    gateway.with_access_log(log).map_err(StartError::component("--access-log"))
+}
+
+fn open_access_log(path: &Path) -> io::Result<Box<dyn io::Write + Send>> {
+    if path == Path::new("-") {
+        return Ok(Box::new(io::stdout()));
+    }
+    let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
+    file.map(|file| Box::new(file) as Box<dyn io::Write + Send>)
+        .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
+}
+
+/// Configures the node.
+pub(crate) fn node_config(
+    settings: &ServerSettings,
+    isolation: IsolationLevel,
+    network: Option<&Network>,
+    settle: SettleHook,
+) -> Result<nearpath_node::NodeConfig, StartError> {
+    let node = nearpath_node::node_id(&settings.data_dir).map_err(StartError::component("--data-dir"))?;
+    let config = nearpath_node::NodeConfig::new(settings.data_dir.clone(), settings.watchdog.clone());
+    let (gateway_ip, gateway_url) = (GATEWAY_IP, gateway_url(settings, isolation));
+    let (switch, forwarder) = (network.map(|network| network.switch.clone()), network.and_then(Network::forwarder));
+    let doorway = network.map(|network| network.doorway.clone());
+    Ok(nearpath_node::NodeConfig {
+        node,
+        isolation,
+        gateway_ip,
+        gateway_url,
+        hub: switch,
+        forwarder,
+        egress_listener: doorway,
+        settle,
+        ..config
+    })
+}
+
+/// Configures the issuer of certificates.
+pub(crate) fn issuer_settings(settings: &ServerSettings, isolation: IsolationLevel, node: &str) -> IssuerSettings {
+    let gateway_ip = match isolation {
+        // Without a network of its own, the gateway calls instances on loopback.
+        IsolationLevel::None => Ipv4Addr::LOCALHOST,
+        IsolationLevel::Root | IsolationLevel::UserNamespace => GATEWAY_IP,
+    };
+    IssuerSettings { node: node.to_owned(), gateway_ip: gateway_ip.into(), lifetime: settings.certificate_lifetime }
+}
+
+/// Base URL at which instances call each other.
+fn gateway_url(settings: &ServerSettings, isolation: IsolationLevel) -> String {
+    match isolation {
+        IsolationLevel::None => format!("http://{}", reachable_address(settings.listen)),
+        IsolationLevel::Root | IsolationLevel::UserNamespace => format!("http://gateway:{INNER_PORT}"),
+    }
+}
+
+/// An address to call from this machine: a wildcard listener is reachable on loopback.
+fn reachable_address(listen: SocketAddr) -> SocketAddr {
+    match listen.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => (Ipv4Addr::LOCALHOST, listen.port()).into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => (Ipv6Addr::LOCALHOST, listen.port()).into(),
+        _ => listen,
+    }
+}
+
+/// Configures the controller.
+pub(crate) fn controller_config(settings: &ServerSettings) -> nearpath_controller::Config {
+    nearpath_controller::Config { auth: settings.auth.clone(), ..nearpath_controller::Config::new(&settings.data_dir) }
+}

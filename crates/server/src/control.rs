@@ -1,0 +1,113 @@
+//! The gateway's view of controller and node.
+
+use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use futures_util::future::BoxFuture;
+use http::{Request, Response};
+use nearpath_controller::Controller;
+use nearpath_gateway::Control;
+use nearpath_node::Node;
+use nearpath_types::FunctionId;
+use nearpath_types::chain::NearCalls;
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+use tower::ServiceExt;
+
+/// Passes the gateway's requests to controller and node, which are attached after the gateway was built.
+pub(crate) struct ControlHandle {
+    controller: OnceLock<Controller>,
+    node: OnceLock<Arc<Node>>,
+    /// Functions woken since the store was released to a successor; `None` while the store is open.
+    woken_after_release: Mutex<Option<BTreeSet<FunctionId>>>,
+    runtime: Handle,
+}
+
+impl ControlHandle {
+    /// Creates a handle without controller and node. `runtime` serves the administrator's requests.
+    pub(crate) fn new(runtime: Handle) -> Arc<Self> {
+        let (controller, node, woken_after_release) = Default::default();
+        Arc::new(Self { controller, node, woken_after_release, runtime })
+    }
+
+    /// Attaches controller and node; only the first call counts.
+    pub(crate) fn attach(&self, controller: Controller, node: Arc<Node>) {
+        let _ = self.controller.set(controller);
+        let _ = self.node.set(node);
+    }
+
+    /// Closes the store and unlocks the data directory for a successor, while calls continue.
+    ///
+    /// Blocks; must not run on a thread of the runtime.
+    pub(crate) fn release_data_dir(&self) {
+        self.woken().get_or_insert_default();
+        if let Some(controller) = self.controller.get() {
+            self.runtime.block_on(controller.close());
+        }
+    }
+
+    /// Wakes a function without the store. Returns false while the store is open.
+    fn wake_after_release(&self, function: &FunctionId, controller: &Controller) -> bool {
+        let mut woken = self.woken();
+        let Some(woken) = woken.as_mut() else { return false };
+        if woken.insert(function.clone())
+            && let Some(node) = self.node.get()
+        {
+            // The closed controller still knows the last committed state; only what was woken since is missing there.
+            let mut desired = controller.model().desired();
+            let asleep = desired.functions.iter_mut().filter(|one| one.replicas == 0 && woken.contains(&one.spec.id()));
+            asleep.for_each(|one| one.replicas = 1);
+            node.apply_desired(desired);
+        }
+        true
+    }
+
+    fn woken(&self) -> MutexGuard<'_, Option<BTreeSet<FunctionId>>> {
+        self.woken_after_release.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Control for ControlHandle {
+    fn wake(&self, function: &FunctionId) {
+        if let Some(controller) = self.controller.get()
+            && !self.wake_after_release(function, controller)
+        {
+            controller.wake(function);
+        }
+    }
+
+    fn called(&self, function: &FunctionId) {
+        self.node.get().into_iter().for_each(|node| node.prefetch(function));
+    }
+
+    fn admin(&self, request: Request<nearpath_wire::Body>) -> BoxFuture<'static, Response<nearpath_wire::Body>> {
+        let Some(controller) = self.controller.get() else {
+            return Box::pin(std::future::ready(draining_response()));
+        };
+        let router = controller.router();
+        // A gateway thread must not run it: a long administrative request would delay that thread's calls.
+        let response = self.runtime.spawn(async move { router.oneshot(request).await });
+        Box::pin(async move {
+            match response.await {
+                Ok(Ok(response)) => response.map(nearpath_wire::Body::boxed),
+                Ok(Err(never)) => match never {},
+                Err(_) => draining_response(), // the runtime is shutting down
+            }
+        })
+    }
+
+    fn near_calls(&self, function: &FunctionId) -> NearCalls {
+        self.node.get().map(|node| node.call_totals(function)).unwrap_or_default()
+    }
+
+    fn domains(&self) -> Option<mpsc::UnboundedReceiver<OwnedFd>> {
+        self.node.get().map(|node| node.gateway_sockets())
+    }
+}
+
+fn draining_response() -> Response<nearpath_wire::Body> {
+    let mut response = Response::new(nearpath_wire::Body::from("controller: draining: not taking orders now\n"));
+    *response.status_mut() = http::StatusCode::SERVICE_UNAVAILABLE;
+    response
+}

@@ -1,0 +1,110 @@
+//! Listeners for device protocols: MQTT and CoAP.
+
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::sync::Arc;
+use std::time::Duration;
+
+use nearpath_controller::Credentials;
+use nearpath_devices::{CoapLimits, CoapListener, Devices, MqttLimits, MqttListener, PasswordCheck};
+
+use crate::error::StartError;
+use crate::handover::{InheritedSockets, SocketName};
+
+/// The device protocols that are served.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DeviceSettings {
+    /// MQTT 3.1.1 and 5 over TCP.
+    pub mqtt: Option<MqttSettings>,
+    /// CoAP over UDP; it has no passwords.
+    pub coap: Option<CoapSettings>,
+}
+
+/// The listener for MQTT.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MqttSettings {
+    /// Its address. On loopback, clients need no password.
+    pub listen: SocketAddr,
+    /// Clients need no password on other addresses either.
+    pub anonymous: bool,
+    /// Upper bound of connected clients.
+    pub max_clients: usize,
+}
+
+/// The listener for CoAP.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CoapSettings {
+    /// Its address.
+    pub listen: SocketAddr,
+    /// Interval between two calls of an observed function.
+    pub observe_interval: Duration,
+}
+
+/// Open sockets of the device protocols.
+pub(crate) struct DeviceSockets {
+    mqtt: Option<TcpListener>,
+    coap: Option<UdpSocket>,
+}
+
+impl DeviceSettings {
+    /// Opens or inherits the sockets, in the host's network namespace.
+    pub(crate) fn bind(
+        &self,
+        inherited: &mut InheritedSockets,
+        for_successor: &mut InheritedSockets,
+    ) -> Result<DeviceSockets, StartError> {
+        let mqtt = self.mqtt.as_ref().map(|mqtt| {
+            let open = || TcpListener::bind(mqtt.listen);
+            let socket = inherited.take_or_open_one(SocketName::Mqtt, mqtt.listen, for_successor, open);
+            socket.map_err(StartError::listen("--mqtt-listen", mqtt.listen))
+        });
+        let coap = self.coap.as_ref().map(|coap| {
+            let open = || UdpSocket::bind(coap.listen);
+            let socket = inherited.take_or_open_one(SocketName::Coap, coap.listen, for_successor, open);
+            socket.map_err(StartError::listen("--coap-listen", coap.listen))
+        });
+        Ok(DeviceSockets { mqtt: mqtt.transpose()?, coap: coap.transpose()? })
+    }
+
+    /// The gateway's listeners for devices; `None` if there are none.
+    pub(crate) fn listeners(&self, sockets: DeviceSockets, credentials: Option<&Credentials>) -> Option<Devices> {
+        let mqtt = self.mqtt.as_ref().zip(sockets.mqtt).map(|(settings, socket)| {
+            let limits = MqttLimits { max_clients: settings.max_clients, ..MqttLimits::default() };
+            MqttListener { socket, limits, password_check: settings.authenticator(credentials) }
+        });
+        let coap = self.coap.as_ref().zip(sockets.coap).map(|(settings, socket)| {
+            let limits = CoapLimits { observe_interval: settings.observe_interval, ..CoapLimits::default() };
+            CoapListener { socket, limits }
+        });
+        (mqtt.is_some() || coap.is_some()).then_some(Devices { mqtt, coap })
+    }
+}
+
+impl MqttSettings {
+    /// The check of names and passwords; `None` if clients need none.
+    fn authenticator(&self, credentials: Option<&Credentials>) -> Option<PasswordCheck> {
+        if self.anonymous || self.listen.ip().to_canonical().is_loopback() {
+            return None;
+        }
+        let credentials = credentials.cloned();
+        // Fail closed: without credentials every password is wrong.
+        let check = move |user: &str, password: &[u8]| {
+            credentials.as_ref().is_some_and(|known| known.matches(user.as_bytes(), password))
+        };
+        Some(Arc::new(check))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mqtt_asks_for_a_password_outside_loopback_only() {
+        let known = Credentials { user: "admin".into(), password: "secret".into() };
+        let mqtt = |addr: &str| MqttSettings { listen: addr.parse().unwrap(), anonymous: false, max_clients: 1 };
+        assert!(mqtt("127.0.0.1:1").authenticator(Some(&known)).is_none());
+        let check = mqtt("192.0.2.1:1").authenticator(Some(&known)).unwrap();
+        assert!(check("admin", b"secret") && !check("admin", b"Secret") && !check("", b""));
+        assert!(!mqtt("192.0.2.1:1").authenticator(None).unwrap()("admin", b"secret"));
+    }
+}

@@ -1,0 +1,53 @@
+//! The controller's view of node and gateway.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use nearpath_controller::Fleet;
+use nearpath_gateway::Gateway;
+use nearpath_node::{Node, SettleHook};
+use nearpath_types::status::Usage;
+use nearpath_types::{Desired, FunctionId, LogLine, LogQuery, ObservedFunction};
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+
+/// A change is acknowledged after this time even if the gateway has not taken it over.
+const APPLY_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The fleet of one machine.
+pub(crate) struct LocalFleet {
+    pub(crate) node: Arc<Node>,
+    pub(crate) gateway: Gateway,
+    pub(crate) settle: SettleHook,
+    pub(crate) runtime: Handle,
+}
+
+impl Fleet for LocalFleet {
+    fn apply(&self, desired: Desired) {
+        self.node.apply_desired(desired);
+        // Wait for the gateway: whoever deploys a function and calls it at once must find it.
+        let routed = async { self.settle.wait_settled(self.node.wait_published().await).await };
+        let late = self.runtime.block_on(async { tokio::time::timeout(APPLY_TIMEOUT, routed).await.is_err() });
+        if late {
+            tracing::warn!(timeout = ?APPLY_TIMEOUT, "the gateway has not taken over a change yet");
+        }
+    }
+
+    fn observed(&self) -> Arc<Vec<ObservedFunction>> {
+        self.node.watch_observed().borrow().clone()
+    }
+
+    fn logs(&self, query: LogQuery) -> mpsc::Receiver<LogLine> {
+        self.node.read_logs(query)
+    }
+
+    fn usage(&self, id: FunctionId) -> BoxFuture<'static, Usage> {
+        let node = Arc::clone(&self.node);
+        Box::pin(async move { node.read_usage(&id).await })
+    }
+
+    fn invocations(&self, id: &FunctionId) -> u64 {
+        self.gateway.invocations(id).saturating_add(self.node.call_totals(id).ended)
+    }
+}

@@ -1,0 +1,158 @@
+//! The UDP port of HTTP/3 while several processes serve it.
+//!
+//! All its sockets stay open in every process, because the kernel numbers them by their order ([`nearpath_wire::h3::Steering`]). A process
+//! reads its own sockets. It reads those of ended processes only to reset connections that still send there.
+
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::OwnedFd;
+
+use nearpath_kernel::reuseport;
+use nearpath_wire::h3::{self, PARTS, Site, Steering};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{PidfdFlags, getpid, pidfd_open};
+use serde::{Deserialize, Serialize};
+use tokio::io::unix::AsyncFd;
+use tokio::task::JoinSet;
+
+use super::duplicate;
+
+/// A process and its sockets.
+#[derive(Debug)]
+struct PortMember {
+    number: usize,
+    process: OwnedFd,
+    sockets: Vec<UdpSocket>,
+}
+
+/// The port as one of its processes sees it.
+#[derive(Debug)]
+pub(crate) struct Http3Port {
+    site: Site,
+    members: Vec<PortMember>,
+    /// One task per other process: waits for its end, then resets its connections.
+    resets: JoinSet<()>,
+}
+
+/// The description that a successor receives; its serialized field names are part of the handover protocol.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Http3PortState {
+    pub(super) addr: SocketAddr,
+    secret: u32,
+    #[serde(rename = "mine")]
+    own_part: usize,
+    parts: [(u32, u32); PARTS],
+}
+
+impl Http3Port {
+    /// Creates the port of the first process.
+    pub(crate) fn new(site: Site, sockets: &[UdpSocket]) -> io::Result<Self> {
+        let this_process = PortMember::this_process(site.steering().mine(), sockets)?;
+        Ok(Self { site, members: vec![this_process], resets: JoinSet::new() })
+    }
+
+    /// Joins the port of earlier processes. This process gets no packets before [`Self::steer_to_self`].
+    pub(crate) fn inherit(site: Site, state: &Http3PortState, fds: Vec<OwnedFd>) -> io::Result<(Self, Vec<UdpSocket>)> {
+        let invalid = || io::Error::new(io::ErrorKind::InvalidData, "the old process sent an invalid HTTP/3 port");
+        let before = h3::Told { secret: state.secret, mine: state.own_part, parts: state.parts };
+        let before = Steering::heard(&before).ok_or_else(invalid)?;
+        let mut members = read_members(&before, fds).ok_or_else(invalid)?;
+        let ended: Vec<_> = members.iter().filter(|member| member.has_ended()).map(|member| member.number).collect();
+        let too_many = || io::Error::other("too many old processes are still draining: wait until they exit");
+        let steering = before.next(&ended, site.steering().threads()).ok_or_else(too_many)?;
+        // Sockets of an ended process are reused in place: closing them would renumber the others.
+        let reused = members.iter().position(|member| member.number == steering.mine());
+        let sockets = match reused.map(|at| members.swap_remove(at)) {
+            Some(ended) => ended.sockets,
+            None => nearpath_wire::bind::more_datagrams(state.addr, steering.threads())?,
+        };
+        members.push(PortMember::this_process(steering.mine(), &sockets)?);
+        Ok((Self { site: site.steered(steering), members, resets: JoinSet::new() }, sockets))
+    }
+
+    /// The server configuration whose connection ids lead to this process.
+    pub(crate) fn site(&self) -> &Site {
+        &self.site
+    }
+
+    /// Steers new connections to this process, and packets of others to the process that owns them.
+    ///
+    /// # Errors
+    /// When the kernel refuses the program.
+    pub(crate) fn steer_to_self(&self) -> io::Result<()> {
+        let any = self.members.iter().find_map(|member| member.sockets.first()).ok_or(io::ErrorKind::NotFound)?;
+        reuseport::attach_steering_program(any, &self.site.steering().program())
+    }
+
+    /// Resets connections of the other processes once these have ended. Must run inside a tokio runtime.
+    pub(crate) fn reset_orphans(&mut self) {
+        for member in self.members.iter().filter(|member| member.number != self.site.steering().mine()) {
+            match member.try_clone() {
+                Ok(member) => drop(self.resets.spawn(member.reset_after_end(self.site.clone()))),
+                Err(error) => tracing::warn!(%error, "connections of an ending process will not be reset"),
+            }
+        }
+    }
+
+    /// Stops reading the sockets of ended processes: a successor may reuse them.
+    pub(crate) fn stop_resets(&mut self) {
+        self.resets = JoinSet::new(); // dropping the old set aborts its tasks
+    }
+
+    /// The description for a successor, with the descriptors of each member: its process, then its sockets.
+    pub(super) fn state(&self) -> io::Result<(Http3PortState, Vec<OwnedFd>)> {
+        let first = self.members.iter().find_map(|member| member.sockets.first()).ok_or(io::ErrorKind::NotFound)?;
+        let h3::Told { secret, mine, parts } = self.site.steering().told();
+        let state = Http3PortState { addr: first.local_addr()?, secret, own_part: mine, parts };
+        let mut fds = Vec::new();
+        for (number, _) in self.site.steering().parts() {
+            let member = self.members.iter().find(|member| member.number == number);
+            let member = member.ok_or(io::ErrorKind::NotFound)?.try_clone()?;
+            fds.push(member.process);
+            fds.extend(member.sockets.into_iter().map(OwnedFd::from));
+        }
+        Ok((state, fds))
+    }
+}
+
+fn read_members(steering: &Steering, fds: Vec<OwnedFd>) -> Option<Vec<PortMember>> {
+    let mut fds = fds.into_iter();
+    let members = steering.parts().map(|(number, part)| {
+        let process = fds.next()?;
+        let sockets: Vec<_> = fds.by_ref().take(part.sockets().len()).map(UdpSocket::from).collect();
+        (sockets.len() == part.sockets().len()).then_some(PortMember { number, process, sockets })
+    });
+    members.collect()
+}
+
+impl PortMember {
+    fn this_process(number: usize, sockets: &[UdpSocket]) -> io::Result<Self> {
+        let sockets = sockets.iter().map(UdpSocket::try_clone).collect::<io::Result<_>>()?;
+        Ok(Self { number, process: pidfd_open(getpid(), PidfdFlags::empty())?, sockets })
+    }
+
+    fn try_clone(&self) -> io::Result<Self> {
+        let sockets = self.sockets.iter().map(UdpSocket::try_clone).collect::<io::Result<_>>()?;
+        Ok(Self { number: self.number, process: duplicate(&self.process)?, sockets })
+    }
+
+    fn has_ended(&self) -> bool {
+        // A pidfd becomes readable when its process ends (pidfd_open(2)).
+        let mut process = [PollFd::new(&self.process, PollFlags::IN)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut process, Some(&now)).is_ok_and(|ready| ready > 0)
+    }
+
+    /// Waits for the end of the process, then resets its connections until the task is aborted.
+    async fn reset_after_end(self, site: Site) {
+        #[expect(deprecated, reason = "its successor is unsafe for descriptors of unknown safety; this one is owned")]
+        let Ok(process) = AsyncFd::new(self.process) else { return };
+        if process.readable().await.is_err() {
+            return;
+        }
+        tracing::debug!(part = self.number, "the old process has exited");
+        let resets: Vec<_> = self.sockets.into_iter().map(|socket| site.mourn(socket)).collect();
+        std::future::pending::<()>().await;
+        drop(resets);
+    }
+}

@@ -1,0 +1,32 @@
+//! The server process of `nearpath up`: controller, node and gateway in one process.
+//!
+//! [`ServerSettings`] comes in ready to use. [`run`] acquires the `resources` first ([`listeners`], [`network`]), so that every refusal
+//! comes before anything is started. Then it builds the components ([`build`]), connects them ([`control`], [`fleet`], [`identity`]),
+//! and serves until a signal or a successor ([`handover`]).
+#![forbid(unsafe_code)]
+
+mod build;
+mod control;
+mod cpu_quota;
+mod devices;
+mod error;
+mod fleet;
+mod handover;
+mod identity;
+mod isolation;
+mod listeners;
+mod network;
+mod resources;
+mod server;
+mod settings;
+
+pub use cpu_quota::CpuQuota;
+pub use devices::{CoapSettings, DeviceSettings, MqttSettings};
+pub use error::StartError;
+pub use nearpath_controller::Auth;
+pub use nearpath_gateway::Settings as GatewaySettings;
+pub use nearpath_kernel::sandbox::IsolationLevel;
+/// `PATH` of instances.
+pub use nearpath_node::instance::variables::DEFAULT_PATH as INSTANCE_PATH;
+pub use server::run;
+pub use settings::{ForwardMode, ServerSettings, TlsSettings};

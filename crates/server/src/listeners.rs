@@ -1,0 +1,88 @@
+//! The gateway's public sockets, opened or inherited from an old process.
+//!
+//! They belong to the host's network namespace, wherever their threads go. The socket for instances is opened by
+//! [`crate::network::Network`].
+
+use std::net::{SocketAddr, UdpSocket};
+
+use nearpath_gateway::{Http3, Listener, Zone};
+use nearpath_wire::{bind, h3, tls};
+
+use crate::error::StartError;
+use crate::handover::{Http3Port, InheritedSockets, SocketName};
+use crate::settings::{ServerSettings, TlsSettings};
+
+/// Opens or inherits the public listeners; `for_successor` keeps duplicates for a later process.
+pub(crate) fn public(
+    settings: &ServerSettings,
+    inherited: &mut InheritedSockets,
+    for_successor: &mut InheritedSockets,
+) -> Result<Vec<Listener>, StartError> {
+    let addr = settings.listen;
+    let open = || bind(addr, settings.threads.get());
+    let sockets = inherited.take_or_open(SocketName::Plain, addr, for_successor, open);
+    let sockets = sockets.map_err(StartError::listen("--listen", addr))?;
+    let plain = Listener { zone: Zone::Public, tls: None, sockets, http3: None };
+    let encrypted = settings.tls.as_ref().map(|tls| encrypted(settings, tls, inherited, for_successor)).transpose()?;
+    Ok([Some(plain), encrypted].into_iter().flatten().collect())
+}
+
+fn encrypted(
+    settings: &ServerSettings,
+    tls: &TlsSettings,
+    inherited: &mut InheritedSockets,
+    for_successor: &mut InheritedSockets,
+) -> Result<Listener, StartError> {
+    let config = tls::load(&tls.cert, &tls.key).map_err(StartError::component("TLS"))?;
+    let open = || bind(tls.listen, settings.threads.get());
+    let sockets = inherited.take_or_open(SocketName::Tls, tls.listen, for_successor, open);
+    let sockets = sockets.map_err(StartError::listen("--tls-listen", tls.listen))?;
+    // HTTP/3 is advertised on the same port, and with port 0 the kernel has chosen one by now.
+    let addr = sockets.first().and_then(|socket| socket.local_addr().ok()).unwrap_or(tls.listen);
+    let http3 = if tls.http3 { Some(http3(settings, tls, addr, inherited, for_successor)?) } else { None };
+    Ok(Listener { zone: Zone::Public, tls: Some(config), sockets, http3 })
+}
+
+fn http3(
+    settings: &ServerSettings,
+    tls: &TlsSettings,
+    addr: SocketAddr,
+    inherited: &mut InheritedSockets,
+    for_successor: &mut InheritedSockets,
+) -> Result<Http3, StartError> {
+    let listen = || StartError::listen("HTTP/3 (--http3 off disables it)", addr);
+    let threads = settings.threads.get();
+    let pair = tls::read(&tls.cert, &tls.key).map_err(StartError::component("TLS"))?;
+    let site = h3::Site::new(&pair, &settings.gateway.limits, threads).map_err(StartError::component("HTTP/3"))?;
+    if inherited.unsteered {
+        return Err(StartError::component("--take-over")(
+            "the kernel cannot steer HTTP/3 packets to the process that owns their connection: stop the running process, then start",
+        ));
+    }
+    if let Some((state, fds)) = inherited.take_http3_port(addr) {
+        let (port, sockets) = Http3Port::inherit(site, &state, fds).map_err(listen())?;
+        let site = port.site().clone();
+        for_successor.http3_port = Some(port);
+        return Ok(Http3::new(site, sockets));
+    }
+    let sockets = bind::datagrams(addr, threads).map_err(listen())?;
+    let port = Http3Port::new(site.clone(), &sockets).map_err(listen())?;
+    Ok(Http3::new(site, steered_sockets(port, sockets, for_successor)))
+}
+
+/// Steers packets to the thread that owns their connection; where the kernel cannot, one socket receives all of them.
+fn steered_sockets(
+    port: Http3Port,
+    mut sockets: Vec<UdpSocket>,
+    for_successor: &mut InheritedSockets,
+) -> Vec<UdpSocket> {
+    match port.steer_to_self() {
+        Ok(()) => for_successor.http3_port = Some(port),
+        Err(error) => {
+            tracing::warn!(%error, "HTTP/3: the kernel cannot steer packets to threads; one thread serves HTTP/3, and --take-over is unavailable");
+            for_successor.unsteered = true;
+            sockets.truncate(1);
+        }
+    }
+    sockets
+}

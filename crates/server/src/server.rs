@@ -1,0 +1,229 @@
+//! Starts the components in the order of their dependencies, serves, and stops them in the opposite order.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nearpath_ca::IssuerHandle;
+use nearpath_controller::Controller;
+use nearpath_daemon::admin::Admin;
+use nearpath_daemon::metrics::Registry;
+use nearpath_daemon::ready::Readiness;
+use nearpath_daemon::{drain, signals};
+use nearpath_gateway::{Gateway, Serving};
+use nearpath_kernel::sandbox::IsolationLevel;
+use nearpath_node::{IdentityService, Node, RunLock, SettleHook};
+use tokio::runtime::Handle;
+use tokio::sync::{oneshot, watch};
+
+use crate::control::ControlHandle;
+use crate::cpu_quota::GatewayCpu;
+use crate::error::StartError;
+use crate::fleet::LocalFleet;
+use crate::handover::{InheritedSockets, OldProcess, SuccessorListener, wait_ready};
+use crate::identity::NodeIssuer;
+use crate::network::Network;
+use crate::resources::Resources;
+use crate::settings::{ServerSettings, available_cores};
+use crate::{build, isolation};
+
+/// Time between steering new connections here and stopping the old process.
+///
+/// The old process still accepts the first packets that are in its queues by then. Once it drains, it would refuse them.
+const STEERING_GRACE: Duration = Duration::from_millis(250);
+
+/// The running components.
+struct Server {
+    gateway_drain: drain::Trigger,
+    admin_drain: drain::Trigger,
+    serving: Serving,
+    cpu: Option<GatewayCpu>,
+    node: Arc<Node>,
+    controller: Controller,
+    successor_listener: Arc<SuccessorListener>,
+    replaced: oneshot::Receiver<()>,
+    /// Holds the lock on this run's number in the data directory.
+    _run: RunLock,
+}
+
+/// Runs a server until SIGTERM, SIGINT or a successor; `announce` is called once it serves.
+///
+/// Must be called while the process has one thread.
+///
+/// # Errors
+/// When a component does not start, or the gateway fails.
+pub fn run(settings: ServerSettings, announce: impl FnOnce(&ServerSettings, IsolationLevel)) -> Result<(), StartError> {
+    let isolation = isolation::set_up(&settings)?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).thread_name("control").enable_all().build();
+    let runtime = runtime.map_err(StartError::component("the control runtime"))?;
+    runtime.block_on(async {
+        let terminated = signals::listen().map_err(StartError::component("signals"))?;
+        let mut server = Server::start(&settings, isolation).await?;
+        announce(&settings, isolation);
+        let replaced = tokio::select! {
+            () = terminated => false,
+            Ok(()) = &mut server.replaced => true,
+        };
+        server.shut_down(replaced).await
+    })
+}
+
+impl Server {
+    async fn start(settings: &ServerSettings, isolation: IsolationLevel) -> Result<Self, StartError> {
+        let readiness = Readiness::default();
+        let pending = readiness.pending("node");
+        let resources = Resources::acquire(settings, isolation)?;
+        let Resources { data_dir, run, listeners, device_sockets, admin, network, old_process, for_successor } =
+            resources;
+
+        let registry = Registry::default();
+        let control = ControlHandle::new(Handle::current());
+        let (settle, published) = settle_hook();
+        let config = build::node_config(settings, isolation, network.as_ref(), settle.clone())?;
+        let node_id = config.node.clone();
+        let (issuer, caller) = IssuerHandle::start(build::issuer_settings(settings, isolation, &node_id))?;
+        let gateway = build::gateway(settings, control.clone(), &registry)?.with_caller(caller);
+        let node = start_node(settings, config, issuer, &run, &registry).await?;
+        tokio::spawn(forward_snapshots(node.clone(), gateway.clone(), published));
+
+        let fleet = LocalFleet { node: node.clone(), gateway: gateway.clone(), settle, runtime: Handle::current() };
+        let config = build::controller_config(settings);
+        let controller = Controller::open_in(data_dir, config, Arc::new(fleet), node.clone()).await;
+        let controller = controller.map_err(StartError::component("controller"))?;
+        control.attach(controller.clone(), node.clone());
+
+        let gateway = match settings.devices.listeners(device_sockets, controller.credentials()) {
+            Some(devices) => devices.attach(gateway, &registry),
+            None => gateway,
+        };
+        let mut cpu =
+            GatewayCpu::create(settings.gateway_cpu, &nearpath_node::run_lock::run_name(&node_id, run.number()))?;
+        if old_process.is_some() {
+            // The old process serves until then: a caller must never find fewer instances because of the handover.
+            wait_ready(&controller, &node).await;
+        }
+        let (gateway_drain, drain) = drain::channel();
+        let enter = enter_thread(network, cpu.as_ref());
+        let serving = gateway.serve(listeners, settings.threads.get(), enter, drain);
+        let serving = serving.map_err(StartError::component("gateway"))?;
+        if let Some(cpu) = &mut cpu {
+            cpu.start_scaler(&gateway, settings.threads.get().min(available_cores()), &registry)?;
+        }
+        let (admin_drain, drain) = drain::channel();
+        Admin { registry, readiness }.serve(admin, drain).map_err(StartError::component("--admin-listen"))?;
+        let (successor_listener, replaced) =
+            finish_handover(settings, old_process, for_successor, control, &node_id).await?;
+        drop(pending);
+        Ok(Self { gateway_drain, admin_drain, serving, cpu, node, controller, successor_listener, replaced, _run: run })
+    }
+
+    /// Stops callers first, so that nothing new comes in, then instances, and the store last.
+    async fn shut_down(self, replaced: bool) -> Result<(), StartError> {
+        match replaced {
+            true => tracing::info!("another process has taken over: finishing running requests"),
+            false => tracing::info!("draining: refusing new connections, finishing running requests"),
+        }
+        let _http3_port = self.successor_listener.close();
+        self.node.close_idle_connections();
+        // The admin port answers until the end, unless the successor's does.
+        let mut admin = Some(self.admin_drain);
+        if let Some(admin) = admin.take_if(|_| replaced) {
+            tokio::spawn(admin.drain());
+        }
+        self.gateway_drain.drain().await;
+        let served = tokio::task::spawn_blocking(|| self.serving.join()).await;
+        if let Some(cpu) = self.cpu {
+            cpu.remove().await;
+        }
+        self.node.drain_and_stop().await;
+        self.controller.close().await;
+        if let Some(admin) = admin {
+            admin.drain().await;
+        }
+        tracing::info!("stopped");
+        served
+            .unwrap_or_else(|_| Err(io::Error::other("a gateway thread panicked")))
+            .map_err(StartError::component("gateway"))
+    }
+}
+
+async fn start_node(
+    settings: &ServerSettings,
+    config: nearpath_node::NodeConfig,
+    issuer: IssuerHandle,
+    run: &RunLock,
+    registry: &Registry,
+) -> Result<Arc<Node>, StartError> {
+    nearpath_node::run_lock::sweep_ended_runs(&settings.data_dir, &config.node)
+        .map_err(StartError::component("--data-dir"))?;
+    let identities = IdentityService::from_issuer(Arc::new(NodeIssuer(issuer)));
+    let config = nearpath_node::NodeConfig { identities, run_number: run.number(), ..config };
+    let node = Node::start(config, registry).await;
+    Ok(Arc::new(node.map_err(StartError::component("node"))?))
+}
+
+/// The function by which each gateway thread enters its network namespace and its cgroup.
+fn enter_thread(
+    network: Option<Network>,
+    cpu: Option<&GatewayCpu>,
+) -> Arc<dyn Fn() -> io::Result<()> + Send + Sync + 'static> {
+    let join_cgroup = cpu.map(GatewayCpu::join_thread);
+    Arc::new(move || {
+        network.as_ref().map_or(Ok(()), Network::enter)?;
+        join_cgroup.as_ref().map_or(Ok(()), |join| join())
+    })
+}
+
+/// Takes over new connections, lets the old process exit, and waits for a successor from then on.
+async fn finish_handover(
+    settings: &ServerSettings,
+    old_process: Option<OldProcess>,
+    mut for_successor: InheritedSockets,
+    control: Arc<ControlHandle>,
+    node_id: &str,
+) -> Result<(Arc<SuccessorListener>, oneshot::Receiver<()>), StartError> {
+    if let (Some(port), true) = (&mut for_successor.http3_port, old_process.is_some()) {
+        port.steer_to_self().map_err(StartError::component("--take-over"))?;
+        tokio::time::sleep(STEERING_GRACE).await;
+    }
+    if let Some(old_process) = old_process {
+        let (data_dir, node_id) = (settings.data_dir.clone(), node_id.to_owned());
+        old_process.finish(move || {
+            if let Err(error) = nearpath_node::run_lock::sweep_ended_runs(&data_dir, &node_id) {
+                tracing::warn!(%error, "cannot remove what the old process left; the next start tries again");
+            }
+        });
+    }
+    if let Some(port) = &mut for_successor.http3_port {
+        port.reset_orphans();
+    }
+    Ok(SuccessorListener::start(&settings.data_dir, for_successor, move || control.release_data_dir()))
+}
+
+/// A hook that waits until the gateway has taken over a snapshot.
+///
+/// Instances are stopped only after the gateway has taken over the snapshot without them.
+fn settle_hook() -> (SettleHook, watch::Sender<u64>) {
+    let published = watch::Sender::new(0);
+    let seen = published.clone();
+    let hook = SettleHook::from_hook(move |version| {
+        let mut seen = seen.subscribe();
+        Box::pin(async move {
+            let _ = seen.wait_for(|last| *last >= version).await; // an error means that nobody routes any more
+        })
+    });
+    (hook, published)
+}
+
+async fn forward_snapshots(node: Arc<Node>, gateway: Gateway, published: watch::Sender<u64>) {
+    let mut snapshots = node.watch_snapshots();
+    loop {
+        let snapshot = snapshots.borrow_and_update().clone();
+        gateway.publish(&snapshot);
+        published.send_replace(snapshot.version);
+        if snapshots.changed().await.is_err() {
+            return;
+        }
+    }
+}

@@ -1,9 +1,0 @@
-//! A strict domain: parties that can read each other's pools and nothing else. What they get through, what the kernel refuses
-//! them, and a model of who frees what.
-#![cfg(not(loom))]
-#![allow(clippy::unwrap_used)]
-
-mod model;
-mod party;
-mod seals;
-mod talk;

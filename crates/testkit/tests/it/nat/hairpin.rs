@@ -1,0 +1,111 @@
+//! From a machine to another of the same site by its outside address.
+
+use nearpath_testkit::lab::Node;
+use nearpath_testkit::lab::nat::{Family, Kind, Plan};
+
+use crate::nat::scene::Scene;
+use crate::nat::sockets::{accept, dial, listener, port, receive, round_trip, send, udp, until};
+
+/// A scene with a second machine, and that machine.
+fn scene(kind: Kind, family: Family, hairpin: bool) -> (Scene, Node, std::net::IpAddr) {
+    let mut scene = Scene::new(Plan { hairpin, ..kind.into() }, family);
+    let other = scene.internet.machine(&mut scene.site).unwrap().clone();
+    let address = other.address(family).unwrap();
+    (scene, other.node, address)
+}
+
+fn udp_passes(kind: Kind, family: Family, hairpin: bool) {
+    let (scene, node, address) = scene(kind, family, hairpin);
+    let place = scene.places()[0];
+    let rendezvous = udp(scene.rendezvous(), place.ip(), place.port());
+    let sockets = [udp(scene.machine(), scene.inside(), 0), udp(&node, address, 0)];
+    let outside = sockets.each_ref().map(|socket| {
+        send(socket, 0, place);
+        receive(&rendezvous).1
+    });
+    let barrier = |from: usize, to: usize| {
+        send(&sockets[from], 0, place);
+        receive(&rendezvous);
+        send(&rendezvous, 9, outside[to]);
+        until(&sockets[to], 9)
+    };
+    // The second writes first: a router between them and the one that turns packets back may let in only answers.
+    send(&sockets[1], 1, outside[0]);
+    barrier(1, 0);
+    send(&sockets[0], 2, outside[1]);
+    let got = barrier(0, 1);
+    let from = if kind == Kind::Symmetric { got.first().map(|got| got.1) } else { Some(outside[0]) };
+    let expected: Vec<_> = from.filter(|_| hairpin).map(|from| (2, from)).into_iter().collect();
+    assert_eq!(got, expected);
+    assert!(expected.iter().all(|(_, from)| from.ip() == outside[0].ip()), "it comes from outside (RFC 4787, REQ-9)");
+    assert_eq!(expected.len(), usize::from(hairpin));
+}
+
+fn tcp_passes(kind: Kind, family: Family, hairpin: bool) {
+    let (scene, node, address) = scene(kind, family, hairpin);
+    let place = scene.places()[0];
+    let rendezvous = listener(scene.rendezvous(), place);
+    let (from, _holder) = port(scene.machine(), scene.inside());
+    let (to, _other_holder) = port(&node, address);
+    let there = listener(&node, to);
+    let near = dial(scene.machine(), from, place).stream();
+    let near_far = accept(&rendezvous);
+    let other = dial(&node, to, place).stream();
+    let other_far = accept(&rendezvous);
+    let knock = dial(scene.machine(), from, other_far.1);
+    // The SYN is through, then its answer, then what the machine says to that.
+    round_trip([&near, &near_far.0]).unwrap();
+    round_trip([&other_far.0, &other]).unwrap();
+    round_trip([&near_far.0, &near]).unwrap();
+    assert_eq!(knock.now(), hairpin.then_some(Ok(())));
+    if hairpin {
+        let seen = accept(&there).1;
+        assert_eq!(seen.ip(), near_far.1.ip(), "it comes from outside");
+        assert!(seen == near_far.1 || kind == Kind::Symmetric);
+    }
+}
+
+mod with {
+    mod udp {
+        use super::super::*;
+        crate::nat::for_each_kind!(check; full_cone: FullCone V4, restricted: Restricted V4, port_restricted: PortRestricted V4,
+            symmetric: Symmetric V4, double_nat: Double V4, dual_stack_v4: DualStack V4);
+
+        fn check(kind: Kind, family: Family) {
+            udp_passes(kind, family, true);
+        }
+    }
+
+    mod tcp {
+        use super::super::*;
+        // Not a double NAT: its inner one lets in only answers, as it should.
+        crate::nat::for_each_kind!(check; full_cone: FullCone V4, restricted: Restricted V4, port_restricted: PortRestricted V4,
+            symmetric: Symmetric V4, udp_blocked: UdpBlocked V4, dual_stack_v4: DualStack V4);
+
+        fn check(kind: Kind, family: Family) {
+            tcp_passes(kind, family, true);
+        }
+    }
+}
+
+mod without {
+    mod udp {
+        use super::super::*;
+        crate::nat::for_each_kind!(check; full_cone: FullCone V4, restricted: Restricted V4, port_restricted: PortRestricted V4,
+            symmetric: Symmetric V4, double_nat: Double V4, dual_stack_v4: DualStack V4);
+
+        fn check(kind: Kind, family: Family) {
+            udp_passes(kind, family, false);
+        }
+    }
+
+    mod tcp {
+        use super::super::*;
+        crate::nat::for_each_kind!(check; full_cone: FullCone V4, restricted: Restricted V4, port_restricted: PortRestricted V4,
+            symmetric: Symmetric V4, double_nat: Double V4, udp_blocked: UdpBlocked V4, dual_stack_v4: DualStack V4);
+
+        fn check(kind: Kind, family: Family) {
+            tcp_passes(kind, family, false);
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! What every kind of site does to packets, found out from outside by plain sockets: two addresses of the rendezvous, two
+//! ports on each.
+//!
+//! Nothing waits for a packet not to come. Every line keeps the order of packets, so what has not arrived when a later one
+//! did (a barrier) was dropped.
+
+mod both;
+mod end;
+mod hairpin;
+mod scene;
+mod sockets;
+mod tcp;
+mod udp;
+
+/// A test of that name for every kind of site, in each family that the kind has.
+macro_rules! for_each_kind {
+    ($check:path) => {
+        for_each_kind!($check;
+            none: None V4, full_cone: FullCone V4, restricted: Restricted V4, port_restricted: PortRestricted V4,
+            symmetric: Symmetric V4, double_nat: Double V4, firewall: Firewall V4, udp_blocked: UdpBlocked V4,
+            v6_only: V6Only V6, dual_stack_v4: DualStack V4, dual_stack_v6: DualStack V6);
+    };
+    ($check:path; $($name:ident: $kind:ident $family:ident),* $(,)?) => {
+        $(
+            #[test]
+            fn $name() {
+                nearpath_testkit::need_nat!();
+                $check(nearpath_testkit::lab::nat::Kind::$kind, nearpath_testkit::lab::nat::Family::$family);
+            }
+        )*
+    };
+}
+use for_each_kind;

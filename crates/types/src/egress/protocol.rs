@@ -1,0 +1,239 @@
+//! The protocols that destinations speak, one row each: everything outside an adapter that depends on the protocol is read from [`ROWS`].
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::Mode;
+
+/// The protocol of a destination. The port decides the default: some ports are known for one, all others are [`Protocol::Tcp`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Protocol {
+    /// Unknown: a connection serves one client, and is new when that client gets it.
+    Tcp,
+    /// HTTP/1.1.
+    Http,
+    /// PostgreSQL's protocol 3.
+    Postgres,
+    /// MySQL's and MariaDB's protocol.
+    Mysql,
+    /// Redis's RESP.
+    Redis,
+}
+
+/// Properties of one protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProtocolTraits {
+    /// The protocol of this row.
+    pub protocol: Protocol,
+    /// Its name in settings, metrics and JSON.
+    pub name: &'static str,
+    /// The port that it is known for.
+    pub port: Option<u16>,
+    /// The port at which its servers expect TLS.
+    pub tls_port: Option<u16>,
+    /// The ALPN name that the node offers when it speaks TLS.
+    pub alpn: Option<&'static [u8]>,
+    /// The default of `mode`; `None`: it has no such setting.
+    pub mode: Option<Mode>,
+    /// The default of `max`.
+    pub max: u32,
+    /// How clients log in; `None`: no adapter knows.
+    pub login: Option<LoginRules>,
+    /// The unit of `cache`; `None`: it has no such setting.
+    pub cache: Option<CacheUnit>,
+    /// The form of reads in `prefetch`; `None`: it has no such setting.
+    pub prefetch: Option<ReadForm>,
+    /// `writes=async` is permitted.
+    pub async_writes: bool,
+    /// How long a connection may wait for its first client.
+    pub unused: UnusedConnections,
+    /// One server at a time answers to a destination's name, and another one may take over.
+    pub single_server: bool,
+}
+
+/// What a login consists of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LoginRules {
+    /// The user where only a password is given.
+    pub default_user: Option<&'static str>,
+    /// Databases have numbers instead of names.
+    pub numbered_databases: bool,
+}
+
+/// The unit in which a cache is limited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CacheUnit {
+    /// Bytes of content.
+    Bytes,
+    /// Time since a value was read.
+    Time,
+}
+
+/// The form of a read that is issued ahead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReadForm {
+    /// An absolute path with an optional query.
+    Path,
+    /// A key.
+    Key,
+}
+
+/// How long a connection that has served nobody may stay open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UnusedConnections {
+    /// As long as the setting `idle` says.
+    Idle,
+    /// As long as `idle` says, but no longer than this.
+    AtMost(Duration),
+    /// Not at all: the server speaks first, so bytes would wait in it.
+    Never,
+}
+
+const NAMED: LoginRules = LoginRules { default_user: None, numbered_databases: false };
+
+const UNKNOWN: ProtocolTraits = ProtocolTraits {
+    protocol: Protocol::Tcp,
+    name: "tcp",
+    port: None,
+    tls_port: None,
+    alpn: None,
+    mode: None,
+    max: 100,
+    login: None,
+    cache: None,
+    prefetch: None,
+    async_writes: true,
+    unused: UnusedConnections::Idle,
+    single_server: false,
+};
+
+/// All protocols, in the order of [`Protocol`].
+pub const ROWS: [ProtocolTraits; 5] = [
+    UNKNOWN,
+    ProtocolTraits {
+        protocol: Protocol::Http,
+        name: "http",
+        tls_port: Some(443), // RFC 9110, section 4.2.2
+        // A server that speaks HTTP/2, too, may choose that otherwise.
+        alpn: Some(b"http/1.1"),
+        cache: Some(CacheUnit::Bytes),
+        prefetch: Some(ReadForm::Path),
+        async_writes: false,
+        ..UNKNOWN
+    },
+    ProtocolTraits {
+        protocol: Protocol::Postgres,
+        name: "postgres",
+        port: Some(5432),
+        mode: Some(Mode::Transaction),
+        max: 20,
+        login: Some(NAMED),
+        async_writes: false,
+        // PostgreSQL closes a connection without a startup message after a minute (`authentication_timeout`).
+        unused: UnusedConnections::AtMost(Duration::from_secs(40)),
+        single_server: true,
+        ..UNKNOWN
+    },
+    ProtocolTraits {
+        protocol: Protocol::Mysql,
+        name: "mysql",
+        port: Some(3306),
+        mode: Some(Mode::Session),
+        max: 20,
+        login: Some(NAMED),
+        async_writes: false,
+        unused: UnusedConnections::Never,
+        single_server: true,
+        ..UNKNOWN
+    },
+    ProtocolTraits {
+        protocol: Protocol::Redis,
+        name: "redis",
+        port: Some(6379),
+        max: 20,
+        // The user of a password without one (Redis's documentation of AUTH).
+        login: Some(LoginRules { default_user: Some("default"), numbered_databases: true }),
+        cache: Some(CacheUnit::Time),
+        prefetch: Some(ReadForm::Key),
+        single_server: true,
+        ..UNKNOWN
+    },
+];
+
+const NAMES: [&str; ROWS.len()] = {
+    let (mut names, mut row) = ([""; ROWS.len()], 0);
+    while row < ROWS.len() {
+        names[row] = ROWS[row].name;
+        row += 1;
+    }
+    names
+};
+
+impl Protocol {
+    /// The names of all protocols, in the order of [`ROWS`].
+    pub const NAMES: &'static [&'static str] = &NAMES;
+
+    /// Its row.
+    pub const fn traits(self) -> &'static ProtocolTraits {
+        &ROWS[self as usize]
+    }
+
+    /// The protocol that a port is known for.
+    pub fn known_for(port: u16) -> Self {
+        ROWS.iter().find(|row| row.port == Some(port)).map_or(Self::Tcp, |row| row.protocol)
+    }
+
+    /// Nothing is known of what is spoken: bytes pass as they are.
+    pub fn is_opaque(self) -> bool {
+        self == Self::Tcp
+    }
+
+    /// It is that of an SQL database.
+    pub fn is_sql(self) -> bool {
+        self.traits().mode.is_some()
+    }
+
+    /// Clients log in by means that an adapter knows.
+    pub fn has_login(self) -> bool {
+        self.traits().login.is_some()
+    }
+
+    /// The names of the protocols with a property, for a message: `a, b and c`.
+    pub(super) fn names_with(has: impl Fn(&ProtocolTraits) -> bool) -> String {
+        let names: Vec<_> = ROWS.iter().filter(|row| has(row)).map(|row| row.name).collect();
+        match names.split_last() {
+            Some((last, [])) => (*last).to_owned(),
+            Some((last, others)) => format!("{} and {last}", others.join(", ")),
+            None => String::new(),
+        }
+    }
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.traits().name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_in_the_order_of_protocols_and_named_as_in_json() {
+        for (index, row) in ROWS.iter().enumerate() {
+            assert_eq!((row.protocol as usize, row.protocol.traits()), (index, row));
+            assert_eq!(serde_json::to_string(&row.protocol).unwrap(), format!("\"{}\"", row.name));
+        }
+    }
+
+    #[test]
+    fn names_in_messages_are_joined() {
+        assert_eq!(Protocol::names_with(|row| row.mode.is_some()), "postgres and mysql");
+        assert_eq!(Protocol::names_with(|row| row.login.is_some()), "postgres, mysql and redis");
+        assert_eq!(Protocol::names_with(|row| row.tls_port.is_some()), "http");
+    }
+}

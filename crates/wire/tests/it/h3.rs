@@ -1,0 +1,75 @@
+//! A site of HTTP/3 without a gateway behind it.
+
+use std::net::{Ipv4Addr, UdpSocket};
+use std::sync::Arc;
+use std::time::Duration;
+
+use nearpath_wire::h3::Site;
+use nearpath_wire::server::Limits;
+use nearpath_wire::tls::Pair;
+use quinn_proto::crypto::rustls::QuicClientConfig;
+use rustls::pki_types::PrivateKeyDer;
+use tokio::runtime::{Builder, Runtime};
+
+fn runtime() -> Runtime {
+    Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+fn pair() -> Pair {
+    let made = rcgen::generate_simple_self_signed(vec!["localhost".into()]).unwrap();
+    let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+    Pair { chain: vec![made.cert.der().clone()], key }
+}
+
+fn client(pair: &Pair) -> quinn::Endpoint {
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(pair.chain[0].clone()).unwrap();
+    let builder = rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()));
+    let builder = builder.with_protocol_versions(&[&rustls::version::TLS13]).unwrap();
+    let mut tls = builder.with_root_certificates(roots).with_no_client_auth();
+    tls.alpn_protocols = vec![b"h3".to_vec()];
+    let mut endpoint = quinn::Endpoint::client((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+    endpoint.set_default_client_config(quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).unwrap())));
+    endpoint
+}
+
+/// A client of a process that died, which its successor hears of.
+async fn heard(pair: &Pair, successor: Pair) -> quinn::ConnectionError {
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let (addr, again) = (socket.local_addr().unwrap(), socket.try_clone().unwrap());
+    let site = Site::new(pair, &Limits::default(), 1).unwrap();
+    let first = runtime();
+    let serving = std::thread::spawn(move || {
+        let accepted = first.block_on(async {
+            let endpoint = site.endpoint(socket, 0).unwrap();
+            endpoint.accept().await.unwrap().await.unwrap()
+        });
+        first.shutdown_background(); // as when it is killed: nobody says goodbye
+        std::mem::forget(accepted);
+    });
+    let connection = client(pair).connect(addr, "localhost").unwrap().await.unwrap();
+    tokio::task::spawn_blocking(|| serving.join().unwrap()).await.unwrap();
+    let _successor = Site::new(&successor, &Limits::default(), 1).unwrap().endpoint(again, 0).unwrap();
+    let asking = async {
+        loop {
+            match connection.open_bi().await {
+                Ok((mut send, _)) => drop(send.write_all(b"is anybody there?").await),
+                Err(error) => return error,
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await; // a reset is sent for one packet, at most every so often
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), asking).await.unwrap_or(quinn::ConnectionError::TimedOut)
+}
+
+#[tokio::test]
+async fn clients_of_a_process_that_died_are_told_by_its_successor() {
+    let pair = pair();
+    let same = Pair { chain: pair.chain.clone(), key: pair.key.clone_key() };
+    assert_eq!(heard(&pair, same).await, quinn::ConnectionError::Reset);
+}
+
+#[tokio::test]
+async fn control_not_by_one_with_another_key() {
+    assert_eq!(heard(&pair(), pair()).await, quinn::ConnectionError::TimedOut);
+}

@@ -1,0 +1,44 @@
+// Code generated from contract/paths.toml by `cargo xtask generate`. DO NOT EDIT.
+
+package nearpath
+
+// Path is a way that a call can take.
+type Path string
+
+// The paths.
+const (
+	PathShm    Path = "shm"    // Shared memory of one machine: a descriptor moves, the payload stays.
+	PathDirect Path = "direct" // TCP from instance to instance on another machine, through a virtual switch.
+	PathQUIC   Path = "quic"   // A stream of a QUIC connection to the instance's watchdog.
+	PathTLS    Path = "tls"    // HTTP over TLS, with certificates on both sides, over a pooled connection.
+	PathHTTP   Path = "http"   // HTTP over a pooled TCP connection, in clear.
+	PathPunch  Path = "punch"  // A direct connection between two workers, through a hole in each NAT.
+	PathRelay  Path = "relay"  // Bytes between two workers, forwarded by the rendezvous.
+	PathPool   Path = "pool"   // A warm connection of the node's pool in the place of the function's own; else the egress proxy connects.
+)
+
+// Names of what stands against a nearer path.
+const (
+	obstacleExcluded         = "excluded"           // a setting excludes this path: the function's nearpath.io/transport, or the link's relay
+	obstacleOtherNode        = "other_node"         // the instance is on another machine
+	obstacleNoDomain         = "no_domain"          // the function belongs to no chain (nearpath.io/chain), so it shares no memory
+	obstacleOtherDomain      = "other_domain"       // caller and callee belong to different chains
+	obstacleCallerNoParty    = "caller_no_party"    // the caller does not use shared memory: its calls go to the gateway over HTTP
+	obstacleNoParty          = "no_party"           // the instance does not take calls through shared memory
+	obstacleNoRoom           = "no_room"            // the channel or the memory pool had no room for the call at that moment
+	obstacleUpgrade          = "upgrade"            // an upgraded connection needs a connection of its own
+	obstacleGRPC             = "grpc"               // gRPC needs HTTP/2 up to the function
+	obstacleCallerNoIdentity = "caller_no_identity" // the caller has no certificate: its calls go to the gateway over HTTP
+	obstacleNoIdentity       = "no_identity"        // the instance has no certificate; its log says why
+	obstacleUDPBlocked       = "udp_blocked"        // the instance did not answer over UDP lately; it is tried again from time to time
+	obstacleNoTLS            = "no_tls"             // caller and instance speak no TLS over TCP
+)
+
+// isKnown says whether this release knows the path.
+func (p Path) isKnown() bool {
+	switch p {
+	case PathShm, PathDirect, PathQUIC, PathTLS, PathHTTP, PathPunch, PathRelay, PathPool:
+		return true
+	}
+	return false
+}

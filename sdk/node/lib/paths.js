@@ -1,0 +1,54 @@
+'use strict';
+// Code generated from contract/paths.toml by `cargo xtask generate`. DO NOT EDIT.
+
+/** Paths that a call can take. */
+const Path = Object.freeze({
+  /** Shared memory of one machine: a descriptor moves, the payload stays. */
+  SHM: 'shm',
+  /** TCP from instance to instance on another machine, through a virtual switch. */
+  DIRECT: 'direct',
+  /** A stream of a QUIC connection to the instance's watchdog. */
+  QUIC: 'quic',
+  /** HTTP over TLS, with certificates on both sides, over a pooled connection. */
+  TLS: 'tls',
+  /** HTTP over a pooled TCP connection, in clear. */
+  HTTP: 'http',
+  /** A direct connection between two workers, through a hole in each NAT. */
+  PUNCH: 'punch',
+  /** Bytes between two workers, forwarded by the rendezvous. */
+  RELAY: 'relay',
+  /** A warm connection of the node's pool in the place of the function's own; else the egress proxy connects. */
+  POOL: 'pool',
+});
+
+/** Names of what stands against a nearer path. */
+const Obstacle = Object.freeze({
+  /** a setting excludes this path: the function's nearpath.io/transport, or the link's relay */
+  EXCLUDED: 'excluded',
+  /** the instance is on another machine */
+  OTHER_NODE: 'other_node',
+  /** the function belongs to no chain (nearpath.io/chain), so it shares no memory */
+  NO_DOMAIN: 'no_domain',
+  /** caller and callee belong to different chains */
+  OTHER_DOMAIN: 'other_domain',
+  /** the caller does not use shared memory: its calls go to the gateway over HTTP */
+  CALLER_NO_PARTY: 'caller_no_party',
+  /** the instance does not take calls through shared memory */
+  NO_PARTY: 'no_party',
+  /** the channel or the memory pool had no room for the call at that moment */
+  NO_ROOM: 'no_room',
+  /** an upgraded connection needs a connection of its own */
+  UPGRADE: 'upgrade',
+  /** gRPC needs HTTP/2 up to the function */
+  GRPC: 'grpc',
+  /** the caller has no certificate: its calls go to the gateway over HTTP */
+  CALLER_NO_IDENTITY: 'caller_no_identity',
+  /** the instance has no certificate; its log says why */
+  NO_IDENTITY: 'no_identity',
+  /** the instance did not answer over UDP lately; it is tried again from time to time */
+  UDP_BLOCKED: 'udp_blocked',
+  /** caller and instance speak no TLS over TCP */
+  NO_TLS: 'no_tls',
+});
+
+module.exports = { Path, Obstacle };

@@ -1,0 +1,21 @@
+# Code generated from contract/paths.toml by `cargo xtask generate`. DO NOT EDIT.
+"""Paths that a call can take, and names of what stands against a nearer one."""
+
+from typing import Final, Literal, TypeAlias
+
+Path: TypeAlias = Literal["shm", "direct", "quic", "tls", "http", "punch", "relay", "pool"]
+PATHS: Final[tuple[Path, ...]] = ("shm", "direct", "quic", "tls", "http", "punch", "relay", "pool")
+
+EXCLUDED: Final = "excluded"  # a setting excludes this path: the function's nearpath.io/transport, or the link's relay
+OTHER_NODE: Final = "other_node"  # the instance is on another machine
+NO_DOMAIN: Final = "no_domain"  # the function belongs to no chain (nearpath.io/chain), so it shares no memory
+OTHER_DOMAIN: Final = "other_domain"  # caller and callee belong to different chains
+CALLER_NO_PARTY: Final = "caller_no_party"  # the caller does not use shared memory: its calls go to the gateway over HTTP
+NO_PARTY: Final = "no_party"  # the instance does not take calls through shared memory
+NO_ROOM: Final = "no_room"  # the channel or the memory pool had no room for the call at that moment
+UPGRADE: Final = "upgrade"  # an upgraded connection needs a connection of its own
+GRPC: Final = "grpc"  # gRPC needs HTTP/2 up to the function
+CALLER_NO_IDENTITY: Final = "caller_no_identity"  # the caller has no certificate: its calls go to the gateway over HTTP
+NO_IDENTITY: Final = "no_identity"  # the instance has no certificate; its log says why
+UDP_BLOCKED: Final = "udp_blocked"  # the instance did not answer over UDP lately; it is tried again from time to time
+NO_TLS: Final = "no_tls"  # caller and instance speak no TLS over TCP

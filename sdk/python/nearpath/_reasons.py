@@ -1,0 +1,18 @@
+# Code generated from contract/reasons.toml by `cargo xtask generate`. DO NOT EDIT.
+"""Reasons for which the platform refuses, cuts or loses a request."""
+
+from typing import Final
+
+RETRY_IS_SAFE: Final = frozenset(
+    {
+        "slow_request",
+        "overload",
+        "queue_timeout",
+        "cold_timeout",
+        "draining",
+        "connect_failed",
+        "storage_full",
+        "read_only",
+        "too_early",
+    }
+)

@@ -1,0 +1,99 @@
+//! Go: `sdk/go`, laid out as gofmt does.
+
+use super::banner;
+use super::contract::{PathContract, ReasonContract};
+use super::names::go_camel;
+
+pub(super) fn paths(contract: &PathContract) -> String {
+    let rows = || contract.paths.iter().map(|row| (format!("Path{}", go_camel(&row.name)), row));
+    let obstacles = contract.call_obstacles();
+    format!(
+        r#"// {banner}
+
+package nearpath
+
+// Path is a way that a call can take.
+type Path string
+
+// The paths.
+const (
+{paths})
+
+// Names of what stands against a nearer path.
+const (
+{obstacles})
+
+// isKnown says whether this release knows the path.
+func (p Path) isKnown() bool {{
+	switch p {{
+	case {known}:
+		return true
+	}}
+	return false
+}}
+"#,
+        banner = banner("paths.toml"),
+        paths = aligned(rows().map(|(name, row)| {
+            [name, "Path".to_owned(), format!("= \"{}\"", row.name), format!("// {}", row.text)]
+        })),
+        obstacles = aligned(obstacles.iter().map(|row| {
+            [format!("obstacle{}", go_camel(&row.name)), format!("= \"{}\"", row.name), format!("// {}", row.text)]
+        })),
+        known = rows().map(|(name, _)| name).collect::<Vec<_>>().join(", "),
+    )
+}
+
+pub(super) fn reasons(contract: &ReasonContract) -> String {
+    let rows = || contract.0.iter().map(|(name, row)| (name.as_str(), row));
+    format!(
+        r#"// {banner}
+
+// Package reason has the reasons for which the platform refuses, cuts or loses a request.
+package reason
+
+// Numbers of the reasons.
+const (
+{numbers})
+
+var names = [...]string{{
+{names}}}
+
+// Name is the name of a number, or empty.
+func Name(number uint16) string {{
+	if int(number) < len(names) {{
+		return names[number]
+	}}
+	return ""
+}}
+
+// RetryIsSafe says whether a request that was refused for this reason may be sent again without running twice.
+func RetryIsSafe(name string) bool {{
+	switch name {{
+	case {safe}:
+		return true
+	}}
+	return false
+}}
+"#,
+        banner = banner("reasons.toml"),
+        numbers = aligned(rows().map(|(name, row)| [
+            go_camel(name),
+            format!("= {}", row.number),
+            format!("// {}", row.text)
+        ])),
+        names = aligned(rows().map(|(name, _)| [format!("{}:", go_camel(name)), format!("\"{name}\",")])),
+        safe =
+            rows().filter(|(_, row)| row.retry).map(|(name, _)| format!("\"{name}\"")).collect::<Vec<_>>().join(", "),
+    )
+}
+
+/// Rows with their cells below each other; the last cell ends the line.
+fn aligned<const N: usize>(rows: impl Iterator<Item = [String; N]>) -> String {
+    let rows: Vec<_> = rows.collect();
+    let width: [usize; N] = std::array::from_fn(|k| rows.iter().map(|row| row[k].len()).max().unwrap_or(0));
+    let line = |row: &[String; N]| {
+        let cells = row.iter().zip(width).map(|(cell, width)| format!("{cell:width$} ")).collect::<String>();
+        format!("\t{}\n", cells.trim_end())
+    };
+    rows.iter().map(line).collect()
+}
